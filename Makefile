@@ -1,0 +1,37 @@
+# Everything a newcomer needs: `make demo`, `make test`. Plain pip in .venv; nothing else is installed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+TORCH_CPU := https://download.pytorch.org/whl/cpu
+REACHABLE = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_CPU)/torch/', timeout=5)" 2>/dev/null
+
+.PHONY: demo test ui repro lint clean
+
+demo: $(VENV)/.installed
+	freshet demo
+
+test: $(VENV)/.installed
+	python -m pytest
+
+ui: $(VENV)/.installed
+	freshet ui
+
+repro: $(VENV)/.installed
+	test -f corpus.lock.json || freshet ingest
+	dvc repro
+
+lint: $(VENV)/.installed
+	ruff check .
+	ruff format --check .
+
+# Torch goes first: other packages' ranges would take a build with several GB of CUDA libraries.
+$(VENV)/.installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 \
+		$$($(REACHABLE) && echo --extra-index-url $(TORCH_CPU))
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cpu,test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,68 @@
+"""Documents, queries and qrels, and the acceptance verdict over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from assets.family import AssetFamily, Check, first_rows, report_of
+from model_code.files import read_json
+
+
+def preview_corpus(folder: Path) -> Mapping[str, str]:
+    """First documents and queries, and what was quarantined."""
+    return {
+        "documents": first_rows(folder / "documents.parquet", ["document_id", "title", "text"]),
+        "queries": first_rows(folder / "queries.parquet", ["query_id", "text", "split"]),
+        "quarantine": first_rows(folder / "quarantine.parquet", ["location", "table", "reason", "detail"]),
+    }
+
+
+def contracts_hold(folder: Path) -> tuple[bool, Mapping[str, Any]]:
+    """Whether the finished tables still satisfy their pandera contracts."""
+    from model_code.corpus.contracts import check_tables
+    from model_code.corpus.tables import load_corpus
+    from model_code.errors import FreshetError
+
+    try:
+        check_tables(load_corpus(folder))
+    except FreshetError as error:
+        return False, {"violation": str(error)}
+    return True, {}
+
+
+def corpus_accepted(folder: Path) -> tuple[bool, Mapping[str, Any]]:
+    """Whether every expectation was met."""
+    verdict = read_json(folder / "verdict.json")
+    return bool(verdict["success"]), {"expectations": len(verdict["expectations"])}
+
+
+def preview_pseudo_queries(folder: Path) -> Mapping[str, str]:
+    """First generated queries."""
+    return {"pseudo_queries": first_rows(folder / "pseudo_queries.parquet", ["query_id", "document_id", "text", "split"])}
+
+
+CORPUS = AssetFamily(
+    stage="corpus",
+    noun="corpus",
+    group="corpus",
+    kinds=frozenset({"parquet", "pandera"}),
+    preview=preview_corpus,
+    checks=(Check("contracts_hold", "Tables satisfy their pandera contracts.", contracts_hold),),
+)
+PSEUDO_QUERIES = AssetFamily(
+    stage="pseudo_queries",
+    noun="pseudo_queries",
+    group="corpus",
+    kinds=frozenset({"parquet"}),
+    preview=preview_pseudo_queries,
+)
+ACCEPTANCE = AssetFamily(
+    stage="acceptance",
+    noun="acceptance_verdict",
+    group="corpus",
+    kinds=frozenset({"great_expectations"}),
+    preview=lambda folder: {"verdict": f"```json\n{report_of(folder)}\n```"},
+    checks=(Check("corpus_accepted", "Every expectation of the acceptance suite is met.", corpus_accepted),),
+)

@@ -1,0 +1,71 @@
+"""What one artifact family is called in Dagster, where it stands, and what its page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model_code.files import read_json
+
+
+@dataclass(frozen=True)
+class Check:
+    """A question about a finished artifact: `ask(folder)` returns whether it holds and what was seen."""
+
+    name: str
+    description: str
+    ask: Callable[[Path], tuple[bool, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class AssetFamily:
+    """One stage's assets: `noun` names the thing that exists afterwards; a per-retriever one is `[retriever, noun]`.
+
+    `preview(folder)` returns the metadata of a finished artifact: Markdown texts under names.
+    """
+
+    stage: str
+    noun: str
+    group: str
+    kinds: frozenset[str]
+    preview: Callable[[Path], Mapping[str, str]] = lambda folder: {}
+    checks: tuple[Check, ...] = ()
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    """The stage's own report."""
+    return read_json(folder / "report.json")
+
+
+def markdown_table(rows: list[Mapping[str, Any]], width: int = 90) -> str:
+    """Rows as a Markdown table, long cells cut at `width` characters.
+
+    >>> print(markdown_table([{"id": "a", "title": "b|c"}]))
+    | id | title |
+    |---|---|
+    | a | b/c |
+    """
+    if not rows:
+        return "(no rows)"
+    names = list(rows[0])
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    for row in rows:
+        cells = [str(row[name]).replace("|", "/").replace("\n", " ") for name in names]
+        lines.append("| " + " | ".join(cell if len(cell) <= width else cell[: width - 1] + "…" for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def first_rows(path: Path, columns: list[str], count: int = 5) -> str:
+    """The first rows of a Parquet table as Markdown."""
+    import pandas as pd
+
+    return markdown_table(pd.read_parquet(path, columns=columns).head(count).to_dict("records"))
+
+
+def picture(path: Path) -> str:
+    """A PNG as inline Markdown, so that it shows wherever the UI runs."""
+    import base64
+
+    return f"![{path.stem}](data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()})"

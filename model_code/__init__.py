@@ -1,0 +1,1 @@
+"""The science and the index: plain Python on torch, transformers and FAISS, with no orchestration imports."""

@@ -1,0 +1,108 @@
+"""Files written whole or not at all, and content hashes that do not depend on where a file lies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a path beside `path` to write to; on success fsync it and rename it over `path`, else remove it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    aside = Path(name)
+    try:
+        yield aside
+        aside.chmod(0o644)
+        fsync(aside)
+        aside.replace(path)
+        fsync(path.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def fsync(path: Path) -> None:
+    """Force a file's or folder's content to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def fsync_tree(folder: Path) -> None:
+    """Force every file and folder below `folder`, and itself, to the disk."""
+    for path in sorted(folder.rglob("*")):
+        if not path.is_symlink():
+            fsync(path)
+    fsync(folder)
+
+
+def replace_folder(source: Path, target: Path) -> None:
+    """Put the finished folder `source` in the place of `target`; a crash leaves the old, the new or no folder, never a mixture."""
+    fsync_tree(source)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    old = target.with_name(f".{target.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        target.rename(old)
+    source.rename(target)
+    fsync(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def canonical_json(value: Any) -> str:
+    """One spelling for equal values: sorted keys, no NaN, a final newline.
+
+    >>> canonical_json({"b": 1, "a": [2]})
+    '{\\n  "a": [\\n    2\\n  ],\\n  "b": 1\\n}\\n'
+    """
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as canonical JSON, whole or not at all."""
+    write_text(path, canonical_json(value))
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text, whole or not at all."""
+    with replacing(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def hash_text(text: str) -> str:
+    """SHA-256 of a text, in hex.
+
+    >>> hash_text("freshet")[:12]
+    'ff3dfde5f93a'
+    """
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def hash_path(path: Path) -> str:
+    """SHA-256 of a file, or of a folder's relative names and contents (caches and hidden files left out)."""
+    if path.is_file():
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    for name, file in sorted((str(p.relative_to(path)), p) for p in path.rglob("*") if p.is_file()):
+        parts = Path(name).parts
+        if "__pycache__" in parts or any(part.startswith(".") for part in parts):
+            continue
+        digest.update(f"{name}\0{hash_path(file)}\n".encode())
+    return digest.hexdigest()

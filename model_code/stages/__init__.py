@@ -1,0 +1,1 @@
+"""One module per pipeline stage: `run(context)` reads input folders, writes one output folder and returns its report."""

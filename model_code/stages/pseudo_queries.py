@@ -1,0 +1,77 @@
+"""Stage `pseudo_queries`: queries generated from the documents, filtered, and split by document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from model_code.corpus.tables import Corpus, judged, load_corpus
+from model_code.queries.filtering import REASONS, reasons_to_drop
+from model_code.queries.generators import PseudoQuery, make_generator
+from model_code.queries.held_out import split_of
+from model_code.queries.settings import PseudoQuerySettings
+from model_code.stages.context import StageContext
+
+COLUMNS = ("query_id", "document_id", "text", "kind", "split")
+
+
+def run(context: StageContext) -> dict[str, Any]:
+    """Write `pseudo_queries.parquet`; the report counts queries, what was dropped and why, and lengths in words."""
+    settings: PseudoQuerySettings = context.settings["pseudo_queries"]
+    corpus = load_corpus(context.inputs["corpus"])
+    initial = corpus.documents[corpus.documents["part"] == "initial"]
+    documents = dict(zip(initial["document_id"], initial["text"], strict=True))
+    splits = _splits(corpus, documents, settings, context.settings["seed"])
+    generated = _generate(documents, splits, settings, context)
+    table = _table(generated, splits)
+    table["reason"] = reasons_to_drop(generated, documents, settings.distinctive_within)
+    kept = table.loc[table["reason"].isna(), list(COLUMNS)].sort_values("query_id", ignore_index=True)
+    kept.to_parquet(context.output / "pseudo_queries.parquet", index=False)
+    return {
+        "documents": len(documents),
+        "documents_without_query": len(documents) - kept["document_id"].nunique(),
+        "generated": len(table),
+        "kept": len(kept),
+        "dropped": {reason: int((table["reason"] == reason).sum()) for reason in REASONS},
+        "by_split": {split: int((kept["split"] == split).sum()) for split in ("train", "dev", "test")},
+        "by_kind": {str(kind): _lengths(rows["text"]) for kind, rows in kept.groupby("kind")},
+    }
+
+
+def _splits(corpus: Corpus, documents: dict[str, str], settings: PseudoQuerySettings, seed: int) -> dict[str, str]:
+    """Document id -> split of its pseudo-queries: all train where the corpus brings judged dev or test queries."""
+    if judged(corpus, pd.DataFrame(columns=list(COLUMNS)), "dev").source == "qrels":
+        return dict.fromkeys(documents, "train")
+    return {i: split_of(i, settings.dev_share, settings.test_share, seed) for i in documents}
+
+
+def _generate(
+    documents: dict[str, str], splits: dict[str, str], settings: PseudoQuerySettings, context: StageContext
+) -> list[PseudoQuery]:
+    """All queries: those of training documents by each of `generators`, the held-out ones by `held_out_generator`."""
+    trained = {i: text for i, text in documents.items() if splits[i] == "train"}
+    held_out = {i: text for i, text in documents.items() if splits[i] != "train"}
+    work = [(kind, trained) for kind in settings.generators] + [(settings.held_out_generator, held_out)]
+    queries: list[PseudoQuery] = []
+    for kind, texts in work:
+        if texts:
+            generator = make_generator(kind, settings)
+            queries += generator.generate(texts, context.settings["seed"], context.checkpoints, context.progress(kind))
+    return queries
+
+
+def _table(queries: list[PseudoQuery], splits: dict[str, str]) -> pd.DataFrame:
+    frame = pd.DataFrame(queries, columns=list(PseudoQuery._fields), dtype=str)
+    ordinal = frame.groupby(["document_id", "kind"]).cumcount().astype(str)
+    frame["query_id"] = frame["document_id"] + "~" + frame["kind"] + "~" + ordinal
+    frame["split"] = frame["document_id"].map(splits).astype(str)
+    return frame
+
+
+def _lengths(texts: pd.Series) -> dict[str, int | float]:
+    words = texts.str.split().str.len().to_numpy()
+    quartiles = np.percentile(words, [0, 25, 50, 75, 100])
+    names = ("words_min", "words_lower_quartile", "words_median", "words_upper_quartile", "words_max")
+    return {"queries": len(words), **{name: float(value) for name, value in zip(names, quartiles, strict=True)}}

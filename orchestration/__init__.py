@@ -1,0 +1,1 @@
+"""How and when: stage table, stage runner, Dagster definitions, tracking, registry and command line."""

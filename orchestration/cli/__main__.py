@@ -1,0 +1,5 @@
+"""`python -m orchestration.cli`: the command line of the code in the working directory."""
+
+from orchestration.cli import main
+
+main()

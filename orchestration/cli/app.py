@@ -1,0 +1,18 @@
+"""All commands under one name, one file per job to be done."""
+
+from __future__ import annotations
+
+import typer
+
+from orchestration.cli import bench, build, gc, release, results, search, status, ui
+
+app = typer.Typer(
+    name="freshet",
+    help="A retrieval system that keeps itself fresh: train, prove, promote and search retrievers over your corpus.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog="Every command takes --debug, which shows the traceback of an error.",
+)
+for module in (build, results, search, release, status, ui, gc, bench):
+    module.add_to(app)

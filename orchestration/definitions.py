@@ -1,0 +1,26 @@
+"""Everything that Dagster sees. Slow libraries are imported inside functions, so that this loads in a moment."""
+
+from __future__ import annotations
+
+from orchestration import quiet  # noqa: F401  telemetry is switched off before anything else is imported
+
+import dagster as dg  # isort: skip
+
+from orchestration import parameters, stages
+from orchestration.build import build_assets
+from orchestration.jobs import jobs
+from orchestration.project import Project
+from orchestration.release_assets import release_assets
+
+
+def definitions(project: Project) -> dg.Definitions:
+    """The definitions of the project, for the retrievers that its `params.yaml` names."""
+    table = stages.expand(parameters.load(project.params_file).retrievers)
+    return dg.Definitions(
+        assets=[*build_assets(project, table), *release_assets(project, table)],
+        jobs=jobs(table),
+        executor=dg.in_process_executor,
+    )
+
+
+defs = definitions(Project.find())

@@ -1,0 +1,48 @@
+"""`dvc.yaml` as the stage table says it; `python -m orchestration.dvc_file` rewrites the file from the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from orchestration.stages import TABLE, Stage
+
+HEADER = "# Written from the stage table: edit orchestration/stages.py, then run `python -m orchestration.dvc_file`.\n"
+METRICS = ["artifacts/comparison/metrics.json"]
+PLOTS: list[dict[str, Any]] = [
+    {"training curves": {"template": "linear", "x": "step", "y": {"artifacts/comparison/plots/training.csv": "loss"}}},
+    {"recall by k": {"template": "linear", "x": "k", "y": {"artifacts/comparison/plots/recall.csv": "recall"}}},
+]
+
+
+def stage_entry(stage: Stage) -> dict[str, Any]:
+    """What `dvc.yaml` holds for one row of the table."""
+    row = stage.for_retriever("${key}") if stage.per_retriever else stage
+    body = {
+        "cmd": row.command,
+        "desc": row.description,
+        "deps": list(row.reads),
+        "params": list(row.groups),
+        "outs": [row.output],
+    }
+    return {"foreach": "${retrievers}", "do": body} if stage.per_retriever else body
+
+
+def render() -> dict[str, Any]:
+    """The whole file as a mapping."""
+    return {"stages": {stage.name: stage_entry(stage) for stage in TABLE}, "metrics": METRICS, "plots": PLOTS}
+
+
+def main() -> None:
+    """Write `dvc.yaml` in the working directory."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.width = 120
+    with Path("dvc.yaml").open("w", encoding="utf-8") as stream:
+        stream.write(HEADER)
+        yaml.dump(render(), stream)
+
+
+if __name__ == "__main__":
+    main()

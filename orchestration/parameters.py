@@ -1,0 +1,129 @@
+"""`params.yaml` as one frozen object, parsed once at the entry point, and edited without losing its comments."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from model_code import settings
+from model_code.corpus.settings import AcceptanceSettings, CorpusSettings, PassageSettings
+from model_code.encoding.settings import EncoderSettings
+from model_code.errors import SettingsError
+from model_code.evaluation.settings import EvaluationSettings, PromotionSettings
+from model_code.files import write_text
+from model_code.hierarchy.settings import HierarchySettings
+from model_code.index.settings import Bm25Settings, IndexSettings
+from model_code.queries.settings import PseudoQuerySettings
+from model_code.training.settings import TrainingSettings
+
+BASELINES = ("bm25", "zero_shot")
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Every group of `params.yaml`. `retrievers` maps each name to `training` with its own keys laid over it."""
+
+    corpus: CorpusSettings
+    passages: PassageSettings
+    pseudo_queries: PseudoQuerySettings
+    acceptance: AcceptanceSettings
+    encoder: EncoderSettings
+    hierarchy: HierarchySettings
+    training: TrainingSettings
+    retrievers: dict[str, TrainingSettings]
+    index: IndexSettings
+    bm25: Bm25Settings
+    evaluation: EvaluationSettings
+    promotion: PromotionSettings
+    seed: int = 0
+
+    @property
+    def systems(self) -> tuple[str, ...]:
+        """Every system that is evaluated: the baselines, then the retrievers in their order."""
+        return (*BASELINES, *self.retrievers)
+
+
+def parse(mapping: Mapping[str, Any]) -> Parameters:
+    """Parse all groups; raises `SettingsError` naming the first unknown key or impossible value."""
+    fields = [field.name for field in dataclasses.fields(Parameters)]
+    settings.reject_unknown(mapping, fields, "params.yaml")
+    groups = [name for name in fields if name not in ("retrievers", "seed")]
+    types = typing.get_type_hints(Parameters)
+    values = {name: settings.parse(types[name], mapping.get(name), name) for name in groups}
+    seed = mapping.get("seed", 0)
+    settings.require(isinstance(seed, int) and seed >= 0, f"seed must be a whole number of at least 0, not {seed!r}")
+    retrievers = mapping.get("retrievers") or {}
+    example = "retrievers must map names to settings, such as {hce: {hierarchy_weight: 0.2}}"
+    settings.require(isinstance(retrievers, Mapping) and bool(retrievers), example)
+    shared = mapping.get("training") or {}
+    parsed = {name: _parse_retriever(name, own, shared) for name, own in retrievers.items()}
+    return Parameters(**values, retrievers=parsed, seed=seed)
+
+
+def _parse_retriever(name: str, own: Any, shared: Mapping[str, Any]) -> TrainingSettings:
+    where = f"retrievers.{name}"
+    settings.require(str(name).replace("_", "").replace("-", "").isalnum(), f"{where}: use letters, digits, _ and -")
+    settings.require(name not in BASELINES, f"{where}: this name belongs to the baseline that is always evaluated")
+    settings.require(own is None or isinstance(own, Mapping), f"{where} must be a group of settings, not {own!r}")
+    return settings.parse(TrainingSettings, {**shared, **(own or {})}, where)
+
+
+def load(path: Path) -> Parameters:
+    """Parse the file `path`."""
+    return parse(read(path))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The plain mapping in `path`."""
+    return _read_text(path.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=4)
+def _read_text(text: str) -> dict[str, Any]:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError
+
+    try:
+        mapping = YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as error:
+        raise SettingsError(f"params.yaml is not valid YAML: {error.problem} at {error.problem_mark}") from None
+    settings.require(isinstance(mapping, dict), "params.yaml must hold groups of settings")
+    return mapping
+
+
+def assign(path: Path, assignments: Sequence[str]) -> None:
+    """Write each `group.key=value` into the file, comments kept, only if the result is valid as a whole."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes, yaml.width = True, 120
+    yaml.representer.add_representer(type(None), lambda out, none: out.represent_scalar("tag:yaml.org,2002:null", "null"))
+    document = yaml.load(path.read_text(encoding="utf-8"))
+    for assignment in assignments:
+        _assign(document, assignment)
+    stream = io.StringIO()
+    yaml.dump(document, stream)
+    parse(_read_text(stream.getvalue()))
+    if stream.getvalue() != path.read_text(encoding="utf-8"):
+        write_text(path, stream.getvalue())
+
+
+def _assign(document: Any, assignment: str) -> None:
+    from ruamel.yaml import YAML
+
+    key, separator, value = assignment.partition("=")
+    settings.require(bool(separator and key), f"--set {assignment}: write it as group.key=value")
+    *parents, last = key.split(".")
+    group = document
+    for parent in parents:
+        if group.get(parent) is None:
+            group[parent] = {}
+        group = group[parent]
+        settings.require(isinstance(group, Mapping), f"--set {assignment}: {parent} is a value, not a group")
+    group[last] = YAML(typ="safe", pure=True).load(value)

@@ -1,0 +1,80 @@
+"""Where a project keeps its things, and the one lock that everything that changes them shares."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from model_code.errors import FreshetError
+
+LOCK_HELD = "FRESHET_LOCK_HELD"
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project's root folder (it holds `params.yaml` and `dvc.yaml`) and the places below it."""
+
+    root: Path
+
+    @classmethod
+    def find(cls, start: Path | None = None) -> Project:
+        """The project that `start` (the working directory) lies in; raises `FreshetError` outside of one."""
+        here = (start or Path.cwd()).resolve()
+        for folder in (here, *here.parents):
+            if (folder / "params.yaml").is_file() and (folder / "dvc.yaml").is_file():
+                return cls(folder)
+        raise FreshetError(f"{here} is not inside a Freshet project: no params.yaml and dvc.yaml here or above")
+
+    @property
+    def params_file(self) -> Path:
+        """The one file of settings."""
+        return self.root / "params.yaml"
+
+    @property
+    def corpus_lock(self) -> Path:
+        """What `freshet ingest` saw: source, versions and content hash."""
+        return self.root / "corpus.lock.json"
+
+    @property
+    def artifacts(self) -> Path:
+        """The folder of all stage outputs, owned by DVC."""
+        return self.root / "artifacts"
+
+    @property
+    def live(self) -> Path:
+        """The live collections, which the searcher reads."""
+        return self.root / "live"
+
+    @property
+    def state(self) -> Path:
+        """Everything that is neither input nor artifact: MLflow, Dagster, checkpoints, locks, history.
+
+        A temporary workspace of `dvc exp run --temp` uses the state of the project it was made from.
+        """
+        if "FRESHET_STATE" in os.environ:
+            return Path(os.environ["FRESHET_STATE"]).resolve()
+        parts = self.root.parts
+        for i in range(len(parts) - 2):
+            if parts[i : i + 3] == (".dvc", "tmp", "exps"):
+                return Path(*parts[:i]) / ".freshet"
+        return self.root / ".freshet"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the project's lock: a second writer waits. Child processes are told that it is already held."""
+        if LOCK_HELD in os.environ:
+            yield
+            return
+        path = self.state / "project.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            os.environ[LOCK_HELD] = str(os.getpid())
+            try:
+                yield
+            finally:
+                del os.environ[LOCK_HELD]

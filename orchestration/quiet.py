@@ -1,0 +1,22 @@
+"""Switch off the telemetry of every library. Imported before anything else; what the user has set stays as it is.
+
+`HF_HUB_OFFLINE` is left alone: a corpus or model that the user names may be on the hub.
+"""
+
+from __future__ import annotations
+
+import os
+
+SWITCHES = {
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DAGSTER_DISABLE_TELEMETRY": "yes",
+    "DVC_NO_ANALYTICS": "1",
+    "GX_ANALYTICS_ENABLED": "false",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_UPDATE_DOWNLOAD_COUNTS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+for _name, _value in SWITCHES.items():
+    os.environ.setdefault(_name, _value)

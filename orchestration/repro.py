@@ -1,0 +1,85 @@
+"""One `dvc repro` for any set of stages: under the project's lock, with this interpreter, its output passed through."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from model_code.errors import FreshetError
+from orchestration import events
+from orchestration.events import StageEnded
+from orchestration.project import Project
+
+
+def dvc_command(*arguments: str) -> list[str]:
+    """The command line of this environment's DVC."""
+    return [sys.executable, "-m", "dvc", *arguments]
+
+
+def environment(project: Project, **extra: str) -> dict[str, str]:
+    """This process's environment, in which `python` is this interpreter and the project's code comes first."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, "PATH": path, "FRESHET_STATE": str(project.state), **extra}
+
+
+def initialise(project: Project) -> None:
+    """Make the folder a DVC project if it is none: in git where there is git, without it otherwise."""
+    if (project.root / ".dvc").is_dir():
+        return
+    mode = [] if (project.root / ".git").exists() else ["--no-scm"]
+    subprocess.run(dvc_command("init", "-q", *mode), cwd=project.root, check=True)
+
+
+def repro(
+    project: Project, targets: Sequence[str] = (), dagster_run: str | None = None, force: bool = False
+) -> Iterator[StageEnded]:
+    """Bring `targets` (all stages by default) up to date, yielding each stage that ran as it ends.
+
+    Raises `FreshetError` if a stage fails. A caller that stops listening ends DVC and its stage.
+    """
+    initialise(project)
+    with project.lock(), _events_file(project) as path:
+        extra = {events.EVENTS_FILE: str(path)}
+        if dagster_run:
+            extra["FRESHET_DAGSTER_RUN"] = dagster_run
+        command = dvc_command("--wait-for-lock", "repro", *(["--force"] if force else []), *targets)
+        process = subprocess.Popen(command, cwd=project.root, env=environment(project, **extra))
+        try:
+            yield from _follow(process, path)
+        finally:
+            _stop(process)
+    if process.returncode:
+        raise FreshetError(f"`dvc repro` failed with exit code {process.returncode}; the stage's own message is above")
+
+
+@contextmanager
+def _events_file(project: Project) -> Iterator[Path]:
+    path = project.state / f"events.{os.getpid()}.jsonl"
+    path.unlink(missing_ok=True)
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _follow(process: subprocess.Popen[bytes], path: Path) -> Iterator[StageEnded]:
+    seen, running = 0, True
+    while running:
+        try:
+            process.wait(timeout=0.3)
+            running = False
+        except subprocess.TimeoutExpired:
+            pass
+        for ended in events.read(path)[seen:]:
+            seen += 1
+            yield ended
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        process.wait()

@@ -1,0 +1,141 @@
+"""Run one stage: same inputs at start and end, output moved into place whole, the run recorded in MLflow."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model_code.errors import FreshetError
+from model_code.files import canonical_json, replace_folder, write_json
+from model_code.progress import LineProgress
+from model_code.stages.context import StageContext
+from orchestration import events, parameters, stage_key
+from orchestration.parameters import Parameters
+from orchestration.project import Project
+from orchestration.stages import Stage
+from orchestration.tracking import StageRecord, git_state, tracker_for
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What came of a stage: its key, its report and, not part of any artifact, its time span in seconds."""
+
+    key: str
+    report: dict[str, Any]
+    started: float
+    ended: float
+
+
+def run_stage(stage: Stage, project: Project) -> Finished:
+    """Run `stage` in `project` and record it; raises `FreshetError` if something it read changed meanwhile."""
+    with project.lock():
+        settings = parameters.load(project.params_file)
+        reads = stage_key.read(stage, project.root)
+        finished = _execute(stage, project, settings, reads)
+        run_id = _record(stage, project, reads, finished)
+        events.write(stage.address, finished.key, run_id)
+    return finished
+
+
+def _execute(stage: Stage, project: Project, settings: Parameters, reads: stage_key.StageReads) -> Finished:
+    started = time.time()
+    staging = _fresh_folder(project.state / "staging" / stage.address)
+    checkpoints = project.state / "checkpoints" / reads.key
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    context = StageContext(
+        root=project.root,
+        inputs={name: project.root / path for name, path in stage.inputs.items()},
+        output=staging,
+        settings=declared_settings(stage, settings),
+        checkpoints=checkpoints,
+        name=stage.retriever,
+        progress=LineProgress,
+    )
+    report = importlib.import_module(stage.module).run(context)
+    canonical_json(report)  # a report that is not plain JSON must fail here, not after the output is in place
+    write_json(staging / "report.json", report)
+    _refuse_changes(stage, reads, stage_key.read(stage, project.root))
+    replace_folder(staging, project.root / stage.output)
+    shutil.rmtree(checkpoints)
+    return Finished(reads.key, report, started, time.time())
+
+
+def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
+    """Only the groups that `stage` declares; a retriever's own settings come under "retriever"."""
+    chosen = {group: getattr(settings, group) for group in stage.groups if "." not in group}
+    if stage.retriever and any(group.startswith("retrievers.") for group in stage.groups):
+        chosen["retriever"] = settings.retrievers[stage.retriever]
+    return chosen
+
+
+def _fresh_folder(path: Path) -> Path:
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path
+
+
+def _refuse_changes(stage: Stage, before: stage_key.StageReads, after: stage_key.StageReads) -> None:
+    changed = before.changes(after)
+    if changed:
+        raise FreshetError(
+            f"stage {stage.address} read {', '.join(changed[:3])}, which changed while it ran. DVC would record the new "
+            "version as what made the old output, so the output is thrown away: run it again"
+        )
+
+
+def _record(stage: Stage, project: Project, reads: stage_key.StageReads, finished: Finished) -> str:
+    output = project.root / stage.output
+    numbers = {key: float(value) for key, value in finished.report.items() if _is_number(value)}
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    commit, dirty = git_state(project.root)
+    record = StageRecord(
+        stage=stage.address,
+        key=finished.key,
+        params=flatten(reads.settings),
+        metrics={**numbers, "seconds": finished.ended - finished.started, "peak_memory_mb": memory},
+        inputs=dict(reads.hashes),
+        artifacts=_small_files(output),
+        curves=_history(output),
+        git_commit=commit,
+        git_dirty=dirty,
+        dagster_run_id=os.environ.get("FRESHET_DAGSTER_RUN"),
+        started=finished.started,
+        ended=finished.ended,
+    )
+    return tracker_for(project).record_stage(record)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _small_files(output: Path, limit: int = 2_000_000) -> list[Path]:
+    kinds = {".json", ".md", ".html", ".png", ".csv"}
+    return sorted(p for p in output.glob("*") if p.suffix in kinds and p.stat().st_size < limit)
+
+
+def _history(output: Path) -> list[dict[str, Any]]:
+    path = output / "history.json"
+    from model_code.files import read_json
+
+    return read_json(path) if path.exists() else []
+
+
+def flatten(mapping: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted keys.
+
+    >>> flatten({"index": {"factory": "auto"}, "seed": 0})
+    {'index.factory': 'auto', 'seed': 0}
+    """
+    if not isinstance(mapping, dict):
+        return {prefix: mapping}
+    flat: dict[str, Any] = {}
+    for key, value in mapping.items():
+        flat.update(flatten(value, f"{prefix}.{key}" if prefix else str(key)))
+    return flat
