@@ -1,7 +1,5 @@
 """The offline build in Dagster: multi-assets around one `dvc repro`, each stage reported as it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -103,6 +101,7 @@ def _metadata(project: Project, stage: Stage, ran: bool) -> dict[str, Any]:
         "what happened": "ran" if ran else "unchanged: taken from DVC",
         "stage key": key,
         "MLflow run": run or "none (restored from a cache that was filled elsewhere)",
+        "stage output": stage.output,
         "folder": dg.MetadataValue.path(str(folder)),
         **numbers,
         **previews,

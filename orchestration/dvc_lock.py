@@ -16,6 +16,11 @@ def output_version(root: Path, stage: Stage) -> str:
     raise FreshetError(f"dvc.lock has no output of {stage.address}: run it first (`freshet run {stage.address}`)")
 
 
+def stages_that_ran(root: Path) -> set[str]:
+    """The addresses of all stages that `dvc.lock` knows."""
+    return set(_read(root))
+
+
 def _read(root: Path) -> dict[str, dict[str, list[dict[str, str]]]]:
     from ruamel.yaml import YAML
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from model_code.errors import FreshetError
-from orchestration import parameters, stages
+from orchestration import dvc_lock, parameters, stages
 from orchestration.project import Project
 from orchestration.repro import dvc_command, environment, initialise
 
@@ -27,11 +27,12 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
     """Every stage in order of running, with its action and reasons; of `targets` and what they need, if given."""
     initialise(project)
     table = stages.expand(parameters.load(project.params_file).retrievers)
-    status = _dvc_status(project)
+    status, ran = _dvc_status(project), dvc_lock.stages_that_ran(project.root)
     planned: dict[str, PlannedStage] = {}
     for stage in _needed(table, targets):
         before = [planned[other.address] for other in stages.upstream(stage, table) if other.address in planned]
-        planned[stage.address] = _plan_one(stage.address, status.get(stage.address, []), before)
+        changes = status.get(stage.address, []) if stage.address in ran else ["it never ran"]
+        planned[stage.address] = _plan_one(stage.address, changes, before)
     return list(planned.values())
 
 

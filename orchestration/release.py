@@ -2,56 +2,86 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from orchestration import parameters, registry, stage_key, stages
 from orchestration.parameters import Parameters
 from orchestration.project import Project
+from orchestration.registered_model import Build
+
+if TYPE_CHECKING:
+    from model_code.live.generation import Generation
 
 
-@dataclass(frozen=True)
-class Build:
-    """The folders of one retriever's finished build, and the key of its index stage."""
+def register(project: Project, retriever: str | None = None) -> registry.Version:
+    """Register `retriever`, or the best on dev, as challenger."""
+    settings = parameters.load(project.params_file)
+    return registry.register(project, find_build(project, retriever or best_on_dev(project, settings)))
 
-    retriever: str
-    encoder: Path
-    index: Path
-    documents: Path
-    hierarchy: Path
-    evaluation: Path
-    key: str
+
+def promote(project: Project) -> registry.Move:
+    """Put the challenger before the gate; one that passes is champion and live."""
+    settings = parameters.load(project.params_file)
+    move = registry.promote(project, settings.promotion, settings.seed)
+    if move.passed:
+        open_live(project)
+    return move
+
+
+def rollback(project: Project) -> registry.Move:
+    """Make the previous champion champion and live again."""
+    move = registry.rollback(project)
+    open_live(project)
+    return move
+
+
+def open_live(project: Project) -> Generation:
+    """Open the champion's build as the live collection; nothing happens if it is the one that is live."""
+    from model_code.live.collection import open_generation_zero
+
+    champion = registry.holder(project)
+    if champion is None:
+        raise FreshetError("there is no champion to open: register and promote a retriever first")
+    files = registry.files(project, champion)
+    return open_generation_zero(
+        project.root,
+        champion.retriever,
+        encoder=files / "encoder",
+        index=files / "index",
+        documents=files / "documents.parquet",
+        hierarchy=files / "hierarchy",
+        provenance={"model_version": champion.version, "stage_key": champion.key, "mlflow_run": champion.run_id},
+    )
 
 
 def find_build(project: Project, retriever: str) -> Build:
     """The build of `retriever` under `artifacts/`; raises `FreshetError` if a part is missing."""
-    table = stages.expand(parameters.load(project.params_file).retrievers)
-    by_address = {stage.address: stage for stage in table}
-    if f"index@{retriever}" not in by_address:
+    table = {stage.address: stage for stage in stages.expand(parameters.load(project.params_file).retrievers)}
+    if f"evaluate@{retriever}" not in table:
         raise FreshetError(f"{retriever!r} is not a key under `retrievers:` in params.yaml")
     folder = project.artifacts
-    build = Build(
-        retriever=retriever,
-        encoder=folder / "train" / retriever / "encoder",
-        index=folder / "index" / retriever,
-        documents=folder / "corpus" / "documents.parquet",
-        hierarchy=folder / "hierarchy",
-        evaluation=folder / "evaluate" / retriever,
-        key=stage_key.read(by_address[f"evaluate@{retriever}"], project.root).key,
-    )
-    for path in (build.encoder, build.index, build.documents, build.hierarchy, build.evaluation):
+    parts: dict[str, Path] = {
+        "encoder": folder / "train" / retriever / "encoder",
+        "index": folder / "index" / retriever,
+        "documents": folder / "corpus" / "documents.parquet",
+        "hierarchy": folder / "hierarchy",
+        "evaluation": folder / "evaluate" / retriever,
+    }
+    for path in parts.values():
         if not path.exists():
             raise FreshetError(f"{path.relative_to(project.root)} is missing: run `freshet run evaluate@{retriever}`")
-    return build
+    return Build(retriever=retriever, key=stage_key.read(table[f"evaluate@{retriever}"], project.root).key, **parts)
 
 
 def best_on_dev(project: Project, settings: Parameters) -> str:
     """The retriever with the highest dev value of the promotion metric; test is never looked at to choose."""
     values: dict[str, float] = {}
     for name in settings.retrievers:
-        metrics = read_json(project.artifacts / "evaluate" / name / "metrics.json")
-        values[name] = metrics["dev"][settings.promotion.metric]
+        path = project.artifacts / "evaluate" / name / "metrics.json"
+        if not path.exists():
+            raise FreshetError(f"{name} is not evaluated yet: run `freshet run evaluate@{name}`")
+        values[name] = read_json(path)["dev"][settings.promotion.metric]
     return max(values, key=lambda name: (values[name], name))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code.errors import FreshetError
-from model_code.files import canonical_json, replace_folder, write_json
+from model_code.files import canonical_json, read_json, replace_folder, write_json
 from model_code.progress import LineProgress
 from model_code.stages.context import StageContext
 from orchestration import events, parameters, stage_key
@@ -91,7 +91,7 @@ def _refuse_changes(stage: Stage, before: stage_key.StageReads, after: stage_key
 
 def _record(stage: Stage, project: Project, reads: stage_key.StageReads, finished: Finished) -> str:
     output = project.root / stage.output
-    numbers = {key: float(value) for key, value in finished.report.items() if _is_number(value)}
+    numbers = {key: float(value) for key, value in flatten(finished.report).items() if _is_number(value)}
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     commit, dirty = git_state(project.root)
     record = StageRecord(
@@ -122,8 +122,6 @@ def _small_files(output: Path, limit: int = 2_000_000) -> list[Path]:
 
 def _history(output: Path) -> list[dict[str, Any]]:
     path = output / "history.json"
-    from model_code.files import read_json
-
     return read_json(path) if path.exists() else []
 
 

@@ -95,7 +95,7 @@ BASE_INDEX = Stage(
     groups=("encoder", "index"),
     inputs={"corpus": "artifacts/corpus", "acceptance": "artifacts/acceptance"},
     output="artifacts/base_index",
-    code=("model_code/corpus", "model_code/encoding", "model_code/index"),
+    code=("model_code/corpus", "model_code/encoding", "model_code/index", "model_code/stages/index.py"),
 )
 HIERARCHY = Stage(
     name="hierarchy",
@@ -117,7 +117,7 @@ TRAIN = Stage(
     },
     output="artifacts/train/{retriever}",
     code=("model_code/corpus", "model_code/encoding", "model_code/evaluation", "model_code/hierarchy",
-          "model_code/losses", "model_code/training"),  # fmt: skip
+          "model_code/index", "model_code/losses", "model_code/training"),  # fmt: skip
     per_retriever=True,
     pool="gpu",
 )
@@ -125,7 +125,7 @@ INDEX = Stage(
     name="index",
     description="Every passage encoded by the trained encoder, in a FAISS index that knows its encoder's fingerprint.",
     groups=("encoder", "index"),
-    inputs={"corpus": "artifacts/corpus", "train": "artifacts/train/{retriever}"},
+    inputs={"corpus": "artifacts/corpus", "encoder": "artifacts/train/{retriever}/encoder"},
     output="artifacts/index/{retriever}",
     code=("model_code/corpus", "model_code/encoding", "model_code/index"),
     per_retriever=True,
@@ -142,7 +142,7 @@ BASELINES = Stage(
     },
     output="artifacts/baselines",
     code=("model_code/corpus", "model_code/encoding", "model_code/evaluation", "model_code/hierarchy",
-          "model_code/index"),  # fmt: skip
+          "model_code/index", "model_code/stages/evaluate.py"),  # fmt: skip
 )
 EVALUATE = Stage(
     name="evaluate",
@@ -152,7 +152,7 @@ EVALUATE = Stage(
         "corpus": "artifacts/corpus",
         "pseudo_queries": "artifacts/pseudo_queries",
         "hierarchy": "artifacts/hierarchy",
-        "train": "artifacts/train/{retriever}",
+        "encoder": "artifacts/train/{retriever}/encoder",
         "index": "artifacts/index/{retriever}",
     },
     output="artifacts/evaluate/{retriever}",
@@ -209,7 +209,10 @@ def find(address: str, retrievers: Iterable[str]) -> tuple[Stage, ...]:
 def upstream(stage: Stage, stages: Iterable[Stage]) -> tuple[Stage, ...]:
     """The stages whose output `stage` reads directly."""
     return tuple(
-        other
-        for other in stages
-        if any(path == other.output or other.output.startswith(path + "/") for path in stage.inputs.values())
+        other for other in stages if any(_overlap(path, other.output) for path in stage.inputs.values())
     )
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether two paths are the same or one lies inside the other."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")

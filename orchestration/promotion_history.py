@@ -1,0 +1,56 @@
+"""The append-only history of promotions: one line for each move of the champion, and for each refused one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from orchestration.project import Project
+
+
+def history_file(project: Project) -> Path:
+    """Where the history lies; nothing but `append` writes it."""
+    return project.state / "promotions.jsonl"
+
+
+def append(project: Project, action: str, before: str | None, after: str, verdict: dict[str, Any] | None) -> None:
+    """Add one line and wait until it is on the disk.
+
+    `action` is promote, refuse or rollback; `before` and `after` are the versions that it goes from and to; `verdict`
+    is the gate's, with its intervals.
+    """
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    line = {"when": now, "action": action, "from": before, "to": after, "verdict": verdict}
+    path = history_file(project)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as stream:
+        if _is_cut_off(stream):
+            stream.write(b"\n")
+        stream.write((json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _is_cut_off(stream: BinaryIO) -> bool:
+    """Whether a crash left a last line without its end."""
+    if not stream.seek(0, os.SEEK_END):
+        return False
+    stream.seek(-1, os.SEEK_END)
+    return stream.read() != b"\n"
+
+
+def read(project: Project) -> list[dict[str, Any]]:
+    """All lines, oldest first; a line that a crash cut off is left out."""
+    path = history_file(project)
+    return list(_complete(path.read_text(encoding="utf-8"))) if path.exists() else []
+
+
+def _complete(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines():
+        with suppress(json.JSONDecodeError):
+            yield json.loads(line)

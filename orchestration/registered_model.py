@@ -1,0 +1,64 @@
+"""A finished build logged to MLflow as a model that can be loaded and served where the project is not."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGES = ("mlflow", "torch", "transformers", "safetensors", "numpy", "pandas", "pyarrow", "faiss-cpu", "faiss-gpu")
+ARTIFACT = "retriever"
+PARTS = {"encoder": "encoder", "index": "index", "hierarchy": "hierarchy", "documents": "documents.parquet"}
+"""Which part of a build lies where in the model's artifact folder."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """One retriever's finished build: folders of stage outputs, the documents' Parquet table, and its key."""
+
+    retriever: str
+    encoder: Path
+    index: Path
+    documents: Path
+    hierarchy: Path
+    evaluation: Path
+    key: str
+
+
+def log_retriever(build: Build) -> str:
+    """Log `served_model.py` to the active MLflow run, with copies of the build and of `model_code`; returns its URI."""
+    import mlflow
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
+
+    import model_code
+
+    query, k = ColSpec("string", "query"), ParamSpec("k", "integer", 10)
+    with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "An input example was not provided")  # the signature says it all
+        folder = Path(temporary) / ARTIFACT  # MLflow stores it under this name
+        folder.mkdir()
+        for part, name in PARTS.items():
+            (folder / name).symlink_to(getattr(build, part).resolve())
+        return mlflow.pyfunc.log_model(
+            name=ARTIFACT,
+            python_model=str(Path(__file__).with_name("served_model.py")),
+            code_paths=[str(Path(model_code.__file__).parent)],
+            artifacts={ARTIFACT: str(folder)},
+            signature=ModelSignature(inputs=Schema([query]), params=ParamSchema([k])),
+            pip_requirements=requirements(),
+        ).model_uri
+
+
+def requirements() -> list[str]:
+    """The packages that a served retriever needs, pinned to what is installed here."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    pins = []
+    for package in PACKAGES:
+        try:
+            pins.append(f"{package}=={version(package)}")
+        except PackageNotFoundError:
+            continue
+    return pins

@@ -1,0 +1,203 @@
+"""MLflow's model registry: a retriever is registered as challenger, a gate makes it champion, a rollback undoes it.
+
+The aliases `challenger`, `champion` and `previous` of the registered model "freshet" say who is who. A version that
+becomes champion remembers in the tag `replaced` whom it replaced, so rollbacks go back one champion at a time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from model_code.errors import FreshetError
+from model_code.evaluation.promotion import judge_promotion
+from model_code.evaluation.scores import SystemScores, load_scores
+from model_code.evaluation.settings import PromotionSettings
+from model_code.files import read_json
+from orchestration import promotion_history
+from orchestration.file_lock import file_lock
+from orchestration.mlflow_tracker import KEY, open_store, valid_name
+from orchestration.project import Project
+from orchestration.registered_model import ARTIFACT, Build, log_retriever
+from orchestration.tracking import store_folder, tracking_uri
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+MODEL = "freshet"
+CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
+RETRIEVER, FINGERPRINT, REPLACED = "retriever", "fingerprint", "replaced"
+
+
+@dataclass(frozen=True)
+class Version:
+    """A registered version: its number, retriever, key of the build, fingerprint of the encoder, and MLflow run."""
+
+    version: str
+    retriever: str
+    key: str
+    fingerprint: str
+    run_id: str
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a promotion or rollback came to: the champion now, whether that was the wish, and one line to show."""
+
+    champion: Version | None
+    passed: bool
+    summary: str
+
+
+def register(project: Project, build: Build) -> Version:
+    """Register a finished build as challenger; one with the same retriever and key is there already, and not copied."""
+    fingerprint = read_json(build.index / "manifest.json")["fingerprint"]
+    tags = {RETRIEVER: build.retriever, KEY: build.key, FINGERPRINT: fingerprint}
+    with _registry(project) as (client, experiment):
+        version = _find(client, tags) or _create(client, experiment, tags, build)
+        client.set_registered_model_alias(MODEL, CHALLENGER, version.version)
+        return version
+
+
+def promote(project: Project, settings: PromotionSettings, seed: int = 0) -> Move:
+    """Make the challenger champion if the gate passes it on the test queries; each verdict is a line of the history."""
+    with _registry(project) as (client, _):
+        challenger, champion = _holder(client, CHALLENGER), _holder(client, CHAMPION)
+        if challenger is None:
+            raise FreshetError("there is no challenger: register a built retriever first (`freshet register`)")
+        if champion is not None and champion.version == challenger.version:
+            return Move(champion, True, f"{_spoken(champion)} is the champion already")
+        before = _scores(client, champion) if champion else None
+        verdict = judge_promotion(_scores(client, challenger), before, settings, seed)
+        old, why = champion and champion.version, "; ".join(verdict.reasons)
+        action = "promote" if verdict.passed else "refuse"
+        promotion_history.append(project, action, old, challenger.version, verdict.as_dict())
+        if not verdict.passed:
+            return Move(champion, False, f"{_spoken(challenger)} stays challenger: {why}")
+        client.set_model_version_tag(MODEL, challenger.version, REPLACED, old or "")
+        _set_champion(client, challenger.version, old)
+        client.delete_registered_model_alias(MODEL, CHALLENGER)
+        return Move(challenger, True, f"{_spoken(challenger)} is the champion: {why}")
+
+
+def rollback(project: Project) -> Move:
+    """Make the champion's predecessor champion again; raises `FreshetError` if it has none."""
+    with _registry(project) as (client, _):
+        champion, previous = _holder(client, CHAMPION), _holder(client, PREVIOUS)
+        if champion is None or previous is None:
+            raise FreshetError("there is no previous champion to go back to; `freshet status` shows the versions")
+        promotion_history.append(project, "rollback", champion.version, previous.version, None)
+        replaced = client.get_model_version(MODEL, previous.version).tags.get(REPLACED)
+        _set_champion(client, previous.version, replaced)
+        return Move(previous, True, f"{_spoken(previous)} is the champion again, in place of {_spoken(champion)}")
+
+
+def holder(project: Project, alias: str = CHAMPION) -> Version | None:
+    """The version that has the alias `champion`, `challenger` or `previous`, or None."""
+    with _registry(project) as (client, _):
+        return _holder(client, alias)
+
+
+def versions(project: Project) -> list[Version]:
+    """All registered versions, oldest first."""
+    with _registry(project) as (client, _):
+        found = client.search_model_versions(f"name='{MODEL}'")
+        return sorted(map(_version, found), key=lambda version: int(version.version))
+
+
+def files(project: Project, version: Version) -> Path:
+    """A local folder with the version's `encoder/`, `index/`, `hierarchy/` and `documents.parquet`, to be read only."""
+    with _registry(project):
+        from mlflow.artifacts import download_artifacts
+
+        return Path(download_artifacts(f"models:/{MODEL}/{version.version}")) / "artifacts" / ARTIFACT
+
+
+def delete(project: Project, version: Version) -> None:
+    """Delete a version and its files; raises `FreshetError` if it is champion, challenger or previous."""
+    folder = files(project, version).parents[1]
+    with _registry(project) as (client, _):
+        held = [alias for alias, number in _aliases(client).items() if str(number) == version.version]
+        if held:
+            raise FreshetError(f"{_spoken(version)} is {held[0]}: it cannot be deleted")
+        client.delete_model_version(MODEL, version.version)
+    if folder.is_relative_to(store_folder(project.root)):
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def _registry(project: Project) -> Iterator[tuple[MlflowClient, str]]:
+    """The registry's client and the experiment's id, while no other process changes the registry."""
+    uri, folder = tracking_uri(project.root), store_folder(project.root)
+    with file_lock(folder / "registry.lock"):
+        client, experiment = open_store(uri, folder)
+        import mlflow
+
+        mlflow.set_tracking_uri(uri)  # for the functions that have no client: log_model, register_model, download
+        mlflow.set_registry_uri(uri)
+        yield client, experiment
+
+
+def _create(client: MlflowClient, experiment: str, tags: dict[str, str], build: Build) -> Version:
+    import mlflow
+
+    with mlflow.start_run(experiment_id=experiment, run_name=f"register@{build.retriever}", tags=tags) as run:
+        for part in ("metrics.json", "scores.parquet"):
+            client.log_artifact(run.info.run_id, str(build.evaluation / part), "evaluation")
+        mlflow.log_metrics(_metrics(build.evaluation))
+        model = log_retriever(build)
+    return _version(mlflow.register_model(model, MODEL, tags=tags))
+
+
+def _metrics(evaluation: Path) -> dict[str, float]:
+    splits = {split: rows for split, rows in read_json(evaluation / "metrics.json").items() if isinstance(rows, dict)}
+    flat = {f"{split} {metric}": value for split, rows in splits.items() for metric, value in rows.items()}
+    return {valid_name(name): value for name, value in flat.items() if isinstance(value, (int, float))}
+
+
+def _find(client: MlflowClient, tags: dict[str, str]) -> Version | None:
+    for found in client.search_model_versions(f"name='{MODEL}'"):
+        if all(found.tags.get(name) == value for name, value in tags.items()):
+            return _version(found)
+    return None
+
+
+def _version(found: ModelVersion) -> Version:
+    tags = found.tags
+    return Version(str(found.version), tags[RETRIEVER], tags[KEY], tags[FINGERPRINT], found.run_id)
+
+
+def _aliases(client: MlflowClient) -> dict[str, str]:
+    """Alias -> version. Looking up a missing alias by itself is an error, and so is a model without versions."""
+    if not client.search_registered_models(f"name='{MODEL}'"):
+        return {}
+    return dict(client.get_registered_model(MODEL).aliases)
+
+
+def _holder(client: MlflowClient, alias: str) -> Version | None:
+    version = _aliases(client).get(alias)
+    return None if version is None else _version(client.get_model_version(MODEL, version))
+
+
+def _set_champion(client: MlflowClient, version: str, previous: str | None) -> None:
+    existing = {str(found.version) for found in client.search_model_versions(f"name='{MODEL}'")}
+    if previous in existing:
+        client.set_registered_model_alias(MODEL, PREVIOUS, previous)
+    elif PREVIOUS in _aliases(client):
+        client.delete_registered_model_alias(MODEL, PREVIOUS)
+    client.set_registered_model_alias(MODEL, CHAMPION, version)
+
+
+def _scores(client: MlflowClient, version: Version) -> SystemScores:
+    with tempfile.TemporaryDirectory() as folder:
+        return load_scores(Path(client.download_artifacts(version.run_id, "evaluation", folder)), "test")
+
+
+def _spoken(version: Version) -> str:
+    return f"version {version.version} ({version.retriever})"

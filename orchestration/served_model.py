@@ -1,0 +1,53 @@
+"""A registered retriever as MLflow runs it ("models from code"): `mlflow models serve` loads this file on its own.
+
+The logged model carries a copy of `model_code`, so it can be loaded where the project is not. Serve it with one thread
+per process, as on small machines OpenMP's teams cost far more than they give (358 ms a request, 10 ms with one):
+
+    OMP_NUM_THREADS=1 mlflow models serve -m models:/freshet@champion --env-manager local
+
+Input is a table with the column "query", parameter `k` the number of hits; output one list of hits per query.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from mlflow.models import set_model
+from mlflow.pyfunc import PythonModel, PythonModelContext
+
+
+class ServedRetriever(PythonModel):
+    """Encodes queries, searches the index and looks up titles."""
+
+    def load_context(self, context: PythonModelContext) -> None:
+        """Load encoder, index and titles from the artifact folder "retriever"."""
+        from model_code.encoding.encoder import Encoder
+        from model_code.files import read_json
+        from model_code.index.dense_index import DenseIndex
+
+        folder = Path(context.artifacts["retriever"])
+        max_tokens = read_json(folder / "encoder" / "sentence_bert_config.json")["max_seq_length"]
+        self.encoder = Encoder.load(folder / "encoder", max_tokens)
+        self.fingerprint = self.encoder.fingerprint()
+        self.index = DenseIndex.load(folder / "index")
+        documents = pd.read_parquet(folder / "documents.parquet", columns=["document_id", "title"])
+        self.titles = dict(zip(documents["document_id"], documents["title"], strict=True))
+
+    def predict(
+        self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+    ) -> list[list[dict[str, Any]]]:
+        """For each row's "query" its best documents: rank, score, document_id, title."""
+        vectors = self.encoder.encode(model_input["query"].tolist())
+        rankings = self.index.search(vectors, (params or {}).get("k", 10), self.fingerprint)
+        return [
+            [
+                {"rank": rank, "score": score, "document_id": document, "title": self.titles[document]}
+                for rank, (document, score) in enumerate(ranking, start=1)
+            ]
+            for ranking in rankings
+        ]
+
+
+set_model(ServedRetriever())

@@ -1,0 +1,82 @@
+"""What is remembered of each stage that ran, behind an interface so small that another tracker than MLflow fits it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestration.project import Project
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """One stage that ran to its end.
+
+    `stage` is its address, such as `train@hce`; `key` identifies it by command, inputs and settings; `inputs` maps each
+    path it read to a hash (the lineage); `artifacts` are small files to keep; each row of `curves` holds a "step" and
+    values at that step; `started` and `ended` are seconds since the epoch.
+    """
+
+    stage: str
+    key: str
+    params: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    inputs: Mapping[str, str]
+    artifacts: Sequence[Path]
+    curves: Sequence[Mapping[str, Any]]
+    git_commit: str | None
+    git_dirty: bool
+    dagster_run_id: str | None
+    started: float
+    ended: float
+
+
+class Tracker(Protocol):
+    """Remembers stages that ran and finds them again."""
+
+    def record_stage(self, record: StageRecord) -> str:
+        """Keep `record`; returns the id of its run."""
+
+    def find_run(self, key: str) -> str | None:
+        """The newest finished run of the stage key `key`."""
+
+
+def tracking_uri(root: Path) -> str:
+    """MLFLOW_TRACKING_URI, or else the SQLite file in the project's state folder."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store_folder(root) / 'mlflow.db'}"
+
+
+def store_folder(root: Path) -> Path:
+    """The folder of the project's own MLflow store: database, artifacts and locks."""
+    return Project(root.resolve()).state / "mlflow"
+
+
+def tracker_for(project: Project) -> Tracker:
+    """The project's tracker; one per process and store, as opening it takes seconds."""
+    return _tracker(tracking_uri(project.root), store_folder(project.root))
+
+
+@lru_cache(maxsize=4)
+def _tracker(uri: str, folder: Path) -> Tracker:
+    from orchestration.mlflow_tracker import MlflowTracker
+
+    return MlflowTracker(uri, folder)
+
+
+def git_state(root: Path) -> tuple[str | None, bool]:
+    """The commit that is checked out, and whether files below `root` differ from it; (None, False) outside of git.
+
+    `dvc.lock` does not count: each stage that runs rewrites it.
+    """
+
+    def git(*arguments: str) -> str | None:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "--verify", "HEAD")
+    return commit, bool(commit and git("status", "--porcelain", "--", ".", ":!dvc.lock"))

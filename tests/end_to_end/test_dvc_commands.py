@@ -1,0 +1,28 @@
+"""Guards DVC's own commands on this project: experiments with -S, metrics diff, plots.
+
+Run: python -m pytest tests/end_to_end/test_dvc_commands.py
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+from tests.end_to_end.tiny_project import dvc, environment
+
+
+def git(folder, *arguments):
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", *who, *arguments], cwd=folder, env=environment(), check=True, capture_output=True)
+
+
+def test_an_experiment_changes_a_setting_and_metrics_diff_shows_what_it_did(copy_of_build):
+    git(copy_of_build, "add", "-A")
+    git(copy_of_build, "commit", "-qm", "the first build")
+    dvc(copy_of_build, "exp", "run", "--name", "blunt", "-S", "bm25.b=0.0", "-S", "bm25.k1=0.0")
+    rows = json.loads(dvc(copy_of_build, "metrics", "diff", "--json").stdout)
+    changes = rows["diff"]["artifacts/comparison/metrics.json"]
+    assert any(name.startswith("bm25") for name in changes)
+    assert not any(name.startswith("hce") for name in changes)
+    dvc(copy_of_build, "plots", "show", "-o", "plots")
+    assert (copy_of_build / "plots" / "index.html").stat().st_size > 1000

@@ -1,0 +1,57 @@
+"""Guards that kill -9 leaves nothing half-written and that the next run ends with the same hashes.
+
+Run: python -m pytest tests/end_to_end/test_kill.py
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.end_to_end.tiny_project import dvc, environment, output_hashes
+
+
+def start_stage(folder: Path, address: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "dvc", "repro", "--force", "--single-item", address]
+    return subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def wait_for(happened, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it never came to that point"
+        time.sleep(0.01)
+
+
+def kill_dvc(process: subprocess.Popen[bytes]) -> None:
+    """kill -9 of DVC alone; its stage has to notice by itself."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert children, "the stage is not running"
+    process.kill()
+    process.wait()
+    assert not psutil.wait_procs(children, timeout=10)[1], "the stage outlived its DVC"
+
+
+@pytest.mark.parametrize(
+    ("address", "output", "point"),
+    [
+        ("train@hce", "artifacts/train/hce", ".freshet/checkpoints/*/*"),
+        ("index@hce", "artifacts/index/hce", ".freshet/staging/index@hce"),
+    ],
+)
+def test_a_killed_stage_resumes_to_the_same_output(copy_of_build, address, output, point):
+    before = output_hashes(copy_of_build)
+    process = start_stage(copy_of_build, address)
+    wait_for(lambda: list(copy_of_build.glob(point)) and not (copy_of_build / output).exists())
+    kill_dvc(process)
+    assert not (copy_of_build / output).exists(), "a stage that was killed has put its output in place"
+    dvc(copy_of_build, "repro", address)
+    assert output_hashes(copy_of_build) == before
+    assert not list((copy_of_build / ".freshet" / "checkpoints").iterdir())

@@ -1,0 +1,119 @@
+"""A whole project in a temporary folder: this code, a corpus of 60 made-up documents and a tiny real encoder."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from orchestration import parameters
+
+ROOT = Path(__file__).parents[2]
+TOPICS = {
+    "sea": "wave tide harbour sail anchor gull reef current deck mast",
+    "forest": "oak moss fern trail owl bark root canopy acorn stream",
+    "kitchen": "knife oven flour butter whisk pan spice dough bowl simmer",
+    "music": "chord tempo violin drum melody rhythm chorus note bass tune",
+    "space": "orbit comet lunar rocket galaxy probe star crater solar nebula",
+}
+FILLERS = "the a of and with under over near old new bright quiet small great".split()
+SETTINGS = (
+    "corpus.source=files",
+    "corpus.path=data/documents.jsonl",
+    "corpus.files={queries: data/queries.jsonl, qrels: data/qrels.tsv}",
+    "encoder.base=base_encoder",
+    "encoder.max_tokens=32",
+    "acceptance.max_repeated_query_share=1.0",
+    "pseudo_queries.inverse_cloze={per_document: 2, min_words: 3, max_words: 6}",
+    "training.steps=6",
+    "training.batch_size=8",
+    "training.frozen_layers=1",
+    "training.checkpoint_every=2",
+    "training.evaluate_every=3",
+    "evaluation.bootstrap_samples=200",
+    "evaluation.permutations=200",
+    "promotion.permutations=200",
+)
+
+
+def make_project(folder: Path) -> Path:
+    """Everything that a fresh clone with its own corpus and settings would hold, under git."""
+    copy_code(folder)
+    write_corpus(folder / "data")
+    write_encoder(folder / "base_encoder")
+    parameters.assign(folder / "params.yaml", SETTINGS)
+    for command in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "start"],
+    ):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    return folder
+
+
+def copy_code(folder: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    for name in listed:
+        if name.startswith(("model_code/", "orchestration/", "assets/", ".dvc")) or "/" not in name:
+            if name in ("dvc.lock", "corpus.lock.json") or not (ROOT / name).is_file():
+                continue
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+
+
+def write_corpus(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    draw = random.Random(0)
+    documents, queries, qrels = [], [], ["query-id\tcorpus-id\tscore"]
+    for topic, words in TOPICS.items():
+        for number in range(12):
+            own = draw.sample(words.split(), 6)
+            text = " ".join(word for pair in zip(own, draw.choices(FILLERS, k=6), strict=True) for word in pair)
+            documents.append({"_id": f"{topic}-{number}", "title": f"{topic} {own[0]}", "text": f"{text} {topic}"})
+            queries.append({"_id": f"q-{topic}-{number}", "text": f"{own[1]} {own[3]} {own[5]}"})
+            qrels.append(f"q-{topic}-{number}\t{topic}-{number}\t1")
+    documents.append({"_id": "sea-0", "title": "a second document of this id", "text": "quarantined"})
+    (folder / "documents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    (folder / "qrels.tsv").write_text("\n".join(qrels) + "\n")
+
+
+def write_encoder(folder: Path) -> None:
+    from tests.tiny_encoder import make_tiny_encoder
+
+    make_tiny_encoder(folder, sorted({*" ".join(TOPICS.values()).split(), *FILLERS, *TOPICS}))
+
+
+def environment() -> dict[str, str]:
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("FRESHET_", "DAGSTER_"))}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**inherited, "PATH": path, "OMP_NUM_THREADS": "1", "DVC_NO_ANALYTICS": "1"}
+
+
+def freshet(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run the command line of the code in `folder`."""
+    command = [sys.executable, "-m", "orchestration.cli", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
+    assert not check or done.returncode == 0, f"freshet {' '.join(arguments)}:\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def dvc(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dvc", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
+    assert not check or done.returncode == 0, f"dvc {' '.join(arguments)}:\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def output_hashes(folder: Path) -> dict[str, str]:
+    """Every stage output's hash in `dvc.lock`."""
+    from ruamel.yaml import YAML
+
+    lock = YAML(typ="safe", pure=True).load((folder / "dvc.lock").read_text())
+    return {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage["outs"]}

@@ -1,0 +1,49 @@
+"""One MLflow store for all tests of tracking and registry, as making one takes seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestration import quiet
+from orchestration.project import Project
+
+RECORD = """
+import sys
+from pathlib import Path
+from orchestration.project import Project
+from orchestration.tracking import StageRecord, tracker_for
+record = StageRecord("train@hce", sys.argv[2], {}, {}, {}, [], [], None, False, None, 0.0, 1.0)
+print(tracker_for(Project(Path(sys.argv[1]))).record_stage(record))
+"""
+
+
+@pytest.fixture(scope="session")
+def tracked_project(tmp_path_factory) -> Project:
+    """A project whose fresh store two processes opened at the same time; what they printed lies in `started.json`."""
+    root = tmp_path_factory.mktemp("tracked")
+    unwanted = {*quiet.SWITCHES, "MLFLOW_TRACKING_URI", "FRESHET_STATE"}
+    environment = {name: value for name, value in os.environ.items() if name not in unwanted}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RECORD, str(root), key],
+            cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        for key in ("first", "second")
+    ]
+    printed = [[*process.communicate(timeout=300), process.returncode] for process in processes]
+    (root / "started.json").write_text(json.dumps(printed))
+    return Project(root)
+
+
+@pytest.fixture
+def _own_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever store the developer's environment names is left alone."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("FRESHET_STATE", raising=False)

@@ -1,0 +1,23 @@
+"""Guards the lock between processes: a second holder waits until the first lets go."""
+
+from __future__ import annotations
+
+import threading
+
+from orchestration.file_lock import file_lock
+
+
+def test_a_second_holder_waits(tmp_path):
+    order: list[str] = []
+
+    def second() -> None:
+        with file_lock(tmp_path / "new" / "lock"):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with file_lock(tmp_path / "new" / "lock"):
+        thread.start()
+        thread.join(timeout=0.2)
+        order.append("first")
+    thread.join(timeout=5)
+    assert order == ["first", "second"]

@@ -1,0 +1,179 @@
+"""Guards the registry on a real MLflow store: registering, the gate, champion, rollback, history, the model itself.
+
+The tests of this file follow one registry through its life, in the order they are written in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from model_code.encoding.encoder import Encoder
+from model_code.errors import FreshetError
+from model_code.evaluation.settings import PromotionSettings
+from model_code.files import hash_path, write_json
+from model_code.index.dense_index import DenseIndex
+from orchestration import promotion_history, registry
+from orchestration.mlflow_tracker import KEY
+from orchestration.registered_model import Build, requirements
+from tests.tiny_encoder import make_tiny_encoder
+
+pytestmark = pytest.mark.usefixtures("_own_store")
+TEXTS = {"d1": "sort an array", "d2": "read a table", "d3": "solve linear equations"}
+METRICS = ("nDCG@10", "hit@1")
+GATE = PromotionSettings(metric="nDCG@10", protected=METRICS, permutations=500, bootstrap_samples=200)
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """A tiny build whose every query scores .5; other tests vary key and scores."""
+    root = tmp_path_factory.mktemp("build")
+    encoder = Encoder.load(make_tiny_encoder(root / "encoder", TEXTS.values()), 64)
+    vectors = encoder.encode(list(TEXTS.values()))
+    DenseIndex.build(vectors, list(TEXTS), encoder.fingerprint()).save(root / "index")
+    titles = [text.upper() for text in TEXTS.values()]
+    pd.DataFrame({"document_id": list(TEXTS), "title": titles}).to_parquet(root / "documents.parquet")
+    (root / "hierarchy").mkdir()
+    (root / "hierarchy" / "hierarchy.json").write_text("{}")
+    paths = {name: root / name for name in ("encoder", "index", "hierarchy")}
+    evaluation = write_scores(root / "even", 0.0)
+    return Build("hce", documents=root / "documents.parquet", evaluation=evaluation, key="a" * 64, **paths)
+
+
+def write_scores(folder, gain: float):
+    """An evaluation folder of 60 test queries that score .5 + `gain`, give or take a little."""
+    noise = np.random.default_rng(0).normal(0, 0.01, 60)
+    rows = [
+        {"query_id": f"q{i:02}", "split": split, "metric": metric, "value": 0.5 + (gain + noise[i] if gain else 0)}
+        for split in ("dev", "test")
+        for metric in METRICS
+        for i in range(60)
+    ]
+    folder.mkdir()
+    pd.DataFrame(rows).to_parquet(folder / "scores.parquet")
+    summary = {"queries": 60, "nDCG@10": 0.5 + gain}
+    write_json(folder / "metrics.json", {"system": "hce", "source": "qrels", "dev": summary, "test": summary})
+    return folder
+
+
+def variant(build: Build, key: str, retriever: str = "hce", evaluation=None) -> Build:
+    return Build(**{**vars(build), "key": key, "retriever": retriever, "evaluation": evaluation or build.evaluation})
+
+
+def test_an_empty_registry_says_what_is_missing(tracked_project):
+    assert registry.holder(tracked_project) is None
+    assert registry.versions(tracked_project) == []
+    with pytest.raises(FreshetError, match="no challenger.*freshet register"):
+        registry.promote(tracked_project, GATE)
+    with pytest.raises(FreshetError, match="no previous champion"):
+        registry.rollback(tracked_project)
+
+
+def test_a_build_is_registered_once(tracked_project, build):
+    first = registry.register(tracked_project, build)
+    assert (first.version, first.retriever, first.key) == ("1", "hce", "a" * 64)
+    assert first.fingerprint == Encoder.load(build.encoder, 64).fingerprint()
+    assert registry.register(tracked_project, build) == first
+    assert registry.versions(tracked_project) == [first]
+    assert registry.holder(tracked_project, "challenger") == first
+
+
+def test_a_version_holds_a_copy_of_the_build(tracked_project, build):
+    (first,) = registry.versions(tracked_project)
+    folder = registry.files(tracked_project, first)
+    for part in ("encoder", "index", "hierarchy"):
+        assert hash_path(folder / part) == hash_path(getattr(build, part))
+        assert not (folder / part).is_symlink()
+    assert hash_path(folder / "documents.parquet") == hash_path(build.documents)
+    assert (folder.parents[1] / "code" / "model_code" / "encoding" / "encoder.py").is_file()
+
+
+def test_the_first_champion_needs_no_comparison(tracked_project):
+    move = registry.promote(tracked_project, GATE)
+    assert (move.passed, move.champion.version) == (True, "1")
+    assert "there is no champion yet" in move.summary
+    assert registry.holder(tracked_project, "champion") == move.champion
+    assert registry.holder(tracked_project, "challenger") is None
+
+
+def test_promoting_the_champion_changes_nothing(tracked_project, build):
+    registry.register(tracked_project, build)
+    before = promotion_history.read(tracked_project)
+    move = registry.promote(tracked_project, GATE)
+    assert (move.passed, move.champion.version) == (True, "1")
+    assert promotion_history.read(tracked_project) == before
+
+
+def test_a_challenger_that_is_not_better_is_refused(tracked_project, build):
+    registry.register(tracked_project, variant(build, "b" * 64, "contrastive"))
+    move = registry.promote(tracked_project, GATE)
+    assert (move.passed, move.champion.version) == (False, "1")
+    assert "version 2 (contrastive) stays challenger: not better" in move.summary
+    assert registry.holder(tracked_project, "challenger").version == "2"
+
+
+def test_a_better_challenger_becomes_champion(tracked_project, build, tmp_path):
+    better = write_scores(tmp_path / "better", 0.1)
+    registry.register(tracked_project, variant(build, "c" * 64, evaluation=better))
+    move = registry.promote(tracked_project, GATE)
+    assert (move.passed, move.champion.version) == (True, "3")
+    assert registry.holder(tracked_project, "previous").version == "1"
+
+
+def test_the_model_answers_queries_under_its_alias(tracked_project, build):
+    import mlflow
+
+    model = mlflow.pyfunc.load_model("models:/freshet@champion")
+    queries = pd.DataFrame({"query": ["sort an array", "linear equations"]})
+    (first, second) = model.predict(queries, params={"k": 2})
+    assert [(hit["rank"], hit["document_id"], hit["title"]) for hit in first][0] == (1, "d1", "SORT AN ARRAY")
+    assert [hit["rank"] for hit in second] == [1, 2]
+    encoder = Encoder.load(build.encoder, 64)
+    expected = DenseIndex.load(build.index).search(encoder.encode(queries["query"]), 2, encoder.fingerprint())
+    assert [[(hit["document_id"], hit["score"]) for hit in hits] for hits in (first, second)] == expected
+    with pytest.raises(mlflow.MlflowException, match="missing inputs"):
+        model.predict(pd.DataFrame({"text": ["wrong column"]}))
+
+
+def test_rollback_goes_back_one_champion_at_a_time(tracked_project):
+    move = registry.rollback(tracked_project)
+    assert move.champion.version == "1"
+    assert registry.holder(tracked_project, "champion").version == "1"
+    with pytest.raises(FreshetError, match="no previous champion"):
+        registry.rollback(tracked_project)
+
+
+def test_every_move_and_refusal_is_in_the_history_with_its_intervals(tracked_project):
+    lines = promotion_history.read(tracked_project)
+    assert [(line["action"], line["from"], line["to"]) for line in lines] == [
+        ("promote", None, "1"), ("refuse", "1", "2"), ("promote", "1", "3"), ("rollback", "3", "1"),
+    ]  # fmt: skip
+    gain = next(row for row in lines[2]["verdict"]["intervals"] if row["metric"] == "nDCG@10")
+    assert gain["low"] <= gain["difference"] <= gain["high"]
+    assert gain["difference"] == pytest.approx(0.1, abs=0.01)
+
+
+def test_the_run_of_a_version_holds_its_metrics_and_key(tracked_project):
+    from orchestration.tracking import tracker_for
+
+    champion = registry.holder(tracked_project)
+    data = tracker_for(tracked_project).client.get_run(champion.run_id).data
+    assert data.metrics["test nDCG_at_10"] == 0.5
+    assert data.tags[KEY] == "a" * 64
+
+
+def test_only_versions_without_a_role_can_be_deleted(tracked_project):
+    first, second, third = registry.versions(tracked_project)
+    with pytest.raises(FreshetError, match=r"version 1 \(hce\) is champion"):
+        registry.delete(tracked_project, first)
+    folder = registry.files(tracked_project, third)
+    assert folder.is_dir()
+    registry.delete(tracked_project, third)
+    assert registry.versions(tracked_project) == [first, second]
+    assert not folder.exists()
+
+
+def test_requirements_are_pinned():
+    pins = dict(pin.split("==") for pin in requirements())
+    assert {"torch", "transformers", "mlflow", "numpy"} <= pins.keys()

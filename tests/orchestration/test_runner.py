@@ -1,0 +1,125 @@
+"""Guards what the stage runner promises: no change goes unseen, outputs are whole, checkpoints outlive a failure.
+
+Run: python -m pytest tests/orchestration/test_runner.py
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from model_code.errors import FreshetError
+from model_code.files import read_json
+from orchestration import runner, stage_key
+from orchestration.project import Project
+from orchestration.stages import Stage
+
+PARAMS = (
+    "seed: 3\nindex: {flat_below: 10}\nretrievers: {hce: {hierarchy_weight: 0.2}}\ncorpus: {packages: [numpy]}\n"
+)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "numbers.txt").write_text("1 2 3")
+    (tmp_path / "code.py").write_text("one = 1\n")
+    monkeypatch.delenv("FRESHET_STATE", raising=False)
+    monkeypatch.setattr(runner, "_record", lambda *given: "run-1")
+    monkeypatch.setattr("orchestration.stages.BASE_CODE", ())
+    monkeypatch.setattr(Stage, "code_files", property(lambda stage: ("code.py",)))
+    return Project(tmp_path)
+
+
+@pytest.fixture
+def stage(monkeypatch):
+    """A stage whose function a test can replace."""
+    module = ModuleType("model_code.stages.summing")
+    module.run = add_up
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return Stage("summing", "Adds up.", ("seed", "index"), {"numbers": "input"}, "artifacts/summing", ("code.py",))
+
+
+def add_up(context):
+    numbers = [int(number) for number in (context.inputs["numbers"] / "numbers.txt").read_text().split()]
+    (context.output / "sum.txt").write_text(str(sum(numbers) + context.settings["seed"]))
+    return {"numbers": len(numbers)}
+
+
+def test_a_stage_sees_only_what_it_declares_and_its_output_appears_whole(project, stage):
+    finished = runner.run_stage(stage, project)
+    output = project.root / "artifacts" / "summing"
+    assert (output / "sum.txt").read_text() == "9"
+    assert read_json(output / "report.json") == {"numbers": 3} == finished.report
+    assert set(runner.declared_settings(stage, runner.parameters.load(project.params_file))) == {"seed", "index"}
+
+
+@pytest.mark.parametrize("victim", ["params.yaml", "code.py", "input/numbers.txt"])
+def test_an_edit_during_the_run_is_refused_and_the_old_output_stays(project, stage, victim):
+    runner.run_stage(stage, project)
+
+    def edit_meanwhile(context):
+        (context.output / "sum.txt").write_text("wrong")
+        path = project.root / victim
+        path.write_text(path.read_text().replace("3", "4").replace("one = 1", "one = 2"))
+        return {}
+
+    sys.modules[stage.module].run = edit_meanwhile
+    with pytest.raises(FreshetError, match="changed while it ran"):
+        runner.run_stage(stage, project)
+    assert (project.root / "artifacts" / "summing" / "sum.txt").read_text() == "9"
+
+
+def test_an_edit_of_settings_that_the_stage_does_not_read_is_no_change(project, stage):
+    def edit_meanwhile(context):
+        project.params_file.write_text(PARAMS.replace("numpy", "pandas"))
+        return add_up(context)
+
+    sys.modules[stage.module].run = edit_meanwhile
+    runner.run_stage(stage, project)
+
+
+def test_the_key_is_known_before_and_moves_with_each_thing_that_is_read(project, stage):
+    keys = {stage_key.read(stage, project.root).key}
+    assert runner.run_stage(stage, project).key in keys
+    for path, text in (("input/numbers.txt", "1"), ("code.py", "two = 2\n"), ("params.yaml", PARAMS.replace("3", "4"))):
+        (project.root / path).write_text(text)
+        keys.add(stage_key.read(stage, project.root).key)
+    assert len(keys) == 4
+
+
+def test_checkpoints_outlive_a_failure_and_go_with_success(project, stage):
+    seen = []
+
+    def fail_once(context):
+        seen.append((context.checkpoints / "half.txt").exists())
+        (context.checkpoints / "half.txt").write_text("half")
+        if len(seen) == 1:
+            raise RuntimeError("out of memory")
+        return add_up(context)
+
+    sys.modules[stage.module].run = fail_once
+    with pytest.raises(RuntimeError):
+        runner.run_stage(stage, project)
+    assert not (project.root / "artifacts").exists()
+    runner.run_stage(stage, project)
+    assert seen == [False, True]
+    assert not list((project.state / "checkpoints").iterdir())
+
+
+def test_a_report_that_is_no_json_fails_before_the_output_is_in_place(project, stage):
+    sys.modules[stage.module].run = lambda context: {"where": context.output}
+    with pytest.raises(TypeError):
+        runner.run_stage(stage, project)
+    assert not (project.root / "artifacts").exists()
+
+
+def test_a_missing_input_names_the_remedy(project, stage):
+    (project.root / "input" / "numbers.txt").unlink()
+    (project.root / "input").rmdir()
+    with pytest.raises(FreshetError, match=r"reads input, which is not there: run the stages before it"):
+        runner.run_stage(stage, project)
