@@ -21,7 +21,7 @@ def checksums_hold(folder: Path) -> tuple[bool, Mapping[str, Any]]:
     from model_code.index.dense_index import DenseIndex
 
     try:
-        index = DenseIndex.load(folder)
+        index = DenseIndex.load(folder / "index")
     except FreshetError as error:
         return False, {"violation": str(error)}
     return True, {"fingerprint": index.fingerprint}

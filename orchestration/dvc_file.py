@@ -10,8 +10,8 @@ from orchestration.stages import TABLE, Stage
 HEADER = "# Written from the stage table: edit orchestration/stages.py, then run `python -m orchestration.dvc_file`.\n"
 METRICS = ["artifacts/comparison/metrics.json"]
 PLOTS: list[dict[str, Any]] = [
-    {"training curves": {"template": "linear", "x": "step", "y": {"artifacts/comparison/plots/training.csv": "loss"}}},
-    {"recall by k": {"template": "linear", "x": "k", "y": {"artifacts/comparison/plots/recall.csv": "recall"}}},
+    {name: {"template": "linear", "x": x, "y": {f"artifacts/comparison/{name}.csv": y}}}
+    for name, x, y in (("training", "step", "loss"), ("recall", "k", "hce"), ("levels", "level", "hce"))
 ]
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -106,6 +107,7 @@ def open_store(uri: str, folder: Path) -> tuple[MlflowClient, str]:
 
         for noisy in ("mlflow", "alembic"):  # importing mlflow sets its own levels
             logging.getLogger(noisy).setLevel(logging.ERROR)
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         client = MlflowClient(uri, uri)
         experiment = client.get_experiment_by_name(EXPERIMENT)
         if experiment is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 import warnings
 from dataclasses import dataclass
@@ -36,11 +38,11 @@ def log_retriever(build: Build) -> str:
 
     query, k = ColSpec("string", "query"), ParamSpec("k", "integer", 10)
     with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "An input example was not provided")  # the signature says it all
+        warnings.filterwarnings("ignore", ".*An input example was not provided")  # the signature says it all
         folder = Path(temporary) / ARTIFACT  # MLflow stores it under this name
         folder.mkdir()
         for part, name in PARTS.items():
-            (folder / name).symlink_to(getattr(build, part).resolve())
+            _link(getattr(build, part), folder / name)
         return mlflow.pyfunc.log_model(
             name=ARTIFACT,
             python_model=str(Path(__file__).with_name("served_model.py")),
@@ -51,6 +53,19 @@ def log_retriever(build: Build) -> str:
         ).model_uri
 
 
+def _link(source: Path, target: Path) -> None:
+    """Show `source` under another name without copying it where that is possible; MLflow follows no symbolic links."""
+    if source.is_dir():
+        target.mkdir()
+        for child in source.iterdir():
+            _link(child, target / child.name)
+        return
+    try:
+        os.link(source.resolve(), target)
+    except OSError:  # another disk, or one without links
+        shutil.copyfile(source, target)
+
+
 def requirements() -> list[str]:
     """The packages that a served retriever needs, pinned to what is installed here."""
     from importlib.metadata import PackageNotFoundError, version
@@ -58,7 +73,7 @@ def requirements() -> list[str]:
     pins = []
     for package in PACKAGES:
         try:
-            pins.append(f"{package}=={version(package)}")
+            pins.append(f"{package}=={version(package).partition('+')[0]}")  # "+cpu" is a build, not a release
         except PackageNotFoundError:
             continue
     return pins

@@ -139,7 +139,7 @@ def _registry(project: Project) -> Iterator[tuple[MlflowClient, str]]:
         client, experiment = open_store(uri, folder)
         import mlflow
 
-        mlflow.set_tracking_uri(uri)  # for the functions that have no client: log_model, register_model, download
+        mlflow.set_tracking_uri(uri)  # for the functions that take no client: start_run, log_model, download_artifacts
         mlflow.set_registry_uri(uri)
         yield client, experiment
 
@@ -152,7 +152,9 @@ def _create(client: MlflowClient, experiment: str, tags: dict[str, str], build: 
             client.log_artifact(run.info.run_id, str(build.evaluation / part), "evaluation")
         mlflow.log_metrics(_metrics(build.evaluation))
         model = log_retriever(build)
-    return _version(mlflow.register_model(model, MODEL, tags=tags))
+    if not client.search_registered_models(f"name='{MODEL}'"):
+        client.create_registered_model(MODEL)
+    return _version(client.create_model_version(MODEL, model, run.info.run_id, tags))
 
 
 def _metrics(evaluation: Path) -> dict[str, float]:

@@ -65,7 +65,7 @@ def find_build(project: Project, retriever: str) -> Build:
     folder = project.artifacts
     parts: dict[str, Path] = {
         "encoder": folder / "train" / retriever / "encoder",
-        "index": folder / "index" / retriever,
+        "index": folder / "index" / retriever / "index",
         "documents": folder / "corpus" / "documents.parquet",
         "hierarchy": folder / "hierarchy",
         "evaluation": folder / "evaluate" / retriever,

@@ -68,7 +68,7 @@ class Stage:
 CORPUS = Stage(
     name="corpus",
     description="Documents, passages, queries and qrels, cleaned and merged; rejected rows quarantined with a reason.",
-    groups=("corpus", "passages", "seed"),
+    groups=("corpus", "passages"),
     inputs={"lock": "corpus.lock.json"},
     output="artifacts/corpus",
     code=("model_code/corpus",),
@@ -101,7 +101,7 @@ HIERARCHY = Stage(
     name="hierarchy",
     description="The documents clustered into a tree by spherical k-means.",
     groups=("hierarchy", "seed"),
-    inputs={"corpus": "artifacts/corpus", "base_index": "artifacts/base_index"},
+    inputs={"corpus": "artifacts/corpus", "base_index": "artifacts/base_index/index"},
     output="artifacts/hierarchy",
     code=("model_code/corpus", "model_code/hierarchy"),
 )
@@ -113,7 +113,7 @@ TRAIN = Stage(
         "corpus": "artifacts/corpus",
         "pseudo_queries": "artifacts/pseudo_queries",
         "hierarchy": "artifacts/hierarchy",
-        "base_index": "artifacts/base_index",
+        "base_index": "artifacts/base_index/index",
     },
     output="artifacts/train/{retriever}",
     code=("model_code/corpus", "model_code/encoding", "model_code/evaluation", "model_code/hierarchy",
@@ -137,7 +137,7 @@ BASELINES = Stage(
     inputs={
         "corpus": "artifacts/corpus",
         "pseudo_queries": "artifacts/pseudo_queries",
-        "base_index": "artifacts/base_index",
+        "base_index": "artifacts/base_index/index",
         "hierarchy": "artifacts/hierarchy",
     },
     output="artifacts/baselines",
@@ -153,7 +153,7 @@ EVALUATE = Stage(
         "pseudo_queries": "artifacts/pseudo_queries",
         "hierarchy": "artifacts/hierarchy",
         "encoder": "artifacts/train/{retriever}/encoder",
-        "index": "artifacts/index/{retriever}",
+        "index": "artifacts/index/{retriever}/index",
     },
     output="artifacts/evaluate/{retriever}",
     code=BASELINES.code,
@@ -165,13 +165,12 @@ COMPARISON = Stage(
     groups=("evaluation", "retrievers", "seed"),
     inputs={
         "corpus": "artifacts/corpus",
-        "hierarchy": "artifacts/hierarchy",
         "baselines": "artifacts/baselines",
         "histories": "artifacts/train",
         "evaluations": "artifacts/evaluate",
     },
     output="artifacts/comparison",
-    code=("model_code/corpus", "model_code/evaluation", "model_code/hierarchy"),
+    code=("model_code/corpus", "model_code/evaluation"),
 )
 
 TABLE: tuple[Stage, ...] = (

@@ -1,0 +1,136 @@
+"""The acceptance suite (Great Expectations): is a finished corpus, taken as a whole, fit to train and judge on?
+
+Contracts hold row by row; these expectations are about the data set: how many documents and judged queries, how long,
+how many repeated or without a title. Great Expectations takes seconds to import, so it is imported in functions only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from model_code.corpus.settings import AcceptanceSettings
+from model_code.corpus.tables import Corpus, judged
+
+if TYPE_CHECKING:
+    from great_expectations.data_context import EphemeralDataContext
+    from great_expectations.expectations import Expectation
+
+_SHOWN = ("column", "min_value", "max_value", "mostly", "value_set")
+
+
+def assess(
+    corpus: Corpus, pseudo_queries: pd.DataFrame, settings: AcceptanceSettings, data_docs: Path
+) -> dict[str, Any]:
+    """Check corpus and queries against `settings`, render Data Docs (HTML) to `data_docs`, and return the verdict.
+
+    The verdict is pure: `passed`, `source` of the judgements, and for each expectation its table, bounds, what was
+    observed (a value, or the percentage of rows that break it) and whether it passed.
+    """
+    context = _context(data_docs)
+    expectations = _expectations(settings)
+    frames = acceptance_frames(corpus, pseudo_queries)
+    results = [row for table, data in frames.items() for row in _validate(context, table, data, expectations[table])]
+    context.build_data_docs()
+    source = judged(corpus, pseudo_queries, "test").source
+    return {"passed": all(row["passed"] for row in results), "source": source, "expectations": results}
+
+
+def acceptance_frames(corpus: Corpus, pseudo_queries: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The data that expectations are stated on: `documents`, the dev and test `queries`, and all `judgements`."""
+    documents, splits = corpus.documents, [judged(corpus, pseudo_queries, split) for split in ("dev", "test")]
+    texts = pd.Series([text for split in splits for text in split.queries.values()], dtype=object)
+    judgements = pd.concat([corpus.qrels, pseudo_queries])[["query_id", "document_id"]]
+    return {
+        "documents": pd.DataFrame({
+            "document_id": documents["document_id"],
+            "title": documents["title"].replace("", None),
+            "words": _words(documents["text"]),
+        }),
+        "queries": pd.DataFrame({
+            "query_id": [query for split in splits for query in split.queries],
+            "words": _words(texts),
+            "repeated": texts.str.casefold().duplicated(),
+        }),
+        "judgements": judgements.assign(document_exists=judgements["document_id"].isin(documents["document_id"])),
+    }  # fmt: skip
+
+
+def _words(texts: pd.Series) -> pd.Series:
+    return texts.map(lambda text: len(text.split())).astype("int64")
+
+
+def _expectations(settings: AcceptanceSettings) -> dict[str, list[Expectation]]:
+    import great_expectations.expectations as gx
+
+    return {
+        "documents": [
+            gx.ExpectTableRowCountToBeBetween(min_value=settings.min_documents),
+            gx.ExpectColumnValuesToBeUnique(column="document_id"),
+            gx.ExpectColumnMeanToBeBetween(
+                column="words", min_value=settings.min_mean_words, max_value=settings.max_mean_words
+            ),
+            gx.ExpectColumnValuesToNotBeNull(column="title", mostly=1 - settings.max_empty_title_share),
+        ],
+        "queries": [
+            gx.ExpectTableRowCountToBeBetween(min_value=settings.min_queries),
+            gx.ExpectColumnValuesToBeUnique(column="query_id"),
+            gx.ExpectColumnValuesToBeBetween(column="words", min_value=1, max_value=settings.max_query_words),
+            gx.ExpectColumnValuesToBeInSet(
+                column="repeated", value_set=[False], mostly=1 - settings.max_repeated_query_share
+            ),
+        ],
+        "judgements": [gx.ExpectColumnValuesToBeInSet(column="document_exists", value_set=[True])],
+    }
+
+
+def _context(data_docs: Path) -> EphemeralDataContext:
+    """A context that keeps nothing but the HTML in `data_docs`, which replaces what was there."""
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    import great_expectations as gx
+
+    shutil.rmtree(data_docs, ignore_errors=True)
+    data_docs.mkdir(parents=True)
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = {"globally": False}
+    for site in context.get_site_names():
+        context.delete_data_docs_site(site)
+    store = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(data_docs.resolve())}
+    site = {"class_name": "SiteBuilder", "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"}}
+    context.add_data_docs_site("freshet", {**site, "store_backend": store})
+    return context
+
+
+def _validate(
+    context: EphemeralDataContext, table: str, data: pd.DataFrame, expectations: list[Expectation]
+) -> list[dict[str, Any]]:
+    import great_expectations as gx
+
+    asset = context.data_sources.add_pandas(table).add_dataframe_asset(table)
+    batch = asset.add_batch_definition_whole_dataframe("all")
+    suite = context.suites.add(gx.ExpectationSuite(table, expectations=expectations))
+    validation = gx.ValidationDefinition(name=table, data=batch, suite=suite)
+    outcome = context.validation_definitions.add(validation).run(batch_parameters={"dataframe": data})
+    return [_row(table, result) for result in outcome.results]
+
+
+def _row(table: str, result: Any) -> dict[str, Any]:
+    kwargs: Mapping[str, Any] = result.expectation_config.kwargs
+    observed = result.result.get("observed_value", result.result.get("unexpected_percent"))
+    return {
+        "table": table,
+        "expectation": result.expectation_config.type,
+        "bounds": {name: kwargs[name] for name in _SHOWN if kwargs.get(name) is not None},
+        "observed": None if observed is None else _short(observed),
+        "passed": bool(result.success),
+    }
+
+
+def _short(number: float) -> float | int:
+    rounded = round(float(number), 6)
+    return int(rounded) if rounded.is_integer() else rounded

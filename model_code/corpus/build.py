@@ -1,0 +1,145 @@
+"""From a source to the corpus tables: admit rows, merge duplicates, split, cut into passages, count everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from model_code.corpus.cleaning import Document, document_of, query_of
+from model_code.corpus.duplicates import merge_duplicates
+from model_code.corpus.judgements import Known, Qrels, take_qrels
+from model_code.corpus.passages import passage_rows
+from model_code.corpus.quarantine import Quarantine
+from model_code.corpus.rows import Row, Unfit
+from model_code.corpus.settings import CorpusSettings, PartSettings, PassageSettings
+from model_code.corpus.sources.base import Source
+from model_code.corpus.splits import part_of
+from model_code.corpus.tables import frame
+from model_code.errors import FreshetError
+from model_code.progress import Progress, silent
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class BuiltCorpus:
+    """The tables by name (documents, passages, queries, qrels, quarantine), and the report of counts."""
+
+    tables: dict[str, pd.DataFrame]
+    report: dict[str, Any]
+
+
+def build_corpus(
+    source: Source, settings: CorpusSettings, passages: PassageSettings, progress: Progress = silent
+) -> BuiltCorpus:
+    """Read `source` and return its tables; raises `FreshetError` if more rows are malformed than the settings allow.
+
+    Nothing is lost on the way: for documents, rows read = documents + merged + quarantined; for queries, rows read =
+    queries + quarantined; for qrels, rows read = qrels + repeated + not relevant + outside the limit + quarantined.
+    """
+    quarantine = Quarantine()
+    documents, merged = _documents(source, settings, quarantine, progress)
+    queries = _queries(source, settings, quarantine, progress)
+    known = Known(queries.keys(), {document.document_id for document in documents}, merged, settings.limit is not None)
+    qrels = take_qrels(source.rows("qrels", progress), known, settings.splits, quarantine)
+    quarantine.enforce(settings.quarantine_limit)
+    if not documents:
+        raise FreshetError("the source holds no document; look at the settings under `corpus` in params.yaml")
+    tables = _tables(documents, queries, qrels, settings.parts, passages)
+    tables["quarantine"] = quarantine.frame()
+    return BuiltCorpus(tables, _report(tables, quarantine, qrels, len(merged)))
+
+
+def _documents(
+    source: Source, settings: CorpusSettings, quarantine: Quarantine, progress: Progress
+) -> tuple[list[Document], dict[str, str]]:
+    def check(row: Row) -> Document:
+        document = document_of(row, settings.max_characters, settings.keep_title_only)
+        part_of(document, settings.parts)  # refuses a document without the date that its part depends on
+        return document
+
+    rows = islice(source.rows("documents", progress), settings.limit)
+    sound = quarantine.admit(rows, _unique(check, lambda document: document.document_id))
+    return merge_duplicates(sound, settings.merge_duplicates)
+
+
+def _queries(source: Source, settings: CorpusSettings, quarantine: Quarantine, progress: Progress) -> dict[str, str]:
+    check = _unique(lambda row: query_of(row, settings.max_characters), lambda query: query[0])
+    return dict(quarantine.admit(source.rows("queries", progress), check))
+
+
+def _unique(check: Callable[[Row], T], identity: Callable[[T], str]) -> Callable[[Row], T]:
+    """The same check, which also refuses a second sound row of the same identity."""
+    seen: set[str] = set()
+
+    def checked(row: Row) -> T:
+        item = check(row)
+        if identity(item) in seen:
+            raise Unfit("duplicate id", f"an earlier row has the id {identity(item)!r}")
+        seen.add(identity(item))
+        return item
+
+    return checked
+
+
+def _tables(
+    documents: list[Document], queries: dict[str, str], qrels: Qrels, parting: PartSettings, passages: PassageSettings
+) -> dict[str, pd.DataFrame]:
+    parts = {document.document_id: part_of(document, parting) for document in documents}
+    initial = [document for document in documents if parts[document.document_id] == "initial"]
+    answered = {query for query, document in qrels.pairs if parts[document] == "initial"}
+    splits = {query: qrels.splits[query] if query in answered else "later" for query in queries}
+    rows: dict[str, list[dict[str, Any]]] = {
+        "documents": [_document_row(document, parts[document.document_id]) for document in documents],
+        "passages": passage_rows(initial, passages),
+        "queries": [
+            {"query_id": query, "text": text, "split": splits[query], "assigned_split": qrels.splits.get(query)}
+            for query, text in queries.items()
+        ],
+        "qrels": [
+            {"query_id": query, "document_id": document, "relevance": relevance, "split": splits[query]}
+            for (query, document), relevance in qrels.pairs.items()
+        ],
+    }
+    return {name: frame(name, table) for name, table in rows.items()}
+
+
+def _document_row(document: Document, part: str) -> dict[str, Any]:
+    return {
+        "document_id": document.document_id,
+        "title": document.title,
+        "text": document.text,
+        "fields": document.fields,
+        "date": document.date,
+        "part": part,
+        "content_hash": document.content_hash,
+    }
+
+
+def _report(tables: dict[str, pd.DataFrame], quarantine: Quarantine, qrels: Qrels, merged: int) -> dict[str, Any]:
+    """Pure counts: the terms of the law that nothing is lost, parts, splits, lengths and reasons of refusal."""
+    documents, queries = tables["documents"], tables["queries"]
+    words = documents["text"].str.split().str.len()
+    counts: dict[str, Any] = {name: len(table) for name, table in tables.items()}
+    for table in ("documents", "queries", "qrels"):
+        counts[f"{table}_read"] = quarantine.read[table]
+        counts[f"{table}_quarantined"] = quarantine.count(table)
+    return counts | {
+        "documents_merged": merged,
+        "qrels_repeated": qrels.repeated,
+        "qrels_not_relevant": qrels.not_relevant,
+        "qrels_outside_limit": qrels.outside_limit,
+        "documents_by_part": _counted(documents["part"]),
+        "queries_by_split": _counted(queries["split"]),
+        "quarantine_reasons": quarantine.reasons(),
+        "empty_titles": int((documents["title"] == "").sum()),
+        "document_words": {"median": float(words.median()), "mean": round(words.mean(), 2), "max": int(words.max())},
+    }
+
+
+def _counted(column: pd.Series) -> dict[str, int]:
+    return {str(value): int(count) for value, count in column.value_counts().sort_index().items()}

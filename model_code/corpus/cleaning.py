@@ -1,0 +1,131 @@
+"""Cleaning of texts, identity of contents, and the checks that a document's or query's row must pass."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+from model_code.corpus.rows import Row, Unfit
+from model_code.files import hash_text
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\ufeff]")  # C0, C1 and the byte order mark
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_BLANKS = re.compile(r"[^\S\n]+")
+_EMPTY_LINES = re.compile(r"\n{3,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A clean document. `fields` is a JSON object of the source's other columns; `date` an ISO date or None."""
+
+    document_id: str
+    title: str
+    text: str
+    fields: str
+    date: str | None
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 of what a reader sees (title, text, fields): it changes exactly if the content does."""
+        return hash_text("\0".join((self.title, self.text, self.fields)))
+
+
+def clean_text(text: str) -> str:
+    """NFC, without control characters, runs of blanks as one, at most one empty line in a row.
+
+    >>> clean_text("Cafe\\u0301  au\\tlait \\r\\n\\n\\n\\nserved\\x00hot ")
+    'Café au lait\\n\\nserved hot'
+    """
+    text = unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
+    text = _BLANKS.sub(" ", _CONTROL.sub(" ", text)).replace(" \n", "\n").replace("\n ", "\n")
+    return _EMPTY_LINES.sub("\n\n", text).strip()
+
+
+def clean_line(text: str) -> str:
+    """`clean_text` on one line, for titles and queries.
+
+    >>> clean_line("two\\n lines")
+    'two lines'
+    """
+    return " ".join(clean_text(text).split())
+
+
+def parse_date(value: Any) -> datetime | None:
+    """The instant that an ISO date, a `date` or a `datetime` names (UTC where it names no zone); None for all else.
+
+    >>> parse_date("2025-01-31").isoformat()
+    '2025-01-31T00:00:00+00:00'
+    >>> parse_date("last spring")
+    """
+    if isinstance(value, date):
+        value = value.isoformat()
+    try:
+        instant = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return None
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+def document_of(row: Row, max_characters: int, keep_title_only: bool) -> Document:
+    """The clean document in a row; raises `Unfit` if it has no id, no text or too much, or bytes that are no UTF-8."""
+    document_id = identifier(row.values, "id")
+    title = clean_line(_text(row.values, "title", default=""))
+    text = clean_text(_text(row.values, "text"))
+    if len(text) + len(title) > max_characters:
+        raise Unfit("huge text", f"{len(text):,} characters, corpus.max_characters is {max_characters:,}")
+    if not text and not (title and keep_title_only):
+        raise Unfit("empty text", "title only; corpus.keep_title_only keeps such documents" if title else "no title")
+    fields, written = dict(row.values.get("fields") or {}), row.values.get("date")
+    instant = parse_date(written)
+    if instant is None and written is not None:
+        fields["date"] = written
+    whole = _valid(json.dumps(fields, sort_keys=True, ensure_ascii=False, default=str), "fields")
+    return Document(document_id, title, text, whole, None if instant is None else instant.isoformat())
+
+
+def query_of(row: Row, max_characters: int) -> tuple[str, str]:
+    """The id and clean text of the query in a row; raises `Unfit` as `document_of` does."""
+    query_id = identifier(row.values, "id")
+    text = clean_line(_text(row.values, "text"))
+    if len(text) > max_characters:
+        raise Unfit("huge text", f"{len(text):,} characters, corpus.max_characters is {max_characters:,}")
+    if not text:
+        raise Unfit("empty text", "no text")
+    return query_id, text
+
+
+def identifier(values: Mapping[str, Any], name: str) -> str:
+    """The id in `values[name]`: a text, stripped, or an integer; anything else is `Unfit`.
+
+    >>> identifier({"id": 17}, "id")
+    '17'
+    """
+    value = values.get(name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise Unfit("missing id", f"{name} is {value!r}")
+    return _valid(value.strip(), name)
+
+
+def _text(values: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    if name not in values and default is None:
+        raise Unfit("missing column", f"the row has no column for {name}")
+    value = values.get(name, default)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise Unfit("wrong type", f"{name} is {type(value).__name__}, not text")
+    return _valid(value, name)
+
+
+def _valid(text: str, name: str) -> str:
+    # Readers decode with "surrogateescape": an undecodable byte arrives as a lone surrogate.
+    if _SURROGATE.search(text):
+        raise Unfit("invalid UTF-8", f"{name} holds bytes that are no UTF-8")
+    return text

@@ -1,0 +1,118 @@
+"""Contracts of the corpus tables (pandera): types, closed vocabularies, uniqueness, and references between tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from model_code.corpus.tables import COLUMNS, NULLABLE
+from model_code.errors import FreshetError
+
+if TYPE_CHECKING:
+    import pandera.pandas as pa
+
+SHOWN_ROWS = 3
+VOCABULARY = {
+    ("documents", "part"): ("initial", "new", "tuning"),
+    ("queries", "split"): ("train", "dev", "test", "later"),
+    ("queries", "assigned_split"): ("train", "dev", "test"),
+    ("qrels", "split"): ("train", "dev", "test", "later"),
+    ("pseudo_queries", "split"): ("train", "dev", "test"),
+    ("quarantine", "table"): ("documents", "queries", "qrels"),
+}
+FILLED = {("queries", "text"), ("pseudo_queries", "text"), ("pseudo_queries", "kind"), ("quarantine", "reason")}
+KEYS = {
+    "documents": ["document_id"],
+    "passages": ["document_id", "ordinal"],
+    "queries": ["query_id"],
+    "qrels": ["query_id", "document_id"],
+    "pseudo_queries": ["query_id"],
+}
+REFERENCES = (  # every value of (table, column) is a value of (table, column)
+    ("passages", "document_id", "documents", "document_id"),
+    ("qrels", "document_id", "documents", "document_id"),
+    ("qrels", "query_id", "queries", "query_id"),
+    ("pseudo_queries", "document_id", "documents", "document_id"),
+)
+
+
+def schema(table: str) -> pa.DataFrameSchema:
+    """The pandera schema of a table: exactly its columns, of their types, with the values that they may take."""
+    import pandera.pandas as pa
+
+    columns = {name: pa.Column(kind, _checks(table, name), nullable=(table, name) in NULLABLE)
+               for name, kind in COLUMNS[table].items()}  # fmt: skip
+    return pa.DataFrameSchema(columns, strict=True, unique=KEYS.get(table), name=table)
+
+
+def check_tables(tables: Mapping[str, pd.DataFrame]) -> None:
+    """Check each table against its schema and against the other given tables it refers to.
+
+    Raises `FreshetError` that names the table, the broken rule and the first offending rows.
+    """
+    for name, table in tables.items():
+        _check_schema(name, table)
+    for name, column, other, key in REFERENCES:
+        if name in tables and other in tables:
+            lost = tables[name][~tables[name][column].isin(tables[other][key])]
+            if len(lost):
+                _fail(name, f"{column} must be a {key} of {other}", lost[column])
+    if {"documents", "passages"} <= tables.keys():
+        _check_parts(tables["documents"], tables["passages"])
+    if {"queries", "qrels"} <= tables.keys():
+        _check_splits(tables["queries"], tables["qrels"])
+
+
+def _checks(table: str, column: str) -> list[Any]:
+    import pandera.pandas as pa
+
+    checks = []
+    if (table, column) in VOCABULARY:
+        checks.append(pa.Check.isin(VOCABULARY[table, column]))
+    if column.endswith("_id") or (table, column) in FILLED:
+        checks.append(pa.Check.str_length(min_value=1))
+    if column in ("relevance", "ordinal"):
+        checks.append(pa.Check.ge(1 if column == "relevance" else 0))
+    return checks
+
+
+def _check_schema(name: str, table: pd.DataFrame) -> None:
+    import pandera.errors
+
+    try:
+        schema(name).validate(table, lazy=True)
+    except pandera.errors.SchemaErrors as error:
+        cases = error.failure_cases
+        first = cases.sort_values("index", na_position="first", kind="stable").iloc[0]
+        if pd.isna(first["index"]):  # a column is missing, unknown or of another type: no row is to blame
+            raise FreshetError(
+                f"the table {name} breaks its contract: {first['check']}, {first['failure_case']!r}; "
+                f"its columns are {', '.join(COLUMNS[name])}"
+            ) from None
+        same = cases[(cases["check"] == first["check"]) & (cases["column"] == first["column"])]
+        rule = f"{first['column']} breaks {first['check']}"
+        if first["check"] == "multiple_fields_uniqueness":
+            rule = f"{' and '.join(KEYS[name])} must be unique"
+        _fail(name, rule, same.set_index("index")["failure_case"])
+
+
+def _check_parts(documents: pd.DataFrame, passages: pd.DataFrame) -> None:
+    """Every initial document, and no other one, has passages."""
+    initial = documents["part"] == "initial"
+    covered = documents["document_id"].isin(passages["document_id"])
+    if (initial != covered).any():
+        rows = documents[initial != covered]["document_id"]
+        _fail("passages", "exactly the initial documents must have passages", rows)
+
+
+def _check_splits(queries: pd.DataFrame, qrels: pd.DataFrame) -> None:
+    split = qrels["query_id"].map(queries.set_index("query_id")["split"])
+    if (split != qrels["split"]).any():
+        _fail("qrels", "split must be its query's split", qrels[split != qrels["split"]]["query_id"])
+
+
+def _fail(table: str, rule: str, rows: pd.Series) -> None:
+    first = "; ".join(f"row {index}: {value!r}" for index, value in rows.head(SHOWN_ROWS).items())
+    raise FreshetError(f"the table {table} breaks its contract in {len(rows):,} rows: {rule}. First: {first}")

@@ -1,0 +1,36 @@
+"""Long documents as overlapping passages: each is ranked by its best one; ids and metrics stay per document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from model_code.corpus.cleaning import Document
+from model_code.corpus.settings import PassageSettings
+
+_WORD = re.compile(r"\S+")
+
+
+def windows(text: str, words: int, stride: int) -> list[str]:
+    """Slices of `text` of at most `words` words, one every `stride` words, the last reaching the end; never empty.
+
+    Every word lies in a window, and only as many windows are made as that takes. `words` = 0: the text as a whole.
+
+    >>> windows("a b c d e f g", words=3, stride=2)
+    ['a b c', 'c d e', 'e f g']
+    """
+    spans = [match.span() for match in _WORD.finditer(text)] if words else []
+    if len(spans) <= words:
+        return [text]
+    starts = range(0, len(spans) - words + stride, stride)
+    return [text[spans[start][0] : spans[min(start + words, len(spans)) - 1][1]] for start in starts]
+
+
+def passage_rows(documents: Iterable[Document], settings: PassageSettings) -> list[dict[str, Any]]:
+    """The rows of the passages table, in the order of the documents; `ordinal` counts a document's passages from 0."""
+    return [
+        {"document_id": document.document_id, "ordinal": ordinal, "title": document.title, "text": text}
+        for document in documents
+        for ordinal, text in enumerate(windows(document.text, settings.words, settings.stride))
+    ]

@@ -1,0 +1,110 @@
+"""The tables of a corpus as every later stage reads them, and the judged queries that an evaluation is made on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+TABLES = ("documents", "passages", "queries", "qrels")
+COLUMNS: dict[str, dict[str, type]] = {
+    "documents": dict.fromkeys(("document_id", "title", "text", "fields", "date", "part", "content_hash"), str),
+    "passages": {"document_id": str, "ordinal": int, "title": str, "text": str},
+    "queries": dict.fromkeys(("query_id", "text", "split", "assigned_split"), str),
+    "qrels": {"query_id": str, "document_id": str, "relevance": int, "split": str},
+    "quarantine": dict.fromkeys(("location", "record_id", "table", "reason", "detail", "excerpt"), str),
+    "pseudo_queries": dict.fromkeys(("query_id", "document_id", "text", "kind", "split"), str),
+}
+NULLABLE = {("documents", "date"), ("queries", "assigned_split"), ("quarantine", "record_id")}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The corpus stage's tables, with the columns that `contracts.py` states.
+
+    `documents` holds every document, of the parts initial, new and tuning; `passages` those of the initial part only,
+    where the row number is the passage number; `queries` and `qrels` carry the split train, dev, test or later. A query
+    is "later" if no initial document answers it; `assigned_split` is the split that its qrels give it all the same, or
+    None if it has no qrels.
+    """
+
+    documents: pd.DataFrame
+    passages: pd.DataFrame
+    queries: pd.DataFrame
+    qrels: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Judgements:
+    """Queries and the documents known to answer them.
+
+    `queries` maps a query id to its text, in ascending order of ids; `qrels` maps a query id to {document id:
+    relevance >= 1}; `source` is "qrels" for judgements that came with the corpus, else "pseudo-queries".
+    """
+
+    queries: dict[str, str]
+    qrels: dict[str, dict[str, int]]
+    source: str
+
+
+def frame(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The rows as a data frame with the table's columns, in their order and of their types, also when there is no row.
+
+    >>> frame("qrels", []).dtypes.astype(str).to_dict()
+    {'query_id': 'object', 'document_id': 'object', 'relevance': 'int64', 'split': 'object'}
+    """
+    types = {name: "int64" if kind is int else "object" for name, kind in COLUMNS[table].items()}
+    return pd.DataFrame(rows, columns=list(types)).astype(types)
+
+
+def write_table(folder: Path, table: str, rows: pd.DataFrame) -> None:
+    """Write a table as Parquet with its declared types, so that an empty column has the same type as a full one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {str: pa.string(), int: pa.int64()}
+    schema = pa.schema([(name, types[kind]) for name, kind in COLUMNS[table].items()])
+    pq.write_table(pa.Table.from_pandas(rows, schema, preserve_index=False), folder / f"{table}.parquet")
+
+
+def load_corpus(folder: Path) -> Corpus:
+    """Read the tables that the corpus stage wrote to `folder`."""
+    return Corpus(**{name: pd.read_parquet(folder / f"{name}.parquet") for name in TABLES})
+
+
+def passage_texts(passages: pd.DataFrame, include_title: bool) -> list[str]:
+    """What an encoder sees of each passage: its text, with its document's title before it if `include_title`.
+
+    >>> frame = pd.DataFrame({"title": ["numpy.sort", ""], "text": ["Return a copy.", "No title."]})
+    >>> passage_texts(frame, include_title=True)
+    ['numpy.sort Return a copy.', 'No title.']
+    """
+    if not include_title:
+        return passages["text"].tolist()
+    return [f"{title} {text}".strip() for title, text in zip(passages["title"], passages["text"], strict=True)]
+
+
+def judged(corpus: Corpus, pseudo_queries: pd.DataFrame, split: str) -> Judgements:
+    """The judged queries of a split ("train", "dev" or "test"), restricted to documents of the initial part.
+
+    A corpus with qrels for dev or test is judged by its own qrels, on every split (one that it lacks is empty); one
+    without, the normal case, by that split's pseudo-queries. The two are never mixed: one word names the source.
+    """
+    initial = corpus.documents.loc[corpus.documents["part"] == "initial", "document_id"]
+    own = corpus.qrels[corpus.qrels["document_id"].isin(initial)]
+    if own["split"].isin(["dev", "test"]).any():
+        return _judgements(corpus.queries, own[own["split"] == split], "qrels")
+    chosen = (pseudo_queries["split"] == split) & pseudo_queries["document_id"].isin(initial)
+    return _judgements(pseudo_queries, pseudo_queries[chosen].assign(relevance=1), "pseudo-queries")
+
+
+def _judgements(queries: pd.DataFrame, qrels: pd.DataFrame, source: str) -> Judgements:
+    relevant: dict[str, dict[str, int]] = {}
+    rows = qrels.sort_values(["query_id", "document_id"])
+    for query, document, relevance in zip(rows["query_id"], rows["document_id"], rows["relevance"], strict=True):
+        relevant.setdefault(query, {})[document] = int(relevance)
+    texts = dict(zip(queries["query_id"], queries["text"], strict=True))
+    return Judgements({query: texts[query] for query in relevant}, relevant, source)

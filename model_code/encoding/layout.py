@@ -1,0 +1,117 @@
+"""The sentence-transformers folder layout: which modules a model folder holds, read and written without that library.
+
+Its import takes seconds, and a machine that only trains may not have it. Supported is what dense text encoders use:
+Transformer, Pooling (mean or cls), any number of Dense projections, Normalize. Anything else is refused by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from model_code.encoding.settings import Pooling
+from model_code.errors import FreshetError
+from model_code.files import read_json, write_json
+
+MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
+ACTIVATIONS = {"Identity": torch.nn.Identity, "Tanh": torch.nn.Tanh, "ReLU": torch.nn.ReLU, "GELU": torch.nn.GELU}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a folder says of itself: where the transformer lies, how it pools, its length limit, its projections."""
+
+    transformer: Path
+    pooling: Pooling | None = None
+    max_tokens: int | None = None
+    projections: tuple[Path, ...] = ()
+
+
+def read_layout(folder: Path) -> Layout:
+    """Read `modules.json`; a plain transformers folder without one has its transformer at the top and no pooling."""
+    if not (folder / "modules.json").is_file():
+        return Layout(folder)
+    transformer, pooling, projections = folder, None, []
+    for module in read_json(folder / "modules.json"):
+        kind, path = module["type"].rsplit(".", 1)[-1], folder / module["path"]
+        if kind == "Transformer":
+            transformer = path
+        elif kind == "Pooling":
+            pooling = _pooling_mode(path)
+        elif kind == "Dense":
+            projections.append(path)
+        elif kind not in MODULES:
+            raise FreshetError(f"{folder}: module {kind!r} is not supported; known: {', '.join(MODULES)}")
+    _refuse_prompt(folder)
+    return Layout(transformer, pooling, _length_limit(transformer), tuple(projections))
+
+
+def _length_limit(folder: Path) -> int | None:
+    path = folder / "sentence_bert_config.json"
+    return read_json(path).get("max_seq_length") if path.is_file() else None
+
+
+def _pooling_mode(folder: Path) -> Pooling:
+    config = read_json(folder / "config.json")
+    modes = {"cls": config.get("pooling_mode_cls_token"), "mean": config.get("pooling_mode_mean_tokens")}
+    others = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
+    mode = config.get("pooling_mode") or next((name for name, chosen in modes.items() if chosen), None)
+    if mode not in modes or len(others) > 1:
+        raise FreshetError(f"{folder}: pooling {mode or others} is not supported; known: mean, cls")
+    return mode
+
+
+def _refuse_prompt(folder: Path) -> None:
+    path = folder / "config_sentence_transformers.json"
+    prompt = read_json(path).get("default_prompt_name") if path.is_file() else None
+    if prompt is not None:
+        raise FreshetError(f"{folder}: default prompt {prompt!r} is not supported; put it into the texts instead")
+
+
+def write_layout(folder: Path, dimension: int, pooling: str, max_tokens: int, projections: int) -> None:
+    """Write everything but weights and tokenizer, so that `SentenceTransformer(folder)` builds the same encoder."""
+    names = ["", "1_Pooling", *(f"{2 + i}_Dense" for i in range(projections)), f"{2 + projections}_Normalize"]
+    kinds = ["Transformer", "Pooling", *["Dense"] * projections, "Normalize"]
+    modules = [
+        {"idx": i, "name": str(i), "path": name, "type": f"sentence_transformers.models.{kind}"}
+        for i, (name, kind) in enumerate(zip(names, kinds, strict=True))
+    ]
+    modes = {f"pooling_mode_{mode}": False for mode in ("max_tokens", "mean_sqrt_len_tokens")}
+    modes |= {"pooling_mode_mean_tokens": pooling == "mean", "pooling_mode_cls_token": pooling == "cls"}
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": dimension, **modes})
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_tokens, "do_lower_case": False})
+    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+
+
+def load_projection(folder: Path) -> torch.nn.Sequential:
+    """A Dense module: linear map and activation, from `config.json` and `model.safetensors`."""
+    from safetensors.torch import load_file
+
+    config = read_json(folder / "config.json")
+    activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh")).rsplit(".", 1)[-1]
+    if activation not in ACTIVATIONS:
+        raise FreshetError(f"{folder}: activation {activation!r} is not supported; known: {', '.join(ACTIVATIONS)}")
+    linear = torch.nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
+    weights = load_file(folder / "model.safetensors")
+    linear.load_state_dict({name.removeprefix("linear."): value.float() for name, value in weights.items()})
+    return torch.nn.Sequential(linear, ACTIVATIONS[activation]())
+
+
+def save_projection(projection: torch.nn.Sequential, folder: Path) -> None:
+    """Write a Dense module as sentence-transformers reads it."""
+    from safetensors.torch import save_file
+
+    linear, activation = projection
+    folder.mkdir(parents=True, exist_ok=True)
+    config: dict[str, Any] = {"in_features": linear.in_features, "out_features": linear.out_features}
+    config["bias"] = linear.bias is not None
+    config["activation_function"] = f"{type(activation).__module__}.{type(activation).__name__}"
+    write_json(folder / "config.json", config)
+    weights = {f"linear.{name}": value.detach().cpu().contiguous() for name, value in linear.state_dict().items()}
+    save_file(weights, folder / "model.safetensors")
+
+

@@ -1,0 +1,95 @@
+"""All systems on the same queries: means with bootstrap intervals, paired differences from the reference systems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from model_code.evaluation.scores import SystemScores, check_comparable
+from model_code.evaluation.settings import EvaluationSettings
+from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
+
+DIGITS = 6
+FAMILY = "all differences on one metric and one set of queries; every system against each reference listed before it"
+
+
+def compare_systems(systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int) -> dict[str, Any]:
+    """Compare systems scored on the same queries.
+
+    Returns {"split", "source", "queries", "systems": {system: {metric: {"value", "low", "high", "queries"}}},
+    "differences": [{"system", "reference", "metric", "difference", "low", "high", "p", "p_holm"}]}. Each system is
+    tested against each of `settings.references` that stands before it in `in_order`. Raises `FreshetError` for
+    systems with different queries, judges or metrics.
+    """
+    systems = in_order(systems, settings.references)
+    check_comparable(systems)
+    return {
+        "split": systems[0].split,
+        "source": systems[0].source,
+        "queries": systems[0].queries,
+        "systems": _estimates(systems, settings, seed),
+        "differences": _differences(systems, settings, seed),
+    }
+
+
+def in_order(systems: Sequence[SystemScores], references: Sequence[str]) -> list[SystemScores]:
+    """The references first, in their own order, then the others by name."""
+    rank = {name: i for i, name in enumerate(references)}
+    return sorted(systems, key=lambda scores: (rank.get(scores.system, len(rank)), scores.system))
+
+
+def compare_groups(
+    systems: Sequence[SystemScores], groups: Mapping[str, Sequence[str]], settings: EvaluationSettings, seed: int
+) -> dict[str, Any]:
+    """`compare_systems` on each named group of the queries alone."""
+    return {
+        name: compare_systems([system.only(query_ids) for system in systems], settings, seed)
+        for name, query_ids in groups.items()
+    }
+
+
+def _estimates(systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int) -> dict[str, Any]:
+    """Mean and interval of every metric of every system."""
+    metrics = list(systems[0].values.columns)
+    values = np.hstack([system.values[metrics].to_numpy() for system in systems])  # (queries, systems * metrics)
+    low, high = bootstrap_interval(values, settings.bootstrap_samples, settings.confidence, seed)
+    cells = _cells({"value": values.mean(axis=0), "low": low, "high": high})
+    estimates: dict[str, Any] = {}
+    for i, cell in enumerate(cells):
+        system, metric = systems[i // len(metrics)], metrics[i % len(metrics)]
+        estimates.setdefault(system.system, {})[metric] = cell | {"queries": system.queries}
+    return estimates
+
+
+def _differences(systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int) -> list[dict[str, Any]]:
+    """Paired differences, metric by metric; Holm's correction over the pairs of one metric."""
+    pairs = [
+        (system, reference)
+        for i, system in enumerate(systems)
+        for reference in systems[:i]
+        if reference.system in settings.references
+    ]
+    if not pairs:
+        return []
+    metrics = list(systems[0].values.columns)
+    differences = [(system.values - reference.values)[metrics].to_numpy() for system, reference in pairs]
+    flat = np.hstack(differences)  # (queries, pairs * metrics)
+    low, high = bootstrap_interval(flat, settings.bootstrap_samples, settings.confidence, seed)
+    p = paired_randomisation_test(flat, settings.permutations, seed)
+    adjusted = np.apply_along_axis(holm, 0, p.reshape(len(pairs), len(metrics)))
+    cells = _cells({"difference": flat.mean(axis=0), "low": low, "high": high, "p": p, "p_holm": adjusted.ravel()})
+    names = [
+        {"system": system.system, "reference": reference.system, "metric": metric}
+        for system, reference in pairs
+        for metric in metrics
+    ]
+    rows = [name | cell for name, cell in zip(names, cells, strict=True)]
+    return sorted(rows, key=lambda row: metrics.index(row["metric"]))
+
+
+def _cells(columns: Mapping[str, np.ndarray]) -> list[dict[str, float]]:
+    """Columns of numbers as one rounded record per row."""
+    rounded = np.column_stack([np.round(values, DIGITS) for values in columns.values()]) + 0.0  # no -0.0
+    return [dict(zip(columns, row, strict=True)) for row in rounded.tolist()]

@@ -1,0 +1,101 @@
+"""The gate before the registry: may a challenger take the champion's place?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from model_code.errors import FreshetError
+from model_code.evaluation.scores import SystemScores, check_comparable
+from model_code.evaluation.settings import PromotionSettings
+from model_code.evaluation.significance import bootstrap_interval, paired_randomisation_test
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Challenger minus champion on one metric: means, interval of the difference and p of the paired test."""
+
+    metric: str
+    challenger: float
+    champion: float
+    difference: float
+    low: float
+    high: float
+    p: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate decided and why; `as_dict` is what the promotion history keeps."""
+
+    passed: bool
+    reasons: tuple[str, ...]
+    queries: int
+    source: str
+    intervals: tuple[PairedDifference, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The verdict as JSON-able values."""
+        return asdict(self) | {"reasons": list(self.reasons), "intervals": [asdict(row) for row in self.intervals]}
+
+
+def judge_promotion(
+    challenger: SystemScores, champion: SystemScores | None, settings: PromotionSettings, seed: int = 0
+) -> Verdict:
+    """Pass the challenger if it is better on `settings.metric` and not worse on any of `settings.protected`.
+
+    On the same queries, with d = mean of challenger - champion, p of the two-sided paired randomisation test and
+    [low, high] the bootstrap interval of d at 1 - 2 alpha (so each bound is one-sided at alpha):
+    *better* is d > 0 and p < alpha; *worse* is d < 0 and p < alpha; *not worse* is neither worse nor low < -margin,
+    that is, the queries rule out a loss of more than the margin (a non-inferiority test). All conditions must hold
+    together, so no correction for their number is needed (an intersection-union test). Without a champion the
+    challenger passes. Raises `FreshetError` if the two were not scored on the same queries.
+    """
+    if champion is None:
+        reasons = ("there is no champion yet",)
+        return Verdict(True, reasons, challenger.queries, challenger.source, ())
+    check_comparable([challenger, champion])
+    intervals = _paired_differences(challenger, champion, settings, seed)
+    objections = _objections(intervals, settings)
+    reasons = tuple(objections) or (f"better: {_spoken(intervals[settings.metric])}",)
+    rows = tuple(intervals.values())
+    return Verdict(not objections, reasons, challenger.queries, challenger.source, rows)
+
+
+def _paired_differences(
+    challenger: SystemScores, champion: SystemScores, settings: PromotionSettings, seed: int
+) -> dict[str, PairedDifference]:
+    metrics = list(dict.fromkeys((settings.metric, *settings.protected)))
+    missing = [metric for metric in metrics if metric not in challenger.values.columns]
+    if missing or not challenger.queries:
+        what = f"no scores for {', '.join(missing)}: add them to evaluation.metrics" if missing else "no judged queries"
+        raise FreshetError(f"the promotion gate has {what}")
+    ours, theirs = challenger.values[metrics].to_numpy(), champion.values[metrics].to_numpy()
+    low, high = bootstrap_interval(ours - theirs, settings.bootstrap_samples, 1 - 2 * settings.alpha, seed)
+    p = paired_randomisation_test(ours - theirs, settings.permutations, seed)
+    columns = (ours.mean(axis=0), theirs.mean(axis=0), (ours - theirs).mean(axis=0), low, high, p)
+    rows = (np.column_stack(columns).round(6) + 0.0).tolist()
+    return {metric: PairedDifference(metric, *row) for metric, row in zip(metrics, rows, strict=True)}
+
+
+def _objections(intervals: dict[str, PairedDifference], settings: PromotionSettings) -> list[str]:
+    goal = intervals[settings.metric]
+    objections = []
+    if goal.difference <= 0 or goal.p >= settings.alpha:
+        objections.append(f"not better: {_spoken(goal)}, needs a rise with p < {settings.alpha}")
+    for metric in settings.protected:
+        row = intervals[metric]
+        if row.difference < 0 and row.p < settings.alpha:
+            objections.append(f"worse: {_spoken(row)}")
+        elif row.low < -settings.margin:
+            objections.append(f"may be worse: {_spoken(row)}, a loss beyond {settings.margin} is not ruled out")
+    return objections
+
+
+def _spoken(row: PairedDifference) -> str:
+    return (
+        f"{row.metric} {row.champion:.4f} -> {row.challenger:.4f} "
+        f"({row.difference:+.4f} [{row.low:+.4f}, {row.high:+.4f}], p = {row.p:.4f})"
+    )

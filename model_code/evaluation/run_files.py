@@ -1,0 +1,101 @@
+"""TREC run and qrels files, the formats that trec_eval, ir_measures and ranx read.
+
+trec_eval ignores the rank column: it sorts by score, as a 32-bit float, and breaks ties by document id, *descending*.
+Our rankings break ties by id ascending, so a run is written with scores that fall strictly from rank to rank: a tied
+score is lowered by the smallest step of a 32-bit float. trec_eval then sees exactly our order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from model_code.errors import FreshetError
+from model_code.evaluation.gains import Qrels, Run
+from model_code.files import write_text
+
+
+def write_run(path: Path, run: Run, tag: str) -> None:
+    """Write `query Q0 document rank score tag` lines, queries by id; `tag` names the system."""
+    lines = []
+    for query_id in sorted(run):
+        scores = falling([score for _, score in run[query_id]])
+        prefix = f"{escape(query_id)} Q0"
+        for rank, ((document_id, _), score) in enumerate(zip(run[query_id], scores, strict=True), start=1):
+            lines.append(f"{prefix} {escape(document_id)} {rank} {score:.9g} {escape(tag)}\n")
+    write_text(path, "".join(lines))
+
+
+def falling(scores: Sequence[float]) -> list[float]:
+    """Scores as 32-bit floats that fall strictly: each at most the next float below its predecessor.
+
+    >>> falling([2.0, 2.0, 1.0])
+    [2.0, 1.9999998807907104, 1.0]
+    """
+    if not np.isfinite(scores).all():
+        raise FreshetError("a run has a score that is no finite number; the encoder or index that gave it is broken")
+    strict = np.asarray(scores, dtype=np.float32)
+    for i in range(1, len(strict)):
+        if strict[i] >= strict[i - 1]:
+            strict[i] = np.nextafter(strict[i - 1], np.float32(-np.inf))
+    return strict.tolist()
+
+
+def read_run(path: Path) -> dict[str, list[tuple[str, float]]]:
+    """Read a run in the order trec_eval gives it: score descending, then document id descending."""
+    run: dict[str, list[tuple[str, float]]] = {}
+    for query_id, _, document_id, _, score, _ in _rows(path, fields=6):
+        run.setdefault(query_id, []).append((document_id, float(np.float32(score))))
+    for ranking in run.values():
+        ranking.sort(key=lambda hit: (hit[1], hit[0]), reverse=True)
+    return run
+
+
+def write_qrels(path: Path, qrels: Qrels) -> None:
+    """Write `query 0 document relevance` lines, by query id and document id."""
+    lines = [
+        f"{escape(query_id)} 0 {escape(document_id)} {relevance}\n"
+        for query_id in sorted(qrels)
+        for document_id, relevance in sorted(qrels[query_id].items())
+    ]
+    write_text(path, "".join(lines))
+
+
+def read_qrels(path: Path) -> dict[str, dict[str, int]]:
+    """Read qrels as query id -> document id -> relevance."""
+    qrels: dict[str, dict[str, int]] = {}
+    for query_id, _, document_id, relevance in _rows(path, fields=4):
+        qrels.setdefault(query_id, {})[document_id] = int(relevance)
+    return qrels
+
+
+def escape(name: str) -> str:
+    """Percent-encode what would break a space-separated line; ids without white space and % stay as they are.
+
+    >>> escape("my notes/100%.md")
+    'my%20notes/100%25.md'
+    """
+    return re.sub(r"[\s%]", lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
+
+
+def unescape(name: str) -> str:
+    """The inverse of `escape`.
+
+    >>> unescape(escape("50 %"))
+    '50 %'
+    """
+    return re.sub(r"(%[0-9A-F]{2})+", lambda match: bytes.fromhex(match[0].replace("%", "")).decode(), name)
+
+
+def _rows(path: Path, fields: int) -> list[list[str]]:
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        values = line.split()
+        if values and len(values) != fields:
+            raise FreshetError(f"{path}:{number} has {len(values)} fields where a TREC file of its kind has {fields}")
+        if values:
+            rows.append([unescape(value) for value in values])
+    return rows

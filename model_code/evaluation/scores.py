@@ -1,0 +1,80 @@
+"""One system's score for each query and metric, as it is kept in an evaluation folder and compared with others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from model_code.errors import FreshetError
+from model_code.files import read_json
+
+SPLITS = ("dev", "test")
+
+
+@dataclass(frozen=True)
+class SystemScores:
+    """`values` has one row per query (ascending ids) of `split` and one column per metric; `source` names the judge."""
+
+    system: str
+    source: str  # "qrels" or "pseudo-queries"
+    split: str
+    values: pd.DataFrame
+
+    @property
+    def queries(self) -> int:
+        """Number of judged queries."""
+        return len(self.values)
+
+    @property
+    def judge(self) -> str:
+        """Who judged which split."""
+        return f"{self.source} of {self.split}"
+
+    def only(self, query_ids: Sequence[str]) -> SystemScores:
+        """The scores on a part of the queries."""
+        kept = self.values[self.values.index.isin(list(query_ids))]
+        return SystemScores(self.system, self.source, self.split, kept)
+
+
+def load_scores(folder: Path, split: str) -> SystemScores:
+    """Read one split of an evaluation folder; a split without judged queries gives zero rows."""
+    summary = read_json(folder / "metrics.json")
+    long = pd.read_parquet(folder / "scores.parquet")
+    long = long[long["split"] == split]
+    values = long.pivot(index="query_id", columns="metric", values="value")
+    values = values[list(dict.fromkeys(long["metric"]))]  # in the order written, which pivot sorts away
+    return SystemScores(summary["system"], summary["source"], split, values.rename_axis(columns=None))
+
+
+def check_comparable(systems: Sequence[SystemScores]) -> None:
+    """Refuse systems not scored on the same queries by the same judge and metrics."""
+    first = systems[0]
+    for other in systems[1:]:
+        pair = f"{first.system!r} and {other.system!r}"
+        if first.judge != other.judge:
+            raise FreshetError(
+                f"{pair} were judged differently, by {first.judge} against {other.judge}; "
+                "evaluate both on the same corpus, then compare again"
+            )
+        if not first.values.index.equals(other.values.index):
+            unshared = first.values.index.symmetric_difference(other.values.index)
+            raise FreshetError(
+                f"{pair} were scored on different queries ({len(unshared)} are not shared, such as {unshared[0]!r}); "
+                "a paired comparison needs the same ones: evaluate both again"
+            )
+        missing = sorted(set(first.values.columns) ^ set(other.values.columns))
+        if missing:
+            raise FreshetError(f"{pair} do not share the metrics {', '.join(missing)}; evaluate both again")
+
+
+def mean_over_seeds(runs: Sequence[SystemScores], system: str) -> SystemScores:
+    """One system from several training seeds of it: each query's mean score over the seeds.
+
+    Tests and intervals on the result are over queries, for the expected score of a seed drawn from these.
+    """
+    check_comparable(runs)
+    total = sum((run.values for run in runs[1:]), start=runs[0].values)
+    return SystemScores(system, runs[0].source, runs[0].split, total / len(runs))

@@ -1,0 +1,1 @@
+"""The document hierarchy: clusters of clusters of passages, built from their vectors."""

@@ -1,0 +1,149 @@
+"""Lloyd's iteration for spherical k-means (HCE, Algorithm 2): the same assignments with few of the inner products.
+
+Clusters may be divided into groups, and a point then competes only for the clusters of its own group: one group is
+flat k-means, one group per node of a tree is the next level of a top-down tree.
+
+Each point keeps its cosine s to its own centroid and a bound u on its cosine to any rival, as of the last look at each.
+After an update of the centroids, s is computed again, and
+    s >= u: only the centroids that just moved can win the point, and after a few iterations these are few;
+    s <  u: the point is compared with every centroid of its group, which makes u exact.
+This is Hamerly's bound ("Making k-means even faster", 2010) with moved rivals looked at instead of estimated: small
+clusters move seldom but far, and then one distant move would spoil every point's estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.nn.functional import normalize
+
+from model_code.hierarchy.products import inner_products, largest, paired_products, some_rows, sums_by_cluster
+
+ROUNDING = 1e-6  # cosines closer than this are equal: float32 inner products of unit vectors are no more exact
+MANY = 0.75  # when more centroids than this share moved, the bound saves less than it costs
+POINTS, SCORES = 2048, 2**20  # largest number of points and of inner products in a block: 3 MiB and 4 MiB, in cache
+WIDTH = 64  # small groups are looked at together, this many clusters at once, though most products are then in vain
+GPU_FACTOR = 256  # blocks are this much larger on a GPU, where many small ones would leave it idle
+
+
+class Lloyd:
+    """The state of one run of k-means.
+
+    Per cluster (K): `centroids` (K, H), the group `group_of`, and whether it `moved` in the last update. Per point (N):
+    its cluster `labels` (-1: none yet), its cosine `score` to that centroid, and the bound `rival`.
+    """
+
+    def __init__(self, vectors: torch.Tensor, groups: torch.Tensor, counts: torch.Tensor) -> None:
+        """Hold unit `vectors` (N, H) of the groups `groups` (N,), ascending; group g gets `counts[g]` clusters."""
+        self.vectors, self.groups = vectors, groups
+        self.group_of = torch.repeat_interleave(torch.arange(len(counts), device=groups.device), counts)
+        self.part = (counts.cumsum(0) - counts) // self._room(WIDTH)  # per group (G,), ascending: what is looked at together
+        self.centroids = vectors.new_zeros(len(self.group_of), vectors.shape[1])
+        self.moved = torch.zeros_like(self.group_of, dtype=torch.bool)
+        self.labels = torch.full_like(groups, -1)
+        self.updated = self.labels.clone()  # the labels that the centroids are the means of
+        self.score = vectors.new_full((len(vectors),), -torch.inf)
+        self.rival = self.score.clone()
+
+    @property
+    def objective(self) -> float:
+        """Sum of the points' cosines to their centroids, the quantity that k-means maximises."""
+        return float(self.score.sum(dtype=torch.float64))
+
+    def sizes(self) -> torch.Tensor:
+        """Points per cluster: (K,) int64."""
+        return torch.bincount(self.labels, minlength=len(self.centroids))
+
+    def place(self, clusters: torch.Tensor, centroids: torch.Tensor) -> None:
+        """Set the centroids of some clusters that have none yet, and let them win the points that are nearer to them."""
+        self.centroids[clusters] = centroids
+        columns = torch.zeros_like(self.moved)
+        columns[clusters] = True
+        self._compare(torch.ones_like(self.labels, dtype=torch.bool), columns)
+
+    def step(self) -> bool:
+        """Assign the points, fill empty clusters, update the centroids; return False if no point moved."""
+        self._assign()
+        self._fill()
+        changed = torch.nonzero(self.labels != self.updated)[:, 0]
+        self.moved.zero_()
+        for labels in (self.labels[changed], self.updated[changed]):
+            self.moved[labels[labels >= 0]] = True
+        self.update()
+        return len(changed) > 0
+
+    def update(self) -> None:
+        """Set each centroid that moves to the normalised sum of its members; opposite members leave it where it is."""
+        members = torch.nonzero(self.moved[self.labels])[:, 0]
+        clusters, sums = sums_by_cluster(self.vectors, self.labels, members)
+        has_direction = sums.norm(dim=1, keepdim=True) > ROUNDING
+        self.centroids[clusters] = torch.where(has_direction, normalize(sums, dim=1), self.centroids[clusters])
+        self.updated = self.labels.clone()
+
+    def refresh(self) -> None:
+        """Compute `score` again for the members of the centroids that moved."""
+        for rows in torch.nonzero(self.moved[self.labels])[:, 0].split(self._room(POINTS)):
+            self.score[rows] = paired_products(some_rows(self.vectors, rows), self.centroids[self.labels[rows]])
+
+    def _assign(self) -> None:
+        """Move every point to its nearest centroid; among equally near ones it stays."""
+        lost = torch.ones_like(self.labels, dtype=torch.bool)
+        if self.moved.sum() < MANY * len(self.moved):
+            self.refresh()
+            lost = self.score < self.rival
+            self._compare(~lost, self.moved)
+        self.rival[lost] = -torch.inf
+        self._compare(lost, torch.ones_like(self.moved))
+
+    def _fill(self) -> None:
+        """Give each empty cluster the point of its group that is farthest from its centroid.
+
+        The nearest member of each cluster stays, so none is emptied, and so does a point that lies on its centroid:
+        a group with fewer distinct points than clusters keeps empty ones.
+        """
+        empty = torch.nonzero(self.sizes() == 0)[:, 0]
+        if not len(empty):
+            return
+        nearest = torch.full_like(self.centroids[:, 0], -torch.inf)
+        nearest = nearest.scatter_reduce(0, self.labels, self.score, "amax")
+        free = (self.score < nearest[self.labels]) & (self.score < 1 - ROUNDING)
+        for group in self.group_of[empty].unique():
+            candidates = torch.nonzero(free & (self.groups == group))[:, 0]
+            farthest = candidates[torch.argsort(self.score[candidates], stable=True)]
+            clusters = empty[self.group_of[empty] == group]
+            count = min(len(clusters), len(farthest))
+            self.labels[farthest[:count]] = clusters[:count]
+            self.rival[farthest[:count]] = torch.inf
+
+    def _compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
+        """Compare the points in the mask `rows` (N,) with the rivals among the centroids in the mask `columns` (K,)."""
+        position = torch.cumsum(columns, 0) - 1  # of a centroid among the columns
+        for some, rivals in self._blocks(torch.nonzero(rows)[:, 0], torch.nonzero(columns)[:, 0]):
+            scores = inner_products(some_rows(self.vectors, some), some_rows(self.centroids, rivals))
+            if self.group_of[rivals[0]] != self.group_of[rivals[-1]]:
+                scores[self.groups[some][:, None] != self.group_of[rivals]] = -torch.inf
+            own = self.labels[some]
+            here = torch.nonzero((own >= 0) & columns[own])[:, 0]
+            column = position[own[here]] - position[rivals[0]]
+            self.score[some[here]] = scores[here, column]
+            scores[here, column] = -torch.inf
+            best, where = largest(scores)
+            wins = best > self.score[some] + ROUNDING
+            self.labels[some] = torch.where(wins, rivals[where], own)
+            self.score[some] = torch.where(wins, best, self.score[some])
+            self.rival[some] = torch.maximum(best, self.rival[some])
+
+    def _blocks(self, rows: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Pairs of (some of a part's `rows`, all of its `columns`) whose inner products fit a block."""
+        ends = torch.arange(1, int(self.part[-1]) + 1, device=rows.device)
+        row_parts = torch.tensor_split(rows, torch.searchsorted(self.part[self.groups[rows]], ends).cpu())
+        column_parts = torch.tensor_split(columns, torch.searchsorted(self.part[self.group_of[columns]], ends).cpu())
+        for some, rivals in zip(row_parts, column_parts, strict=True):
+            if len(some) and len(rivals):
+                step = min(self._room(POINTS), max(1, self._room(SCORES) // len(rivals)))
+                for block in some.split(step):
+                    yield block, rivals
+
+    def _room(self, size: int) -> int:
+        return size * GPU_FACTOR if self.vectors.is_cuda else size

@@ -1,0 +1,1 @@
+"""Indexes over passages: the one top-k routine, dense vectors by FAISS and BM25."""

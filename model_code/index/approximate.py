@@ -1,0 +1,101 @@
+"""An approximate nearest-neighbour index by `faiss.index_factory`, addressed by stable keys.
+
+It only proposes candidates: their scores are computed from the vectors themselves. So an entry that it cannot remove
+(HNSW) or that is out of date does no harm beyond costing a candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_code.errors import FreshetError
+from model_code.index.settings import IndexSettings
+
+
+class ApproximateIndex:
+    """A FAISS inner-product index whose entries are numbered by the keys of an `IdMap`."""
+
+    def __init__(self, index: Any, settings: IndexSettings) -> None:
+        import faiss
+
+        self.index = index
+        graph = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexIDMap) else None
+        if graph is None:
+            faiss.extract_index_ivf(index).nprobe = settings.nprobe
+        elif isinstance(graph, faiss.IndexHNSW):
+            graph.hnsw.efSearch = settings.ef_search
+
+    @classmethod
+    def build(cls, vectors: np.ndarray, keys: np.ndarray, factory: str, settings: IndexSettings) -> ApproximateIndex:
+        """Train on `vectors` (n, H) and add them under `keys` (n,); FreshetError if `factory` does not fit them."""
+        import faiss
+
+        try:
+            index = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+            if not _has_own_keys(index):
+                index = faiss.IndexIDMap2(index)
+            index.train(vectors)
+        except RuntimeError as error:
+            reason = str(error).rsplit(": ", 1)[-1]
+            raise FreshetError(f"index.factory {factory!r} does not fit {len(vectors)} vectors: {reason}") from error
+        approximate = cls(index, settings)
+        approximate.add(vectors, keys)
+        return approximate
+
+    @classmethod
+    def load(cls, path: Path, settings: IndexSettings) -> ApproximateIndex:
+        """Read what `save` wrote."""
+        import faiss
+
+        return cls(faiss.read_index(str(path)), settings)
+
+    def save(self, path: Path) -> None:
+        """Write the FAISS index."""
+        import faiss
+
+        faiss.write_index(self.index, str(path))
+
+    def __len__(self) -> int:
+        """Number of entries, tombstones included."""
+        return self.index.ntotal
+
+    def add(self, vectors: np.ndarray, keys: np.ndarray) -> None:
+        """Add `vectors` (n, H) under `keys` (n,)."""
+        with _one_thread():  # several threads link an HNSW graph differently every time
+            self.index.add_with_ids(vectors, keys)
+
+    def remove(self, keys: np.ndarray) -> None:
+        """Remove the entries of `keys` where this kind of index can; where it cannot they stay, as tombstones."""
+        try:
+            self.index.remove_ids(keys)
+        except RuntimeError:
+            return  # HNSW: "remove_ids not implemented"
+
+    def candidates(self, queries: np.ndarray, count: int) -> np.ndarray:
+        """Keys of about the `count` nearest entries of each query: (q, count) int64, -1 where there are fewer."""
+        _, keys = self.index.search(queries, count)
+        return keys
+
+
+def _has_own_keys(index: Any) -> bool:
+    """Whether entries can be numbered freely, as with inverted lists; others need an `IndexIDMap2` around them."""
+    import faiss
+
+    return faiss.try_extract_index_ivf(index) is not None
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    import faiss
+
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(threads)

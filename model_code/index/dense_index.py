@@ -1,0 +1,212 @@
+"""Search by inner product over passage vectors; documents are ranked by their best passage.
+
+FAISS proposes candidates, and each is then scored on its own from the stored vectors. So a score depends on nothing but
+the two vectors: not on the batch, nor on how a library cut a matrix product, nor on the order of insertion. With the
+factory "Flat" the result is provably exact: more candidates are fetched until rounding cannot hide a better one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from model_code.errors import FingerprintMismatch, FreshetError
+from model_code.files import read_json, replacing, write_text
+from model_code.index.approximate import ApproximateIndex
+from model_code.index.id_map import IdMap
+from model_code.index.manifest import read_manifest, seal, verify
+from model_code.index.settings import IndexSettings
+from model_code.index.top_k import Ranking, top_k
+
+FORMAT = 1
+DEFAULTS = IndexSettings()
+VECTORS, DOCUMENT_IDS, FAISS = "vectors.npy", "document_ids.json", "index.faiss"
+MARGIN = 16  # candidates fetched beyond the k wanted
+FLOAT32_ROUNDING = 2.0**-24
+
+
+class DenseIndex:
+    """Vectors (n, H) float32, the document of each, and the fingerprint of the encoder that made them.
+
+    Every method that takes vectors takes their encoder's fingerprint too, and refuses another one's with
+    `FingerprintMismatch`: vectors of one width look alike whichever encoder made them.
+
+    >>> index = DenseIndex.build(np.eye(2, dtype=np.float32), ["a", "b"], fingerprint="f")
+    >>> index.search(np.array([[.6, .8]], np.float32), k=1, fingerprint="f")
+    [[('b', 0.800000011920929)]]
+    """
+
+    def __init__(
+        self, vectors: np.ndarray, ids: IdMap, fingerprint: str, settings: IndexSettings, factory: str,
+        approximate: ApproximateIndex | None,
+    ) -> None:
+        self.vectors, self.ids, self.fingerprint = vectors, ids, fingerprint
+        self.settings, self.factory, self.approximate = settings, factory, approximate
+
+    @classmethod
+    def build(
+        cls, vectors: np.ndarray, document_ids: Sequence[str], fingerprint: str,
+        settings: IndexSettings = DEFAULTS,
+    ) -> DenseIndex:
+        """Index `vectors` (n, H), row i a passage of `document_ids[i]`; a document's passages may lie anywhere."""
+        vectors, ids = _float32(vectors), IdMap(document_ids)
+        _require_rows(vectors, len(ids), vectors.shape[1])
+        factory = settings.factory_for(len(ids))
+        flat = factory == "Flat"
+        approximate = None if flat else ApproximateIndex.build(vectors, ids.keys, factory, settings)
+        return cls(vectors, ids, fingerprint, settings, factory, approximate)
+
+    @property
+    def document_ids(self) -> list[str]:
+        """The document of each row of `vectors`."""
+        return self.ids.document_ids
+
+    @property
+    def dimension(self) -> int:
+        """Number of components H of a vector."""
+        return self.vectors.shape[1]
+
+    def search(self, queries: np.ndarray, k: int, fingerprint: str) -> list[Ranking]:
+        """The k best documents for each of `queries` (q, H), best first; fewer where the index holds fewer.
+
+        A score is the float64 inner product of the float32 vectors, rounded to float32.
+        """
+        queries = self._accepted(queries, fingerprint)
+        rankings: list[Ranking] = [[] for _ in queries]
+        waiting, count = np.arange(len(queries)), self._first_count(k)
+        while len(waiting) and len(self.ids):
+            count = min(count, self._entries)
+            candidates = self._candidates(queries[waiting], count)  # (q, count)
+            settled = np.empty(len(waiting), dtype=bool)
+            for i, (query, rows) in enumerate(zip(waiting, candidates, strict=True)):
+                rankings[query] = self._rank(queries[query], rows, k)
+                settled[i] = self._settled(queries[query], rankings[query], rows, k)
+            waiting, count = waiting[~settled], 2 * count
+        return rankings
+
+    def best_passage(self, query: np.ndarray, document_id: str) -> int:
+        """The row of the document's passage nearest to `query` (H,); the first of equals."""
+        rows = self.ids.rows_of([document_id])
+        return int(rows[np.argmax(self._scores(query, rows))])
+
+    def add(self, vectors: np.ndarray, document_ids: Sequence[str], fingerprint: str) -> None:
+        """Add passages of new documents; FreshetError if one of the documents is there already."""
+        vectors = self._accepted(vectors, fingerprint)
+        _require_rows(vectors, len(document_ids), self.dimension)
+        first, self.ids = len(self.ids), self.ids.added(document_ids)
+        self._replace_vectors(np.concatenate([self.vectors, vectors]))
+        if self.approximate is not None:
+            self.approximate.add(vectors, self.ids.keys[first:])
+
+    def delete(self, document_ids: Sequence[str]) -> None:
+        """Remove documents with all their passages; FreshetError if one is unknown."""
+        rows = self.ids.rows_of(document_ids)
+        if self.approximate is not None:
+            self.approximate.remove(self.ids.keys[rows])
+        self.ids = self.ids.without(rows)
+        self._replace_vectors(np.delete(self.vectors, rows, axis=0))
+
+    def update(self, vectors: np.ndarray, document_ids: Sequence[str], fingerprint: str) -> None:
+        """Replace all passages of documents that the index holds by new ones."""
+        vectors = self._accepted(vectors, fingerprint)
+        _require_rows(vectors, len(document_ids), self.dimension)
+        self.delete(sorted(set(document_ids)))
+        self.add(vectors, document_ids, fingerprint)
+
+    def save(self, folder: Path) -> None:
+        """Write vectors, document ids, the FAISS index unless flat, and the manifest: equal indexes, equal bytes."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / VECTORS) as aside, aside.open("wb") as stream:
+            np.save(stream, self.vectors)
+        write_text(folder / DOCUMENT_IDS, json.dumps(self.document_ids, ensure_ascii=False, separators=(",", ":")))
+        if self.approximate is not None:
+            self.approximate.save(folder / FAISS)
+        facts = {"fingerprint": self.fingerprint, "dimension": self.dimension, "passages": len(self.ids)}
+        facts |= {"documents": self.ids.documents, "factory": self.factory, "settings": asdict(self.settings)}
+        seal(folder, FORMAT, facts)
+
+    @classmethod
+    def load(cls, folder: Path, check: bool = True) -> DenseIndex:
+        """Read what `save` wrote, vectors memory-mapped; FreshetError if a file is not what the manifest says.
+
+        check: compare checksums, which reads every file once.
+        """
+        manifest = read_manifest(folder, FORMAT)
+        if check:
+            verify(folder, manifest)
+        settings, factory = IndexSettings(**manifest["settings"]), manifest["factory"]
+        vectors = np.asarray(np.load(folder / VECTORS, mmap_mode="r"))
+        approximate = None if factory == "Flat" else ApproximateIndex.load(folder / FAISS, settings)
+        ids = IdMap(read_json(folder / DOCUMENT_IDS))
+        return cls(vectors, ids, manifest["fingerprint"], settings, factory, approximate)
+
+    def _accepted(self, vectors: np.ndarray, fingerprint: str) -> np.ndarray:
+        if fingerprint != self.fingerprint:
+            raise FingerprintMismatch(
+                f"the index was built with encoder {self.fingerprint[:12]}, these vectors come from "
+                f"{fingerprint[:12]}; build the index again with that encoder, or encode with the index's own"
+            )
+        vectors = _float32(vectors)
+        _require_rows(vectors, len(vectors), self.dimension)
+        return vectors
+
+    def _replace_vectors(self, vectors: np.ndarray) -> None:
+        self.vectors = vectors
+        self.__dict__.pop("_largest_norm", None)
+
+    @cached_property
+    def _largest_norm(self) -> float:
+        return float(np.sqrt(np.einsum("nh,nh->n", self.vectors, self.vectors).max()))
+
+    @property
+    def _entries(self) -> int:
+        return len(self.ids) if self.approximate is None else len(self.approximate)
+
+    def _first_count(self, k: int) -> int:
+        """Candidates that hold k documents if all have equally many passages, and a margin."""
+        return k * max(1, -(-len(self.ids) // max(1, self.ids.documents))) + MARGIN
+
+    def _candidates(self, queries: np.ndarray, count: int) -> np.ndarray:
+        if self.approximate is not None:
+            return self.ids.rows_with(self.approximate.candidates(queries, count))
+        import faiss
+
+        return faiss.knn(queries, self.vectors, count, metric=faiss.METRIC_INNER_PRODUCT)[1]
+
+    def _scores(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Inner products (r,) float32. Summing row by row gives a pair the same bits whatever else is in the batch."""
+        products = self.vectors[rows] * query.astype(np.float64)  # (r, H), exact: 24-bit factors in a 53-bit format
+        return products.sum(axis=1).astype(np.float32)
+
+    def _rank(self, query: np.ndarray, rows: np.ndarray, k: int) -> Ranking:
+        rows = rows[rows >= 0]
+        return top_k(self._scores(query, rows), [self.document_ids[row] for row in rows.tolist()], k)
+
+    def _settled(self, query: np.ndarray, ranking: Ranking, rows: np.ndarray, k: int) -> bool:
+        """Whether no passage outside the candidates can belong to the k best documents.
+
+        FAISS orders by float32 sums, each within H * 2^-24 * |q| * |d| of the true one (Higham, Accuracy and Stability
+        of Numerical Algorithms, eq. 3.5). The last candidate bounds every passage that was not fetched.
+        """
+        if len(rows) == self._entries:
+            return True
+        if len(ranking) < k or self.approximate is not None:
+            return len(ranking) >= k
+        slack = 4 * self.dimension * FLOAT32_ROUNDING * float(np.linalg.norm(query)) * self._largest_norm
+        return ranking[-1][1] > float(self._scores(query, rows[-1:])[0]) + slack
+
+
+def _float32(vectors: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(vectors, dtype=np.float32)
+
+
+def _require_rows(vectors: np.ndarray, rows: int, dimension: int) -> None:
+    if vectors.ndim != 2 or vectors.shape != (rows, dimension):
+        raise FreshetError(f"vectors of shape {vectors.shape} do not fit {rows} passages of {dimension} components")
+    if not np.isfinite(vectors).all():
+        raise FreshetError("vectors hold NaN or infinite components; the encoder diverged: train it again")

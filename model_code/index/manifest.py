@@ -1,0 +1,44 @@
+"""A folder that says what it holds: `manifest.json` with a format version, facts, and a checksum per other file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from model_code.errors import FreshetError
+from model_code.files import hash_path, read_json, write_json
+
+MANIFEST = "manifest.json"
+
+
+def seal(folder: Path, format_version: int, facts: dict[str, Any]) -> dict[str, Any]:
+    """Write `manifest.json` over the finished files of `folder`, and return its content."""
+    manifest = {**facts, "format": format_version, "checksums": _checksums(folder)}
+    write_json(folder / MANIFEST, manifest)
+    return manifest
+
+
+def read_manifest(folder: Path, format_version: int) -> dict[str, Any]:
+    """Read a sealed folder's manifest; FreshetError if there is none or its format is another one."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise FreshetError(f"{folder} has no {MANIFEST}: it was not finished, or is no index; build it again")
+    manifest = read_json(path)
+    if manifest.get("format") != format_version:
+        found = manifest.get("format")
+        raise FreshetError(f"{folder} has format {found}, but this version reads {format_version}; build it again")
+    return manifest
+
+
+def verify(folder: Path, manifest: dict[str, Any]) -> None:
+    """Compare the folder's files with the manifest's checksums; FreshetError names the first that differs."""
+    found, stated = _checksums(folder), manifest["checksums"]
+    for name in sorted(found.keys() | stated.keys()):
+        if found.get(name) != stated.get(name):
+            what = "is missing" if name not in found else "was added" if name not in stated else "was changed"
+            raise FreshetError(f"{folder / name} {what} since {MANIFEST} was written; build the folder again")
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST)
+    return {path.relative_to(folder).as_posix(): hash_path(path) for path in files}

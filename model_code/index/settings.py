@@ -1,0 +1,58 @@
+"""Settings of the dense index and of BM25: the groups `index` and `bm25` of `params.yaml`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from model_code.settings import require
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """Which FAISS index holds the passages' vectors, and how much of an approximate one is searched.
+
+    factory: "auto", or a `faiss.index_factory` string such as "Flat", "IVF1024,Flat" or "HNSW32".
+    flat_below: "auto" is exact search below this many passages, and IVF with about 4 sqrt(n) lists from there on.
+    nprobe: lists of an IVF index that a query visits.  ef_search: nodes that a query visits in an HNSW graph.
+
+    >>> IndexSettings().factory_for(1000), IndexSettings().factory_for(1_000_000)
+    ('Flat', 'IVF4096,SQ8')
+    """
+
+    factory: str = "auto"
+    flat_below: int = 50_000
+    nprobe: int = 32
+    ef_search: int = 128
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that search nothing."""
+        require(self.flat_below >= 1, f"flat_below is {self.flat_below}, but must be at least 1")
+        require(self.nprobe >= 1, f"nprobe is {self.nprobe}, but must be at least 1")
+        require(self.ef_search >= 1, f"ef_search is {self.ef_search}, but must be at least 1")
+
+    def factory_for(self, passages: int) -> str:
+        """The factory string for an index of so many passages; IVF gets the power of two nearest to 4 sqrt(n) lists."""
+        if self.factory != "auto":
+            return self.factory
+        if passages < self.flat_below:
+            return "Flat"
+        return f"IVF{2 ** round(math.log2(4 * math.sqrt(passages)))},SQ8"
+
+
+@dataclass(frozen=True)
+class Bm25Settings:
+    """BM25's term saturation and length normalisation (defaults: Anserini's), and the words it drops.
+
+    k1: 0.6 to 2.0.  b: 0 (length ignored) to 1.  stopwords: "english" or None.
+    """
+
+    k1: float = 0.9
+    b: float = 0.4
+    stopwords: str | None = "english"
+
+    def __post_init__(self) -> None:
+        """Refuse values outside the formula's domain."""
+        require(self.k1 >= 0, f"k1 is {self.k1}, but must not be negative")
+        require(0 <= self.b <= 1, f"b is {self.b}, but must be between 0 and 1")
+        require(self.stopwords in ("english", None), f"stopwords is {self.stopwords!r}, but must be 'english' or null")

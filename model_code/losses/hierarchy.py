@@ -1,0 +1,80 @@
+"""The hierarchy loss: a query finds its document's ancestor among its siblings, level by level (HCE, equation 5).
+
+Each of the tree's first M levels gives one softmax per query, over the children of one node: the ancestor at that level
+of the query's relevant document is the positive, its siblings are the negatives. Centroids are parameters (HCE, section
+5.2), set by the clustering, trained with the encoder, and scaled to unit norm whenever they are scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+
+def level_losses(
+    queries: Tensor,
+    centroids: Tensor,
+    parents: Tensor,
+    nodes: Tensor,
+    temperature: float,
+    excluded: Tensor | None = None,
+) -> Tensor:
+    """The loss of each of B queries at one level of the tree, (B,); 0 where the ancestor has no sibling.
+
+    With S(q, c) = q.c / (temperature |c|), query i's loss is
+        - log[ e^S(q_i, c(node_i)) / sum_k e^S(q_i, c_k) ],   k = all nodes under node_i's parent
+
+    queries: (B, H), unit norm. centroids: (K, H). parents: (K,), each node's parent one level up.
+    nodes: (B,) int64, the ancestor at this level of query i's document.
+    excluded: (B, K) bool, nodes that are no negatives of a query, since other relevant documents lie below them.
+
+    >>> centroids, parents = torch.tensor([[2., 0.], [0., 5.], [0., 1.]]), torch.tensor([0, 0, 1])
+    >>> queries, nodes = torch.tensor([[1., 0.], [1., 0.]]), torch.tensor([0, 2])
+    >>> level_losses(queries, centroids, parents, nodes, temperature=1.0)  # log(1 + 1/e); an only child
+    tensor([0.3133, 0.0000])
+    """
+    scores = queries @ normalize(centroids, dim=1).T / temperature  # (B, K)
+    own = scores.gather(1, nodes[:, None])  # (B, 1)
+    outside = parents[None, :] != parents[nodes][:, None]
+    if excluded is not None:
+        outside = outside | excluded.scatter(1, nodes[:, None], False)
+    return (scores.masked_fill(outside, -torch.inf).logsumexp(dim=1, keepdim=True) - own).squeeze(1)
+
+
+class HierarchyLoss(nn.Module):
+    """The hierarchy loss over the first M levels of a tree, with trainable centroids.
+
+    >>> loss = HierarchyLoss([torch.eye(2)], [torch.zeros(2, dtype=torch.int64)], temperature=1.0)
+    >>> loss(torch.eye(2), torch.tensor([[0], [1]]))
+    tensor([[0.3133],
+            [0.3133]], grad_fn=<StackBackward0>)
+    """
+
+    def __init__(self, centroids: Sequence[Tensor], parents: Sequence[Tensor], temperature: float) -> None:
+        """centroids, parents: of levels 1 to M, (K_t, H) floats and (K_t,) integers."""
+        super().__init__()
+        self.temperature = temperature
+        self.centroids = nn.ParameterList(nn.Parameter(level.detach().clone()) for level in centroids)
+        for level, above in enumerate(parents):
+            self.register_buffer(f"parents_{level}", above.long(), persistent=False)
+
+    @property
+    def levels(self) -> int:
+        """Number M of levels that the loss covers."""
+        return len(self.centroids)
+
+    def forward(self, queries: Tensor, paths: Tensor, excluded: Sequence[Tensor | None] | None = None) -> Tensor:
+        """The loss of each of B queries at each level: (B, M).
+
+        paths: (B, M) int64, the nodes at levels 1 to M above query i's document.
+        excluded: for each level None or a (B, K_t) mask, see `level_losses`.
+        """
+        losses = []
+        for level, centroids in enumerate(self.centroids):
+            parents = self.get_buffer(f"parents_{level}")
+            out = None if excluded is None else excluded[level]
+            losses.append(level_losses(queries, centroids, parents, paths[:, level], self.temperature, out))
+        return torch.stack(losses, dim=1)

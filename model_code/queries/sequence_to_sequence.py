@@ -1,0 +1,129 @@
+"""Queries written by a sequence-to-sequence model, as docT5query does (Nogueira and Lin, 2019; IncDSI and HCE's +QG).
+
+Every query is sampled with random numbers of its own, so it does not depend on its batch (up to rounding). Finished
+chunks of documents lie in the checkpoints folder, from which a killed run goes on to the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
+from transformers.modeling_outputs import BaseModelOutput
+
+from model_code.files import canonical_json, hash_text, read_json, write_json
+from model_code.progress import Progress, silent
+from model_code.queries.generators import PseudoQuery, seed_of
+from model_code.queries.settings import SequenceToSequenceSettings
+
+KIND = "sequence_to_sequence"
+CHUNK = 64  # documents per checkpoint file
+
+
+class Draft(NamedTuple):
+    """A query still to be written: which of its document's how many-th, from which section (row of token ids)."""
+
+    document_id: str
+    ordinal: int
+    section: int
+
+
+class SequenceToSequence:
+    """Samples queries from a model that reads a document's sections one at a time."""
+
+    def __init__(self, model: Any, tokenizer: Any, settings: SequenceToSequenceSettings) -> None:
+        self.model, self.tokenizer, self.settings = model.eval(), tokenizer, settings
+
+    @classmethod
+    def load(cls, settings: SequenceToSequenceSettings) -> SequenceToSequence:
+        """Load the model that `settings` names: in bfloat16 on a GPU if there is one, else in float32 on the CPU."""
+        on_gpu = torch.cuda.is_available()
+        dtype = torch.bfloat16 if on_gpu and torch.cuda.is_bf16_supported() else torch.float32
+        model = AutoModelForSeq2SeqLM.from_pretrained(settings.model, revision=settings.revision or "main", dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(settings.model, revision=settings.revision or "main")
+        return cls(model.to("cuda" if on_gpu else "cpu"), tokenizer, settings)
+
+    def generate(
+        self, documents: Mapping[str, str], seed: int, checkpoints: Path, progress: Progress = silent
+    ) -> list[PseudoQuery]:
+        """See `QueryGenerator.generate`. Checkpoints are named by a hash of all that their content depends on."""
+        ids, queries = sorted(documents), []
+        for start in range(0, len(ids), CHUNK):
+            chunk = {i: documents[i] for i in ids[start : start + CHUNK]}
+            key = hash_text(canonical_json([asdict(self.settings), seed, chunk]))
+            finished = checkpoints / f"{KIND}-{key[:32]}.json"
+            if not finished.exists():
+                write_json(finished, self._write_queries(chunk, seed))
+            queries += [PseudoQuery(document, text, KIND) for document, text in read_json(finished)]
+            progress(min(start + CHUNK, len(ids)), len(ids), "documents")
+        return queries
+
+    def _write_queries(self, chunk: Mapping[str, str], seed: int) -> list[tuple[str, str]]:
+        sections, drafts = self._sections(chunk)
+        written: list[tuple[str, str]] = []
+        for start in range(0, len(drafts), self.settings.batch_size):
+            batch = drafts[start : start + self.settings.batch_size]
+            texts = self._sample(batch, sections, seed)
+            written += [(draft.document_id, text.strip()) for draft, text in zip(batch, texts, strict=True)]
+        return written
+
+    def _sections(self, chunk: Mapping[str, str]) -> tuple[list[list[int]], list[Draft]]:
+        ids, count = list(chunk), self.settings.per_document
+        encoded = self.tokenizer(
+            list(chunk.values()),
+            truncation=True,
+            max_length=self.settings.section_tokens,
+            return_overflowing_tokens=True,
+        )
+        own: dict[int, list[int]] = {}
+        for section, document in enumerate(encoded["overflow_to_sample_mapping"]):
+            own.setdefault(int(document), []).append(section)
+        spread = [(n, j, rows[j * len(rows) // count]) for n, rows in own.items() for j in range(count)]
+        return encoded["input_ids"], [Draft(ids[n], j, section) for n, j, section in spread]
+
+    @torch.no_grad()
+    def _sample(self, batch: Sequence[Draft], sections: list[list[int]], seed: int) -> list[str]:
+        needed = sorted({draft.section for draft in batch})
+        padded = self.tokenizer.pad({"input_ids": [sections[s] for s in needed]}, return_tensors="pt")
+        padded = padded.to(self.model.device)
+        states = self.model.get_encoder()(
+            input_ids=padded["input_ids"], attention_mask=padded["attention_mask"]
+        ).last_hidden_state  # (sections, tokens, hidden): each section is read once, however many queries it gets
+        rows = torch.tensor([needed.index(draft.section) for draft in batch], device=states.device)
+        tokens = self.model.generate(
+            encoder_outputs=BaseModelOutput(last_hidden_state=states[rows]),
+            attention_mask=padded["attention_mask"][rows],
+            max_new_tokens=self.settings.max_query_tokens,
+            do_sample=False,
+            num_beams=1,
+            logits_processor=LogitsProcessorList([GumbelTopK(self._noise(batch, seed), self.settings.temperature)]),
+        )
+        return self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+
+    def _noise(self, batch: Sequence[Draft], seed: int) -> torch.Tensor:
+        shape = (self.settings.max_query_tokens, min(self.settings.top_k, self.model.config.vocab_size))
+        seeds = (seed_of(seed, KIND, draft.document_id, draft.ordinal) for draft in batch)
+        draws = [torch.rand(shape, generator=torch.Generator().manual_seed(s), dtype=torch.float64) for s in seeds]
+        return -torch.log(-torch.log(torch.stack(draws).clamp_min(1e-300)))  # (queries, steps, top_k), Gumbel(0, 1)
+
+
+class GumbelTopK(LogitsProcessor):
+    """Turns greedy decoding into sampling from the `k` most probable tokens, with noise that is given beforehand.
+
+    The argmax of logits / temperature + Gumbel noise is a sample of their softmax (Gumbel-max trick), so each query's
+    tokens depend on its own noise alone. `noise`: (queries, steps, k), Gumbel(0, 1).
+    """
+
+    def __init__(self, noise: torch.Tensor, temperature: float) -> None:
+        self.noise, self.temperature, self.step = noise, temperature, 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """The scores (queries, vocabulary) to take the argmax of: minus infinity outside of the top k."""
+        values, tokens = scores.double().topk(self.noise.shape[-1])
+        noisy = values / self.temperature + self.noise[:, self.step].to(values.device)
+        self.step += 1
+        return torch.full_like(scores, -torch.inf).scatter(1, tokens, noisy.to(scores.dtype))

@@ -1,0 +1,90 @@
+"""Settings of the pseudo-queries: the group `pseudo_queries` of `params.yaml`, one sub-group per generator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from model_code.settings import require
+
+
+@dataclass(frozen=True)
+class ClozeSettings:
+    """How an inverse cloze generator cuts spans out of a document; lengths are in words.
+
+    per_document: spans per document, at random places.
+    min_words, max_words: a span's length is drawn from this range.
+    max_share: no span is longer than this share of its document, else a short document would be its own query.
+    """
+
+    per_document: int = 3
+    min_words: int = 64
+    max_words: int = 64
+    max_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        require(self.per_document >= 1, f"per_document is {self.per_document}, but must be at least 1")
+        require(
+            1 <= self.min_words <= self.max_words,
+            f"min_words {self.min_words} and max_words {self.max_words} are no range of lengths from 1 upwards",
+        )
+        require(0 < self.max_share <= 1, f"max_share is {self.max_share}, but must be above 0 and at most 1")
+
+
+@dataclass(frozen=True)
+class SequenceToSequenceSettings:
+    """How a docT5query-style model writes queries (Nogueira and Lin, 2019).
+
+    model, revision: a folder or hub name that `AutoModelForSeq2SeqLM` loads, and the hub's commit or branch.
+    per_document: queries per document, spread evenly over its sections.
+    section_tokens: length of a section of a document, special tokens included.
+    max_query_tokens: a query ends here at the latest.
+    top_k, temperature: each token is sampled from this many most probable ones, flattened by the temperature.
+    batch_size: queries written at once.
+    """
+
+    model: str = "doc2query/msmarco-t5-base-v1"
+    revision: str | None = None
+    per_document: int = 15
+    section_tokens: int = 512
+    max_query_tokens: int = 64
+    top_k: int = 10
+    temperature: float = 1.0
+    batch_size: int = 60
+
+    def __post_init__(self) -> None:
+        for name in ("per_document", "max_query_tokens", "top_k", "batch_size"):
+            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}, but must be at least 1")
+        require(self.section_tokens >= 8, f"section_tokens is {self.section_tokens}; at least 8 make sense")
+        require(self.temperature > 0, f"temperature is {self.temperature}, but must be above 0")
+
+
+@dataclass(frozen=True)
+class PseudoQuerySettings:
+    """Which generators write queries for training and for evaluation, and which queries are kept.
+
+    generators: the kinds that training queries are made by (see `generators.py`).
+    held_out_generator: the kind that dev and test queries are made by when the corpus brings no judged ones. Short
+        spans by default: long ones copied from the text are found by every system, and so tell none apart.
+    dev_share, test_share: shares of the documents whose queries are held out for dev and test; such a document is
+        searched like any other, but no query of it is trained on. Unused if the corpus has judged dev or test queries.
+    distinctive_within: drop a query unless one of its terms occurs in at most this many documents; None: keep it.
+    """
+
+    generators: tuple[str, ...] = ("inverse_cloze",)
+    held_out_generator: str = "short_cloze"
+    dev_share: float = 0.1
+    test_share: float = 0.2
+    distinctive_within: int | None = None
+    inverse_cloze: ClozeSettings = field(default_factory=ClozeSettings)
+    short_cloze: ClozeSettings = field(default_factory=lambda: ClozeSettings(1, 8, 16))
+    held_out_cloze: ClozeSettings = field(default_factory=ClozeSettings)
+    sequence_to_sequence: SequenceToSequenceSettings = field(default_factory=SequenceToSequenceSettings)
+
+    def __post_init__(self) -> None:
+        require(len(set(self.generators)) == len(self.generators), f"generators {self.generators} names one twice")
+        require(
+            min(self.dev_share, self.test_share) >= 0 and self.dev_share + self.test_share < 1,
+            f"dev_share {self.dev_share} and test_share {self.test_share} must leave a share above 0 to train on",
+        )
+        within = self.distinctive_within
+        require(within is None or within >= 1, f"distinctive_within is {within}, but must be at least 1, or null")

@@ -1,0 +1,117 @@
+"""The stage `comparison`: all systems on the same queries, as numbers (JSON, CSV), tables (Markdown, HTML), plots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from model_code.corpus.tables import load_corpus
+from model_code.errors import FreshetError
+from model_code.evaluation import plots
+from model_code.evaluation.comparison import FAMILY, compare_groups, compare_systems
+from model_code.evaluation.plot_data import History, level_table, recall_table, training_table
+from model_code.evaluation.plot_style import Picture
+from model_code.evaluation.query_groups import query_groups
+from model_code.evaluation.report import make_report
+from model_code.evaluation.report_tables import headline_metrics
+from model_code.evaluation.scores import SystemScores, load_scores
+from model_code.files import read_json, write_json, write_text
+from model_code.stages.context import StageContext
+
+
+def run(context: StageContext) -> dict[str, Any]:
+    """Compare the baselines (folders below `inputs["baselines"]`) with every retriever of `settings["retrievers"]`.
+
+    `inputs["evaluations"]` holds one evaluation folder per retriever and `inputs["histories"]` one `history.json`;
+    `inputs["corpus"]` tells which test queries have unseen documents, and the optional `inputs["branching_sweep"]`, a CSV, is drawn by `plots.branching_plot`.
+    `comparison.json` is what `comparison.compare_systems` returns on the test queries (on dev, if there are none), with
+    "groups" and "dev" holding the same for parts of them and for the dev queries.
+    """
+    comparison = compare(context)
+    histories = {name: read_json(context.inputs["histories"] / name / "history.json") for name in _retrievers(context)}
+    pictures = _pictures(comparison, histories, context.inputs.get("branching_sweep"))
+    report = make_report(comparison, pictures)
+    write_json(context.output / "comparison.json", comparison)
+    write_json(context.output / "metrics.json", _means(comparison))
+    write_text(context.output / "comparison.md", report.markdown())
+    write_text(context.output / "comparison.html", report.html())
+    for picture in pictures:
+        (context.output / f"{picture.name}.png").write_bytes(picture.png)
+    _write_tables(comparison, histories, context.output)
+    return _summary(comparison)
+
+
+def compare(context: StageContext) -> dict[str, Any]:
+    """The content of `comparison.json`."""
+    settings, seed = context.settings["evaluation"], context.settings["seed"]
+    systems, dev = _load_systems(context)
+    qrels = load_corpus(context.inputs["corpus"]).qrels
+    first = systems[0]
+    groups = query_groups(qrels, first.split, first.values.index) if first.source == "qrels" else {}
+    facts = {
+        "main_metric": settings.main_metric,
+        "confidence": settings.confidence,
+        "bootstrap_samples": settings.bootstrap_samples,
+        "permutations": settings.permutations,
+        "family": FAMILY,
+    }
+    return facts | compare_systems(systems, settings, seed) | {
+        "groups": compare_groups(systems, groups, settings, seed),
+        "dev": compare_systems(dev, settings, seed) if dev else {},
+    }
+
+
+def _retrievers(context: StageContext) -> list[str]:
+    return list(context.settings["retrievers"])
+
+
+def _load_systems(context: StageContext) -> tuple[list[SystemScores], list[SystemScores]]:
+    """Each system's scores on the split to report, test if it has queries and else dev, and on dev beside test."""
+    evaluations = [path.parent for path in sorted(context.inputs["baselines"].glob("*/metrics.json"))]
+    evaluations += [context.inputs["evaluations"] / name for name in _retrievers(context)]
+    test, dev = ([load_scores(evaluation, split) for evaluation in evaluations] for split in ("test", "dev"))
+    if test[0].queries:
+        return test, dev if dev[0].queries else []
+    if dev[0].queries:
+        return dev, []
+    raise FreshetError("no judged dev or test queries: give the corpus qrels, or raise pseudo_queries' held-out share")
+
+
+def _pictures(comparison: dict[str, Any], histories: dict[str, History], sweep: Path | None) -> list[Picture]:
+    systems, main = comparison["systems"], comparison["main_metric"]
+    drawn = [
+        plots.metrics_plot(systems, headline_metrics(main, list(next(iter(systems.values()))))),
+        plots.differences_plot(comparison["differences"], main),
+        plots.recall_plot(systems),
+        plots.levels_plot(systems),
+        plots.training_plot(histories, list(systems)),
+        plots.branching_plot(pd.read_csv(sweep)) if sweep else None,
+    ]
+    return [picture for picture in drawn if picture]
+
+
+def _means(comparison: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """System -> metric -> mean, for `dvc metrics`."""
+    return {
+        system: {metric: cell["value"] for metric, cell in metrics.items()}
+        for system, metrics in comparison["systems"].items()
+    }
+
+
+def _write_tables(comparison: dict[str, Any], histories: dict[str, History], output: Path) -> None:
+    tables = {
+        "recall": recall_table(comparison["systems"]),
+        "levels": level_table(comparison["systems"]),
+        "training": training_table(histories),
+    }
+    for name, table in tables.items():
+        table.to_csv(output / f"{name}.csv", index=False, lineterminator="\n")
+
+
+def _summary(comparison: dict[str, Any]) -> dict[str, Any]:
+    main = comparison["main_metric"]
+    values = {name: metrics[main]["value"] for name, metrics in comparison["systems"].items()}
+    facts = {key: comparison[key] for key in ("split", "source", "queries", "main_metric")}
+    return facts | {"best": max(values, key=lambda name: values[name]), "values": values}

@@ -1,0 +1,1 @@
+"""Training an encoder on (query, document) pairs, with or without a document hierarchy."""

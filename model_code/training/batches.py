@@ -1,0 +1,143 @@
+"""Which pairs make which batch: a pure function of the batch's number and the seed, so training can resume anywhere."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from model_code.training.data import TrainingData
+from model_code.training.settings import TrainingSettings
+
+
+class PairStream:
+    """Batches of exactly `size` pairs, epoch after epoch, each epoch in another order.
+
+    An epoch has as many whole batches as fit; the few pairs left over are others each time. A document is twice in a
+    batch only where the epoch's remaining pairs do not hold enough different ones. With `leaves`, pairs whose passages
+    lie in the same leaf of the hierarchy are laid in couples first, so that most of a batch is couples of siblings.
+
+    >>> stream = PairStream(np.array([7, 7, 8, 8]), size=2, seed=0)
+    >>> [sorted((stream.batch(number) // 2).tolist()) for number in range(4)]  # pairs 0, 1 are of document 7; 2, 3 of 8
+    [[0, 1], [0, 1], [0, 1], [0, 1]]
+    """
+
+    def __init__(
+        self, documents: np.ndarray, size: int, seed: int | Sequence[int], leaves: np.ndarray | None = None
+    ) -> None:
+        """documents: (n,) the document of each pair; leaves: (n,) the leaf node of each pair's passage."""
+        self.documents, self.size, self.seed, self.leaves = documents, min(size, len(documents)), seed, leaves
+        self.per_epoch = len(documents) // self.size if self.size else 0
+        self._epoch, self._batches = -1, [np.empty(0, dtype=np.int64)]
+
+    def batch(self, number: int) -> np.ndarray:
+        """The pairs of batch `number` (0, 1, ...): (size,) int64, positions in `documents`."""
+        if not self.per_epoch:
+            return self._batches[0]
+        epoch, index = divmod(number, self.per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._batches = epoch, self._make(epoch)
+        return self._batches[index]
+
+    def _make(self, epoch: int) -> list[np.ndarray]:
+        order = np.random.default_rng([*np.atleast_1d(self.seed), epoch]).permutation(len(self.documents))
+        if self.leaves is not None:
+            order = couples(order, self.leaves)
+        return distinct_batches(order, self.documents, self.size)
+
+
+def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> list[np.ndarray]:
+    """Cut `order` into batches of `size`, where a pair waits for the next batch if its document is in this one already.
+
+    >>> [batch.tolist() for batch in distinct_batches(np.array([0, 1, 2, 3]), np.array([5, 5, 6, 7]), 2)]
+    [[0, 2], [1, 3]]
+    """
+    waiting, batches = deque(order.tolist()), []
+    while len(waiting) >= size:
+        batch: list[int] = []
+        seen: set[int] = set()
+        deferred: list[int] = []
+        while waiting and len(batch) < size:
+            pair = waiting.popleft()
+            taken = batch if documents[pair] not in seen else deferred
+            taken.append(pair)
+            seen.add(documents[pair])
+        unavoidable = size - len(batch)
+        batches.append(np.array(batch + deferred[:unavoidable]))
+        waiting.extendleft(reversed(deferred[unavoidable:]))
+    return batches
+
+
+def couples(order: np.ndarray, leaves: np.ndarray) -> np.ndarray:
+    """Reorder so that pairs of equal leaf follow each other two by two; the couples keep the order of their first pair.
+
+    >>> couples(np.array([0, 1, 2, 3, 4]), np.array([9, 8, 9, 9, 8])).tolist()
+    [0, 2, 1, 4, 3]
+    """
+    single: dict[int, int] = {}
+    slots: defaultdict[int, list[int]] = defaultdict(list)
+    for position, pair in enumerate(order.tolist()):
+        leaf = int(leaves[pair])
+        if leaf in single:
+            slots[single.pop(leaf)].append(pair)
+        else:
+            single[leaf] = position
+            slots[position].append(pair)
+    return np.array([pair for position in sorted(slots) for pair in slots[position]], dtype=np.int64)
+
+
+class BatchSchedule:
+    """The pairs of every batch of a training run, the supervised ones first in each.
+
+    >>> from model_code.training.data import Passages, Pairs
+    >>> corpus = Passages(["a", "b", "c", "d"], np.arange(4))
+    >>> pairs = Pairs(["A", "B", "C", "D"], np.arange(4), [frozenset([i]) for i in range(4)])
+    >>> settings = TrainingSettings(batch_size=2, epochs=3)
+    >>> schedule = BatchSchedule(TrainingData(corpus, pairs, pairs), settings, seed=1)
+    >>> len(schedule), schedule[0].shape, len(list(schedule))
+    (12, (2,), 12)
+    """
+
+    def __init__(
+        self,
+        data: TrainingData,
+        settings: TrainingSettings,
+        seed: int,
+        leaves: np.ndarray | None = None,
+        processes: int = 1,
+    ) -> None:
+        """leaves: (N,) each passage's leaf node, for `batches: siblings`; processes: that share each step's batches."""
+        self._offset = len(data.supervised)
+        self._streams = []
+        sizes = _sizes(data, settings)
+        for kind, pairs in enumerate((data.supervised, data.unsupervised)):
+            documents = data.passages.documents[pairs.passages]
+            nodes = leaves[pairs.passages] if leaves is not None and settings.batches == "siblings" else None
+            self._streams.append(PairStream(documents, sizes[kind], [seed, kind], nodes))
+        main = self._streams[0] if self._streams[0].per_epoch else self._streams[1]
+        self.per_step = settings.accumulation * processes
+        self.steps = settings.steps or max(1, round(settings.epochs * main.per_epoch / self.per_step))
+
+    def __len__(self) -> int:
+        """Number of batches of the whole run, over all processes."""
+        return self.steps * self.per_step
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        """The pairs of batch `number`, (B,) int64, as `TrainingData.pairs` numbers them."""
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        supervised, unsupervised = (stream.batch(number) for stream in self._streams)
+        return np.concatenate([supervised, unsupervised + self._offset])
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """All batches in order."""
+        return (self[number] for number in range(len(self)))
+
+
+def _sizes(data: TrainingData, settings: TrainingSettings) -> tuple[int, int]:
+    if not len(data.unsupervised):
+        return settings.batch_size, 0
+    if not len(data.supervised):
+        return 0, settings.batch_size
+    return settings.batch_size - settings.unsupervised_in_batch, settings.unsupervised_in_batch

@@ -1,0 +1,105 @@
+"""From the numbers of a batch's pairs to the tensors that the loss reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model_code.hierarchy.tree import Hierarchy
+from model_code.training.buckets import Buckets, Features, bucketed
+from model_code.training.data import TrainingData
+from model_code.training.negatives import NegativeSampler
+from model_code.training.settings import TrainingSettings
+
+Tokenize = Callable[[Sequence[str], int], Features]
+
+
+class Batch(NamedTuple):
+    """B pairs and E extra negative documents as tensors."""
+
+    queries: Buckets  # of the B queries
+    documents: Buckets  # of the B positives, then the E extra negatives
+    relevant: Tensor  # (B, B) bool: document j is relevant to query i
+    allowed: Tensor  # (B, E) bool: extra document e is a negative of query i
+    unsupervised: Tensor  # (B,) bool: the pair comes from a pseudo-query
+    paths: Tensor | None  # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
+    excluded: list[Tensor | None] | None  # per level None or (B, K_t) bool: nodes above other relevant passages
+
+
+class Collator:
+    """Makes batch after batch; equal numbers give equal batches, whatever was made before."""
+
+    def __init__(
+        self,
+        data: TrainingData,
+        settings: TrainingSettings,
+        tokenize: Tokenize,
+        seed: int,
+        hierarchy: Hierarchy | None = None,
+        batch_tokens: int = 1024,
+    ) -> None:
+        """tokenize: (texts, most tokens) -> padded features, as `Encoder.tokenize`; batch_tokens: see `bucketed`."""
+        self.data, self.settings, self.tokenize, self.seed = data, settings, tokenize, seed
+        self.batch_tokens = batch_tokens
+        self.sampler = NegativeSampler(data.passages, settings, hierarchy)
+        self.paths: np.ndarray | None = None
+        if hierarchy is not None and settings.hierarchy_weight > 0:
+            self.paths = hierarchy.paths()[:, : settings.hierarchy_levels].astype(np.int64)
+            self.nodes = [len(parents) for parents in hierarchy.parents[: settings.hierarchy_levels]]
+
+    def __call__(self, number: int, pairs: np.ndarray) -> Batch:
+        """Batch `number` of the run, made of `pairs` (B,)."""
+        every, passages = self.data.pairs, self.data.passages
+        own = every.passages[pairs]
+        relevant = [every.relevant[pair] for pair in pairs]
+        known = [np.concatenate([passages.of(document) for document in sorted(documents)]) for documents in relevant]
+        drawn = self.sampler.draw(own, known, np.random.default_rng([self.seed, number]))
+        extra = sorted({passage for row in drawn for passage in row})
+        queries = [every.queries[pair] for pair in pairs]
+        documents = [passages.texts[passage] for passage in (*own.tolist(), *extra)]
+        return Batch(
+            queries=bucketed(self.tokenize(queries, self.settings.query_max_tokens), self.batch_tokens),
+            documents=bucketed(self.tokenize(documents, self.settings.document_max_tokens), self.batch_tokens),
+            relevant=torch.from_numpy(membership(relevant, passages.documents[own])),
+            allowed=torch.from_numpy(self._allowed(drawn, np.array(extra, dtype=np.int64), relevant)),
+            unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
+            paths=None if self.paths is None else torch.from_numpy(self.paths[own]),
+            excluded=None if self.paths is None else self._excluded(known),
+        )
+
+    def _allowed(self, drawn: list[list[int]], extra: np.ndarray, relevant: Sequence[frozenset[int]]) -> np.ndarray:
+        if self.settings.shared_negatives:
+            return ~membership(relevant, self.data.passages.documents[extra])
+        return membership(drawn, extra)
+
+    def _excluded(self, known: list[np.ndarray]) -> list[Tensor | None]:
+        """The nodes above any passage that answers the query: the pair's own node stays the positive all the same."""
+        rows = np.repeat(np.arange(len(known)), [len(own) for own in known])
+        masks: list[Tensor | None] = [None] * len(self.nodes)
+        if len(rows) == len(known):
+            return masks
+        ancestors = self.paths[np.concatenate(known)]  # type: ignore[index]
+        for level, nodes in enumerate(self.nodes):
+            masks[level] = torch.zeros(len(known), nodes, dtype=torch.bool)
+            masks[level][rows, ancestors[:, level]] = True  # type: ignore[index]
+        return masks
+
+
+def membership(sets: Sequence[Sequence[int] | frozenset[int]], items: np.ndarray) -> np.ndarray:
+    """Which set holds which item: (len(sets), len(items)) bool.
+
+    >>> membership([[3], [1, 2]], np.array([1, 3])).tolist()
+    [[False, True], [True, False]]
+    """
+    columns: dict[int, list[int]] = {}
+    for column, item in enumerate(items.tolist()):
+        columns.setdefault(item, []).append(column)
+    held = np.zeros((len(sets), len(items)), dtype=bool)
+    for row, members in enumerate(sets):
+        for member in members:
+            held[row, columns.get(member, [])] = True
+    return held

@@ -1,0 +1,121 @@
+"""What an encoder is trained on: passages, and pairs of a query and a passage that answers it.
+
+Judgements are per document, training is per passage. A pair takes the passage of its document that shares most of the
+query's words (the first of equals): search ranks a document by its best passage, so that is the one to bring closer.
+For a pseudo-query cut from a document it is the passage that it was cut from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, eq=False)
+class Passages:
+    """The corpus that is searched: N passages, each of a document."""
+
+    texts: Sequence[str]
+    documents: np.ndarray  # (N,) int64, the number of each passage's document, from 0 without gaps
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        return np.argsort(self.documents, kind="stable")
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(np.bincount(self.documents))])
+
+    def of(self, document: int) -> np.ndarray:
+        """The passages of a document, ascending.
+
+        >>> Passages(["a", "b", "c"], np.array([0, 1, 0])).of(0).tolist()
+        [0, 2]
+        """
+        return self._order[self._starts[document] : self._starts[document + 1]]
+
+    def best(self, document: int, query: str) -> int:
+        """The passage of a document that shares most words with a query, the first of equals.
+
+        >>> Passages(["sort a list", "open a file"], np.array([0, 0])).best(0, "opening and closing a file")
+        1
+        """
+        own = self.of(document)
+        if len(own) == 1:
+            return int(own[0])
+        words = _words(query)
+        return int(max(own, key=lambda passage: (len(words & _words(self.texts[passage])), -passage)))
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """n training pairs: the texts of the queries, the passage of each, and the documents known to answer each query."""
+
+    queries: Sequence[str]
+    passages: np.ndarray  # (n,) int64, passage numbers
+    relevant: Sequence[frozenset[int]]  # document numbers
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return len(self.queries)
+
+
+def make_pairs(passages: Passages, judgements: Iterable[tuple[str, Sequence[int]]]) -> Pairs:
+    """One pair per query and relevant document, from (query text, relevant document numbers) in the order given.
+
+    Queries of equal text are one query (here and in `TrainingData`): what is relevant to either is relevant to both.
+
+    >>> corpus = Passages(["sort a list", "open a file"], np.array([0, 1]))
+    >>> pairs = make_pairs(corpus, [("ordering", [0]), ("files", [1]), ("ordering", [1])])
+    >>> pairs.passages.tolist(), [sorted(documents) for documents in pairs.relevant]
+    ([0, 1, 1], [[0, 1], [1], [0, 1]])
+    """
+    rows = [(query, document) for query, documents in judgements for document in documents]
+    known: dict[str, set[int]] = {}
+    for query, document in rows:
+        known.setdefault(query, set()).add(document)
+    frozen = {query: frozenset(documents) for query, documents in known.items()}
+    best = [passages.best(document, query) for query, document in rows]
+    queries = [query for query, _ in rows]
+    return Pairs(queries, np.array(best, dtype=np.int64), [frozen[query] for query in queries])
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """All that a trainer reads: the passages and the two kinds of pairs, either of which may be empty."""
+
+    passages: Passages
+    supervised: Pairs
+    unsupervised: Pairs
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """The supervised pairs, then the unsupervised ones: pair numbers count through both."""
+        queries = [*self.supervised.queries, *self.unsupervised.queries]
+        passages = np.concatenate([self.supervised.passages, self.unsupervised.passages])
+        known: dict[str, frozenset[int]] = {}
+        for query, documents in zip(queries, [*self.supervised.relevant, *self.unsupervised.relevant], strict=True):
+            known[query] = known.get(query, frozenset()) | documents
+        return Pairs(queries, passages, [known[query] for query in queries])
+
+
+@dataclass(frozen=True, eq=False)
+class DevQueries:
+    """Queries that choose the best checkpoint, and {document number: relevance} for each."""
+
+    texts: Sequence[str]
+    relevant: Sequence[Mapping[int, int]]
+
+    def __len__(self) -> int:
+        """Number of queries."""
+        return len(self.texts)
+
+
+def _words(text: str) -> set[str]:
+    return set(WORD.findall(text.lower()))

@@ -1,0 +1,78 @@
+"""The dev metric that chooses the best checkpoint: documents, by their best passage, ranked for some dev queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from model_code.evaluation.metrics import Metric, evaluate_run
+from model_code.index.top_k import top_k
+from model_code.progress import Progress, silent
+from model_code.training.data import DevQueries, Passages
+
+DEPTH = 100  # documents ranked for a metric without a cutoff
+
+
+class TextEncoder(Protocol):
+    """What evaluation needs of an encoder."""
+
+    def encode(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
+        """Unit vectors (n, H) of n texts."""
+        ...
+
+
+class DevEvaluator:
+    """Mean of one metric over at most `most_queries` dev queries, in a corpus of at most `most_passages` passages.
+
+    With fewer passages than the corpus has (None: all) the relevant ones stay and the rest is a sample: the values of
+    checkpoints can be compared, but not with the final evaluation's.
+    """
+
+    def __init__(
+        self,
+        passages: Passages,
+        dev: DevQueries,
+        metric: str,
+        seed: int,
+        most_queries: int,
+        most_passages: int | None = None,
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        queries = np.sort(rng.permutation(len(dev))[:most_queries])
+        self.metric, self.passages = metric, passages
+        self.queries = [dev.texts[query] for query in queries]
+        self.qrels = {str(row): _by_name(dev.relevant[query]) for row, query in enumerate(queries)}
+        wanted = {document for query in queries for document in dev.relevant[query]}
+        self.rows = _rows(passages, wanted, most_passages, rng)
+
+    @property
+    def covers_corpus(self) -> bool:
+        """Whether every passage of the corpus is ranked."""
+        return len(self.rows) == len(self.passages.texts)
+
+    def encode_passages(self, encoder: TextEncoder, progress: Progress = silent) -> np.ndarray:
+        """Vectors of the ranked passages, those at `rows` of the corpus: (P, H)."""
+        return encoder.encode([self.passages.texts[row] for row in self.rows], progress)
+
+    def score(self, encoder: TextEncoder, vectors: np.ndarray) -> float:
+        """The mean metric, given the vectors of the passages at `rows`: (P, H)."""
+        depth = Metric.parse(self.metric).cutoff or DEPTH
+        names = [str(document) for document in self.passages.documents[self.rows]]
+        queries = encoder.encode(self.queries)
+        run = {str(row): top_k(vectors @ query, names, depth) for row, query in enumerate(queries)}
+        return float(np.mean(list(evaluate_run(run, self.qrels, [self.metric])[self.metric].values())))
+
+
+def _by_name(relevant: dict[int, int] | object) -> dict[str, int]:
+    return {str(document): relevance for document, relevance in dict(relevant).items()}  # type: ignore[call-overload]
+
+
+def _rows(passages: Passages, wanted: set[int], most: int | None, rng: np.random.Generator) -> np.ndarray:
+    everything = np.arange(len(passages.texts))
+    if most is None or most >= len(everything):
+        return everything
+    kept = np.isin(passages.documents, list(wanted))
+    others = rng.permutation(everything[~kept])[: max(0, most - int(kept.sum()))]
+    return np.sort(np.concatenate([everything[kept], others]))

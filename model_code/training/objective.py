@@ -1,0 +1,57 @@
+"""The loss of a batch as one module: encoder, contrastive loss and, if it has weight, hierarchy loss with centroids."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from model_code.hierarchy.tree import Hierarchy
+from model_code.losses.contrastive import contrastive_losses
+from model_code.losses.hce import hce_losses, joint_loss
+from model_code.losses.hierarchy import HierarchyLoss
+from model_code.training.buckets import encode
+from model_code.training.collator import Batch
+from model_code.training.settings import TrainingSettings
+
+
+class Objective(nn.Module):
+    """What the trainer minimises: everything that learns is a parameter of it."""
+
+    def __init__(self, encoder: nn.Module, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> None:
+        """encoder: maps tokenised texts to unit vectors (B, H); hierarchy: needed if the settings give it weight."""
+        super().__init__()
+        self.encoder, self.settings = encoder, settings
+        self.hierarchy: HierarchyLoss | None = None
+        if hierarchy is not None and settings.hierarchy_weight > 0:
+            self.recluster(hierarchy)
+
+    def recluster(self, hierarchy: Hierarchy) -> None:
+        """Take the centroids of a new hierarchy for the first M levels, in place of those trained so far."""
+        levels = slice(0, self.settings.hierarchy_levels)
+        centroids = [torch.from_numpy(level) for level in hierarchy.centroids[levels]]
+        parents = [torch.from_numpy(level) for level in hierarchy.parents[levels]]
+        temperature = self.settings.hierarchy_temperature or self.settings.temperature
+        device = next(self.encoder.parameters()).device
+        self.hierarchy = HierarchyLoss(centroids, parents, temperature).to(device)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """`loss`, to be minimised, and without gradient its parts `contrastive`, `hierarchy_1`, ...: batch means."""
+        queries, documents = encode(self.encoder, batch.queries), encode(self.encoder, batch.documents)
+        # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score: score in float32.
+        with torch.autocast(queries.device.type, enabled=False):
+            return self._losses(queries.float(), documents.float(), batch)
+
+    def _losses(self, queries: Tensor, documents: Tensor, batch: Batch) -> dict[str, Tensor]:
+        positives, negatives = documents.split([len(queries), len(documents) - len(queries)])
+        contrastive = contrastive_losses(
+            queries, positives, self.settings.temperature, batch.relevant, negatives, batch.allowed
+        )
+        hierarchy = None
+        if self.hierarchy is not None:
+            hierarchy = self.hierarchy(queries, batch.paths, batch.excluded)
+        losses = hce_losses(contrastive, hierarchy, self.settings.hierarchy_weight)
+        parts = {"loss": joint_loss(losses, batch.unsupervised, self.settings.unsupervised_weight)}
+        parts["contrastive"] = contrastive.detach().mean()
+        for level in range(0 if hierarchy is None else hierarchy.shape[1]):
+            parts[f"hierarchy_{level + 1}"] = hierarchy[:, level].detach().mean()  # type: ignore[index]
+        return parts

@@ -1,0 +1,77 @@
+"""The optimiser: what learns, how fast, and what stays frozen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from model_code.errors import SettingsError
+from model_code.training.settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from model_code.training.objective import Objective
+
+
+def freeze(backbone: Any, frozen_layers: int | None) -> None:
+    """Keep a transformer's embeddings and its lowest layers from learning; None lets everything learn.
+
+    Frozen tensors that no trained one precedes store nothing for the backward pass: less memory, and less time. A
+    pooler, which no vector of ours comes from, never learns. Raises SettingsError if no layer is left to train.
+    """
+    lowest_trained = None if frozen_layers is None else _first_parameter(backbone, frozen_layers)
+    learns = lowest_trained is None
+    for name, parameter in backbone.named_parameters():  # in the order of computation: embeddings, layers, last norm
+        learns = learns or parameter is lowest_trained
+        parameter.requires_grad_(learns and not name.startswith("pooler."))
+
+
+def _first_parameter(backbone: Any, layer: int) -> nn.Parameter:
+    layers = transformer_layers(backbone)
+    if layer >= len(layers):
+        raise SettingsError(f"frozen_layers is {layer}, but the encoder has only {len(layers)} layers: freeze fewer")
+    return next(layers[layer].parameters())
+
+
+def transformer_layers(backbone: Any) -> nn.ModuleList:
+    """The layers of a transformers model, lowest first: its only list of `num_hidden_layers` modules."""
+    count = backbone.config.num_hidden_layers
+    for module in backbone.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return module
+    raise SettingsError(f"no list of {count} layers in a {type(backbone).__name__}: set frozen_layers to null")
+
+
+def make_optimizer(objective: Objective, settings: TrainingSettings) -> torch.optim.AdamW:
+    """Fused AdamW: a group of matrices, one of biases and norms (no decay), one of centroids (own rate, no decay)."""
+    learning = [p for p in objective.encoder.parameters() if p.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in learning if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in learning if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    if objective.hierarchy is not None:
+        rate = settings.centroid_learning_rate
+        groups.append({"params": list(objective.hierarchy.parameters()), "weight_decay": 0.0, "lr": rate})
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=settings.learning_rate, fused=True)
+    for group in optimizer.param_groups:
+        group["peak"] = group["lr"]
+    return optimizer
+
+
+def set_learning_rate(optimizer: Any, factor: float) -> None:
+    """Set each group's rate to `factor` times its peak."""
+    for group in optimizer.param_groups:
+        group["lr"] = factor * group["peak"]
+
+
+def learning_rate_factor(step: int, steps: int, warmup_share: float) -> float:
+    """Share of the peak learning rate at `step` (0, 1, ...): linear warm-up, then linear decay towards 0 at `steps`.
+
+    >>> [learning_rate_factor(step, steps=6, warmup_share=1 / 3) for step in range(6)]
+    [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+    """
+    warmup = round(warmup_share * steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    return (steps - step) / max(1, steps - warmup)

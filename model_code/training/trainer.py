@@ -1,0 +1,225 @@
+"""The training loop; mixed precision, accumulation, several devices and saving the state are accelerate's.
+
+Batches are pure functions of their number (`batches.py`, `collator.py`), and so is the learning rate of the step's: a
+run that resumes from a checkpoint takes the same steps as one that was never stopped, bit for bit on the same machine.
+Of n processes (`accelerate launch`) each takes every n-th batch, with in-batch negatives of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from model_code.encoding.encoder import Encoder
+from model_code.encoding.hardware import uses_bfloat16
+from model_code.errors import FreshetError
+from model_code.hierarchy.tree import Hierarchy
+from model_code.progress import Progress, silent
+from model_code.training.batches import BatchSchedule
+from model_code.training.checkpoints import latest_checkpoint, load_training_state, save_checkpoint
+from model_code.training.collator import Collator
+from model_code.training.cotraining import recluster
+from model_code.training.data import TrainingData
+from model_code.training.dev import DevEvaluator
+from model_code.training.objective import Objective
+from model_code.training.optimisation import freeze, learning_rate_factor, make_optimizer, set_learning_rate
+from model_code.training.settings import TrainingSettings
+from model_code.training.state import Row, TrainingState
+
+CPU_BATCH_TOKENS = 512  # few tokens keep a core busy, and small parts waste less on padding
+GPU_BATCH_TOKENS = 16_384
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a finished training run is reported with; the encoder itself was trained in place."""
+
+    best_step: int  # 0: no checkpoint was better than the encoder that training started from
+    best_metric: float | None  # on the dev queries; None without any
+    steps: int  # taken
+    pairs: int  # seen, with repetition
+    trained_parameters: int  # of the encoder
+    reclustered_at: tuple[int, ...]  # steps
+    history: tuple[Row, ...]
+
+
+class Trainer:
+    """Trains `encoder` in place on `data`; `fit` leaves it with the weights of the best evaluated step.
+
+    hierarchy: needed if `settings.needs_hierarchy`. dev: chooses the best step; without it the last one is kept.
+    cluster: passage vectors (N, H) -> Hierarchy, needed for co-training. checkpoints: a folder to resume from.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        data: TrainingData,
+        settings: TrainingSettings,
+        seed: int,
+        hierarchy: Hierarchy | None = None,
+        dev: DevEvaluator | None = None,
+        cluster: Callable[[np.ndarray], Hierarchy] | None = None,
+        checkpoints: Path | None = None,
+        progress: Progress = silent,
+    ) -> None:
+        _check(data, settings, hierarchy, dev, cluster)
+        self.encoder, self.data, self.settings, self.seed = encoder.eval(), data, settings, seed + settings.seed_offset
+        self.dev, self.cluster, self.checkpoints, self.progress = dev, cluster, checkpoints, progress
+        self.state, self.accelerator = TrainingState(), _make_accelerator(encoder, settings)
+        freeze(encoder.backbone, settings.frozen_layers)
+        checkpoint = latest_checkpoint(checkpoints)
+        if checkpoint is not None:
+            self.state, latest = load_training_state(checkpoint)
+            hierarchy = latest or hierarchy
+        objective = Objective(encoder, settings, hierarchy)
+        self._prepare(objective, make_optimizer(objective, settings), hierarchy)
+        if checkpoint is not None:
+            self.accelerator.load_state(str(checkpoint), load_kwargs={"weights_only": True})
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole run, unless it stops early."""
+        return self.schedule.steps
+
+    def fit(self, start_vectors: np.ndarray | None = None) -> TrainingResult:
+        """Train to the end, or on to it from the last checkpoint.
+
+        start_vectors: (N, H), the passages as the untrained encoder encodes them, if they are at hand: saves doing so.
+        """
+        if self.state.step == 0:
+            self._evaluate(start_vectors)
+        while self.state.step < self.steps and not self._stalled():
+            self.take_step()
+            self._after_step()
+        self._log()
+        if self.dev is not None and self.dev.metric not in self.state.row():
+            self._evaluate()
+        self._restore_best()
+        return self._result()
+
+    def _prepare(self, objective: Objective, optimizer: Any, hierarchy: Hierarchy | None) -> None:
+        self.hierarchy = hierarchy
+        self.accelerator.free_memory()
+        self.model, self.optimizer = self.accelerator.prepare(objective, optimizer)
+        leaves = None if hierarchy is None else hierarchy.leaves
+        self.schedule = BatchSchedule(self.data, self.settings, self.seed, leaves, self.accelerator.num_processes)
+        tokens = CPU_BATCH_TOKENS if self.accelerator.device.type == "cpu" else GPU_BATCH_TOKENS
+        self.collate = Collator(self.data, self.settings, self.encoder.tokenize, self.seed, hierarchy, tokens)
+
+    def take_step(self) -> None:
+        """One step of the optimiser: forward and backward through its batches, and the update."""
+        settings, accelerator = self.settings, self.accelerator
+        set_learning_rate(self.optimizer, self._rate_factor())
+        first = self.state.step * self.schedule.per_step + accelerator.process_index
+        for number in range(first, first + self.schedule.per_step, accelerator.num_processes):
+            batch = _to(self.collate(number, self.schedule[number]), accelerator.device)
+            with accelerator.accumulate(self.model):
+                parts = self.model(batch)
+                accelerator.backward(parts["loss"])
+                if settings.gradient_clip is not None and accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(self.model.parameters(), settings.gradient_clip)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            self.state.window.append({name: part.detach() for name, part in parts.items()})
+        self.state.step += 1
+
+    def _after_step(self) -> None:
+        step, settings = self.state.step, self.settings
+        if step % settings.log_every == 0:
+            self._log()
+        if settings.evaluate_every and step % settings.evaluate_every == 0:
+            self._evaluate()
+        if self.checkpoints is not None and step % settings.checkpoint_every == 0:
+            self._log()
+            changed = self.hierarchy if self.state.reclustered_at else None
+            save_checkpoint(self.checkpoints, self.accelerator, self.state, changed)
+        self.progress(step, self.steps, "steps")
+
+    def _evaluate(self, vectors: np.ndarray | None = None) -> None:
+        """Note the dev metric; if it is the best so far, keep the weights and, in co-training, re-cluster."""
+        if self.dev is None:
+            return
+        ranked = self.dev.encode_passages(self.encoder) if vectors is None else vectors[self.dev.rows]
+        improved = self.state.evaluated(self.dev.metric, self.dev.score(self.encoder, ranked), self._trained_weights())
+        if improved and self.settings.cotraining and 0 < self.state.step < self.steps:
+            self._recluster(ranked if self.dev.covers_corpus else self.encoder.encode(self.data.passages.texts))
+
+    def _recluster(self, vectors: np.ndarray) -> None:
+        hierarchy = self.cluster(vectors)  # type: ignore[misc]
+        objective = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
+        optimizer = recluster(objective, self.optimizer.optimizer, hierarchy, self.settings)
+        self._prepare(objective, optimizer, hierarchy)
+        self.state.reclustered_at.append(self.state.step)
+
+    def _trained_weights(self) -> dict[str, Tensor]:
+        return {name: weight for name, weight in self.encoder.named_parameters() if weight.requires_grad}
+
+    def _restore_best(self) -> None:
+        weights = self._trained_weights()
+        for name, value in self.state.best_weights.items():
+            weights[name].data.copy_(value)
+
+    def _rate_factor(self) -> float:
+        return learning_rate_factor(self.state.step, self.steps, self.settings.warmup_share)
+
+    def _log(self) -> None:
+        last = learning_rate_factor(self.state.step - 1, self.steps, self.settings.warmup_share)
+        self.state.log(self.settings.learning_rate * last)
+
+    def _stalled(self) -> bool:
+        patience = self.settings.patience
+        return patience is not None and self.state.evaluations_since_best >= patience
+
+    def _result(self) -> TrainingResult:
+        state = self.state
+        return TrainingResult(
+            best_step=state.best_step if self.dev is not None else state.step,
+            best_metric=state.best_metric,
+            steps=state.step,
+            pairs=state.step * self.schedule.per_step * len(self.schedule[0]),
+            trained_parameters=sum(weight.numel() for weight in self._trained_weights().values()),
+            reclustered_at=tuple(state.reclustered_at),
+            history=tuple(state.history),
+        )
+
+
+def _make_accelerator(encoder: Encoder, settings: TrainingSettings) -> Any:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, PartialState
+
+    device = encoder.device
+    if PartialState(cpu=device.type == "cpu").num_processes == 1:
+        AcceleratorState._reset_state(reset_partial_state=True)  # a process may train one encoder after another
+    return Accelerator(
+        cpu=device.type == "cpu",
+        mixed_precision="bf16" if uses_bfloat16(encoder.precision, device) else "no",
+        gradient_accumulation_steps=settings.accumulation,
+    )
+
+
+def _to(batch: Any, device: Any) -> Any:
+    from accelerate.utils import send_to_device
+
+    return send_to_device(batch, device, non_blocking=True)
+
+
+def _check(
+    data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None, dev: DevEvaluator | None, cluster: Any
+) -> None:
+    if not len(data.pairs):
+        raise FreshetError("there is no training pair; give the corpus qrels for train, or make pseudo-queries")
+    if settings.needs_hierarchy and hierarchy is None:
+        raise FreshetError("these settings need a hierarchy; build one, or set hierarchy_weight 0 and negatives random")
+    if hierarchy is not None and len(hierarchy.leaves) != len(data.passages.texts):
+        raise FreshetError(
+            f"the hierarchy has {len(hierarchy.leaves)} passages, the corpus {len(data.passages.texts)}; build it again"
+        )
+    if settings.cotraining and (dev is None or cluster is None):
+        raise FreshetError(
+            "cotraining re-clusters when the dev metric improves: give dev queries, or set cotraining false"
+        )

@@ -1,0 +1,39 @@
+"""Guards the files source: columns are mapped, other columns kept as fields, formats may differ from table to table."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from model_code.corpus.settings import ColumnSettings, CorpusSettings, FileSettings
+from model_code.corpus.sources.files import Source
+from model_code.errors import FreshetError
+
+COLUMNS = ColumnSettings(
+    document_id="sku", title="name", text="body", date="since", query_id="number", query_text="question",
+    qrel_query="number", qrel_document="sku", relevance="grade", split="fold",
+)  # fmt: skip
+
+
+def test_mapped_columns_of_three_formats(tmp_path):
+    (tmp_path / "products.csv").write_text("sku,name,body,since,shop\n1,Moss,soft,2024-01-01,wood\n")
+    pd.DataFrame({"number": [5], "question": ["what is soft"], "user": ["x"]}).to_parquet(tmp_path / "asked.parquet")
+    (tmp_path / "judged.jsonl").write_text('{"number": 5, "sku": "1", "grade": 2, "fold": "test"}\n')
+    settings = CorpusSettings(
+        source="files", path="products.csv", files=FileSettings("asked.parquet", "judged.jsonl"), columns=COLUMNS
+    )
+    source = Source(settings, tmp_path)
+    rows = {table: [dict(row.values) for row in source.rows(table)] for table in ("documents", "queries", "qrels")}
+    assert rows == {
+        "documents": [
+            {"id": "1", "title": "Moss", "text": "soft", "date": "2024-01-01", "fields": {"shop": "wood"}}
+        ],
+        "queries": [{"id": 5, "text": "what is soft"}],
+        "qrels": [{"query_id": 5, "document_id": "1", "relevance": 2, "split": "test"}],
+    }  # fmt: skip
+    assert list(source.describe()["files"]) == ["documents.csv", "qrels.jsonl", "queries.parquet"]
+
+
+def test_a_missing_file_is_one_clear_error(tmp_path):
+    with pytest.raises(FreshetError, match="absent.jsonl does not exist"):
+        Source(CorpusSettings(source="files", path="absent.jsonl"), tmp_path).describe()

@@ -1,0 +1,111 @@
+"""Guards the hub source on a local data set in the hub's layout (no network): streamed or not, pinned by the lock."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from model_code.corpus.lock import make_lock
+from model_code.corpus.settings import CorpusSettings, HubSettings
+from model_code.corpus.sources import hub
+from model_code.errors import FreshetError
+
+CARD = """---
+configs:
+- config_name: corpus
+  data_files: [{split: corpus, path: corpus.jsonl}]
+- config_name: queries
+  data_files: [{split: queries, path: queries.jsonl}]
+- config_name: default
+  data_files: [{split: train, path: train.jsonl}, {split: validation, path: dev.jsonl}, {split: test, path: test.jsonl}]
+---
+"""
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_UPDATE_DOWNLOAD_COUNTS", False)
+    datasets.disable_progress_bars()
+
+
+@pytest.fixture
+def data(tmp_path):
+    folder = tmp_path / "org" / "woods"
+    folder.mkdir(parents=True)
+    (folder / "README.md").write_text(CARD)
+    documents = [{"_id": f"d{i}", "title": "", "text": f"text {i}", "shade": i} for i in range(3)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
+    (folder / "queries.jsonl").write_text("".join(f'{{"_id": "{i}", "text": "query {i}"}}\n' for i in (1, 2, 3)))
+    for number, split in enumerate(("train", "dev", "test"), start=1):
+        row = {"query-id": number, "corpus-id": f"d{number - 1}", "score": 1}
+        (folder / f"{split}.jsonl").write_text(json.dumps(row) + "\n")
+    return folder
+
+
+def settings(**more) -> CorpusSettings:
+    chosen = {"name": "org/woods", "qrels": "org/woods", "qrels_config": "default", **more}
+    return CorpusSettings(source="hub", hub=HubSettings(**chosen))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_three_tables_of_a_data_set(tmp_path, data, streaming):
+    source = hub.Source(settings(streaming=streaming), tmp_path)
+    documents = list(source.rows("documents"))
+    assert [row.values["id"] for row in documents] == ["d0", "d1", "d2"]
+    assert documents[1].values["fields"] == {"shade": 1}
+    assert documents[1].location == "corpus/corpus:1"
+    assert [row.values for row in source.rows("queries")][0] == {"id": "1", "text": "query 1"}
+    qrels = {(row.values["query_id"], row.values["document_id"], row.values["split"]) for row in source.rows("qrels")}
+    assert qrels == {(1, "d0", "train"), (2, "d1", "dev"), (3, "d2", "test")}
+
+
+def test_documents_alone(tmp_path, data):
+    source = hub.Source(settings(queries=None), tmp_path)
+    assert [list(source.rows(table)) for table in ("queries", "qrels")] == [[], []]
+
+
+def test_an_unknown_configuration_is_one_clear_error(tmp_path, data):
+    with pytest.raises(FreshetError, match=r"configuration 'leaves'\) does not load"):
+        list(hub.Source(settings(documents="leaves"), tmp_path).rows("documents"))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_broken_file_is_one_clear_error(tmp_path, data, streaming):
+    (data / "corpus.jsonl").write_bytes(b"\x88 no JSON")
+    with pytest.raises(FreshetError, match="does not load"):
+        list(hub.Source(settings(streaming=streaming), tmp_path).rows("documents"))
+
+
+def test_the_lock_of_a_local_folder_follows_its_content(tmp_path, data):
+    lock = make_lock(settings(), tmp_path)
+    assert make_lock(settings(name=str(data), qrels=str(data)), tmp_path) == lock
+    (data / "corpus.jsonl").write_text('{"_id": "d9", "text": "other"}\n')
+    assert make_lock(settings(), tmp_path)["content_hash"] != lock["content_hash"]
+
+
+def test_a_build_reads_the_commits_that_were_locked(tmp_path, monkeypatch):
+    asked, commits = [], {"BeIR/nq": "a1", "BeIR/nq-qrels": "b1"}
+
+    class Hub:
+        def dataset_info(self, name, revision):
+            asked.append((name, revision))
+            return type("Info", (), {"sha": commits[name]})
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    chosen = settings(name="BeIR/nq", qrels="BeIR/nq-qrels", qrels_config=None, revision="v1")
+    lock = make_lock(chosen, tmp_path)
+    assert lock["versions"] == commits
+    assert lock["watermark"] == "a1"
+    assert set(asked) == {("BeIR/nq", "v1"), ("BeIR/nq-qrels", None)}
+    commits["BeIR/nq"] = "a2"
+    asked.clear()
+    loads = []
+    monkeypatch.setattr("datasets.load_dataset", lambda *place, **how: loads.append((place, how)) or {})
+    source = hub.Source(chosen, tmp_path, lock)
+    assert source.describe()["content_hash"] == lock["content_hash"]
+    assert list(source.rows("documents")) == []
+    assert loads == [(("BeIR/nq", "corpus"), {"revision": "a1", "streaming": False})]
+    assert asked == []

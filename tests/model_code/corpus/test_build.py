@@ -1,0 +1,126 @@
+"""Guards the laws of the build: no row is lost, contracts hold whatever comes in, parts and splits fit together."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from model_code.corpus.build import build_corpus
+from model_code.corpus.contracts import check_tables
+from model_code.corpus.settings import CorpusSettings, PartSettings, PassageSettings
+from model_code.errors import FreshetError
+
+ALL = CorpusSettings(quarantine_limit=1.0)
+NO_PASSAGES = PassageSettings(words=0)
+
+
+def junk(draw: random.Random, size: int) -> dict[str, list[dict]]:
+    """Rows of which many are malformed in some way, duplicated, dangling, or in conflict."""
+    ids = [*(f"x{i}" for i in range(size // 2)), None, "", 7, "\udce9"]
+    texts = [
+        "moss",
+        "Moss ",
+        "fern tree",
+        "",
+        None,
+        5,
+        "\x00",
+        "caf\udce9",
+        "l" * 400,
+        *(f"text {i}" for i in range(9)),
+    ]
+    dates = [None, "2024-05-01", "2025-05-01", "spring"]
+
+    def record(names):
+        values = {name: draw.choice({"id": ids, "date": dates}.get(name, texts)) for name in names}
+        return {name: value for name, value in values.items() if draw.random() < 0.95}
+
+    return {
+        "documents": [record(("id", "title", "text", "date")) for _ in range(size)],
+        "queries": [record(("id", "text")) for _ in range(size)],
+        "qrels": [
+            {
+                "query_id": draw.choice(ids),
+                "document_id": draw.choice(ids),
+                "relevance": draw.choice([-1, 0, 1, 2, "x"]),
+                "split": draw.choice(["train", "dev", "test", None, "odd"]),
+            }
+            for _ in range(2 * size)
+        ],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_row_is_lost_and_contracts_hold_whatever_comes_in(row_source, seed):
+    draw = random.Random(seed)
+    rows = junk(draw, 60)
+    parts = draw.choice(
+        [PartSettings(), PartSettings(by="share", new_share=0.4), PartSettings("date", new_from="2025-01-01")]
+    )
+    settings = replace(
+        ALL, max_characters=300, keep_title_only=draw.random() < 0.5, parts=parts,
+        merge_duplicates=draw.choice(["text", "title", "either", "none"]), limit=draw.choice([None, 40]),
+    )  # fmt: skip
+    built = build_corpus(row_source(**rows), settings, PassageSettings(words=2, stride=1))
+    check_tables(built.tables)
+    report = built.report
+    assert report["documents_read"] == (settings.limit or len(rows["documents"]))
+    assert (
+        report["documents_read"] == report["documents"] + report["documents_merged"] + report["documents_quarantined"]
+    )
+    assert report["queries_read"] == len(rows["queries"]) == report["queries"] + report["queries_quarantined"]
+    kinds = ("qrels", "qrels_repeated", "qrels_not_relevant", "qrels_outside_limit", "qrels_quarantined")
+    assert report["qrels_read"] == len(rows["qrels"]) == sum(report[kind] for kind in kinds)
+    assert report["quarantine"] == sum(report["quarantine_reasons"].values()) > 0
+
+
+def test_parts_and_splits_fit_together(row_source):
+    rows = {
+        "documents": [
+            {"id": "old", "text": "old text", "date": "2020-01-01"},
+            {"id": "new", "text": "new text", "date": "2026-01-01"},
+        ],
+        "queries": [{"id": name, "text": name} for name in ("both", "old only", "new only", "neither")],
+        "qrels": [
+            {"query_id": "both", "document_id": "old", "split": "train"},
+            {"query_id": "both", "document_id": "new", "split": "train"},
+            {"query_id": "old only", "document_id": "old", "split": "test"},
+            {"query_id": "new only", "document_id": "new", "split": "test"},
+        ],
+    }  # fmt: skip
+    settings = replace(
+        ALL, parts=PartSettings("date", new_from="2025-01-01"), splits=replace(ALL.splits, dev_share=0.0)
+    )
+    tables = build_corpus(row_source(**rows), settings, NO_PASSAGES).tables
+    assert tables["documents"].set_index("document_id")["part"].to_dict() == {"old": "initial", "new": "new"}
+    assert tables["passages"]["document_id"].tolist() == ["old"]
+    queries = tables["queries"].set_index("query_id")
+    assert queries["split"].tolist() == ["train", "test", "later", "later"]
+    assert queries["assigned_split"].tolist() == ["train", "test", "test", None]
+    assert tables["qrels"]["split"].tolist() == ["train", "train", "test", "later"]
+
+
+def test_a_corpus_without_queries_is_a_corpus(row_source):
+    built = build_corpus(row_source(documents=[{"id": 1, "text": "a text"}]), ALL, NO_PASSAGES)
+    check_tables(built.tables)
+    assert {name: len(table) for name, table in built.tables.items()} == {
+        "documents": 1, "passages": 1, "queries": 0, "qrels": 0, "quarantine": 0
+    }  # fmt: skip
+
+
+def test_a_duplicate_id_is_refused_even_with_another_text_but_a_malformed_first_one_does_not_count(row_source):
+    documents = [{"id": "a", "text": ""}, {"id": "a", "text": "first"}, {"id": "a", "text": "second"}]
+    built = build_corpus(row_source(documents=documents), ALL, NO_PASSAGES)
+    assert built.tables["documents"]["text"].tolist() == ["first"]
+    assert built.report["quarantine_reasons"] == {"documents: duplicate id": 1, "documents: empty text": 1}
+
+
+def test_too_many_malformed_rows_and_no_documents_at_all_stop_the_build(row_source):
+    with pytest.raises(FreshetError, match=r"1 of 2 rows of documents .* documents:1 empty text"):
+        build_corpus(
+            row_source(documents=[{"id": 1, "text": ""}, {"id": 2, "text": "t"}]), CorpusSettings(), NO_PASSAGES
+        )
+    with pytest.raises(FreshetError, match="holds no document"):
+        build_corpus(row_source(), ALL, NO_PASSAGES)

@@ -1,0 +1,38 @@
+"""Guards that duplicates are merged into the first of their kind, and that nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_code.corpus.cleaning import Document
+from model_code.corpus.duplicates import merge_duplicates
+
+DOCUMENTS = [
+    Document("a", "Sea", "waves and tides", "{}", None),
+    Document("b", "Ocean", "Waves  and TIDES", "{}", None),
+    Document("c", "OCEAN", "deep water", "{}", None),
+    Document("d", "", "moss", "{}", None),
+    Document("e", "", "fern", "{}", None),
+    Document("f", "Sea", "salt", "{}", None),
+]
+
+
+@pytest.mark.parametrize(
+    ("by", "merged"),
+    [
+        ("none", {}),
+        ("text", {"b": "a"}),
+        ("title", {"c": "b", "f": "a"}),
+        ("either", {"b": "a", "c": "a", "f": "a"}),  # c shares b's title, and b became a
+    ],
+)
+def test_duplicates_are_merged_into_the_first(by, merged):
+    kept, found = merge_duplicates(DOCUMENTS, by)
+    assert found == merged
+    assert [document.document_id for document in kept] == [name for name in "abcdef" if name not in merged]
+
+
+def test_merging_again_changes_nothing():
+    for by in ("text", "title"):
+        kept, _ = merge_duplicates(DOCUMENTS, by)
+        assert merge_duplicates(kept, by) == (kept, {})

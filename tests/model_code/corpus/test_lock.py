@@ -1,0 +1,46 @@
+"""Guards that a build reads exactly what was ingested: the lock is pure, and a source that moved on is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from model_code.corpus.lock import locked_source, make_lock
+from model_code.corpus.settings import CorpusSettings
+from model_code.errors import FreshetError
+
+DOCUMENTS = [{"_id": "1", "text": "moss"}]
+
+
+def settings(path: str = "data", **more) -> CorpusSettings:
+    return CorpusSettings(source="beir", path=path, **more)
+
+
+def test_the_lock_does_not_depend_on_where_the_source_lies(tmp_path, write_beir):
+    for place in ("here", "there/deep"):
+        write_beir(tmp_path / place / "data", DOCUMENTS)
+    first, second = make_lock(settings(), tmp_path / "here"), make_lock(settings(), tmp_path / "there/deep")
+    absolute = make_lock(settings(str(tmp_path / "here/data")), tmp_path)
+    assert first == second == absolute
+    assert {"source", "versions", "watermark", "content_hash"} <= first.keys()
+    assert str(tmp_path) not in json.dumps(absolute)
+
+
+def test_an_unchanged_source_opens(tmp_path, write_beir):
+    write_beir(tmp_path / "data", DOCUMENTS)
+    source = locked_source(settings(), tmp_path, make_lock(settings(), tmp_path))
+    assert [row.values["id"] for row in source.rows("documents")] == ["1"]
+
+
+def test_a_changed_added_or_other_source_is_refused_with_the_remedy(tmp_path, write_beir):
+    write_beir(tmp_path / "data", DOCUMENTS)
+    lock = make_lock(settings(), tmp_path)
+    with pytest.raises(FreshetError, match="corpus.source in params.yaml is 'installed_packages'.*freshet ingest"):
+        locked_source(CorpusSettings(), tmp_path, lock)
+    write_beir(tmp_path / "data", [*DOCUMENTS, {"_id": "2", "text": "fern"}])
+    with pytest.raises(FreshetError, match=r"changed since `freshet ingest` \(corpus.jsonl: .* -> .*\).*again"):
+        locked_source(settings(), tmp_path, lock)
+    write_beir(tmp_path / "data", DOCUMENTS, [{"_id": "q", "text": "?"}], {"test": [("q", "1", 1)]})
+    with pytest.raises(FreshetError, match=r"qrels/test.tsv: absent -> "):
+        locked_source(settings(), tmp_path, lock)

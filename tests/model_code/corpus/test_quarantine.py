@@ -1,0 +1,46 @@
+"""Guards that refused rows are kept and counted, and that too many of them stop the build with names."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_code.corpus.quarantine import Quarantine
+from model_code.corpus.rows import Malformed, Row, Unfit
+from model_code.corpus.tables import COLUMNS
+from model_code.errors import FreshetError
+
+
+def refuse_odd(row: Row) -> int:
+    if row.values["id"] % 2:
+        raise Unfit("empty text", f"{row.values['id']} is odd")
+    return row.values["id"]
+
+
+def filled(documents: int) -> Quarantine:
+    quarantine = Quarantine()
+    rows = [Row("documents", f"file:{i}", {"id": i}) for i in range(documents)]
+    assert list(quarantine.admit(rows, refuse_odd)) == list(range(0, documents, 2))
+    return quarantine
+
+
+def test_every_row_is_admitted_or_kept_with_its_reason():
+    quarantine = filled(10)
+    list(quarantine.admit([Malformed("queries", "file:1", "bad JSON", "no object", "[]")], refuse_odd))
+    assert quarantine.read == {"documents": 10, "queries": 1}
+    assert quarantine.reasons() == {"documents: empty text": 5, "queries: bad JSON": 1}
+    table = quarantine.frame()
+    assert list(table.columns) == list(COLUMNS["quarantine"])
+    assert table.iloc[0].to_dict() == {
+        "location": "file:1", "record_id": "1", "table": "documents", "reason": "empty text",
+        "detail": "1 is odd", "excerpt": "{'id': 1}",
+    }  # fmt: skip
+
+
+def test_the_limit_is_a_share_of_each_table():
+    filled(10).enforce(0.5)
+    with pytest.raises(FreshetError, match=r"5 of 10 rows of documents .* file:1 empty text \(1 is odd\); file:3"):
+        filled(10).enforce(0.49)
+    diluted = filled(10)
+    diluted.read["queries"] += 1_000_000
+    with pytest.raises(FreshetError):
+        diluted.enforce(0.49)

@@ -1,0 +1,43 @@
+"""Guards that impossible corpus settings are refused with a message that names the remedy."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_code.corpus.settings import AcceptanceSettings, CorpusSettings, PassageSettings
+from model_code.errors import SettingsError
+from model_code.settings import parse
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"source": "beir"}, "path is missing"),
+        ({"source": "files"}, "path is missing"),
+        ({"source": "hub"}, "hub.name is missing"),
+        ({"source": "web"}, "must be one of"),
+        ({"packages": []}, "name at least one"),
+        ({"limit": 0}, "limit is 0"),
+        ({"quarantine_limit": 1.5}, "quarantine_limit is 1.5"),
+        ({"files": {"queries": "q.jsonl"}}, "together"),
+        ({"splits": {"test_share": 0.9, "dev_share": 0.1}}, "leave queries to train on"),
+        ({"parts": {"by": "date"}}, "needs new_from"),
+        ({"parts": {"by": "date", "new_from": "spring"}}, "ISO date"),
+        ({"parts": {"by": "date", "new_from": "2025-01-01", "tuning_from": "2025-06-01"}}, "tuning_from must lie"),
+        ({"parts": {"new_share": 0.9, "tuning_share": 0.1}}, "too much"),
+    ],
+)
+def test_impossible_corpus_settings_are_refused(mapping, message):
+    with pytest.raises(SettingsError, match=message):
+        parse(CorpusSettings, mapping, "corpus")
+
+
+@pytest.mark.parametrize("mapping", [{"words": -1}, {"words": 10, "stride": 11}, {"words": 10, "stride": 0}])
+def test_passages_that_would_skip_text_are_refused(mapping):
+    with pytest.raises(SettingsError, match="^passages: "):
+        parse(PassageSettings, mapping, "passages")
+
+
+def test_acceptance_bounds_must_be_possible():
+    with pytest.raises(SettingsError, match="min_mean_words"):
+        AcceptanceSettings(min_mean_words=10, max_mean_words=5)

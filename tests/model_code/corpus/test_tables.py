@@ -1,0 +1,63 @@
+"""Guards what later stages read: composed texts, types on disk, and which judgements an evaluation is made on."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from model_code.corpus.tables import TABLES, Corpus, frame, judged, load_corpus, write_table
+
+
+def corpus(qrels: list[tuple[str, str, str]], new: tuple[str, ...] = ()) -> Corpus:
+    names = ("d1", "d2", "d3")
+    documents = [
+        {"document_id": name, "title": "", "text": name, "fields": "{}", "date": None,
+         "part": "new" if name in new else "initial", "content_hash": name}
+        for name in names
+    ]  # fmt: skip
+    queries = [{"query_id": query, "text": f"text of {query}", "split": split} for query, _, split in qrels]
+    pairs = [{"query_id": q, "document_id": d, "relevance": 2, "split": split} for q, d, split in qrels]
+    unique = frame("queries", queries).drop_duplicates("query_id")
+    return Corpus(frame("documents", documents), frame("passages", []), unique, frame("qrels", pairs))
+
+
+def pseudo(*rows: tuple[str, str, str]) -> pd.DataFrame:
+    columns = ("query_id", "document_id", "split")
+    return frame("pseudo_queries", [dict(zip(columns, row, strict=True), text=row[0], kind="cloze") for row in rows])
+
+
+PSEUDO = pseudo(("p2", "d2", "dev"), ("p1", "d1", "dev"), ("p3", "d3", "test"), ("p4", "d3", "train"))
+
+
+def test_own_qrels_win_and_queries_are_sorted_by_id():
+    found = judged(corpus([("q2", "d1", "test"), ("q1", "d2", "test"), ("q0", "d2", "train")]), PSEUDO, "test")
+    assert found.source == "qrels"
+    assert list(found.queries.items()) == [("q1", "text of q1"), ("q2", "text of q2")]
+    assert found.qrels == {"q1": {"d2": 2}, "q2": {"d1": 2}}
+
+
+def test_a_corpus_judged_by_qrels_never_mixes_in_pseudo_queries():
+    found = judged(corpus([("q1", "d1", "test")]), PSEUDO, "dev")
+    assert (found.source, found.queries, found.qrels) == ("qrels", {}, {})
+
+
+def test_without_qrels_for_dev_or_test_held_out_pseudo_queries_judge():
+    found = judged(corpus([("q0", "d1", "train")]), PSEUDO, "dev")
+    assert found.source == "pseudo-queries"
+    assert found.qrels == {"p1": {"d1": 1}, "p2": {"d2": 1}}
+
+
+def test_judgements_of_documents_that_are_not_indexed_yet_do_not_count():
+    rows = [("q1", "d1", "test"), ("q1", "d2", "test"), ("q2", "d2", "later")]
+    assert judged(corpus(rows, new=("d2",)), PSEUDO, "test").qrels == {"q1": {"d1": 2}}
+    assert judged(corpus([], new=("d2",)), PSEUDO, "dev").qrels == {"p1": {"d1": 1}}
+
+
+def test_tables_survive_the_disk_and_an_empty_column_keeps_its_type(tmp_path):
+    written = corpus([("q1", "d1", "test")])
+    for name in TABLES:
+        write_table(tmp_path, name, getattr(written, name))
+    for name in TABLES:
+        pd.testing.assert_frame_equal(getattr(load_corpus(tmp_path), name), getattr(written, name), check_dtype=False)
+    assert str(pq.read_schema(tmp_path / "documents.parquet").field("date").type) == "string"
+    assert str(pq.read_schema(tmp_path / "passages.parquet").field("ordinal").type) == "int64"

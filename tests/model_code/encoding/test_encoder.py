@@ -1,0 +1,162 @@
+"""Guards the encoder: unit vectors, order and determinism of `encode`, gradients, no dropout, equal saved copies."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model_code.encoding.encoder import Encoder
+from model_code.encoding.settings import EncoderSettings
+from model_code.errors import FreshetError
+from model_code.files import hash_path, read_json, write_json
+from tests.tiny_encoder import make_tiny_encoder
+
+
+def naive_vector(encoder: Encoder, text: str) -> np.ndarray:
+    """One text alone, through transformers' own tokenizer call and a float64 mean: the oracle for `encode`."""
+    batch = encoder.tokenizer(text, truncation=True, max_length=encoder.max_tokens, return_tensors="pt")
+    with torch.no_grad():
+        tokens = encoder.backbone(**batch).last_hidden_state[0].double().numpy()
+    mean = tokens.mean(axis=0)
+    return mean / np.linalg.norm(mean)
+
+
+def test_encode_equals_one_text_at_a_time(tiny: Encoder, texts: list[str]) -> None:
+    expected = np.stack([naive_vector(tiny, text) for text in texts])
+    for batch_tokens in (1, 40, 100_000):
+        found = tiny.encode(texts, batch_tokens=batch_tokens)
+        assert found.dtype == np.float32
+        assert found.shape == (len(texts), tiny.dimension)
+        np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+def test_cls_pooling_takes_the_first_token(tiny_folder: Path, texts: list[str]) -> None:
+    encoder = Encoder.load(tiny_folder, 32, pooling="cls", precision="float32", device="cpu")
+    with torch.no_grad():
+        features = encoder.tokenize(texts)
+        first = encoder.backbone(**features).last_hidden_state[:, 0].numpy()
+    np.testing.assert_allclose(
+        encoder.encode(texts), first / np.linalg.norm(first, axis=1, keepdims=True), atol=2e-6
+    )
+
+
+def test_same_texts_give_the_same_bytes_and_rows_follow_their_text(tiny: Encoder, texts: list[str]) -> None:
+    first = tiny.encode(texts)
+    assert first.tobytes() == tiny.encode(texts).tobytes()
+    np.testing.assert_allclose(tiny.encode(texts[::-1])[::-1], first, atol=2e-6)
+
+
+def test_windows_do_not_change_the_order(tiny: Encoder, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = tiny.encode(texts)
+    monkeypatch.setattr("model_code.encoding.encoder.WINDOW", 3)
+    seen: list[tuple[int, int]] = []
+    found = tiny.encode(texts, progress=lambda done, total, note="": seen.append((done, total)))
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    assert seen[-1] == (len(texts), len(texts))
+    assert seen == sorted(seen)
+
+
+def test_no_texts_give_no_rows(tiny: Encoder) -> None:
+    assert tiny.encode([]).shape == (0, tiny.dimension)
+
+
+def test_tokenize_pads_and_truncates_as_transformers_does(tiny: Encoder, texts: list[str]) -> None:
+    expected = tiny.tokenizer(texts, padding=True, truncation=True, max_length=32, return_tensors="pt")
+    found = tiny.tokenize(texts)
+    assert torch.equal(found["input_ids"], expected["input_ids"])
+    assert torch.equal(found["attention_mask"], expected["attention_mask"])
+    assert tiny.tokenize(texts, max_tokens=5)["input_ids"].shape[1] == 5
+
+
+def test_forward_has_gradients_and_no_dropout_in_training(tiny_folder: Path, texts: list[str]) -> None:
+    encoder = Encoder.load(tiny_folder, 32, precision="float32", device="cpu").train()
+    features = encoder.tokenize(texts)
+    first, second = encoder(features), encoder(features)
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first.norm(dim=1), torch.ones(len(texts)))
+    first.sum().backward()
+    assert encoder.backbone.embeddings.word_embeddings.weight.grad.abs().sum() > 0
+    encoder.encode(texts)
+    assert encoder.training
+
+
+def test_bfloat16_stays_close_to_float32(tiny_folder: Path, tiny: Encoder, texts: list[str]) -> None:
+    encoder = Encoder.load(tiny_folder, 32, precision="bfloat16", device="cpu")
+    cosine = (encoder.encode(texts) * tiny.encode(texts)).sum(axis=1)
+    assert cosine.min() > 0.999
+    assert encoder.encode(texts).dtype == np.float32
+    assert not np.array_equal(encoder.encode(texts), tiny.encode(texts))
+
+
+def test_saved_encoder_is_the_same_encoder(tiny: Encoder, texts: list[str], tmp_path: Path) -> None:
+    tiny.save(tmp_path / "a")
+    copy = Encoder.load(tmp_path / "a", precision="float32", device="cpu")
+    assert copy.max_tokens == tiny.max_tokens
+    assert copy.fingerprint() == tiny.fingerprint()
+    assert copy.encode(texts).tobytes() == tiny.encode(texts).tobytes()
+    copy.save(tmp_path / "deeper" / "b")
+    assert hash_path(tmp_path / "a") == hash_path(tmp_path / "deeper" / "b")
+
+
+def test_saved_files_hold_no_paths_and_the_original_dropout(tiny: Encoder, tmp_path: Path) -> None:
+    tiny.tokenizer("state of this call must not be saved", truncation=True, max_length=7, padding=True)
+    tiny.save(tmp_path)
+    text = "".join(path.read_text() for path in sorted(tmp_path.rglob("*.json")))
+    assert str(tmp_path) not in text
+    assert "name_or_path" not in text
+    assert read_json(tmp_path / "config.json")["hidden_dropout_prob"] == 0.1
+    tokenizer = read_json(tmp_path / "tokenizer.json")
+    assert tokenizer["padding"] is None
+    assert tokenizer["truncation"] is None
+
+
+def test_missing_weights_are_refused_but_a_missing_pooler_is_not(tiny_folder: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    def without(part: str, folder: Path) -> Path:
+        shutil.copytree(tiny_folder, folder)
+        weights = load_file(folder / "model.safetensors")
+        kept = {name: value for name, value in weights.items() if part not in name}
+        save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+        return folder
+
+    first = Encoder.load(without("pooler", tmp_path / "pooler"))
+    assert first.fingerprint() == Encoder.load(tmp_path / "pooler").fingerprint()
+    with pytest.raises(FreshetError, match="lacks .* weights"):
+        Encoder.load(without("layer.1.output", tmp_path / "layer"))
+
+
+def test_more_tokens_than_positions_are_refused(tiny_folder: Path) -> None:
+    with pytest.raises(FreshetError, match="max_tokens is 65, but encoder has 64 positions"):
+        Encoder.load(tiny_folder, 65)
+
+
+def test_settings_pool_the_base_but_not_a_trained_encoder(tiny_folder: Path, tmp_path: Path) -> None:
+    settings = EncoderSettings(base=str(tiny_folder), max_tokens=16, pooling="cls", device="cpu")
+    base = Encoder.from_settings(settings)
+    assert (base.pooling, base.max_tokens) == ("cls", 16)
+    assert Encoder.from_settings(settings, source=tiny_folder).pooling == "mean"
+
+
+def test_modules_that_are_not_understood_are_refused(tiny_folder: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_folder, tmp_path / "encoder"))
+    modules = read_json(folder / "modules.json")
+    write_json(folder / "modules.json", [*modules, {"idx": 9, "name": "9", "path": "", "type": "x.models.LSTM"}])
+    with pytest.raises(FreshetError, match="LSTM"):
+        Encoder.load(folder)
+    write_json(folder / "modules.json", modules)
+    both = {"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True}
+    write_json(folder / "1_Pooling" / "config.json", both)
+    with pytest.raises(FreshetError, match="pooling .* is not supported"):
+        Encoder.load(folder)
+
+
+def test_equal_arguments_make_equal_tiny_encoders(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    first = hash_path(make_tiny_encoder(tmp_path / "a", ["a cat"]))
+    assert first == hash_path(make_tiny_encoder(tmp_path / "b", ["a cat"]))
+    assert first != hash_path(make_tiny_encoder(tmp_path / "c", ["a cat"], seed=1))

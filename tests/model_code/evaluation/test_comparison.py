@@ -1,0 +1,111 @@
+"""Guards the comparison: which pairs are tested, that numbers are those of the statistics alone, and the refusals."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from model_code.errors import FreshetError
+from model_code.evaluation.comparison import compare_groups, compare_systems, in_order
+from model_code.evaluation.scores import SystemScores
+from model_code.evaluation.settings import EvaluationSettings
+from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
+from model_code.files import canonical_json
+
+SETTINGS = EvaluationSettings(
+    metrics=("nDCG@10", "hit@1"), bootstrap_samples=200, permutations=500, confidence=0.9
+)
+SIZE = 40
+
+
+def system(name, quality, seed=0, size=SIZE):
+    generator = np.random.default_rng([seed, int(100 * quality)])
+    ndcg, hit = generator.beta(4 * quality, 4 * (1 - quality), size), generator.uniform(size=size) < quality
+    values = pd.DataFrame({"nDCG@10": ndcg, "hit@1": hit}, index=[f"q{i:03}" for i in range(size)])
+    return SystemScores(name, "qrels", "test", values.astype(float))
+
+
+QUALITIES = {"hce": 0.7, "contrastive": 0.6, "zero_shot": 0.5, "bm25": 0.4, "dsi": 0.3}
+SYSTEMS = [system(name, quality) for name, quality in QUALITIES.items()]
+
+
+def test_the_baselines_come_first_in_the_order_of_the_settings():
+    names = [scores.system for scores in in_order(SYSTEMS, SETTINGS.references)]
+    assert names == ["bm25", "zero_shot", "contrastive", "dsi", "hce"]
+
+
+def test_each_system_is_tested_once_against_each_reference_before_it():
+    rows = compare_systems(SYSTEMS, SETTINGS, seed=0)["differences"]
+    pairs = [(row["system"], row["reference"]) for row in rows if row["metric"] == "hit@1"]
+    baselines = [("zero_shot", "bm25"), ("contrastive", "bm25"), ("contrastive", "zero_shot")]
+    others = [(name, reference) for name in ("dsi", "hce") for reference in ("bm25", "zero_shot", "contrastive")]
+    assert pairs == baselines + others
+    assert [row["metric"] for row in rows] == ["nDCG@10"] * 9 + ["hit@1"] * 9
+
+
+def test_the_numbers_are_those_of_each_statistic_on_its_own():
+    result = compare_systems(SYSTEMS, SETTINGS, seed=3)
+    hce, bm25 = SYSTEMS[0].values["nDCG@10"].to_numpy(), SYSTEMS[3].values["nDCG@10"].to_numpy()
+    low, high = bootstrap_interval(hce[:, None], 200, 0.9, 3)
+    expected = {"value": hce.mean(), "low": low[0], "high": high[0], "queries": SIZE}
+    assert result["systems"]["hce"]["nDCG@10"] == pytest.approx(expected, abs=1e-6)
+    rows = [row for row in result["differences"] if row["metric"] == "nDCG@10"]
+    (row,) = [row for row in rows if (row["system"], row["reference"]) == ("hce", "bm25")]
+    low, high = bootstrap_interval((hce - bm25)[:, None], 200, 0.9, 3)
+    p = paired_randomisation_test((hce - bm25)[:, None], 500, 3)[0]
+    found = [row[key] for key in ("difference", "low", "high", "p")]
+    assert found == pytest.approx([(hce - bm25).mean(), low[0], high[0], p], abs=1e-6)
+    family = np.array([row["p"] for row in rows])
+    assert [row["p_holm"] for row in rows] == pytest.approx(holm(family), abs=1e-5)
+
+
+def test_a_better_system_is_found_and_an_equal_one_is_not():
+    twin = SystemScores("twin", "qrels", "test", SYSTEMS[3].values)
+    rows = compare_systems([*SYSTEMS, twin], SETTINGS, seed=0)["differences"]
+    against_bm25 = {row["system"]: row for row in rows if (row["reference"], row["metric"]) == ("bm25", "nDCG@10")}
+    assert against_bm25["hce"]["low"] > 0
+    assert against_bm25["hce"]["p_holm"] < 0.05
+    assert [against_bm25["twin"][key] for key in ("difference", "low", "high", "p_holm")] == [0, 0, 0, 1]
+
+
+def test_the_order_in_which_systems_are_given_does_not_matter():
+    one = canonical_json(compare_systems(SYSTEMS, SETTINGS, seed=0))
+    assert one == canonical_json(compare_systems(SYSTEMS[::-1], SETTINGS, seed=0))
+
+
+def test_another_system_beside_them_changes_only_holms_correction():
+    few = compare_systems(SYSTEMS[:4], SETTINGS, seed=0)
+    many = compare_systems(SYSTEMS, SETTINGS, seed=0)
+    assert few["systems"]["hce"] == many["systems"]["hce"]
+    shared = [row for row in many["differences"] if row["system"] != "dsi"]
+    keys = ("system", "reference", "metric", "difference", "low", "high", "p")
+    assert [[row[key] for key in keys] for row in few["differences"]] == [[row[key] for key in keys] for row in shared]
+
+
+def test_without_references_there_are_no_differences():
+    assert compare_systems([SYSTEMS[0]], SETTINGS, seed=0)["differences"] == []
+
+
+def test_different_queries_are_refused():
+    with pytest.raises(FreshetError, match="different queries"):
+        compare_systems([SYSTEMS[0], system("short", 0.5, size=SIZE - 1)], SETTINGS, seed=0)
+
+
+def test_groups_are_comparisons_of_their_own():
+    groups = {"unseen": [f"q{i:03}" for i in range(25)], "seen": [f"q{i:03}" for i in range(25, SIZE)]}
+    result = compare_groups(SYSTEMS, groups, SETTINGS, seed=0)
+    assert {name: part["queries"] for name, part in result.items()} == {"unseen": 25, "seen": 15}
+    value = result["unseen"]["systems"]["hce"]["hit@1"]["value"]
+    assert value == pytest.approx(SYSTEMS[0].values["hit@1"].iloc[:25].mean(), abs=1e-6)
+
+
+def test_the_order_of_metrics_in_a_table_does_not_matter():
+    swapped = SystemScores("bm25", "qrels", "test", SYSTEMS[3].values[["hit@1", "nDCG@10"]])
+    one = compare_systems([SYSTEMS[2], SYSTEMS[3]], SETTINGS, seed=0)
+    other = compare_systems([SYSTEMS[2], swapped], SETTINGS, seed=0)
+    assert one["systems"]["zero_shot"] == other["systems"]["zero_shot"]
+    by_metric = itemgetter("metric")
+    assert sorted(one["differences"], key=by_metric) == sorted(other["differences"], key=by_metric)

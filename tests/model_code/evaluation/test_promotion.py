@@ -1,0 +1,120 @@
+"""Guards the promotion gate: what passes, each way to be refused, and how often luck alone passes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from model_code.errors import FreshetError
+from model_code.evaluation.promotion import judge_promotion
+from model_code.evaluation.scores import SystemScores
+from model_code.evaluation.settings import PromotionSettings
+
+SETTINGS = PromotionSettings(
+    metric="nDCG@10", protected=("nDCG@10", "R@100"), margin=0.02, bootstrap_samples=500, permutations=999
+)
+SIZE = 400
+
+
+def scores(system, ndcg, recall=None, size=SIZE):
+    recall = np.full(size, 0.9) if recall is None else recall
+    index = [f"q{i:04}" for i in range(size)]
+    return SystemScores(system, "qrels", "test", pd.DataFrame({"nDCG@10": ndcg, "R@100": recall}, index=index))
+
+
+def noise(seed, spread=0.1, size=SIZE):
+    return np.random.default_rng(seed).normal(0, spread, size)
+
+
+BASE = np.random.default_rng(0).uniform(0.3, 0.7, SIZE)
+CHAMPION = scores("champion", BASE)
+
+
+def test_a_clear_gain_passes_and_says_by_how_much():
+    verdict = judge_promotion(scores("hce", BASE + 0.03 + noise(1)), CHAMPION, SETTINGS)
+    assert verdict.passed
+    assert verdict.reasons[0].startswith("better: nDCG@10 0.")
+    assert verdict.queries == SIZE
+    gain = verdict.intervals[0]
+    assert gain.metric == "nDCG@10"
+    assert 0 < gain.low < gain.difference < gain.high
+
+
+def test_the_same_retriever_is_not_better():
+    verdict = judge_promotion(CHAMPION, CHAMPION, SETTINGS)
+    assert not verdict.passed
+    assert [reason.split(":")[0] for reason in verdict.reasons] == ["not better"]
+
+
+def test_a_gain_within_the_noise_is_not_better():
+    verdict = judge_promotion(scores("hce", BASE + 0.0005 + noise(3) - noise(3).mean()), CHAMPION, SETTINGS)
+    assert verdict.intervals[0].difference > 0
+    assert verdict.intervals[0].p > 0.5
+    assert not verdict.passed
+
+
+def test_a_small_but_certain_loss_on_a_protected_metric_refuses():
+    recall = np.where(np.arange(SIZE) < 8, 0.4, 0.9)  # .01 on average, within the margin, never the other way
+    verdict = judge_promotion(scores("hce", BASE + 0.03, recall), CHAMPION, SETTINGS)
+    assert verdict.intervals[1].low > -0.02
+    assert not verdict.passed
+    assert verdict.reasons == (next(reason for reason in verdict.reasons if reason.startswith("worse: R@100")),)
+
+
+def test_a_loss_that_cannot_be_ruled_out_refuses_and_a_wider_margin_passes():
+    recall = 0.9 + noise(5, spread=0.4)
+    challenger = scores("hce", BASE + 0.03, recall - recall.mean() + 0.9)  # level on average, but who knows
+    verdict = judge_promotion(challenger, CHAMPION, SETTINGS)
+    assert not verdict.passed
+    assert verdict.reasons[0].startswith("may be worse: R@100")
+    assert judge_promotion(challenger, CHAMPION, replace(SETTINGS, margin=0.1)).passed
+
+
+def test_every_objection_is_named():
+    verdict = judge_promotion(scores("hce", BASE - 0.05, np.full(SIZE, 0.8)), CHAMPION, SETTINGS)
+    assert [reason.split(" ")[0] for reason in verdict.reasons] == ["not", "worse:", "worse:"]
+
+
+def test_the_first_retriever_passes():
+    verdict = judge_promotion(CHAMPION, None, SETTINGS)
+    assert verdict.passed
+    assert verdict.reasons == ("there is no champion yet",)
+
+
+def test_without_effect_few_pass():
+    """Better needs p < alpha two-sided on the side of a gain: alpha / 2 of challengers without any effect."""
+    settings = PromotionSettings("nDCG@10", (), bootstrap_samples=100, permutations=499)
+    champion = scores("champion", BASE[:60], size=60)
+    passed = [
+        judge_promotion(scores("hce", BASE[:60] + noise(seed, size=60), size=60), champion, settings).passed
+        for seed in range(200)
+    ]
+    assert np.mean(passed) <= 0.06
+
+
+def test_other_queries_are_refused():
+    with pytest.raises(FreshetError, match="different queries"):
+        judge_promotion(scores("hce", BASE[:50], size=50), CHAMPION, SETTINGS)
+
+
+def test_a_metric_that_was_not_measured_is_named():
+    with pytest.raises(FreshetError, match="no scores for MAP: add them to evaluation.metrics"):
+        judge_promotion(CHAMPION, CHAMPION, replace(SETTINGS, protected=("MAP",)))
+
+
+def test_no_queries_promote_nobody():
+    nobody = scores("hce", BASE[:0], size=0)
+    with pytest.raises(FreshetError, match="no judged queries"):
+        judge_promotion(nobody, nobody, SETTINGS)
+
+
+def test_the_verdict_is_json():
+    verdict = judge_promotion(scores("hce", BASE + 0.03), CHAMPION, SETTINGS)
+    record = json.loads(json.dumps(verdict.as_dict()))
+    assert record["passed"] is True
+    assert [row["metric"] for row in record["intervals"]] == ["nDCG@10", "R@100"]
+    assert record == verdict.as_dict()

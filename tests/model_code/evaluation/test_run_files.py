@@ -1,0 +1,91 @@
+"""Guards that run files keep our order for a reader that, like trec_eval, sorts by 32-bit score and id descending."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import pytrec_eval
+
+from model_code.errors import FreshetError
+from model_code.evaluation.run_files import falling, read_qrels, read_run, write_qrels, write_run
+
+TIED = {
+    "q2": [("a", 0.5), ("b", 0.5), ("c", 0.5), ("d", 0.0), ("e", 0.0)],
+    "q1": [("z", 1.0), ("y", -1.0), ("x", -1.0)],
+}
+
+
+def order(run):
+    return {query: [document for document, _ in ranking] for query, ranking in run.items()}
+
+
+def test_ties_keep_our_order(tmp_path):
+    write_run(tmp_path / "run.trec", TIED, tag="bm25")
+    assert order(read_run(tmp_path / "run.trec")) == order(TIED)
+
+
+def test_scores_that_differ_only_beyond_32_bits_keep_our_order(tmp_path):
+    close = {"q": [("a", 0.7000000000000002), ("b", 0.7000000000000001), ("c", 0.7)]}
+    write_run(tmp_path / "run.trec", close, tag="dense")
+    assert order(read_run(tmp_path / "run.trec")) == order(close)
+
+
+def test_trec_eval_itself_sees_our_order(tmp_path):
+    """Each document is relevant to one copy of the query: its reciprocal rank tells where trec_eval puts it."""
+    documents = [f"d{i}" for i in range(6)]
+    run = {f"q-{document}": [(other, 0.25) for other in documents] for document in documents}
+    write_run(tmp_path / "run.trec", run, tag="tied")
+    qrels = {f"q-{document}": {document: 1} for document in documents}
+    lines = (tmp_path / "run.trec").read_text().splitlines()
+    result = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank"}).evaluate(pytrec_eval.parse_run(lines))
+    ranks = [1 / result[f"q-{document}"]["recip_rank"] for document in documents]
+    assert ranks == pytest.approx([1, 2, 3, 4, 5, 6])
+
+
+def test_the_bytes(tmp_path):
+    write_run(tmp_path / "run.trec", TIED, tag="bm25")
+    lines = (tmp_path / "run.trec").read_text().splitlines()
+    assert lines[0] == "q1 Q0 z 1 1 bm25"
+    assert lines[3:5] == ["q2 Q0 a 1 0.5 bm25", "q2 Q0 b 2 0.49999997 bm25"]
+    write_run(tmp_path / "again.trec", read_run(tmp_path / "run.trec"), tag="bm25")
+    assert (tmp_path / "again.trec").read_bytes() == (tmp_path / "run.trec").read_bytes()
+
+
+def test_scores_fall_strictly_in_32_bits():
+    generator = np.random.default_rng(0)
+    scores = np.sort(generator.integers(-3, 4, size=200) / 3)[::-1]
+    strict = falling(scores.tolist())
+    assert (np.diff(np.array([f"{score:.9g}" for score in strict], dtype=np.float32)) < 0).all()
+    assert np.abs(np.array(strict) - scores).max() < 1e-5
+
+
+def test_distinct_scores_are_only_rounded():
+    scores = [3.0, 1 / 3, 1e-7, 0.0, -2.5]
+    assert falling(scores) == [float(np.float32(score)) for score in scores]
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_a_score_that_is_no_number_is_refused(broken):
+    with pytest.raises(FreshetError, match="no finite number"):
+        falling([1.0, broken])
+
+
+def test_ids_with_spaces_percents_and_other_scripts_survive(tmp_path):
+    names = ["my notes/100%.md", "a%20b", "a b", "tab\tand\u2003em space", "größe", "日本語"]
+    run = {"what is this?": [(name, float(-i)) for i, name in enumerate(names)]}
+    write_run(tmp_path / "run.trec", run, tag="a system")
+    assert all(len(line.split()) == 6 for line in (tmp_path / "run.trec").read_text().splitlines())
+    assert read_run(tmp_path / "run.trec") == run
+
+
+def test_qrels_round_trip(tmp_path):
+    qrels = {"q 2": {"b": 1, "a": 2}, "q1": {"c": 3}}
+    write_qrels(tmp_path / "qrels.trec", qrels)
+    assert (tmp_path / "qrels.trec").read_text() == "q%202 0 a 2\nq%202 0 b 1\nq1 0 c 3\n"
+    assert read_qrels(tmp_path / "qrels.trec") == qrels
+
+
+def test_a_line_with_a_field_too_few_is_named(tmp_path):
+    (tmp_path / "run.trec").write_text("q Q0 a 1 0.5 tag\nq Q0 b 2 0.4\n")
+    with pytest.raises(FreshetError, match=r"run.trec:2 has 5 fields"):
+        read_run(tmp_path / "run.trec")

@@ -1,0 +1,52 @@
+"""Guards that only scores of the same queries, judge and metrics are paired, and that seeds are averaged per query."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from model_code.errors import FreshetError
+from model_code.evaluation.scores import SystemScores, check_comparable, mean_over_seeds
+
+
+def scores(system, values=(1.0, 0.0, 0.5), ids=("q1", "q2", "q3"), source="qrels", split="test", metric="hit@1"):
+    return SystemScores(system, source, split, pd.DataFrame({metric: values}, index=list(ids)))
+
+
+def test_equal_queries_pass():
+    check_comparable([scores("a"), scores("b", (0.0, 0.0, 0.0))])
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (scores("b", ids=("q1", "q2", "q4")), "different queries .2 are not shared, such as 'q3'"),
+        (scores("b", (1.0,), ids=("q1",)), "different queries"),
+        (scores("b", source="pseudo-queries"), "judged differently, by qrels of test against pseudo-queries of test"),
+        (scores("b", split="dev"), "judged differently"),
+        (scores("b", metric="MAP"), "do not share the metrics MAP, hit@1"),
+    ],
+)
+def test_what_cannot_be_paired_is_refused_by_name(other, message):
+    with pytest.raises(FreshetError, match=message):
+        check_comparable([scores("a"), other])
+
+
+def test_seeds_are_averaged_per_query():
+    mean = mean_over_seeds([scores("hce-1"), scores("hce-2", (0.0, 0.0, 1.0)), scores("hce-3", (0.5, 0.0, 0.0))], "hce")
+    assert mean.system == "hce"
+    assert mean.values["hit@1"].tolist() == [0.5, 0.0, 0.5]
+    assert mean_over_seeds([scores("hce-1")], "hce").values.equals(scores("hce").values)
+
+
+def test_seeds_of_different_queries_are_refused():
+    with pytest.raises(FreshetError, match="different queries"):
+        mean_over_seeds([scores("a"), scores("b", ids=("q1", "q2", "q9"))], "hce")
+
+
+def test_a_part_of_the_queries():
+    part = scores("a").only(["q3", "q1", "unknown"])
+    assert part.values.index.tolist() == ["q1", "q3"]
+    assert replace(part, values=None) == replace(scores("a"), values=None)

@@ -1,0 +1,89 @@
+"""Guards the evaluation folder: what is in it, that its means are its scores', and that equal ones have equal bytes."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from model_code.corpus.tables import Judgements
+from model_code.evaluation.run_files import read_run
+from model_code.evaluation.scores import load_scores
+from model_code.evaluation.settings import EvaluationSettings
+from model_code.evaluation.system_evaluation import evaluate_system, sample_queries
+from model_code.files import hash_path, read_json
+
+SETTINGS = EvaluationSettings(metrics=("nDCG@10", "hit@1", "R@2"), depth=10)
+NODES = {name: [{i // 2}, {i}] for i, name in enumerate("abcd")}
+
+
+def judgements(names, source="qrels"):
+    ids = [f"q{i:03}" for i in range(len(names))]
+    queries = {query: f"text {name}" for query, name in zip(ids, names, strict=True)}
+    return Judgements(queries, {query: {name: 1} for query, name in zip(ids, names, strict=True)}, source)
+
+
+def always_a_then_b(texts, k):
+    return [[("a", 1.0), ("b", 0.5)][:k] for _ in texts]
+
+
+def evaluate(folder, dev="ab", test="abca", settings=SETTINGS):
+    folder.mkdir()
+    return evaluate_system(
+        "dense", always_a_then_b, {"dev": judgements(dev), "test": judgements(test)}, NODES, settings, folder
+    )
+
+
+def test_what_is_in_the_folder(tmp_path):
+    summary = evaluate(tmp_path / "dense")
+    names = sorted(path.name for path in (tmp_path / "dense").iterdir())
+    assert names == ["metrics.json", "run.dev.trec", "run.test.trec", "scores.parquet"]
+    assert summary == read_json(tmp_path / "dense" / "metrics.json")
+    assert (summary["system"], summary["source"], summary["dev"]["queries"]) == ("dense", "qrels", 2)
+    test = {"queries": 4, "nDCG@10": 0.657732, "hit@1": 0.5, "R@2": 0.75, "level@1": 0.75, "level@2": 0.5}
+    assert summary["test"] == pytest.approx(test, abs=1e-6)
+    assert [document for document, _ in read_run(tmp_path / "dense" / "run.test.trec")["q003"]] == ["a", "b"]
+
+
+def test_scores_are_long_and_complete(tmp_path):
+    evaluate(tmp_path / "dense")
+    table = pd.read_parquet(tmp_path / "dense" / "scores.parquet")
+    assert list(table.columns) == ["query_id", "split", "metric", "value"]
+    assert len(table) == (2 + 4) * 5
+    means = table[table["split"] == "test"].groupby("metric")["value"].mean()
+    assert means["nDCG@10"] == pytest.approx(load_scores(tmp_path / "dense", "test").values["nDCG@10"].mean())
+
+
+def test_an_empty_split_is_counted_and_no_error(tmp_path):
+    summary = evaluate(tmp_path / "dense", dev="")
+    assert summary["dev"] == {"queries": 0}
+    assert (tmp_path / "dense" / "run.dev.trec").read_text() == ""
+    assert load_scores(tmp_path / "dense", "dev").queries == 0
+    assert load_scores(tmp_path / "dense", "test").queries == 4
+
+
+def test_equal_evaluations_have_equal_bytes(tmp_path):
+    evaluate(tmp_path / "one")
+    evaluate(tmp_path / "two")
+    assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")
+
+
+def test_a_sample_is_fixed_and_grows_with_its_limit():
+    judged = judgements("abcd" * 25)
+    small, large = sample_queries(judged, 10), sample_queries(judged, 30)
+    assert (len(small.queries), len(large.queries)) == (10, 30)
+    assert set(small.queries) < set(large.queries)
+    assert list(small.queries) == sorted(small.queries) == sorted(small.qrels)
+    assert sample_queries(judged, None) is judged
+    assert len(sample_queries(judged, 1000).queries) == 100
+
+
+def test_a_sample_ignores_the_other_queries_names(tmp_path):
+    judged = judgements("abcd" * 25)
+    kept = sample_queries(judged, 50)
+    again = sample_queries(kept, 10)
+    assert again == sample_queries(judged, 10)
+
+
+def test_the_sample_limits_both_splits(tmp_path):
+    summary = evaluate(tmp_path / "dense", settings=EvaluationSettings(("hit@1",), "hit@1", depth=10, max_queries=1))
+    assert (summary["dev"]["queries"], summary["test"]["queries"]) == (1, 1)

@@ -1,0 +1,207 @@
+"""Guards the laws of the dense index: exact rankings that depend on nothing but vectors and ids, exact add, delete and
+update, save and load = identity, and refusal of another encoder's vectors, at write and at search."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
+from model_code.files import hash_path, read_json, write_json
+from model_code.index.dense_index import DenseIndex
+from model_code.index.settings import IndexSettings
+from model_code.index.top_k import top_k
+
+KINDS = ["Flat", "IVF4,Flat", "HNSW8", "IVF4,SQ8"]
+
+
+def build(vectors: np.ndarray, document_ids: list[str], factory: str = "Flat") -> DenseIndex:
+    """An index that searches everything there is, so that approximate kinds are exact on tiny data."""
+    return DenseIndex.build(vectors, document_ids, "f", IndexSettings(factory, nprobe=4, ef_search=200))
+
+
+def oracle(queries: np.ndarray, vectors: np.ndarray, document_ids: list[str], k: int) -> list[list[tuple[str, float]]]:
+    """Double loop in float64, rounded to float32 as the index states its scores."""
+    scores = np.empty((len(queries), len(vectors)), dtype=np.float32)
+    for i, query in enumerate(queries):
+        for j, vector in enumerate(vectors):
+            scores[i, j] = sum(float(a) * float(b) for a, b in zip(query, vector, strict=True))
+    return [top_k(row, document_ids, k) for row in scores]
+
+
+def test_rankings_equal_the_double_loop(vectors: np.ndarray, document_ids: list[str], queries: np.ndarray) -> None:
+    index = build(vectors, document_ids)
+    for k in (1, 5, 17, 60, 100):
+        found, expected = index.search(queries, k, "f"), oracle(queries, vectors, document_ids, k)
+        for row, wanted in zip(found, expected, strict=True):
+            assert [document for document, _ in row] == [document for document, _ in wanted]
+            np.testing.assert_allclose([s for _, s in row], [s for _, s in wanted], rtol=0, atol=6e-8)
+
+
+def test_no_dependence_on_batch_k_or_insertion_order(
+    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray
+) -> None:
+    expected = build(vectors, document_ids).search(queries, 20, "f")
+    order = np.random.default_rng(2).permutation(len(vectors))
+    shuffled = build(vectors[order], [document_ids[i] for i in order])
+    assert shuffled.search(queries, 20, "f") == expected
+    alone = [shuffled.search(query[None], 20, "f")[0] for query in queries]
+    assert alone == expected
+    assert [ranking[:7] for ranking in expected] == shuffled.search(queries, 7, "f")
+
+
+def test_thousands_of_equal_passages_still_tie_by_id() -> None:
+    vectors = np.tile(np.array([[0.6, 0.8]], np.float32), (3000, 1))
+    index = build(vectors, [f"d{(7 * i) % 3000:04d}" for i in range(3000)])
+    ranking = index.search(vectors[:1], 3, "f")[0]
+    assert [document for document, _ in ranking] == ["d0000", "d0001", "d0002"]
+
+
+@pytest.mark.parametrize("factory", KINDS)
+def test_increments_equal_one_rebuild(
+    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, factory: str
+) -> None:
+    ids = sorted(document_ids)
+    cuts = [i for i in range(50, 90) if ids[i] != ids[i - 1]][::9]
+    index = build(vectors[: cuts[0]], ids[: cuts[0]], factory)
+    for start, end in zip(cuts, [*cuts[1:], 90], strict=True):
+        index.add(vectors[start:end], ids[start:end], "f")
+    assert index.search(queries, 10, "f") == build(vectors, ids).search(queries, 10, "f")
+
+
+@pytest.mark.parametrize("factory", KINDS)
+def test_add_then_delete_is_identity(
+    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, factory: str, tmp_path: Path
+) -> None:
+    index = build(vectors, document_ids, factory)
+    before = index.search(queries, 10, "f")
+    index.save(tmp_path / "before")
+    index.add(3 * queries[:4], ["new", "newer", "new", "newest"], "f")
+    assert index.search(queries[:1], 1, "f")[0][0][0] == "new"
+    index.delete(["newest", "new", "newer"])
+    assert index.search(queries, 10, "f") == before
+    index.save(tmp_path / "after")
+    if factory == "Flat":
+        assert hash_path(tmp_path / "before") == hash_path(tmp_path / "after")
+
+
+@pytest.mark.parametrize("factory", KINDS)
+def test_delete_and_update_equal_a_rebuild(
+    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, factory: str
+) -> None:
+    index = build(vectors, document_ids, factory)
+    gone, changed = ["doc-00", "doc-17"], ["doc-34", "doc-34", "doc-51"]
+    index.delete(gone)
+    index.update(queries[10:13], changed, "f")
+    kept = [row for row, document in enumerate(document_ids) if document not in {*gone, *changed}]
+    rebuilt = build(np.concatenate([vectors[kept], queries[10:13]]), [document_ids[row] for row in kept] + changed)
+    assert index.search(queries, 10, "f") == rebuilt.search(queries, 10, "f")
+
+
+def test_a_document_deleted_and_added_again_keeps_its_new_vector(vectors: np.ndarray, document_ids: list[str]) -> None:
+    index = build(vectors, document_ids, "HNSW8")
+    for _ in range(3):
+        index.delete(["doc-17"])
+        index.add(-vectors[1:2], ["doc-17"], "f")
+    ranking = index.search(-vectors[1:2], 60, "f")[0]
+    assert ranking[0] == ("doc-17", pytest.approx(1.0, abs=1e-6))
+    assert len({document for document, _ in ranking}) == len(ranking) == 60
+
+
+def test_everything_deleted(vectors: np.ndarray, document_ids: list[str], tmp_path: Path) -> None:
+    index = build(vectors, document_ids)
+    index.delete(sorted(set(document_ids)))
+    assert index.search(vectors[:2], 5, "f") == [[], []]
+    index.save(tmp_path)
+    index = DenseIndex.load(tmp_path)
+    index.add(vectors[:1], ["a"], "f")
+    assert index.search(vectors[:1], 5, "f")[0][0][0] == "a"
+
+
+@pytest.mark.parametrize("factory", KINDS)
+def test_save_and_load_is_identity(
+    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, factory: str, tmp_path: Path
+) -> None:
+    index = build(vectors, document_ids, factory)
+    index.save(tmp_path / "a")
+    loaded = DenseIndex.load(tmp_path / "a")
+    assert loaded.search(queries, 10, "f") == index.search(queries, 10, "f")
+    assert loaded.document_ids == document_ids
+    assert np.array_equal(loaded.vectors, vectors)
+    loaded.save(tmp_path / "b")
+    build(vectors, document_ids, factory).save(tmp_path / "c")
+    assert hash_path(tmp_path / "a") == hash_path(tmp_path / "b") == hash_path(tmp_path / "c")
+    loaded.add(queries[:1], ["new"], "f")
+    assert loaded.search(queries[:1], 1, "f")[0][0][1] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_another_encoder_is_refused_everywhere(vectors: np.ndarray, document_ids: list[str]) -> None:
+    index = build(vectors, document_ids)
+    for use in (
+        lambda: index.search(vectors[:1], 1, "other"),
+        lambda: index.add(vectors[:1], ["new"], "other"),
+        lambda: index.update(vectors[:1], ["doc-00"], "other"),
+    ):
+        with pytest.raises(FingerprintMismatch, match="built with encoder f, these vectors come from other"):
+            use()
+    assert index.document_ids == document_ids
+
+
+def test_writes_that_make_no_sense_change_nothing(vectors: np.ndarray, document_ids: list[str]) -> None:
+    index = build(vectors, document_ids)
+    nan = np.full((1, 24), np.nan, np.float32)
+    for message, use in (
+        ("already holds 'doc-00'", lambda: index.add(vectors[:1], ["doc-00"], "f")),
+        ("no document 'nobody'", lambda: index.delete(["doc-00", "nobody"])),
+        ("no document 'nobody'", lambda: index.update(vectors[:1], ["nobody"], "f")),
+        ("do not fit 1 passages of 24", lambda: index.add(vectors[:1, :8], ["new"], "f")),
+        ("do not fit 2 passages of 24", lambda: index.update(vectors[:1], ["doc-00", "doc-00"], "f")),
+        ("NaN", lambda: index.add(nan, ["new"], "f")),
+    ):
+        with pytest.raises(FreshetError, match=message):
+            use()
+    assert index.document_ids == document_ids
+    assert np.array_equal(index.vectors, vectors)
+    with pytest.raises(SettingsError, match="k is 0"):
+        index.search(vectors[:1], 0, "f")
+
+
+def test_a_damaged_or_foreign_folder_is_refused(vectors: np.ndarray, document_ids: list[str], tmp_path: Path) -> None:
+    build(vectors, document_ids).save(tmp_path / "good")
+    cut = Path(shutil.copytree(tmp_path / "good", tmp_path / "cut"))
+    with (cut / "vectors.npy").open("r+b") as stream:
+        stream.seek(200)
+        stream.write(b"\x01")
+    with pytest.raises(FreshetError, match="vectors.npy was changed"):
+        DenseIndex.load(cut)
+    old = Path(shutil.copytree(tmp_path / "good", tmp_path / "old"))
+    write_json(old / "manifest.json", read_json(old / "manifest.json") | {"format": 0})
+    with pytest.raises(FreshetError, match="has format 0"):
+        DenseIndex.load(old)
+    (old / "manifest.json").unlink()
+    with pytest.raises(FreshetError, match=r"has no manifest\.json"):
+        DenseIndex.load(old)
+
+
+def test_a_factory_that_faiss_does_not_know_is_one_clear_error(vectors: np.ndarray, document_ids: list[str]) -> None:
+    with pytest.raises(FreshetError, match="index.factory 'Nonsense' does not fit 90 vectors"):
+        build(vectors, document_ids, "Nonsense")
+
+
+def test_approximate_candidates_overlap_with_exact_search() -> None:
+    """Clustered data, as encoders give: the default's share of lists visited finds nearly all of the true ten."""
+    chance = np.random.default_rng(0)
+    centres = chance.normal(size=(50, 32))
+    vectors = (centres[chance.integers(50, size=4000)] + 0.5 * chance.normal(size=(4000, 32))).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    ids = [str(i) for i in range(4000)]
+    settings = IndexSettings(flat_below=1000)
+    approximate = DenseIndex.build(vectors, ids, "f", settings)
+    assert approximate.factory == "IVF256,SQ8"
+    exact = DenseIndex.build(vectors, ids, "f").search(vectors[:50], 10, "f")
+    found = approximate.search(vectors[:50], 10, "f")
+    overlap = np.mean([len(dict(a).keys() & dict(b).keys()) / 10 for a, b in zip(found, exact, strict=True)])
+    assert overlap >= 0.98

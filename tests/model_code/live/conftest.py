@@ -1,0 +1,75 @@
+"""A tiny finished build: encoder, index, hierarchy and documents of ten passages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from model_code.encoding.encoder import Encoder
+from model_code.hierarchy.tree import Hierarchy
+from model_code.index.dense_index import DenseIndex
+from model_code.live.collection import open_generation_zero
+from model_code.live.generation import Generation
+from tests.tiny_encoder import make_tiny_encoder
+
+DOCUMENTS = {
+    "builtins.sorted": "Return a new sorted list from the items in an iterable.",
+    "csv.reader": "Read rows of a table from a csv file.",
+    "json.load": "Read a json document from an open file.",
+    "math.sqrt": "Return the square root of a number.",
+    "os.listdir": "Return a list of the names of files in a folder.",
+    "random.choice": "Choose a random element from a sequence.",
+    "re.split": "Split a string by the occurrences of a pattern.",
+    "str.split": "Split a string into a list of words on whitespace.",
+    "time.sleep": "Wait for a number of seconds.",
+}
+PASSAGES = [*DOCUMENTS, "csv.reader"]
+
+
+@dataclass(frozen=True)
+class Build:
+    """The folders of a build, as `open_generation_zero` takes them."""
+
+    encoder: Path
+    index: Path
+    documents: Path
+    hierarchy: Path
+
+    def open(self, root: Path, retriever: str = "hce", **provenance: object) -> Generation:
+        """Open this build's live collection under `root`."""
+        return open_generation_zero(root, retriever, **vars(self), provenance=provenance)
+
+
+def make_build(folder: Path, seed: int = 0) -> Build:
+    """Build everything below `folder`; another seed is another encoder."""
+    texts = [f"{document} {DOCUMENTS[document]}" for document in PASSAGES]
+    build = Build(folder / "encoder", folder / "index", folder / "documents.parquet", folder / "hierarchy")
+    encoder = Encoder.load(make_tiny_encoder(build.encoder, texts, seed), precision="float32", device="cpu")
+    vectors = encoder.encode(texts)
+    DenseIndex.build(vectors, PASSAGES, encoder.fingerprint()).save(build.index)
+    leaves = np.array([0, 1, 1, 0, 0, 2, 2, 2, 0, 1], np.int32)
+    centroids = np.stack([vectors[leaves == leaf].mean(axis=0) for leaf in range(3)])
+    centroids /= np.linalg.norm(centroids, axis=1, keepdims=True)
+    build.hierarchy.mkdir()
+    Hierarchy((centroids,), (np.zeros(3, np.int32),), leaves).save(build.hierarchy)
+    rows = [(document, document, text, "initial") for document, text in DOCUMENTS.items()]
+    rows.append(("later.document", "later.document", "Not searchable yet.", "new"))
+    frame = pd.DataFrame(rows[::-1], columns=["document_id", "title", "text", "part"])
+    frame.to_parquet(build.documents, index=False)
+    return build
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """One build."""
+    return make_build(tmp_path_factory.mktemp("build"))
+
+
+@pytest.fixture(scope="session")
+def other_build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """A build of the same documents with another encoder."""
+    return make_build(tmp_path_factory.mktemp("other"), seed=1)

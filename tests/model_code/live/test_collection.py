@@ -1,0 +1,154 @@
+"""Guards live collections: generations are copies, whole or absent, opened once each, switched and rolled back."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from model_code.errors import FingerprintMismatch, FreshetError
+from model_code.files import hash_path, read_json, write_json
+from model_code.live import collection
+from model_code.live.collection import Collection, default_retriever, retrievers, set_default_retriever
+from model_code.live.documents import read_documents
+from model_code.live.generation import DOCUMENTS, Generation
+from model_code.live.searcher import Searcher
+from tests.model_code.live.conftest import Build
+
+
+def snapshot(root: Path) -> dict[str, str]:
+    """Every file below `root`, hidden ones too, with its content's hash."""
+    return {str(path.relative_to(root)): hash_path(path) for path in root.rglob("*") if path.is_file()}
+
+
+def test_generation_zero_states_what_it_is(build: Build, tmp_path: Path) -> None:
+    generation = build.open(tmp_path, model_version=3)
+    assert generation.folder == tmp_path / "live" / "hce" / "generations" / "000000"
+    manifest = generation.manifest
+    assert manifest["fingerprint"] == read_json(build.index / "manifest.json")["fingerprint"]
+    assert (manifest["parent"], manifest["documents"], manifest["passages"]) == (None, 9, 10)
+    assert manifest["provenance"] == {"model_version": 3}
+    assert Collection(tmp_path / "live", "hce").current() == generation
+    assert default_retriever(tmp_path / "live") == "hce"
+    assert set(read_documents(generation.folder / DOCUMENTS, ["csv.reader", "later.document"])) == {"csv.reader"}
+
+
+def test_it_is_a_copy(build: Build, tmp_path: Path) -> None:
+    copy = Build(**{name: Path(shutil.copytree(path, tmp_path / name) if path.is_dir() else path)
+                    for name, path in vars(build).items()})
+    generation = copy.open(tmp_path)
+    for path in (copy.encoder, copy.index, copy.hierarchy):
+        shutil.rmtree(path)
+    generation.verify()
+    assert Searcher.open(tmp_path / "live").search("split a string", 1)[0].document_id == "str.split"
+
+
+def test_opening_the_same_build_again_changes_nothing(build: Build, tmp_path: Path) -> None:
+    first = build.open(tmp_path, model_version=1)
+    before = snapshot(tmp_path)
+    assert build.open(tmp_path, model_version=2) == first
+    assert snapshot(tmp_path) == before
+
+
+def test_another_build_is_the_next_generation_and_going_back_reuses_the_old(
+    build: Build, other_build: Build, tmp_path: Path
+) -> None:
+    first, second = build.open(tmp_path), other_build.open(tmp_path)
+    live = Collection(tmp_path / "live", "hce")
+    assert (second.number, second.manifest["parent"], live.current()) == (1, 0, second)
+    assert live.rollback() == first == live.current()
+    with pytest.raises(FreshetError, match="generation 0 of 'hce' has no parent"):
+        live.rollback()
+    assert live.switch(1) == second
+    assert build.open(tmp_path) == first == live.current()
+    assert [generation.number for generation in live.generations()] == [0, 1]
+
+
+def test_two_retrievers_live_side_by_side(build: Build, other_build: Build, tmp_path: Path) -> None:
+    build.open(tmp_path, "hce")
+    other_build.open(tmp_path, "contrastive")
+    live = tmp_path / "live"
+    assert retrievers(live) == ["contrastive", "hce"]
+    assert default_retriever(live) == "contrastive"
+    set_default_retriever(live, "hce")
+    assert Searcher.open(live).generation.retriever == "hce"
+    assert Searcher.open(live, "contrastive").generation.retriever == "contrastive"
+    with pytest.raises(FreshetError, match=r"'mlr' is not live \(live: contrastive, hce\)"):
+        set_default_retriever(live, "mlr")
+
+
+@pytest.mark.parametrize("step", ["seal", "fsync_tree", "write_text"])
+def test_a_crash_at_any_step_leaves_the_old_generation(
+    build: Build, other_build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    first = build.open(tmp_path)
+
+    def crash(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(collection, step, crash)
+        patch.setattr(collection.shutil, "rmtree", lambda *arguments, **options: None)  # kill -9 tidies nothing
+        with pytest.raises(KeyboardInterrupt):
+            other_build.open(tmp_path)
+    live = Collection(tmp_path / "live", "hce")
+    assert live.current() == first
+    assert Searcher.open(tmp_path / "live").search("split a string", 1)
+    assert other_build.open(tmp_path).number == 1
+    assert [path.name for path in sorted((live.folder / "generations").iterdir())] == ["000000", "000001"]
+
+
+def test_parts_that_do_not_belong_together_are_refused(build: Build, other_build: Build, tmp_path: Path) -> None:
+    mixed = Build(other_build.encoder, build.index, build.documents, build.hierarchy)
+    with pytest.raises(FingerprintMismatch, match="run the stage index again"):
+        mixed.open(tmp_path)
+    assert Collection(tmp_path / "live", "hce").generations() == []
+    with pytest.raises(FreshetError, match="nothing is live yet"):
+        default_retriever(tmp_path / "live")
+
+
+def test_a_corpus_that_lacks_a_document_is_refused(build: Build, tmp_path: Path) -> None:
+    import pandas as pd
+
+    frame = pd.read_parquet(build.documents)
+    frame[frame["document_id"] != "re.split"].to_parquet(tmp_path / "short.parquet", index=False)
+    with pytest.raises(FreshetError, match="lacks 1 documents that the index holds, first 're.split'"):
+        Build(build.encoder, build.index, tmp_path / "short.parquet", build.hierarchy).open(tmp_path)
+
+
+def test_a_hierarchy_of_other_passages_is_refused(build: Build, tmp_path: Path) -> None:
+    from model_code.hierarchy.tree import Hierarchy
+
+    tree = Hierarchy.load(build.hierarchy)
+    (tmp_path / "tree").mkdir()
+    Hierarchy(tree.centroids, tree.parents, tree.leaves[:8]).save(tmp_path / "tree")
+    with pytest.raises(FreshetError, match="places 8 passages, but the index holds 10"):
+        Build(build.encoder, build.index, build.documents, tmp_path / "tree").open(tmp_path)
+
+
+def test_a_damaged_generation_is_never_switched_to(build: Build, other_build: Build, tmp_path: Path) -> None:
+    build.open(tmp_path)
+    second = other_build.open(tmp_path)
+    live = Collection(tmp_path / "live", "hce")
+    (live.folder / "generations" / "000000" / DOCUMENTS).unlink()
+    with pytest.raises(FreshetError, match="documents.parquet is missing"):
+        live.rollback()
+    assert live.current() == second
+    with pytest.raises(FreshetError, match="no generation 7; there are: 0, 1"):
+        live.switch(7)
+
+
+def test_a_swapped_encoder_is_refused_at_search(build: Build, other_build: Build, tmp_path: Path) -> None:
+    generation = build.open(tmp_path)
+    shutil.rmtree(generation.folder / "encoder")
+    shutil.copytree(other_build.encoder, generation.folder / "encoder")
+    with pytest.raises(FingerprintMismatch, match="its encoder has fingerprint"):
+        Searcher.open(tmp_path / "live")
+
+
+def test_a_newer_format_is_refused(build: Build, tmp_path: Path) -> None:
+    generation = build.open(tmp_path)
+    write_json(generation.folder / "manifest.json", generation.manifest | {"format": 99})
+    with pytest.raises(FreshetError, match="has format 99"):
+        Generation.read(generation.folder)

@@ -1,0 +1,99 @@
+"""Guards the hierarchy loss: values and gradients against float64 loops written from HCE's equation 5, uneven trees."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from model_code.losses.hierarchy import HierarchyLoss, level_losses
+
+# Level 1: 3 nodes under the root. Level 2: node 0 has three children, node 1 one, node 2 two.
+PARENTS = [torch.tensor([0, 0, 0]), torch.tensor([0, 0, 0, 1, 2, 2])]
+PATHS = torch.tensor([[0, 1], [0, 2], [1, 3], [2, 4], [2, 5]])
+
+
+def loop_loss(
+    query: Tensor, centroids: Tensor, parents: Tensor, node: int, temperature: float, excluded: Tensor
+) -> Tensor:
+    """Equation 5 for one query at one level, in plain exponentials."""
+    positive, total = None, torch.zeros((), dtype=torch.float64)
+    for k in range(len(centroids)):
+        if parents[k] != parents[node] or (excluded[k] and k != node):
+            continue
+        score = torch.exp(torch.dot(query, centroids[k] / centroids[k].norm()) / temperature)
+        total = total + score
+        positive = score if k == node else positive
+    return -torch.log(positive / total)
+
+
+def example(seed: int) -> tuple[Tensor, list[Tensor]]:
+    random = torch.Generator().manual_seed(seed)
+    queries = normalize(torch.randn(5, 4, generator=random, dtype=torch.float64), dim=1).requires_grad_()
+    centroids = [torch.randn(len(p), 4, generator=random, dtype=torch.float64).requires_grad_() for p in PARENTS]
+    return queries, centroids  # centroids of any length: training moves them off the unit sphere
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("temperature", [1.0, 0.05])
+@pytest.mark.parametrize("masked", [False, True])
+def test_values_and_gradients_are_those_of_the_equation(seed: int, temperature: float, masked: bool):
+    queries, centroids = example(seed)
+    weights = torch.tensor([[1.0, 2.0], [3.0, 5.0], [7.0, 11.0], [13.0, 17.0], [19.0, 23.0]], dtype=torch.float64)
+    random = torch.Generator().manual_seed(seed)
+    excluded = [torch.rand(5, len(p), generator=random) < (0.4 if masked else 0.0) for p in PARENTS]
+    ours, loop = [], []
+    for t, (vectors, parents) in enumerate(zip(centroids, PARENTS, strict=True)):
+        ours.append(level_losses(queries, vectors, parents, PATHS[:, t], temperature, excluded[t]))
+        rows = [(queries[i], vectors, parents, int(PATHS[i, t]), temperature, excluded[t][i]) for i in range(5)]
+        loop.append(torch.stack([loop_loss(*row) for row in rows]))
+    ours, loop = torch.stack(ours, dim=1), torch.stack(loop, dim=1)
+    torch.testing.assert_close(ours, loop, rtol=1e-10, atol=1e-10)
+    tensors = [queries, *centroids]
+    gradients = torch.autograd.grad((weights * ours).sum(), tensors)
+    expected = torch.autograd.grad((weights * loop).sum(), tensors)
+    torch.testing.assert_close(gradients, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_only_siblings_are_negatives():
+    queries, centroids = example(0)
+    losses = level_losses(queries, centroids[1], PARENTS[1], PATHS[:, 1], 0.5)
+    for i, family in enumerate([[0, 1, 2], [0, 1, 2], [3], [4, 5], [4, 5]]):
+        reached = (
+            torch.autograd.grad(losses[i], centroids[1], retain_graph=True)[0].abs().sum(dim=1).nonzero().flatten()
+        )
+        assert reached.tolist() == (family if len(family) > 1 else [])
+
+
+def test_an_only_child_costs_nothing():
+    queries, centroids = example(1)
+    loss = level_losses(queries, centroids[1], PARENTS[1], PATHS[:, 1], 0.05)[2]
+    assert loss.item() == 0
+    assert torch.autograd.grad(loss, queries)[0].abs().max() < 1e-12
+
+
+def test_a_centroids_length_does_not_matter():
+    queries, centroids = example(2)
+    losses = level_losses(queries, centroids[0], PARENTS[0], PATHS[:, 0], 0.1)
+    stretched = level_losses(queries, centroids[0] * torch.tensor([[3.0], [0.2], [7.0]]), PARENTS[0], PATHS[:, 0], 0.1)
+    torch.testing.assert_close(losses, stretched)
+
+
+def test_module_keeps_own_copies_and_covers_the_levels_it_is_given():
+    queries, centroids = example(3)
+    module = HierarchyLoss(centroids[:1], PARENTS[:1], temperature=0.1)
+    assert module.levels == 1
+    losses = module(queries, PATHS[:, :1])
+    torch.testing.assert_close(losses[:, 0], level_losses(queries, centroids[0], PARENTS[0], PATHS[:, 0], 0.1))
+    with torch.no_grad():
+        module.centroids[0].zero_()
+    assert centroids[0].abs().min() > 0
+
+
+def test_module_trains_centroids_and_only_them():
+    module = HierarchyLoss([level.detach() for level in example(4)[1]], PARENTS, temperature=0.1)
+    assert [name for name, _ in module.named_parameters()] == ["centroids.0", "centroids.1"]
+    assert list(module.state_dict()) == ["centroids.0", "centroids.1"]
+    module(example(4)[0], PATHS).sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in module.parameters())

@@ -1,0 +1,68 @@
+"""Guards the filter of pseudo-queries against a double loop over queries and documents, each reason by example."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from model_code.queries.filtering import AMBIGUOUS, COMMON, EMPTY, REPEATED, normalised, reasons_to_drop
+from model_code.queries.generators import PseudoQuery
+
+DOCUMENTS = {"d1": "The quick brown fox.", "d2": "A lazy dog: the QUICK brown bear", "d3": "the cat sat"}
+
+
+@pytest.mark.parametrize(
+    ("document", "text", "reason"),
+    [
+        ("d1", "brown fox", None),
+        ("d1", "--- !", EMPTY),
+        ("d1", "Quick, brown", AMBIGUOUS),
+        ("d3", "lazy dog", AMBIGUOUS),  # a generated query that another document answers word for word
+        ("d3", "quick fox", None),
+        ("d3", "he cat", None),  # whole words only: "the cat" does not contain it
+    ],
+)
+def test_reasons_by_example(document, text, reason):
+    assert reasons_to_drop([PseudoQuery(document, text, "k")], DOCUMENTS) == [reason]
+
+
+def test_the_same_query_of_two_documents_is_dropped_from_both():
+    queries = [PseudoQuery("d1", "which animal?", "k"), PseudoQuery("d3", "Which animal", "k")]
+    assert reasons_to_drop(queries, DOCUMENTS) == [AMBIGUOUS, AMBIGUOUS]
+
+
+def test_of_repeated_queries_of_one_document_the_first_is_kept():
+    queries = [PseudoQuery("d1", text, kind) for text, kind in (("brown fox", "k"), ("Brown fox!", "k"), ("fox", "k"))]
+    assert reasons_to_drop(queries, DOCUMENTS) == [None, REPEATED, None]
+
+
+def test_a_query_of_common_terms_only_is_dropped_on_request():
+    queries = [PseudoQuery("d3", text, "k") for text in ("the the", "brown the", "the sat")]
+    assert reasons_to_drop(queries, DOCUMENTS) == [None, None, None]
+    assert reasons_to_drop(queries, DOCUMENTS, distinctive_within=2) == [COMMON, None, None]
+    assert reasons_to_drop(queries, DOCUMENTS, distinctive_within=1) == [COMMON, COMMON, None]
+
+
+def test_equals_a_double_loop_on_random_texts():
+    chance = random.Random(5)
+    documents = {f"d{i}": " ".join(chance.choices("abcdefg", k=12)) for i in range(40)}
+    queries = [
+        PseudoQuery(document, documents[document][start : start + 8], "k")
+        for document in documents
+        for start in (0, 4, 8, 16)
+    ]
+    slow = []
+    for n, query in enumerate(queries):
+        fitting = {query.document_id}
+        for document, text in documents.items():
+            if f" {normalised(query.text)} " in f" {text} ":
+                fitting.add(document)
+        again = any((query.document_id, query.text) == (other.document_id, other.text) for other in queries[:n])
+        slow.append(AMBIGUOUS if len(fitting) > 1 else REPEATED if again else None)
+    assert reasons_to_drop(queries, documents) == slow
+    assert set(slow) == {AMBIGUOUS, None}
+
+
+def test_normalising_keeps_letters_of_any_script():
+    assert normalised("Größe_x = ΔT; 東京") == "grösse_x δt 東京"

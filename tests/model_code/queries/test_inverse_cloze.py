@@ -1,0 +1,63 @@
+"""Guards inverse cloze spans: lengths, places, independence of the other documents, and the held-out variant."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_code.queries.inverse_cloze import InverseCloze, without_span
+from model_code.queries.settings import ClozeSettings
+
+WORDS = [f"w{i}" for i in range(200)]
+TEXT = "\n ".join(WORDS)
+
+
+def cloze(**settings: float) -> InverseCloze:
+    return InverseCloze("inverse_cloze", ClozeSettings(**settings))
+
+
+def test_a_span_is_consecutive_words_of_its_document_of_the_length_asked_for():
+    spans = [query.text.split() for query in cloze(per_document=50).generate({"d": TEXT}, seed=1)]
+    starts = [WORDS.index(span[0]) for span in spans]
+    assert spans == [WORDS[start : start + 64] for start in starts]
+    assert min(starts) < 30
+    assert max(starts) > 106  # the whole document is reached: 136 is the last start
+
+
+def test_lengths_cover_their_range():
+    spans = cloze(per_document=200, min_words=8, max_words=12).generate({"d": TEXT}, seed=1)
+    assert {len(span.text.split()) for span in spans} == {8, 9, 10, 11, 12}
+
+
+@pytest.mark.parametrize(("words", "length"), [(90, 45), (6, 3), (5, None), (0, None)])
+def test_a_short_document_gives_at_most_its_share(words, length):
+    spans = cloze(per_document=1).generate({"d": " ".join(WORDS[:words])}, seed=1)
+    assert [len(span.text.split()) for span in spans] == ([] if length is None else [length])
+
+
+def test_spans_depend_on_neither_order_nor_other_documents():
+    documents = {"b": TEXT, "a": TEXT.upper(), "c": TEXT[::-1]}
+    together = cloze().generate(documents, seed=3)
+    assert together == cloze().generate(dict(reversed(documents.items())), seed=3)
+    assert [q for q in together if q.document_id == "b"] == cloze().generate({"b": TEXT}, seed=3)
+    assert [q.document_id for q in together] == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
+
+
+def test_seed_and_kind_change_the_spans():
+    spans = {
+        (kind, seed): tuple(InverseCloze(kind, ClozeSettings()).spans("d", TEXT, seed))
+        for kind in ("inverse_cloze", "held_out_cloze")
+        for seed in (1, 2)
+    }
+    assert len(set(spans.values())) == 4
+
+
+def test_the_span_can_be_taken_out_of_its_document():
+    for query in cloze(per_document=5).generate({"d": TEXT}, seed=1):
+        rest = without_span(TEXT, query.text).split()
+        start = WORDS.index(query.text.split()[0])
+        assert rest == WORDS[:start] + WORDS[start + 64 :]
+
+
+def test_taking_out_matches_whole_words_and_the_first_occurrence_only():
+    assert without_span("abc ab c ab c", "ab c") == "abc ab c"
+    assert without_span("a b", "c") == "a b"

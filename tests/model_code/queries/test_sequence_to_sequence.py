@@ -1,0 +1,112 @@
+"""Guards generated queries on a tiny random T5: independent of batch and order, resumable, sampled as said."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+from model_code.queries import sequence_to_sequence
+from model_code.queries.generators import make_generator
+from model_code.queries.sequence_to_sequence import GumbelTopK, SequenceToSequence
+from model_code.queries.settings import PseudoQuerySettings, SequenceToSequenceSettings
+
+WORDS = [f"w{i}" for i in range(40)]
+TINY = SequenceToSequenceSettings(per_document=5, section_tokens=8, max_query_tokens=6, top_k=8, batch_size=7)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A saved random T5 with a vocabulary of 42 words."""
+    vocabulary = {word: n for n, word in enumerate(["<pad>", "</s>", "<unk>", *WORDS])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=8
+    )
+    torch.manual_seed(0)
+    config = T5Config(
+        vocab_size=len(vocabulary), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0
+    )
+    path = tmp_path_factory.mktemp("t5")
+    T5ForConditionalGeneration(config).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def generator(folder):
+    settings = SequenceToSequenceSettings(**{**vars(TINY), "model": str(folder)})
+    return make_generator("sequence_to_sequence", PseudoQuerySettings(sequence_to_sequence=settings))
+
+
+def with_settings(generator: SequenceToSequence, **changes: int) -> SequenceToSequence:
+    settings = SequenceToSequenceSettings(**{**vars(generator.settings), **changes})
+    return SequenceToSequence(generator.model, generator.tokenizer, settings)
+
+
+DOCUMENTS = {f"d{i}": " ".join(WORDS[i : i + 3 * (i + 1)]) for i in range(6)}  # 1 to 3 sections each
+
+
+def test_each_document_gets_its_queries(generator, tmp_path):
+    queries = generator.generate(DOCUMENTS, 1, tmp_path)
+    assert [query.document_id for query in queries] == [i for i in sorted(DOCUMENTS) for _ in range(5)]
+    assert len({query.text for query in queries}) > 20
+    assert all(query.kind == "sequence_to_sequence" for query in queries)
+
+
+def test_queries_depend_on_neither_batch_nor_chunk_nor_order(generator, tmp_path, monkeypatch):
+    whole = generator.generate(DOCUMENTS, 1, tmp_path / "a")
+    monkeypatch.setattr(sequence_to_sequence, "CHUNK", 2)
+    reordered = dict(reversed(DOCUMENTS.items()))
+    assert with_settings(generator, batch_size=3).generate(reordered, 1, tmp_path / "b") == whole
+    assert generator.generate({"d3": DOCUMENTS["d3"]}, 1, tmp_path / "c") == whole[15:20]
+    assert generator.generate(DOCUMENTS, 2, tmp_path / "d") != whole
+
+
+def test_a_killed_run_goes_on_where_it_was(generator, tmp_path, monkeypatch):
+    monkeypatch.setattr(sequence_to_sequence, "CHUNK", 2)
+    whole = generator.generate(DOCUMENTS, 1, tmp_path / "uninterrupted")
+
+    def kill(done: int, total: int, note: str) -> None:
+        if done >= 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generator.generate(DOCUMENTS, 1, tmp_path / "killed", kill)
+    written, write = [], SequenceToSequence._write_queries
+
+    def counted(self: SequenceToSequence, chunk: dict[str, str], seed: int) -> list[tuple[str, str]]:
+        written.append(list(chunk))
+        return write(self, chunk, seed)
+
+    monkeypatch.setattr(SequenceToSequence, "_write_queries", counted)
+    assert generator.generate(DOCUMENTS, 1, tmp_path / "killed") == whole
+    assert written == [["d4", "d5"]]
+
+
+def test_the_sections_of_a_long_document_are_all_read(generator):
+    sections, drafts = generator._sections({"long": " ".join(WORDS[:20]), "short": "w1 w2"})
+    assert [len(section) for section in sections] == [8, 8, 7, 3]  # 7, 7, 6 and 2 words, and </s> each
+    assert [(draft.document_id, draft.section) for draft in drafts] == [
+        *[("long", section) for section in (0, 0, 1, 1, 2)],
+        *[("short", 3)] * 5,
+    ]
+
+
+def test_changed_settings_do_not_reuse_checkpoints(generator, tmp_path):
+    first = generator.generate(DOCUMENTS, 1, tmp_path)
+    assert with_settings(generator, max_query_tokens=1).generate(DOCUMENTS, 1, tmp_path) != first
+
+
+def test_the_noise_samples_the_softmax_of_the_top_k():
+    logits = torch.tensor([0.3, 2.0, -5.0, 1.0, 0.9])
+    draws = torch.rand((20000, 1, 3), dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    sample = GumbelTopK(-torch.log(-torch.log(draws)), 0.5)(torch.zeros(20000, 1), logits.repeat(20000, 1)).argmax(1)
+    expected = torch.zeros(5)
+    expected[[1, 3, 4]] = torch.softmax(logits[[1, 3, 4]] / 0.5, dim=0)
+    observed = torch.bincount(sample, minlength=5) / 20000
+    assert torch.allclose(observed, expected, atol=0.012)  # 3.5 standard errors
+    assert observed[0] == observed[2] == 0

@@ -1,0 +1,35 @@
+"""Guards the settings of the pseudo-queries: nonsense is refused with its value named, nested groups parse."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_code.errors import SettingsError
+from model_code.queries.settings import PseudoQuerySettings
+from model_code.settings import parse
+
+
+def test_nested_groups_override_single_values():
+    settings = parse(PseudoQuerySettings, {"short_cloze": {"min_words": 4, "max_words": 5}}, "pseudo_queries")
+    assert (settings.short_cloze.min_words, settings.short_cloze.max_words) == (4, 5)
+    assert settings.inverse_cloze.max_words == 64
+
+
+@pytest.mark.parametrize(
+    ("mapping", "named"),
+    [
+        ({"dev_share": 0.6, "test_share": 0.4}, "test_share 0.4"),
+        ({"dev_share": -0.1}, "dev_share -0.1"),
+        ({"distinctive_within": 0}, "distinctive_within is 0"),
+        ({"generators": ["inverse_cloze", "inverse_cloze"]}, "names one twice"),
+        ({"inverse_cloze": {"min_words": 9, "max_words": 8}}, "min_words 9"),
+        ({"inverse_cloze": {"max_share": 0.0}}, "max_share is 0"),
+        ({"inverse_cloze": {"per_document": 0}}, "per_document is 0"),
+        ({"sequence_to_sequence": {"temperature": 0.0}}, "temperature is 0"),
+        ({"sequence_to_sequence": {"top_k": 0}}, "top_k is 0"),
+        ({"sequence_to_sequence": {"section_tokens": 2}}, "section_tokens is 2"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(mapping, named):
+    with pytest.raises(SettingsError, match=named):
+        parse(PseudoQuerySettings, mapping, "pseudo_queries")

@@ -1,0 +1,98 @@
+"""Guards the acceptance stage: it passes a fit corpus, stops an unfit one by name, and leaves a readable verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from model_code.corpus.build import build_corpus
+from model_code.corpus.rows import Row
+from model_code.corpus.settings import AcceptanceSettings, CorpusSettings, PassageSettings
+from model_code.corpus.tables import frame, write_table
+from model_code.errors import FreshetError
+from model_code.files import read_json
+from model_code.stages import acceptance
+from model_code.stages.context import StageContext
+
+
+class Words:
+    """A source of twelve documents, each asked for by one test query, or by none."""
+
+    def __init__(self, queries: bool) -> None:
+        self.queries = queries
+
+    def rows(self, table, progress=None):
+        for number in range(12 if table == "documents" or self.queries else 0):
+            text = f"the text of number {number}"
+            judgement = {"query_id": str(number), "document_id": str(number), "split": "test"}
+            yield Row(table, f"{number}", judgement if table == "qrels" else {"id": str(number), "text": text})
+
+
+def context(root: Path, queries: bool = True, pseudo: int = 0, **settings) -> StageContext:
+    folders = {name: root / name for name in ("corpus", "pseudo_queries", "output")}
+    for folder in folders.values():
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, table in build_corpus(Words(queries), CorpusSettings(), PassageSettings()).tables.items():
+        write_table(folders["corpus"], name, table)
+    rows = [
+        {"query_id": f"p{i}", "document_id": str(i), "text": f"pseudo {i}", "kind": "cloze", "split": "dev"}
+        for i in range(pseudo)
+    ]
+    write_table(folders["pseudo_queries"], "pseudo_queries", frame("pseudo_queries", rows))
+    return StageContext(root, folders, folders["output"], {"acceptance": AcceptanceSettings(**settings)}, root)
+
+
+def test_a_fit_corpus_passes_with_data_docs_and_a_pure_verdict(tmp_path):
+    places = [tmp_path / "one", tmp_path / "two"]
+    reports = [acceptance.run(context(place)) for place in places]
+    assert reports[0] == reports[1] == {"passed": True, "source": "qrels", "expectations": 9}
+    first, second = ((place / "output" / "verdict.json").read_bytes() for place in places)
+    assert first == second
+    assert [path.name for path in (places[0] / "output").iterdir()] == ["verdict.json"]
+    docs = places[0] / ".freshet" / "data_docs"
+    assert "documents" in (docs / "index.html").read_text()
+    acceptance.run(context(places[0]))
+    assert len(list((docs / "validations").rglob("*.html"))) == 3  # those of the last run only
+
+
+def test_every_broken_bound_is_named_and_stays_readable(tmp_path):
+    bounds = {
+        "min_documents": 13, "min_queries": 14, "max_mean_words": 4, "max_empty_title_share": 0.5, "max_query_words": 4
+    }  # fmt: skip
+    with pytest.raises(FreshetError) as refusal:
+        acceptance.run(context(tmp_path, **bounds))
+    for message in (
+        "documents: expect_table_row_count_to_be_between (min_value 13), observed 12",
+        "documents: expect_column_mean_to_be_between (column words, min_value 3.0, max_value 4.0), observed 5",
+        "documents: expect_column_values_to_not_be_null (column title, mostly 0.5), observed 100",
+        "queries: expect_table_row_count_to_be_between (min_value 14), observed 12",
+        "queries: expect_column_values_to_be_between (column words, min_value 1.0, max_value 4.0), observed 100",
+    ):
+        assert message in str(refusal.value)
+    verdict = read_json(tmp_path / ".freshet" / "data_docs" / "verdict.json")
+    assert [row["passed"] for row in verdict["expectations"]].count(False) == 5
+    assert verdict["passed"] is False
+
+
+def test_without_qrels_pseudo_queries_are_what_must_suffice(tmp_path):
+    assert acceptance.run(context(tmp_path, queries=False, pseudo=6))["source"] == "pseudo-queries"
+    with pytest.raises(FreshetError, match="queries: expect_table_row_count_to_be_between"):
+        acceptance.run(context(tmp_path, queries=False, pseudo=4))
+
+
+def test_repeated_queries_and_broken_contracts_stop_the_stage(tmp_path):
+    place = context(tmp_path, queries=False, pseudo=6)
+    path = tmp_path / "pseudo_queries"
+    rows = [
+        {"query_id": f"p{i}", "document_id": str(i), "text": "the same", "kind": "cloze", "split": "dev"}
+        for i in range(6)
+    ]
+    write_table(path, "pseudo_queries", frame("pseudo_queries", rows))
+    with pytest.raises(FreshetError, match=r"column repeated, mostly 0.8, value_set \[False\]\), observed 83.3"):
+        acceptance.run(place)
+    write_table(path, "pseudo_queries", frame("pseudo_queries", [rows[0] | {"document_id": "absent"}]))
+    with pytest.raises(FreshetError, match="pseudo_queries breaks its contract.*'absent'"):
+        acceptance.run(place)
+    assert json.dumps(read_json(place.output / "verdict.json"))

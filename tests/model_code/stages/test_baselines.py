@@ -1,0 +1,59 @@
+"""Guards the stage `baselines`: BM25 and the untrained encoder, on the same queries and texts as every retriever."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_code.corpus.tables import load_corpus, passage_texts
+from model_code.encoding.encoder import Encoder
+from model_code.encoding.settings import EncoderSettings
+from model_code.evaluation.scores import check_comparable, load_scores
+from model_code.evaluation.settings import EvaluationSettings
+from model_code.files import hash_path, read_json
+from model_code.index.dense_index import DenseIndex
+from model_code.index.settings import Bm25Settings
+from model_code.stages import baselines
+from model_code.stages.context import StageContext
+from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_hierarchy, write_pseudo_queries
+from tests.tiny_encoder import make_tiny_encoder
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("inputs")
+    write_corpus(root / "corpus")
+    write_pseudo_queries(root / "pseudo_queries")
+    write_hierarchy(root / "hierarchy")
+    make_tiny_encoder(root / "base", TEXTS.values())
+    encoder = Encoder.load(root / "base", max_tokens=32, precision="float32")
+    passages = load_corpus(root / "corpus").passages
+    vectors = encoder.encode(passage_texts(passages, include_title=True))
+    DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint()).save(root / "base_index")
+    return {name: root / name for name in ("corpus", "pseudo_queries", "hierarchy", "base_index", "base")}
+
+
+def run_stage(inputs, output):
+    output.mkdir()
+    base = str(inputs["base"])
+    encoder = EncoderSettings(base=base, max_tokens=32, include_title=True, precision="float32", device="cpu")
+    settings = {"encoder": encoder, "bm25": Bm25Settings(), "evaluation": EvaluationSettings()}
+    return baselines.run(StageContext(root=output, inputs=inputs, output=output, settings=settings, checkpoints=output))
+
+
+def test_both_are_evaluated_on_the_same_queries(inputs, tmp_path):
+    report = run_stage(inputs, tmp_path / "baselines")
+    assert sorted(path.name for path in (tmp_path / "baselines").iterdir()) == ["bm25", "zero_shot"]
+    for name in ("bm25", "zero_shot"):
+        assert report[name] == read_json(tmp_path / "baselines" / name / "metrics.json")
+        assert report[name]["test"]["queries"] == 48
+    check_comparable([load_scores(tmp_path / "baselines" / name, "test") for name in report])
+
+
+def test_bm25_finds_documents_by_their_own_words(inputs, tmp_path):
+    assert run_stage(inputs, tmp_path / "baselines")["bm25"]["test"]["hit@1"] == 1.0
+
+
+def test_equal_inputs_give_equal_bytes(inputs, tmp_path):
+    run_stage(inputs, tmp_path / "one")
+    run_stage(inputs, tmp_path / "two")
+    assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")

@@ -1,0 +1,87 @@
+"""Guards the stages `base_index` and `index`: row i is passage i, titles as set, pure bytes, the right encoder each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from model_code.encoding.encoder import Encoder
+from model_code.encoding.settings import EncoderSettings
+from model_code.files import hash_path
+from model_code.index.dense_index import DenseIndex
+from model_code.index.settings import IndexSettings
+from model_code.stages import base_index, index
+from model_code.stages.context import StageContext
+from tests.tiny_encoder import make_tiny_encoder
+
+PASSAGES = pd.DataFrame({
+    "document_id": ["sort", "read", "read"], "ordinal": [0, 0, 1], "title": ["list.sort", "csv.read", "csv.read"],
+    "text": ["Sort a list of numbers.", "Read a table.", "From a file."],
+})
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A corpus folder with two documents, one of them in two passages."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    PASSAGES.to_parquet(folder / "passages.parquet", index=False)
+    for name in ("documents", "queries", "qrels"):
+        pd.DataFrame({"document_id": ["sort"]}).to_parquet(folder / f"{name}.parquet", index=False)
+    return folder
+
+
+def context(tmp_path: Path, name: str, inputs: dict[str, Path], include_title: bool = True) -> StageContext:
+    """A stage context with empty output and checkpoint folders and the tiny encoder as base."""
+    words = " ".join(PASSAGES["title"] + " " + PASSAGES["text"]).split()
+    base = make_tiny_encoder(tmp_path / "base", words)
+    output, checkpoints = tmp_path / name / "output", tmp_path / name / "checkpoints"
+    output.mkdir(parents=True)
+    checkpoints.mkdir()
+    encoder = EncoderSettings(str(base), max_tokens=16, include_title=include_title, precision="float32", device="cpu")
+    settings: dict[str, Any] = {"encoder": encoder, "index": IndexSettings()}
+    return StageContext(tmp_path, inputs, output, settings, checkpoints)
+
+
+def test_base_index_holds_passage_i_in_row_i(tmp_path: Path, corpus: Path) -> None:
+    stage = context(tmp_path, "base_index", {"corpus": corpus})
+    report = base_index.run(stage)
+    built = DenseIndex.load(stage.output / "index")
+    encoder = Encoder.load(tmp_path / "base", 16, precision="float32", device="cpu")
+    texts = [f"{title} {text}" for title, text in zip(PASSAGES["title"], PASSAGES["text"], strict=True)]
+    np.testing.assert_allclose(built.vectors, encoder.encode(texts), atol=2e-6)
+    assert built.document_ids == PASSAGES["document_id"].tolist()
+    assert report == {
+        "passages": 3, "documents": 2, "dimension": 32, "factory": "Flat", "fingerprint": encoder.fingerprint()
+    }
+
+
+def test_titles_can_be_left_out(tmp_path: Path, corpus: Path) -> None:
+    stage = context(tmp_path, "base_index", {"corpus": corpus}, include_title=False)
+    base_index.run(stage)
+    encoder = Encoder.load(tmp_path / "base", 16, precision="float32", device="cpu")
+    expected = encoder.encode(PASSAGES["text"].tolist())
+    np.testing.assert_allclose(np.load(stage.output / "index" / "vectors.npy"), expected, atol=2e-6)
+
+
+def test_index_uses_the_trained_encoder(tmp_path: Path, corpus: Path) -> None:
+    trained = make_tiny_encoder(tmp_path / "trained", ["sort", "list"], seed=3)
+    stage = context(tmp_path, "index", {"corpus": corpus, "encoder": trained})
+    report = index.run(stage)
+    assert report["fingerprint"] == Encoder.load(trained, 16).fingerprint()
+    assert report["fingerprint"] != Encoder.load(tmp_path / "base", 16).fingerprint()
+
+
+def test_equal_inputs_give_equal_bytes_also_after_a_kill(tmp_path: Path, corpus: Path) -> None:
+    first, second = context(tmp_path / "a", "s", {"corpus": corpus}), context(tmp_path / "b", "s", {"corpus": corpus})
+    base_index.run(first)
+    base_index.run(second)
+    resumed = context(tmp_path / "c", "s", {"corpus": corpus})
+    for shard in second.checkpoints.iterdir():
+        (resumed.checkpoints / shard.name).write_bytes(shard.read_bytes())
+    base_index.run(resumed)
+    assert hash_path(first.output) == hash_path(second.output) == hash_path(resumed.output)

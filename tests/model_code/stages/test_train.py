@@ -1,0 +1,168 @@
+"""Guards the stage `train`: tables become pairs, base vectors are used, outputs are pure, and it says what it did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from model_code.encoding.encoder import Encoder
+from model_code.encoding.settings import EncoderSettings
+from model_code.errors import FreshetError
+from model_code.files import hash_path, read_json
+from model_code.hierarchy.build import build_hierarchy
+from model_code.hierarchy.settings import HierarchySettings
+from model_code.index.dense_index import DenseIndex
+from model_code.stages import train
+from model_code.stages.context import StageContext
+from model_code.training.settings import TrainingSettings
+from tests.tiny_encoder import make_tiny_encoder
+
+WORDS = [f"word{i}" for i in range(30)]
+SETTINGS = TrainingSettings(
+    steps=4, batch_size=4, frozen_layers=1, learning_rate=1e-3, evaluate_every=2, log_every=2, checkpoint_every=2
+)
+
+
+def make_corpus(folder: Path, qrels: bool) -> None:
+    """16 documents d00, d01, ... in reverse order; every third has two passages; the query of d05 also fits d06."""
+    random = np.random.default_rng(0)
+    ids = [f"d{i:02}" for i in reversed(range(16))]
+    rows = [(i, part, " ".join(random.choice(WORDS, 6))) for i in ids for part in range(1 + (int(i[1:]) % 3 == 0))]
+    passages = pd.DataFrame(rows, columns=["document_id", "ordinal", "text"]).assign(title="")
+    first = passages.drop_duplicates("document_id").set_index("document_id")["text"]
+    queries = pd.DataFrame({"query_id": [f"q{i}" for i in ids], "text": [first[i][:17] for i in ids]})
+    queries["split"] = ["train"] * 10 + ["dev"] * 4 + ["test"] * 2
+    judged = queries.assign(document_id=ids, relevance=1)
+    judged = pd.concat([judged, judged[judged["document_id"] == "d05"].assign(document_id="d06")])
+    folder.mkdir(parents=True)
+    pd.DataFrame({"document_id": ids, "part": "initial"}).to_parquet(folder / "documents.parquet", index=False)
+    passages.to_parquet(folder / "passages.parquet", index=False)
+    queries.to_parquet(folder / "queries.parquet", index=False)
+    judged.head(len(judged) if qrels else 0).to_parquet(folder / "qrels.parquet", index=False)
+    pseudo = pd.DataFrame({"query_id": [f"p{i}" for i in ids], "document_id": ids, "kind": "cloze"})
+    pseudo["text"] = [first[i][-17:] for i in ids]
+    pseudo["split"] = ["train"] * 16 if qrels else ["train"] * 11 + ["dev"] * 5
+    pseudo.to_parquet(folder / "pseudo_queries.parquet", index=False)
+
+
+def make_context(tmp_path: Path, qrels: bool = True, **changes) -> StageContext:
+    """A stage context whose inputs are as the stages before `train` leave them."""
+    corpus, base = tmp_path / "corpus", tmp_path / "base"
+    if not corpus.exists():
+        make_corpus(corpus, qrels)
+        make_tiny_encoder(base, WORDS)
+        passages = pd.read_parquet(corpus / "passages.parquet")
+        encoder = Encoder.load(base, 16, precision="float32", device="cpu")
+        vectors = encoder.encode(passages["text"].tolist())
+        index = DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint())
+        index.save(tmp_path / "base_index")
+        (tmp_path / "hierarchy").mkdir()
+        build_hierarchy(vectors, HierarchySettings(device="cpu"), 0).save(tmp_path / "hierarchy")
+    inputs = {name: tmp_path / name for name in ("corpus", "base_index", "hierarchy")} | {"pseudo_queries": corpus}
+    run = f"run{len(list(tmp_path.glob('run*')))}"
+    for name in ("output", "checkpoints"):
+        (tmp_path / run / name).mkdir(parents=True)
+    settings = {
+        "encoder": EncoderSettings(str(base), max_tokens=16, precision="float32", device="cpu"),
+        "hierarchy": HierarchySettings(device="cpu"),
+        "retriever": replace(SETTINGS, **changes),
+        "seed": 3,
+    }
+    return StageContext(tmp_path, inputs, tmp_path / run / "output", settings, tmp_path / run / "checkpoints", "hce")
+
+
+def test_report_and_outputs(tmp_path: Path):
+    context = make_context(tmp_path)
+    report = train.run(context)
+    history = read_json(context.output / "history.json")
+    assert {key: report[key] for key in ("supervision", "supervised_pairs", "unsupervised_pairs", "dev_source")} == {
+        "supervision": "joint", "supervised_pairs": 10, "unsupervised_pairs": 16, "dev_source": "qrels"
+    }  # fmt: skip
+    assert (report["dev_queries"], report["steps"], report["pairs_seen"]) == (4, 4, 16)
+    assert [row["step"] for row in history] == [0, 2, 4]
+    assert report["start_dev"] == history[0]["nDCG@10"]
+    assert report["best_dev"] == max(row["nDCG@10"] for row in history)
+    saved = Encoder.load(context.output / "encoder", 16, precision="float32", device="cpu")
+    assert saved.fingerprint() == report["fingerprint"]
+
+
+def test_equal_inputs_give_equal_bytes(tmp_path: Path):
+    outputs = []
+    for _ in range(2):
+        context = make_context(tmp_path, cotraining=True)
+        train.run(context)
+        outputs.append(hash_path(context.output))
+    assert outputs[0] == outputs[1]
+
+
+def test_every_judgement_of_a_training_query_is_a_pair_on_its_best_passage(tmp_path: Path):
+    context = make_context(tmp_path, qrels=True)
+    tables = tables_of(context)
+    data = tables.training_data(SETTINGS)
+    passages = pd.read_parquet(context.inputs["corpus"] / "passages.parquet")
+    queries = pd.read_parquet(context.inputs["corpus"] / "queries.parquet").set_index("text")["query_id"]
+    for query, passage, relevant in zip(
+        data.supervised.queries, data.supervised.passages, data.supervised.relevant, strict=True
+    ):
+        row = passages.iloc[passage]
+        assert f"q{row['document_id']}" == queries[query]
+        assert row["ordinal"] == 0  # the query was cut from the first passage
+        assert relevant == {tables.number[row["document_id"]]}
+    assert tables.dev.source == "qrels"
+    dev = tables.dev_evaluator(SETTINGS, seed=0)
+    both = {str(tables.number["d05"]): 1, str(tables.number["d06"]): 1}
+    assert both in dev.qrels.values()  # d05's query is a dev query with two answers
+
+
+@pytest.mark.parametrize(
+    ("supervision", "sizes"), [("supervised", (10, 0)), ("unsupervised", (0, 16)), ("joint", (10, 16))]
+)
+def test_supervision_chooses_the_pairs(tmp_path: Path, supervision: str, sizes: tuple[int, int]):
+    data = tables_of(make_context(tmp_path)).training_data(replace(SETTINGS, supervision=supervision))
+    assert (len(data.supervised), len(data.unsupervised)) == sizes
+
+
+def test_a_corpus_without_qrels_trains_and_chooses_on_pseudo_queries(tmp_path: Path):
+    report = train.run(make_context(tmp_path, qrels=False))
+    assert (report["supervision"], report["dev_source"], report["dev_queries"]) == ("unsupervised", "pseudo-queries", 5)
+    assert (report["supervised_pairs"], report["unsupervised_pairs"]) == (0, 11)
+    with pytest.raises(FreshetError, match="no training qrels; set supervision"):
+        train.run(make_context(tmp_path, supervision="supervised"))
+
+
+def test_the_base_indexs_vectors_stand_for_step_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    context = make_context(tmp_path, evaluate_every=None)
+    encoded, encode = [], Encoder.encode
+
+    def spy(encoder: Encoder, texts: list[str], *rest: object) -> np.ndarray:
+        encoded.append(len(texts))
+        return encode(encoder, texts, *rest)
+
+    monkeypatch.setattr(Encoder, "encode", spy)
+    train.run(context)
+    assert encoded == [4, 22, 4]  # dev queries at step 0; passages and dev queries at the end
+
+
+def test_an_index_of_another_encoder_is_not_taken_for_step_0(tmp_path: Path):
+    context = make_context(tmp_path, evaluate_every=None)
+    expected = train.run(context)["start_dev"]
+    index = DenseIndex.load(tmp_path / "base_index")
+    shuffled = DenseIndex.build(index.vectors[::-1], index.document_ids, "another fingerprint")
+    shuffled.save(tmp_path / "base_index")
+    assert train.run(make_context(tmp_path, evaluate_every=None))["start_dev"] == expected
+
+
+def test_plain_contrastive_training_reads_no_hierarchy(tmp_path: Path):
+    context = make_context(tmp_path, hierarchy_weight=0.0, negatives="random")
+    (tmp_path / "hierarchy").rename(tmp_path / "gone")
+    assert train.run(context)["steps"] == 4
+
+
+def tables_of(context: StageContext) -> train._Tables:
+    folder = context.inputs["corpus"]
+    corpus, pseudo_queries = train.load_corpus(folder), pd.read_parquet(folder / "pseudo_queries.parquet")
+    return train._Tables(corpus, pseudo_queries, include_title=True)

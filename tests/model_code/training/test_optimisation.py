@@ -1,0 +1,78 @@
+"""Guards what learns and how fast: frozen layers (which store nothing for the backward pass), groups, rates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model_code.errors import SettingsError
+from model_code.training.objective import Objective
+from model_code.training.optimisation import (
+    freeze,
+    learning_rate_factor,
+    make_optimizer,
+    set_learning_rate,
+    transformer_layers,
+)
+from tests.model_code.training.example import make_encoder, make_settings, make_tree
+
+
+def learning(backbone) -> set[str]:
+    return {name for name, parameter in backbone.named_parameters() if parameter.requires_grad}
+
+
+def test_frozen_layers_and_embeddings_do_not_learn(tmp_path: Path):
+    backbone = make_encoder(tmp_path / "tiny").backbone
+    freeze(backbone, 1)
+    assert {name.split(".")[2] for name in learning(backbone)} == {"1"}
+    freeze(backbone, 0)
+    assert {name.split(".layer.")[0] for name in learning(backbone)} == {"encoder"}
+    freeze(backbone, None)
+    assert any("embeddings" in name for name in learning(backbone))
+    assert not any("pooler" in name for name in learning(backbone))
+    with pytest.raises(SettingsError, match="frozen_layers is 2, but the encoder has only 2 layers"):
+        freeze(backbone, 2)
+
+
+def test_frozen_layers_store_nothing_for_the_backward_pass(tmp_path: Path):
+    encoder = make_encoder(tmp_path / "tiny")
+    freeze(encoder.backbone, 1)
+    outputs = []
+    for layer in transformer_layers(encoder.backbone):
+        layer.register_forward_hook(lambda _, __, output: outputs.append(output))
+    encoder(encoder.tokenize(["word1 word2"]))
+    lower, upper = (output[0] if isinstance(output, tuple) else output for output in outputs)
+    assert not lower.requires_grad
+    assert upper.requires_grad
+
+
+def test_groups_have_their_own_rate_and_decay(tmp_path: Path):
+    encoder, settings = make_encoder(tmp_path / "tiny"), make_settings(weight_decay=0.1, centroid_learning_rate=0.5)
+    freeze(encoder.backbone, 1)
+    objective = Objective(encoder, settings, make_tree(np.random.default_rng(0).standard_normal((24, 32))))
+    matrices, vectors, centroids = make_optimizer(objective, settings).param_groups
+    assert {p.ndim for p in matrices["params"]} == {2}
+    assert {p.ndim for p in vectors["params"]} == {1}
+    assert [p.shape[0] for p in centroids["params"]] == [2, 6]
+    assert [group["weight_decay"] for group in (matrices, vectors, centroids)] == [0.1, 0.0, 0.0]
+    assert [group["lr"] for group in (matrices, vectors, centroids)] == [1e-3, 1e-3, 0.5]
+    assert len(matrices["params"]) + len(vectors["params"]) == len(learning(encoder.backbone))
+
+
+def test_every_group_keeps_its_share_of_the_schedule():
+    optimizer = torch.optim.AdamW([{"params": [torch.zeros(1)], "lr": rate, "peak": rate} for rate in (1.0, 4.0)])
+    set_learning_rate(optimizer, 0.5)
+    set_learning_rate(optimizer, 0.25)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 1.0]
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 0.1), (10, 0.0), (10, 0.3), (7, 0.99)])
+def test_the_rate_rises_falls_and_never_vanishes_before_the_end(steps: int, warmup: float):
+    factors = [learning_rate_factor(step, steps, warmup) for step in range(steps)]
+    peak = int(np.argmax(factors))
+    assert max(factors) == 1.0
+    assert min(factors) > 0
+    assert factors == sorted(factors[: peak + 1]) + sorted(factors[peak + 1 :], reverse=True)

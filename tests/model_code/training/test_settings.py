@@ -1,0 +1,46 @@
+"""Guards that training settings refuse what makes no sense, and parse from what params.yaml holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_code.errors import SettingsError
+from model_code.settings import parse
+from model_code.training.settings import TrainingSettings
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"temperature": 0.0}, "temperature is 0.0"),
+        ({"hierarchy_temperature": -1.0}, "hierarchy_temperature is -1.0"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"steps": 0}, "steps is 0"),
+        ({"epochs": 0.0}, "epochs is 0.0"),
+        ({"warmup_share": 1.0}, "warmup_share is 1.0"),
+        ({"negatives_per_query": -1}, "negatives_per_query is -1"),
+        ({"document_max_tokens": 2}, "document_max_tokens is 2"),
+        ({"batch_size": 1}, "only one kind"),
+        ({"unsupervised_share": 0.001}, "only one kind"),
+        ({"dev_metric": "accuracy"}, "'accuracy' is not a metric"),
+    ],
+)
+def test_impossible_values_are_refused(changes: dict, reason: str):
+    with pytest.raises(SettingsError, match=reason):
+        TrainingSettings(**changes)
+
+
+def test_settings_parse_from_yaml_values():
+    settings = parse(TrainingSettings, {"learning_rate": "2e-5", "frozen_layers": None, "steps": 7}, "training")
+    assert (settings.learning_rate, settings.frozen_layers, settings.steps) == (2e-5, None, 7)
+
+
+def test_plain_contrastive_training_needs_no_hierarchy():
+    assert not TrainingSettings(hierarchy_weight=0.0, negatives="random").needs_hierarchy
+    assert not TrainingSettings(hierarchy_weight=0.0, negatives_per_query=0).needs_hierarchy
+    assert TrainingSettings(hierarchy_weight=0.0).needs_hierarchy
+    assert TrainingSettings(hierarchy_weight=0.0, negatives="random", batches="siblings").needs_hierarchy
+
+
+def test_a_single_pair_is_a_batch_without_joint_training():
+    assert TrainingSettings(batch_size=1, supervision="supervised").batch_size == 1

@@ -1,0 +1,218 @@
+"""Guards the training loop: it learns, returns the best step, treats the control as HCE, and stops when told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model_code.errors import FreshetError
+from model_code.training.checkpoints import latest_checkpoint
+from model_code.training.data import Pairs, TrainingData
+from model_code.training.trainer import Trainer
+from tests.model_code.training.example import make_data, make_dev, make_encoder, make_settings, make_tree
+
+
+def make_trainer(tmp_path: Path, dev: bool = True, **changes) -> Trainer:
+    options = {key: changes.pop(key) for key in ("checkpoints", "progress", "cluster") if key in changes}
+    encoder, data = make_encoder(tmp_path / "tiny"), make_data()
+    tree = make_tree(encoder.encode(data.passages.texts))
+    return Trainer(
+        encoder, data, make_settings(**changes), 0, tree, make_dev(data.passages) if dev else None, **options
+    )
+
+
+def weights(trainer: Trainer) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in trainer.encoder.parameters()])
+
+
+def test_training_lowers_the_loss_and_raises_the_metric(tmp_path: Path):
+    trainer = make_trainer(tmp_path, steps=60, log_every=10, evaluate_every=20, frozen_layers=None, learning_rate=1e-2)
+    result = trainer.fit()
+    losses = [row["loss"] for row in result.history if "loss" in row]
+    assert losses[-1] < 0.5 * losses[0]
+    assert result.best_metric > result.history[0]["MRR@10"] + 0.2
+    assert result.pairs == 60 * 6
+
+
+def test_rows_of_the_history(tmp_path: Path):
+    history = make_trainer(tmp_path).fit().history
+    assert [row["step"] for row in history] == [0, 3, 4, 6, 8, 9, 12]
+    assert [row["step"] for row in history if "MRR@10" in row] == [0, 4, 8, 12]
+    assert set(history[1]) == {"step", "loss", "contrastive", "hierarchy_1", "hierarchy_2", "learning_rate"}
+
+
+def test_the_best_step_is_returned_not_the_last(tmp_path: Path):
+    trainer = make_trainer(tmp_path, evaluate_every=4)
+    values = iter([0.2, 0.6, 0.6, 0.1])
+    at_step = {}
+
+    def score(*_: object) -> float:
+        at_step[trainer.state.step] = weights(trainer).clone()
+        return next(values)
+
+    trainer.dev.score = score
+    result = trainer.fit()
+    assert (result.best_step, result.best_metric, result.steps) == (4, 0.6, 12)
+    assert torch.equal(weights(trainer), at_step[4])
+    assert not torch.equal(weights(trainer), at_step[12])
+
+
+def test_an_encoder_that_only_gets_worse_is_returned_as_it_came(tmp_path: Path):
+    before = weights(make_trainer(tmp_path))
+    trainer = make_trainer(tmp_path)
+    values = iter([0.9, 0.5, 0.4, 0.3])
+    trainer.dev.score = lambda *_: next(values)
+    assert trainer.fit().best_step == 0
+    assert torch.equal(weights(trainer), before)
+
+
+def test_without_dev_queries_the_last_step_is_kept(tmp_path: Path):
+    result = make_trainer(tmp_path, dev=False).fit()
+    assert (result.best_step, result.best_metric, result.steps) == (12, None, 12)
+
+
+def test_patience_ends_training(tmp_path: Path):
+    trainer = make_trainer(tmp_path, patience=2, evaluate_every=2)
+    trainer.dev.score = lambda *_: 0.5
+    result = trainer.fit()
+    assert (result.best_step, result.steps) == (0, 4)
+
+
+def test_start_vectors_save_encoding_the_corpus(tmp_path: Path):
+    trainer = make_trainer(tmp_path, evaluate_every=None)
+    vectors = trainer.encoder.encode(trainer.data.passages.texts)
+    plain = make_trainer(tmp_path, evaluate_every=None).fit()
+    calls = []
+    encode = trainer.dev.encode_passages
+    trainer.dev.encode_passages = lambda encoder: calls.append(trainer.state.step) or encode(encoder)
+    assert trainer.fit(vectors).history == plain.history
+    assert calls == [12]
+
+
+def test_the_control_sees_the_same_pairs(tmp_path: Path):
+    """Plain contrastive training differs from HCE in its loss and in the extra documents it draws, not in its data."""
+    hce = make_trainer(tmp_path)
+    control = make_trainer(tmp_path, hierarchy_weight=0.0, negatives="random")
+    assert len(hce.schedule) == len(control.schedule)
+    for number in range(len(hce.schedule)):
+        pairs = hce.schedule[number]
+        assert pairs.tolist() == control.schedule[number].tolist()
+        assert control.collate(number, pairs).allowed.sum(dim=1).tolist() == [2] * 6
+    assert set(control.fit().history[1]) == {"step", "loss", "contrastive", "learning_rate"}
+
+
+def test_accumulated_batches_give_the_mean_gradient(tmp_path: Path):
+    trainer = make_trainer(tmp_path, dev=False, accumulation=3, steps=1, warmup_share=0.0)
+    seen = {}
+    step = trainer.optimizer.step
+
+    def spy() -> None:
+        if trainer.accelerator.sync_gradients:
+            seen.update({name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None})
+        step()
+
+    trainer.optimizer.step = spy
+    expected = make_trainer(tmp_path, dev=False, accumulation=3, steps=1)
+    for number in range(3):
+        (expected.model(expected.collate(number, expected.schedule[number]))["loss"] / 3).backward()
+    trainer.fit()
+    assert len(seen) > 5
+    for name, parameter in expected.model.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(seen[name], parameter.grad)
+
+
+def test_cotraining_reclusters_after_an_improvement_and_never_at_the_end(tmp_path: Path):
+    clustered = []
+
+    def cluster(vectors: np.ndarray):
+        clustered.append(vectors)
+        return make_tree(vectors)
+
+    trainer = make_trainer(tmp_path, cotraining=True, cluster=cluster)
+    values = iter([0.1, 0.2, 0.2, 0.9])
+    trainer.dev.score = lambda *_: next(values)
+    vectors = {}
+    encode = trainer.dev.encode_passages
+    trainer.dev.encode_passages = lambda encoder: vectors.setdefault(trainer.state.step, encode(encoder))
+    result = trainer.fit()
+    assert result.reclustered_at == (4,)
+    assert len(clustered) == 1
+    assert np.array_equal(clustered[0], vectors[4])
+
+
+def test_cotraining_encodes_the_whole_corpus_where_dev_is_a_sample(tmp_path: Path):
+    shapes = []
+    trainer = make_trainer(
+        tmp_path, cotraining=True, cluster=lambda vectors: shapes.append(vectors.shape) or make_tree(vectors)
+    )
+    trainer.dev = make_dev(trainer.data.passages, most_queries=3, most_passages=10)
+    values = iter([0.1, 0.2, 0.2, 0.2])
+    trainer.dev.score = lambda *_: next(values)
+    trainer.fit()
+    assert shapes == [(24, 32)]
+
+
+def test_a_finished_run_resumes_to_the_same_result(tmp_path: Path):
+    first = make_trainer(tmp_path, checkpoints=tmp_path / "checkpoints")
+    result = first.fit()
+    assert latest_checkpoint(tmp_path / "checkpoints").name == "step-12"
+    again = make_trainer(tmp_path, checkpoints=tmp_path / "checkpoints")
+    assert again.state.step == 12
+    assert again.fit() == result
+    assert torch.equal(weights(again), weights(first))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-12"]
+
+
+def test_gradient_clipping_bounds_the_norm(tmp_path: Path):
+    trainer = make_trainer(tmp_path, dev=False, gradient_clip=1e-3, steps=2)
+    norms = []
+    step = trainer.optimizer.step
+
+    def spy() -> None:
+        norms.append(
+            torch.stack([p.grad.norm() for p in trainer.model.parameters() if p.grad is not None]).norm().item()
+        )
+        step()
+
+    trainer.optimizer.step = spy
+    trainer.fit()
+    assert norms == pytest.approx([1e-3, 1e-3], rel=1e-3)
+
+
+def test_bfloat16_trains_alike_and_leaves_float32_weights(tmp_path: Path):
+    plain = make_trainer(tmp_path, dev=False, steps=3, log_every=1)
+    half = make_encoder(tmp_path / "tiny")
+    half.precision = "bfloat16"
+    rounded = Trainer(half, plain.data, plain.settings, 0, plain.hierarchy)
+    losses = [[row["loss"] for row in trainer.fit().history] for trainer in (plain, rounded)]
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.float32}
+
+
+def test_progress_counts_steps(tmp_path: Path):
+    seen = []
+    make_trainer(tmp_path, dev=False, progress=lambda done, total, note: seen.append((done, total))).fit()
+    assert seen == [(step, 12) for step in range(1, 13)]
+
+
+@pytest.mark.parametrize("seed_offset", [0, 1])
+def test_equal_seeds_give_equal_weights_and_others_do_not(tmp_path: Path, seed_offset: int):
+    runs = [make_trainer(tmp_path, dev=False, seed_offset=offset) for offset in (0, seed_offset)]
+    for run in runs:
+        run.fit()
+    assert torch.equal(*map(weights, runs)) == (seed_offset == 0)
+
+
+def test_wants_that_cannot_be_met_are_refused(tmp_path: Path):
+    encoder, data, empty = make_encoder(tmp_path / "tiny"), make_data(), Pairs([], np.empty(0, np.int64), [])
+    with pytest.raises(FreshetError, match="no training pair"):
+        Trainer(encoder, TrainingData(data.passages, empty, empty), make_settings(), 0)
+    with pytest.raises(FreshetError, match="need a hierarchy"):
+        Trainer(encoder, data, make_settings(), 0)
+    with pytest.raises(FreshetError, match="cotraining re-clusters"):
+        Trainer(encoder, data, make_settings(cotraining=True, hierarchy_weight=0.0, negatives="random"), 0)
