@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from assets.family import AssetFamily, Check, first_rows, report_of
+from assets.family import AssetFamily, Check, first_rows, markdown_table
 from model_code.files import read_json
 
 
@@ -26,7 +26,7 @@ def contracts_hold(folder: Path) -> tuple[bool, Mapping[str, Any]]:
     from model_code.errors import FreshetError
 
     try:
-        check_tables(load_corpus(folder))
+        check_tables(vars(load_corpus(folder)))
     except FreshetError as error:
         return False, {"violation": str(error)}
     return True, {}
@@ -34,8 +34,13 @@ def contracts_hold(folder: Path) -> tuple[bool, Mapping[str, Any]]:
 
 def corpus_accepted(folder: Path) -> tuple[bool, Mapping[str, Any]]:
     """Whether every expectation was met."""
-    verdict = read_json(folder / "verdict.json")
-    return bool(verdict["success"]), {"expectations": len(verdict["expectations"])}
+    expectations = read_json(folder / "verdict.json")["expectations"]
+    return all(row["passed"] for row in expectations), {"expectations": len(expectations)}
+
+
+def preview_acceptance(folder: Path) -> Mapping[str, str]:
+    """Each expectation with its bounds and what was observed."""
+    return {"verdict": markdown_table(read_json(folder / "verdict.json")["expectations"])}
 
 
 def preview_pseudo_queries(folder: Path) -> Mapping[str, str]:
@@ -63,6 +68,6 @@ ACCEPTANCE = AssetFamily(
     noun="acceptance_verdict",
     group="corpus",
     kinds=frozenset({"great_expectations"}),
-    preview=lambda folder: {"verdict": f"```json\n{report_of(folder)}\n```"},
+    preview=preview_acceptance,
     checks=(Check("corpus_accepted", "Every expectation of the acceptance suite is met.", corpus_accepted),),
 )

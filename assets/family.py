@@ -49,10 +49,10 @@ def markdown_table(rows: list[Mapping[str, Any]], width: int = 90) -> str:
     """
     if not rows:
         return "(no rows)"
-    names = list(rows[0])
+    names = list(dict.fromkeys(name for row in rows for name in row))
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     for row in rows:
-        cells = [str(row[name]).replace("|", "/").replace("\n", " ") for name in names]
+        cells = [str(row.get(name, "")).replace("|", "/").replace("\n", " ") for name in names]
         lines.append("| " + " | ".join(cell if len(cell) <= width else cell[: width - 1] + "…" for cell in cells) + " |")
     return "\n".join(lines)
 

@@ -39,7 +39,7 @@ def _initialise_databases(home: Path) -> None:
     write_text(home / "dagster.yaml", CONFIG)
     with dg.DagsterInstance.from_config(str(home)) as instance:
         instance.get_runs(limit=1)
-        instance.get_event_records(dg.EventRecordsFilter(dg.DagsterEventType.ASSET_MATERIALIZATION), limit=1)
+        instance.fetch_materializations(dg.AssetKey("any"), limit=1)
 
 
 def open_instance(project: Project) -> dg.DagsterInstance:

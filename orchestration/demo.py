@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
 from orchestration import parameters
 from orchestration.project import Project
+
+if TYPE_CHECKING:
+    from dagster import ExecuteInProcessResult
 
 EXAMPLES = ("split a string on whitespace", "solve a system of linear equations", "read a table from a csv file")
 
@@ -46,10 +50,21 @@ def build(project: Project, job: str = "full_build") -> None:
         result = definitions(project).resolve_job_def(job).execute_in_process(
             instance=instance,
             raise_on_error=False,
-            run_config={"loggers": {"console": {"config": {"log_level": "ERROR"}}}},
+            run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
         )
     if not result.success:
-        raise FreshetError(f"the Dagster job {job!r} failed; the stage's own message is above, the run is {result.run_id}")
+        raise FreshetError(f"the Dagster job {job!r} failed (run {result.run_id}): {_first_failure(result)}")
+
+
+def _first_failure(result: ExecuteInProcessResult) -> str:
+    """The innermost message of the first step that failed."""
+    for event in result.all_events:
+        if event.is_step_failure and event.step_failure_data.error:
+            error = event.step_failure_data.error
+            while error.cause:
+                error = error.cause
+            return error.message.strip()
+    return "see the run's log"
 
 
 def _show_searches(project: Project, show: Callable[[str], None]) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from model_code.errors import FreshetError
+from model_code.files import write_text
 from orchestration.stages import Stage
+
+LOCK = "dvc.lock"
 
 
 def output_version(root: Path, stage: Stage) -> str:
@@ -21,8 +25,45 @@ def stages_that_ran(root: Path) -> set[str]:
     return set(_read(root))
 
 
+def keep_copy(root: Path, copy: Path) -> None:
+    """Keep the lock as it is now, so that `mend` can go back to it."""
+    if (root / LOCK).exists():
+        write_text(copy, (root / LOCK).read_text(encoding="utf-8"))
+
+
+def mend(root: Path, copy: Path) -> bool:
+    """Put `copy` in the place of a lock that a killed DVC left half-written (it writes it in place); whether it did.
+
+    What ran since the copy was made is found again in DVC's run cache.
+    """
+    path = root / LOCK
+    if not path.exists() or _is_whole(path.read_text(encoding="utf-8")):
+        return False
+    if copy.exists():
+        write_text(path, copy.read_text(encoding="utf-8"))
+    else:
+        path.unlink()
+    return True
+
+
+def _is_whole(text: str) -> bool:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        lock = YAML(typ="safe", pure=True).load(text)
+    except YAMLError:
+        return False
+    stages = lock.get("stages") if isinstance(lock, dict) else None
+    return isinstance(stages, dict) and all(map(_is_recorded, stages.values()))
+
+
+def _is_recorded(stage: Any) -> bool:
+    return isinstance(stage, dict) and all("md5" in out for out in stage.get("outs") or [{}])
+
+
 def _read(root: Path) -> dict[str, dict[str, list[dict[str, str]]]]:
     from ruamel.yaml import YAML
 
-    path = root / "dvc.lock"
+    path = root / LOCK
     return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))["stages"] if path.exists() else {}

@@ -1,10 +1,10 @@
-"""One line per finished stage, so that whoever started DVC learns of each stage as it ends."""
+"""One line when a stage starts and one when it has ended, so that whoever started DVC can follow."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 EVENTS_FILE = "FRESHET_EVENTS"
@@ -19,18 +19,31 @@ class StageEnded:
     tracking_run: str
 
 
-def write(address: str, key: str, tracking_run: str) -> None:
-    """Append a line to the file that the environment names; nothing if it names none."""
+def write_start(address: str) -> None:
+    """Say that a stage starts, which tells that DVC has recorded all before it; nothing if nobody follows."""
+    _append({"started": address})
+
+
+def write_end(ended: StageEnded) -> None:
+    """Say that a stage has ended; nothing if nobody follows."""
+    _append({"ended": asdict(ended)})
+
+
+def _append(event: dict[str, object]) -> None:
     name = os.environ.get(EVENTS_FILE)
     if name:
-        line = json.dumps({"address": address, "key": key, "tracking_run": tracking_run}) + "\n"
         with Path(name).open("a", encoding="utf-8") as stream:
-            stream.write(line)
+            stream.write(json.dumps(event) + "\n")
 
 
-def read(path: Path) -> list[StageEnded]:
-    """All whole lines so far."""
+def read_ended(path: Path, running: bool) -> list[StageEnded]:
+    """The stages that have ended so far, in their order; while DVC is `running`, only those it has recorded too.
+
+    DVC writes a stage to `dvc.lock` after the stage's process has ended, so the last one of a running DVC may be missing
+    there: it counts once another stage has started.
+    """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    return [StageEnded(**json.loads(line)) for line in lines]
+    events = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    settled = events[:-1] if running else events
+    return [StageEnded(**event["ended"]) for event in settled if "ended" in event]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from model_code.errors import FreshetError
-from orchestration import events
+from orchestration import dvc_lock, events
 from orchestration.events import StageEnded
 from orchestration.project import Project
 
@@ -42,7 +42,10 @@ def repro(
     Raises `FreshetError` if a stage fails. A caller that stops listening ends DVC and its stage.
     """
     initialise(project)
+    copy = project.state / dvc_lock.LOCK
     with project.lock(), _events_file(project) as path:
+        if dvc_lock.mend(project.root, copy):
+            print("dvc.lock was half-written by a DVC that was killed: gone back to the last whole one", file=sys.stderr)
         extra = {events.EVENTS_FILE: str(path)}
         if dagster_run:
             extra["FRESHET_DAGSTER_RUN"] = dagster_run
@@ -52,7 +55,9 @@ def repro(
             yield from _follow(process, path)
         finally:
             _stop(process)
-    if process.returncode:
+    if not process.returncode:
+        dvc_lock.keep_copy(project.root, copy)
+    else:
         raise FreshetError(f"`dvc repro` failed with exit code {process.returncode}; the stage's own message is above")
 
 
@@ -67,15 +72,15 @@ def _events_file(project: Project) -> Iterator[Path]:
 
 
 def _follow(process: subprocess.Popen[bytes], path: Path) -> Iterator[StageEnded]:
-    seen, running = 0, True
+    told, running = 0, True
     while running:
         try:
             process.wait(timeout=0.3)
             running = False
         except subprocess.TimeoutExpired:
             pass
-        for ended in events.read(path)[seen:]:
-            seen += 1
+        for ended in events.read_ended(path, running)[told:]:
+            told += 1
             yield ended
 
 

@@ -16,6 +16,7 @@ from model_code.files import canonical_json, read_json, replace_folder, write_js
 from model_code.progress import LineProgress
 from model_code.stages.context import StageContext
 from orchestration import events, parameters, stage_key
+from orchestration.events import StageEnded
 from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.stages import Stage
@@ -35,11 +36,12 @@ class Finished:
 def run_stage(stage: Stage, project: Project) -> Finished:
     """Run `stage` in `project` and record it; raises `FreshetError` if something it read changed meanwhile."""
     with project.lock():
+        events.write_start(stage.address)
         settings = parameters.load(project.params_file)
         reads = stage_key.read(stage, project.root)
         finished = _execute(stage, project, settings, reads)
         run_id = _record(stage, project, reads, finished)
-        events.write(stage.address, finished.key, run_id)
+        events.write_end(StageEnded(stage.address, finished.key, run_id))
     return finished
 
 

@@ -24,12 +24,10 @@ class ServedRetriever(PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         """Load encoder, index and titles from the artifact folder "retriever"."""
         from model_code.encoding.encoder import Encoder
-        from model_code.files import read_json
         from model_code.index.dense_index import DenseIndex
 
         folder = Path(context.artifacts["retriever"])
-        max_tokens = read_json(folder / "encoder" / "sentence_bert_config.json")["max_seq_length"]
-        self.encoder = Encoder.load(folder / "encoder", max_tokens)
+        self.encoder = Encoder.load(folder / "encoder")
         self.fingerprint = self.encoder.fingerprint()
         self.index = DenseIndex.load(folder / "index")
         documents = pd.read_parquet(folder / "documents.parquet", columns=["document_id", "title"])

@@ -108,7 +108,7 @@ HIERARCHY = Stage(
 TRAIN = Stage(
     name="train",
     description="The encoder after training, with its learning curve; the best checkpoint by dev metric.",
-    groups=("encoder", "hierarchy", "training", "retrievers.{retriever}", "evaluation", "seed"),
+    groups=("encoder", "hierarchy", "training", "retrievers.{retriever}", "seed"),
     inputs={
         "corpus": "artifacts/corpus",
         "pseudo_queries": "artifacts/pseudo_queries",

@@ -36,6 +36,7 @@ def draw(run: Lloyd, rounds: int, generator: torch.Generator) -> None:
     assignment of the points, and are one.
     """
     counts = torch.bincount(run.group_of)
+    rounds = min(rounds, int(counts.max()))
     first, drawn = counts.cumsum(0) - counts, torch.zeros_like(counts)
     weights = torch.ones_like(run.score)
     for done in range(1, rounds + 1):

@@ -105,9 +105,12 @@ class Lloyd:
         empty = torch.nonzero(self.sizes() == 0)[:, 0]
         if not len(empty):
             return
-        nearest = torch.full_like(self.centroids[:, 0], -torch.inf)
-        nearest = nearest.scatter_reduce(0, self.labels, self.score, "amax")
-        free = (self.score < nearest[self.labels]) & (self.score < 1 - ROUNDING)
+        order = torch.argsort(self.score, descending=True, stable=True)
+        order = order[torch.argsort(self.labels[order], stable=True)]
+        nearest = torch.ones_like(order, dtype=torch.bool)
+        nearest[1:] = torch.diff(self.labels[order]) > 0
+        free = self.score < 1 - ROUNDING
+        free[order[nearest]] = False
         for group in self.group_of[empty].unique():
             candidates = torch.nonzero(free & (self.groups == group))[:, 0]
             farthest = candidates[torch.argsort(self.score[candidates], stable=True)]
@@ -121,7 +124,7 @@ class Lloyd:
         position = torch.cumsum(columns, 0) - 1  # of a centroid among the columns
         for some, rivals in self._blocks(torch.nonzero(rows)[:, 0], torch.nonzero(columns)[:, 0]):
             scores = inner_products(some_rows(self.vectors, some), some_rows(self.centroids, rivals))
-            if self.group_of[rivals[0]] != self.group_of[rivals[-1]]:
+            if len(self.part) > 1:
                 scores[self.groups[some][:, None] != self.group_of[rivals]] = -torch.inf
             own = self.labels[some]
             here = torch.nonzero((own >= 0) & columns[own])[:, 0]

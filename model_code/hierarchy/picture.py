@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.collections import PolyCollection
 
 GAP = 0.06  # between two rows, in heights of a row
-FINE = 0.0015  # of the width: narrower boxes have no outline, or one would see nothing else
-LABELLED = 0.045  # of the width: wider boxes name their number of passages
+FINE = 0.003  # of the width: narrower boxes have no outline, or one would see nothing else
+LABELLED = 0.03  # of the width: wider boxes name their number of passages
 
 
 def draw_hierarchy(tree: Hierarchy, vectors: np.ndarray, path: Path) -> None:
@@ -44,20 +44,19 @@ def draw_hierarchy(tree: Hierarchy, vectors: np.ndarray, path: Path) -> None:
 def _draw_tree(axes: Axes, tree: Hierarchy, cosines: list[np.ndarray]) -> PolyCollection:
     from matplotlib.collections import PolyCollection
 
-    total, corners, colours, outlines = len(tree.leaves), [], [], []
+    total, corners, outlines, means = len(tree.leaves), [], [], []
     for level in range(1, tree.depth + 1):
         sizes = tree.sizes(level)
         ends = np.cumsum(sizes)
-        means = np.bincount(tree.paths()[:, level - 1], cosines[level - 1]) / sizes
-        for start, end, mean in zip(ends - sizes, ends, means, strict=True):
-            corners.append([(start, level), (end, level), (end, level + 1 - GAP), (start, level + 1 - GAP)])
-            wide = end - start > FINE * total
-            outlines.append(0.5 if wide else 0.0)
-            if end - start > LABELLED * total:
-                shade = "black" if mean > np.mean([m.mean() for m in cosines]) else "white"
-                axes.text((start + end) / 2, level + 0.5, f"{end - start:,}", ha="center", va="center", color=shade, size=8)
-        colours.extend(means)
-    boxes = PolyCollection(corners, array=np.array(colours), edgecolors="white", linewidths=outlines, cmap="viridis")
+        means.append(np.bincount(tree.paths()[:, level - 1], cosines[level - 1]) / sizes)
+        top, bottom = level, level + 1 - GAP
+        corners += [[(x0, top), (x1, top), (x1, bottom), (x0, bottom)] for x0, x1 in zip(ends - sizes, ends, strict=True)]
+        outlines += np.where(sizes > FINE * total, 0.5, 0.0).tolist()
+        for end, size in zip(ends, sizes, strict=True):
+            if size > LABELLED * total:
+                axes.text(end - size / 2, level + 0.5, f"{size:,}", ha="center", va="center", color="white", size=8)
+    colours = np.concatenate(means)
+    boxes = PolyCollection(corners, array=colours, edgecolors="white", linewidths=outlines, cmap="viridis")
     axes.add_collection(boxes)
     axes.set(xlim=(0, total), ylim=(tree.depth + 1, 1 - GAP), xlabel="passages, node by node")
     names = [f"level {level}\n{len(parents):,} nodes" for level, parents in enumerate(tree.parents, start=1)]
@@ -73,7 +72,7 @@ def _draw_sizes(axes: Axes, tree: Hierarchy) -> None:
     for level in range(1, tree.depth + 1):
         sizes = np.sort(tree.sizes(level))[::-1]
         share = np.linspace(0, 100, len(sizes)) if len(sizes) > 1 else np.array([0.0, 100.0])
-        axes.step(share, np.resize(sizes, len(share)), where="mid", color=_colour(level), label=f"level {level}")
+        axes.step(share, np.resize(sizes, len(share)), where="mid", color=_colour(level))
     axes.set(yscale="log", xlabel="nodes, largest first (%)", ylabel="passages per node")
     axes.set_title("sizes", loc="left")
     _tidy(axes)
@@ -85,13 +84,13 @@ def _draw_cosines(axes: Axes, cosines: list[np.ndarray]) -> None:
         axes.plot(np.sort(values), share, color=_colour(level), label=f"level {level}, mean {values.mean():.2f}")
     axes.set(ylim=(0, 100), xlabel="cosine of a passage to its centroid", ylabel="passages at or below (%)")
     axes.set_title("nearness", loc="left")
+    axes.legend(frameon=False, fontsize=8)
     _tidy(axes)
 
 
 def _tidy(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, fontsize=8)
 
 
 def _colour(level: int) -> str:

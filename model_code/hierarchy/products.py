@@ -37,7 +37,7 @@ def some_rows(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """The given rows of a matrix, in ascending order: a view of it, not a copy, where they are consecutive."""
     if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows):
         return matrix[int(rows[0]) : int(rows[-1]) + 1]
-    return matrix[rows]
+    return matrix.index_select(0, rows)
 
 
 def sums_by_cluster(vectors: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,44 @@
+"""The stage that clusters the passages of a corpus into a hierarchy, from the base encoder's vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+
+from model_code.errors import FreshetError
+from model_code.files import write_json
+from model_code.hierarchy.build import build_hierarchy, unit_vectors
+from model_code.hierarchy.picture import draw_hierarchy
+from model_code.hierarchy.statistics import compare_with_flat, level_statistics
+from model_code.stages.context import StageContext
+
+
+def run(context: StageContext) -> dict[str, Any]:
+    """Write the hierarchy, `statistics.json` and `hierarchy.png`; report its size and, per level, what it is made of."""
+    settings, seed = context.settings["hierarchy"], context.settings["seed"]
+    vectors = _passage_vectors(context)
+    tree = build_hierarchy(vectors, settings, seed, context.progress("cluster"))
+    tree.save(context.output)
+    unit = unit_vectors(vectors, "cpu").numpy()
+    levels = level_statistics(tree, unit)
+    flat = compare_with_flat(tree, unit, settings, seed, context.progress("cluster flat"))
+    write_json(context.output / "statistics.json", {"levels": levels, "compared_with_flat": flat})
+    draw_hierarchy(tree, unit, context.output / "hierarchy.png")
+    report = {"method": settings.method, "passages": len(tree.leaves), "depth": tree.depth}
+    for level, loss in zip(levels, flat, strict=True):
+        name = f"level_{level['level']}"
+        report |= {f"{name}_{key}": level[key] for key in ("nodes", "passages_max", "cosine_mean")}
+        report[f"{name}_lost_to_flat"] = loss["lost"]
+    return report
+
+
+def _passage_vectors(context: StageContext) -> np.ndarray:
+    """The base index's vectors (N, H), one per passage of the corpus."""
+    vectors = np.load(context.inputs["base_index"] / "vectors.npy", mmap_mode="r")
+    passages = pyarrow.parquet.read_metadata(context.inputs["corpus"] / "passages.parquet").num_rows
+    if len(vectors) != passages:
+        raise FreshetError(f"the base index has {len(vectors)} vectors, but the corpus {passages} passages; "
+                           "encode the corpus again: freshet run base_index")
+    return vectors

@@ -1,0 +1,45 @@
+"""Guards the numbers reported about a hierarchy against loops over its passages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from model_code.files import canonical_json
+from model_code.hierarchy.build import build_hierarchy
+from model_code.hierarchy.settings import HierarchySettings
+from model_code.hierarchy.statistics import compare_with_flat, level_statistics
+
+
+@pytest.mark.parametrize("method", ["bottom_up", "top_down"])
+def test_level_statistics_equal_loops(topics: np.ndarray, method: str) -> None:
+    tree = build_hierarchy(topics, HierarchySettings(method=method, branching=5), seed=0)
+    for row in level_statistics(tree, topics):
+        level = row["level"]
+        counts: dict[int, int] = {}
+        cosines = []
+        for passage, vector in enumerate(topics.astype(np.float64)):
+            node = tree.path(passage)[level - 1]
+            counts[node] = counts.get(node, 0) + 1
+            cosines.append(float(vector @ tree.centroids[level - 1][node]))
+        assert row["nodes"] == len(counts)
+        assert (row["passages_min"], row["passages_max"]) == (min(counts.values()), max(counts.values()))
+        assert row["passages_median"] == np.median(list(counts.values()))
+        assert row["passages_mean"] == pytest.approx(300 / len(counts), abs=1e-5)
+        assert row["cosine_mean"] == pytest.approx(np.mean(cosines), abs=2e-5)
+        assert row["cosine_5_%"] == pytest.approx(np.quantile(cosines, 0.05), abs=2e-5)
+        children = [len(tree.children(level, node)) for node in counts] if level < tree.depth else counts.values()
+        assert row["children_max"] == max(children)
+
+
+def test_a_bottom_up_tree_loses_nothing_at_its_last_level(topics: np.ndarray) -> None:
+    settings = HierarchySettings(branching=5)
+    rows = compare_with_flat(build_hierarchy(topics, settings, seed=0), topics, settings, seed=0)
+    assert rows[-1]["lost"] == 0
+    assert "-0.0" not in canonical_json(rows)
+
+
+def test_a_bad_tree_loses_much(topics: np.ndarray) -> None:
+    settings = HierarchySettings(branching=5)
+    tree = build_hierarchy(topics[np.random.default_rng(0).permutation(300)], settings, seed=0)
+    assert all(row["lost"] > 0.3 for row in compare_with_flat(tree, topics, settings, seed=0))

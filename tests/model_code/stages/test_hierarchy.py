@@ -1,0 +1,52 @@
+"""Guards the hierarchy stage: complete and pure output, a flat report, and refusal of vectors of another corpus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from model_code.errors import FreshetError
+from model_code.files import canonical_json, hash_path, read_json
+from model_code.hierarchy.settings import HierarchySettings
+from model_code.hierarchy.tree import Hierarchy
+from model_code.stages.context import StageContext
+from model_code.stages.hierarchy import run
+
+
+def context(folder: Path, passages: int, vectors: int, **settings: object) -> StageContext:
+    """A corpus of `passages` passages and an index of `vectors` random vectors in a new folder."""
+    for name in ("corpus", "index", "output", "checkpoints"):
+        (folder / name).mkdir(parents=True)
+    pd.DataFrame({"text": ["?"] * passages}).to_parquet(folder / "corpus" / "passages.parquet", index=False)
+    matrix = np.random.default_rng(0).standard_normal((vectors, 8)).astype(np.float32)
+    np.save(folder / "index" / "vectors.npy", matrix)
+    return StageContext(
+        root=folder,
+        inputs={"corpus": folder / "corpus", "base_index": folder / "index"},
+        output=folder / "output",
+        settings={"hierarchy": HierarchySettings(**settings), "seed": 5},
+        checkpoints=folder / "checkpoints",
+    )
+
+
+@pytest.mark.parametrize("method", ["bottom_up", "top_down"])
+def test_output_is_complete_and_pure(method: str, tmp_path: Path) -> None:
+    reports = [run(context(tmp_path / name, 120, 120, method=method)) for name in ("a", "b")]
+    files = {path.name for path in (tmp_path / "a" / "output").iterdir()}
+    assert files == {"hierarchy.safetensors", "hierarchy.json", "statistics.json", "hierarchy.png"}
+    assert hash_path(tmp_path / "a" / "output") == hash_path(tmp_path / "b" / "output")
+    assert canonical_json(reports[0]) == canonical_json(reports[1])
+    assert reports[0]["passages"] == 120
+    assert reports[0]["level_2_nodes"] == 15
+    tree = Hierarchy.load(tmp_path / "a" / "output")
+    statistics = read_json(tmp_path / "a" / "output" / "statistics.json")
+    assert [row["nodes"] for row in statistics["levels"]] == [len(parents) for parents in tree.parents] == [2, 15]
+    assert [row["level"] for row in statistics["compared_with_flat"]] == [1, 2]
+
+
+def test_vectors_of_another_corpus_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FreshetError, match="9 vectors, but the corpus 12 passages"):
+        run(context(tmp_path / "a", passages=12, vectors=9))
