@@ -13,9 +13,9 @@ from model_code.files import read_json
 def preview_corpus(folder: Path) -> Mapping[str, str]:
     """First documents and queries, and what was quarantined."""
     return {
-        "documents": first_rows(folder / "documents.parquet", ["document_id", "title", "text"]),
-        "queries": first_rows(folder / "queries.parquet", ["query_id", "text", "split"]),
-        "quarantine": first_rows(folder / "quarantine.parquet", ["location", "table", "reason", "detail"]),
+        "first documents": first_rows(folder / "documents.parquet", ["document_id", "title", "text"]),
+        "first queries": first_rows(folder / "queries.parquet", ["query_id", "text", "split"]),
+        "first quarantined rows": first_rows(folder / "quarantine.parquet", ["location", "table", "reason", "detail"]),
     }
 
 
@@ -45,7 +45,8 @@ def preview_acceptance(folder: Path) -> Mapping[str, str]:
 
 def preview_pseudo_queries(folder: Path) -> Mapping[str, str]:
     """First generated queries."""
-    return {"pseudo_queries": first_rows(folder / "pseudo_queries.parquet", ["query_id", "document_id", "text", "split"])}
+    columns = ["query_id", "document_id", "text", "split"]
+    return {"first pseudo-queries": first_rows(folder / "pseudo_queries.parquet", columns)}
 
 
 CORPUS = AssetFamily(

@@ -6,20 +6,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from assets.family import AssetFamily, Check, markdown_table
+from assets.family import AssetFamily, Check, markdown_table, picture
 from model_code.files import read_json
 
 
 def preview_evaluation(folder: Path) -> Mapping[str, str]:
     """Dev and test metrics of one system."""
-    metrics = read_json(folder / "metrics.json")
-    rows = [{"split": split, **metrics[split]} for split in ("dev", "test") if metrics.get(split)]
-    return {"metrics": markdown_table(rows), "judged by": metrics["source"]}
+    return {"metrics": metrics_table(read_json(folder / "metrics.json"))}
+
+
+def metrics_table(metrics: Mapping[str, Any]) -> str:
+    """One row per metric, with its dev and test value.
+
+    >>> print(metrics_table({"source": "qrels", "dev": {"queries": 3}, "test": {"queries": 5}}))
+    | metric | dev | test |
+    |---|---|---|
+    | queries | 3 | 5 |
+    """
+    dev, test = metrics["dev"], metrics["test"]
+    return markdown_table([{"metric": name, "dev": dev.get(name), "test": test[name]} for name in test])
+
+
+def preview_baselines(folder: Path) -> Mapping[str, str]:
+    """Dev and test metrics of each baseline."""
+    files = sorted(folder.glob("*/metrics.json"))
+    return {f"{path.parent.name} metrics": metrics_table(read_json(path)) for path in files}
 
 
 def preview_comparison(folder: Path) -> Mapping[str, str]:
-    """The whole report."""
-    return {"report": (folder / "comparison.md").read_text(encoding="utf-8")}
+    """The results table, the whole report and its plots."""
+    report = (folder / "comparison.md").read_text(encoding="utf-8")
+    results = report.partition("## Results")[2].partition("\n## ")[0].strip()
+    return {"results": results, "report": report, **{path.stem: picture(path) for path in sorted(folder.glob("*.png"))}}
 
 
 def has_queries(folder: Path) -> tuple[bool, Mapping[str, Any]]:
@@ -28,11 +46,17 @@ def has_queries(folder: Path) -> tuple[bool, Mapping[str, Any]]:
     return queries > 0, {"queries": queries}
 
 
-BASELINES = AssetFamily(stage="baselines", noun="baselines", group="evaluation", kinds=frozenset({"bm25"}))
+BASELINES = AssetFamily(
+    stage="baselines",
+    noun="baselines",
+    group="evaluation",
+    kinds=frozenset({"bm25"}),
+    preview=preview_baselines,
+)
 EVALUATE = AssetFamily(
     stage="evaluate",
     noun="evaluation",
-    group="retrievers",
+    group="retriever",
     kinds=frozenset({"trec"}),
     preview=preview_evaluation,
     checks=(Check("has_queries", "There is at least one judged test query.", has_queries),),

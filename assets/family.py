@@ -52,9 +52,13 @@ def markdown_table(rows: list[Mapping[str, Any]], width: int = 90) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row))
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     for row in rows:
-        cells = [str(row.get(name, "")).replace("|", "/").replace("\n", " ") for name in names]
-        lines.append("| " + " | ".join(cell if len(cell) <= width else cell[: width - 1] + "…" for cell in cells) + " |")
+        lines.append("| " + " | ".join(_cell(row.get(name, ""), width) for name in names) + " |")
     return "\n".join(lines)
+
+
+def _cell(value: Any, width: int) -> str:
+    text = str(value).replace("|", "/").replace("\n", " ")
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def first_rows(path: Path, columns: list[str], count: int = 5) -> str:

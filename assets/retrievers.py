@@ -30,11 +30,9 @@ def checksums_hold(folder: Path) -> tuple[bool, Mapping[str, Any]]:
 INDEX_CHECK = Check("checksums_hold", "The index loads and its files match its manifest.", checksums_hold)
 
 BASE_INDEX = AssetFamily(
-    stage="base_index", noun="base_index", group="corpus", kinds=frozenset({"faiss"}), checks=(INDEX_CHECK,)
+    stage="base_index", noun="base_index", group="hierarchy", kinds=frozenset({"faiss"}), checks=(INDEX_CHECK,)
 )
 TRAIN = AssetFamily(
-    stage="train", noun="encoder", group="retrievers", kinds=frozenset({"torch"}), preview=preview_encoder
+    stage="train", noun="encoder", group="retriever", kinds=frozenset({"torch"}), preview=preview_encoder
 )
-INDEX = AssetFamily(
-    stage="index", noun="index", group="retrievers", kinds=frozenset({"faiss"}), checks=(INDEX_CHECK,)
-)
+INDEX = AssetFamily(stage="index", noun="index", group="retriever", kinds=frozenset({"faiss"}), checks=(INDEX_CHECK,))

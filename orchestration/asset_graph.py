@@ -29,12 +29,18 @@ def asset_spec(stage: Stage, table: Sequence[Stage], root: Path) -> dg.AssetSpec
         asset_key(stage),
         deps=before or [LOCK_KEY],
         description=stage.description,
-        group_name=family.group,
+        group_name=group_name(stage),
         kinds=set(family.kinds),
         code_version=code_version(stage, root),
         skippable=True,
-        metadata={"stage": stage.address, "output": stage.output},
+        metadata={"stage": stage.address},
     )
+
+
+def group_name(stage: Stage) -> str:
+    """The family's group; each retriever has one of its own, such as `retriever_hce` (Dagster takes no hyphens)."""
+    group = FAMILIES[stage.name].group
+    return f"{group}_{stage.retriever.replace('-', '_')}" if stage.retriever else group
 
 
 def code_version(stage: Stage, root: Path) -> str:

@@ -76,9 +76,7 @@ def _results(context: dg.AssetExecutionContext, project: Project, stage: Stage, 
     )
 
 
-def _check_results(
-    context: dg.AssetExecutionContext, project: Project, stage: Stage
-) -> Iterable[dg.AssetCheckResult]:
+def _check_results(context: dg.AssetExecutionContext, project: Project, stage: Stage) -> Iterable[dg.AssetCheckResult]:
     folder = project.root / stage.output
     for check in checks_of(stage):
         if dg.AssetCheckKey(asset_key(stage), check.name) in context.selected_asset_check_keys:
@@ -90,19 +88,19 @@ def _check_results(
 
 def _metadata(project: Project, stage: Stage, ran: bool) -> dict[str, Any]:
     from orchestration import stage_key
+    from orchestration.runner import flatten
     from orchestration.tracking import tracker_for
 
     folder = project.root / stage.output
     key = stage_key.read(stage, project.root).key
-    numbers = {name: value for name, value in report_of(folder).items() if isinstance(value, (int, float, str))}
+    report = {name: value for name, value in flatten(report_of(folder)).items() if isinstance(value, (int, float, str))}
     previews = {name: dg.MetadataValue.md(text) for name, text in FAMILIES[stage.name].preview(folder).items()}
     run = tracker_for(project).find_run(key)
     return {
         "what happened": "ran" if ran else "unchanged: taken from DVC",
-        "stage key": key,
-        "MLflow run": run or "none (restored from a cache that was filled elsewhere)",
-        "stage output": stage.output,
-        "folder": dg.MetadataValue.path(str(folder)),
-        **numbers,
         **previews,
+        "stage output": stage.output,
+        "MLflow run": run or "none (restored from a cache that was filled elsewhere)",
+        "stage key": key,
+        **report,
     }

@@ -1,4 +1,4 @@
-"""What follows a build in Dagster: the source's lock before it; registration, promotion and the live collection after."""
+"""Around a build in Dagster: the source's lock before it; registration, promotion and the live collection after."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from orchestration.asset_graph import LOCK_KEY, asset_key
 from orchestration.project import Project
 from orchestration.stages import Stage
 
-NEEDED = ("hierarchy", "train", "index", "evaluate", "comparison")
+NEEDED = ("index", "evaluate", "comparison")
 
 
 def release_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:

@@ -34,11 +34,13 @@ def build_hierarchy(
 def unit_vectors(vectors: np.ndarray, device: str) -> torch.Tensor:
     """The vectors (N, H) at unit norm, as a float32 tensor on `device`."""
     if vectors.ndim != 2 or not len(vectors):
-        raise FreshetError(f"a hierarchy needs vectors of shape (N, H) with N >= 1, not {vectors.shape}; is the corpus empty?")
+        raise FreshetError(f"a hierarchy needs vectors (N, H) with N >= 1, not {vectors.shape}; is the corpus empty?")
     tensor = torch.tensor(vectors, dtype=torch.float32, device=pick_device(device))
     norms = tensor.norm(dim=1)
     bad = torch.nonzero(~(torch.isfinite(norms) & (norms > 0)))[:, 0]
     if len(bad):
-        raise FreshetError(f"vector {int(bad[0])} (and {len(bad) - 1} more) has norm {float(norms[bad[0]])}, so no direction "
-                           "to cluster by; encode the corpus again, and drop empty passages")
+        raise FreshetError(
+            f"vector {int(bad[0])} (and {len(bad) - 1} more) has norm {float(norms[bad[0]])}, so no direction; "
+            "encode the corpus again, without empty passages"
+        )
     return normalize(tensor, dim=1)

@@ -19,7 +19,10 @@ def initialise(run: Lloyd, method: str, seed: int) -> None:
 
 
 def deal(run: Lloyd, generator: torch.Generator) -> None:
-    """Put every point into a random cluster of its group (HCE, Algorithm 2): all centroids start near the mean."""
+    """Put every point into a random cluster of its group (HCE, Algorithm 2): all centroids start near the mean.
+
+    Equal points dealt to different clusters may stay there; the other methods bring them together.
+    """
     counts = torch.bincount(run.group_of)
     drawn = torch.rand(len(run.labels), generator=generator, dtype=torch.float64).to(run.labels.device)
     run.labels = (counts.cumsum(0) - counts)[run.groups] + (drawn * counts[run.groups]).long()
@@ -40,7 +43,7 @@ def draw(run: Lloyd, rounds: int, generator: torch.Generator) -> None:
     first, drawn = counts.cumsum(0) - counts, torch.zeros_like(counts)
     weights = torch.ones_like(run.score)
     for done in range(1, rounds + 1):
-        quota = (counts * done + rounds - 1) // rounds - drawn  # rounded up: every group has one in the first round
+        quota = (counts * done + rounds - 1) // rounds - drawn  # rounded up, so that the first round serves every group
         points, rank = _sample(weights, run.groups, quota, generator)
         run.place((first + drawn)[run.groups[points]] + rank, run.vectors[points])
         drawn += quota
@@ -51,7 +54,7 @@ def draw(run: Lloyd, rounds: int, generator: torch.Generator) -> None:
 def _sample(
     weights: torch.Tensor, groups: torch.Tensor, quota: torch.Tensor, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw `quota[g]` points of each group g without replacement, by weight; return them and their rank within the group.
+    """Draw `quota[g]` points of each group g without replacement, by weight: their numbers and ranks in the group.
 
     The smallest of exponential variables with rates w_i is the i-th with probability w_i / sum w.
     """

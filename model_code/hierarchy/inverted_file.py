@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build_inverted_file(tree: Hierarchy, vectors: np.ndarray, level: int | None = None) -> faiss.IndexIVFFlat:
-    """An inner-product `IndexIVFFlat` over `vectors` (N, H), numbered by row, with the nodes at `level` (default: last).
+    """An inner-product `IndexIVFFlat` over `vectors` (N, H), numbered by row, with a level's nodes (default: last).
 
     faiss need not train anything: the centroids are the tree's. A query looks through the lists of its `nprobe` nearest
     nodes, and each vector is in the list of the node nearest to it (at the last level of a bottom-up tree, its own).

@@ -24,7 +24,7 @@ ROUNDING = 1e-6  # cosines closer than this are equal: float32 inner products of
 MANY = 0.75  # when more centroids than this share moved, the bound saves less than it costs
 POINTS, SCORES = 2048, 2**20  # largest number of points and of inner products in a block: 3 MiB and 4 MiB, in cache
 WIDTH = 64  # small groups are looked at together, this many clusters at once, though most products are then in vain
-GPU_FACTOR = 256  # blocks are this much larger on a GPU, where many small ones would leave it idle
+GPU_FACTOR, GPU_WIDTH = 256, 512  # larger blocks on a GPU, which many small ones would leave idle
 
 
 class Lloyd:
@@ -38,7 +38,9 @@ class Lloyd:
         """Hold unit `vectors` (N, H) of the groups `groups` (N,), ascending; group g gets `counts[g]` clusters."""
         self.vectors, self.groups = vectors, groups
         self.group_of = torch.repeat_interleave(torch.arange(len(counts), device=groups.device), counts)
-        self.part = (counts.cumsum(0) - counts) // self._room(WIDTH)  # per group (G,), ascending: what is looked at together
+        self.part = (counts.cumsum(0) - counts) // (
+            GPU_WIDTH if vectors.is_cuda else WIDTH
+        )  # per group (G,), ascending
         self.centroids = vectors.new_zeros(len(self.group_of), vectors.shape[1])
         self.moved = torch.zeros_like(self.group_of, dtype=torch.bool)
         self.labels = torch.full_like(groups, -1)
@@ -56,7 +58,7 @@ class Lloyd:
         return torch.bincount(self.labels, minlength=len(self.centroids))
 
     def place(self, clusters: torch.Tensor, centroids: torch.Tensor) -> None:
-        """Set the centroids of some clusters that have none yet, and let them win the points that are nearer to them."""
+        """Set the centroids of some clusters that have none yet, and let them win the points nearer to them."""
         self.centroids[clusters] = centroids
         columns = torch.zeros_like(self.moved)
         columns[clusters] = True

@@ -50,7 +50,8 @@ def _draw_tree(axes: Axes, tree: Hierarchy, cosines: list[np.ndarray]) -> PolyCo
         ends = np.cumsum(sizes)
         means.append(np.bincount(tree.paths()[:, level - 1], cosines[level - 1]) / sizes)
         top, bottom = level, level + 1 - GAP
-        corners += [[(x0, top), (x1, top), (x1, bottom), (x0, bottom)] for x0, x1 in zip(ends - sizes, ends, strict=True)]
+        for x0, x1 in zip(ends - sizes, ends, strict=True):
+            corners.append([(x0, top), (x1, top), (x1, bottom), (x0, bottom)])
         outlines += np.where(sizes > FINE * total, 0.5, 0.0).tolist()
         for end, size in zip(ends, sizes, strict=True):
             if size > LABELLED * total:

@@ -14,7 +14,7 @@ class HierarchySettings:
 
     method: Literal["bottom_up", "top_down"] = "bottom_up"  # agglomerative (HCE, Algorithm 1), or recursive splits
     branching: int | None = None  # mean number of children per node; None: smallest power of two that gives 2 levels
-    initialisation: Literal["plus_plus", "points", "assignment"] = "plus_plus"  # k-means++, random passages, the paper's
+    initialisation: Literal["plus_plus", "points", "assignment"] = "plus_plus"  # k-means++, any passages, the paper's
     max_iterations: int = 100  # of k-means, per level; it ends earlier when no assignment changes
     tolerance: float = 0.0  # ends k-means when the objective grows by less than this share; 0 = never
     device: str = "auto"  # "auto" (a GPU if there is one), "cpu" or "cuda"

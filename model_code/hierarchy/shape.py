@@ -21,7 +21,7 @@ def default_branching(passages: int) -> int:
 
 
 def level_sizes(passages: int, branching: int) -> list[int]:
-    """Numbers of nodes at levels 1 to depth: each ceil(1/b) of the one below (HCE, Algorithm 1), and at least one level.
+    """Numbers of nodes at levels 1 to depth: each ceil(1/b) of the one below (HCE, Algorithm 1); at least one level.
 
     >>> level_sizes(109_739, 8), level_sizes(3, 8)
     ([4, 27, 215, 1715, 13718], [1])

@@ -44,7 +44,7 @@ def split_groups(
     seed: int,
     progress: Progress = silent,
 ) -> Clustering:
-    """Divide the points of each group g, one of `groups` (N,), into at most `counts[g]` clusters, all groups at once."""
+    """Divide the points of each group g, one of `groups` (N,), into at most `counts[g]` clusters, all at once."""
     order = torch.argsort(groups, stable=True)
     counts = torch.minimum(counts, torch.bincount(groups, minlength=len(counts)))
     sorted_ = _cluster(vectors[order], groups[order], counts, settings, seed, progress)

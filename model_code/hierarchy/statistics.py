@@ -27,24 +27,26 @@ def cosines_at(tree: Hierarchy, level: int, vectors: np.ndarray) -> np.ndarray:
 def level_statistics(tree: Hierarchy, vectors: np.ndarray) -> list[dict[str, Any]]:
     """One row per level: number of nodes, their children and passages, and how near the passages are to them.
 
-    `vectors` (N, H) are the passages' unit vectors. `children_max` of the last level is its `passages_max`. `cosine_5_%`
-    is the cosine to the centroid that 5 % of the passages fall short of.
+    `vectors` (N, H) are the passages' unit vectors. `children_max` of the last level is its `passages_max`.
+    `cosine_5th_percentile` is the cosine to the centroid that 5 % of the passages fall short of.
     """
     rows = []
     for level in range(1, tree.depth + 1):
         sizes, cosines = tree.sizes(level), cosines_at(tree, level, vectors)
         below = tree.parents[level] if level < tree.depth else tree.leaves
-        rows.append({
-            "level": level,
-            "nodes": len(sizes),
-            "children_max": int(np.bincount(below).max()),
-            "passages_min": int(sizes.min()),
-            "passages_median": float(np.median(sizes)),
-            "passages_mean": _rounded(sizes.mean()),
-            "passages_max": int(sizes.max()),
-            "cosine_mean": _rounded(cosines.mean(dtype=np.float64)),
-            "cosine_5_%": _rounded(np.quantile(cosines, 0.05)),
-        })
+        rows.append(
+            {
+                "level": level,
+                "nodes": len(sizes),
+                "children_max": int(np.bincount(below).max()),
+                "passages_min": int(sizes.min()),
+                "passages_median": float(np.median(sizes)),
+                "passages_mean": _rounded(sizes.mean()),
+                "passages_max": int(sizes.max()),
+                "cosine_mean": _rounded(cosines.mean(dtype=np.float64)),
+                "cosine_5th_percentile": _rounded(np.quantile(cosines, 0.05)),
+            }
+        )
     return rows
 
 
@@ -53,8 +55,9 @@ def compare_with_flat(
 ) -> list[dict[str, Any]]:
     """One row per level: the mean cosine of the tree's clusters and of flat k-means with as many, on unit `vectors`.
 
-    `lost` is the share of flat k-means's objective that the tree gives up for being a tree. It is 0 at the last level of
-    a bottom-up tree, which is flat k-means, and may be negative, since k-means finds local optima only.
+    `lost` is the share of flat k-means's objective that the tree gives up for being a tree. It is 0 (but for
+    rounding) at the last level of a bottom-up tree, which is flat k-means, and may be negative, since k-means finds
+    local optima only.
     """
     tensor = unit_vectors(vectors, settings.device)
     rows = []

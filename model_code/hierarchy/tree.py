@@ -33,7 +33,7 @@ class Hierarchy:
     """
 
     centroids: tuple[np.ndarray, ...]  # level t: (K_t, H) float32, unit norm
-    parents: tuple[np.ndarray, ...]  # level t: (K_t,) int32, the parent's number at level t - 1, ascending; 0 at level 1
+    parents: tuple[np.ndarray, ...]  # level t: (K_t,) int32, the parent at level t - 1, ascending; 0 at level 1
     leaves: np.ndarray  # (N,) int32: each passage's node at level `depth`
 
     def __post_init__(self) -> None:
@@ -95,14 +95,16 @@ class Hierarchy:
         tree was built; greedy descent can be misled at the root, where centroids are means of far-apart passages.
         """
         if vectors.ndim != 2 or vectors.shape[1] != self.dimension:
-            raise FreshetError(f"vectors of shape {vectors.shape} do not fit a hierarchy of (n, {self.dimension}) vectors; "
-                               "encode them with the encoder that the hierarchy was built with")
+            raise FreshetError(
+                f"vectors of shape {vectors.shape} do not fit a hierarchy of (n, {self.dimension}) vectors; "
+                "encode them with the encoder that the hierarchy was built with"
+            )
         starts = range(0, len(vectors), chunk)
         nearest = [np.argmax(vectors[i : i + chunk] @ self.centroids[-1].T, axis=1) for i in starts]
         return self._ancestors[np.concatenate(nearest)] if nearest else np.empty((0, self.depth), np.int32)
 
     def save(self, folder: Path) -> None:
-        """Write `hierarchy.safetensors` and a summary, `hierarchy.json`, into `folder`; equal trees give equal bytes."""
+        """Write `hierarchy.safetensors` and a summary, `hierarchy.json`; equal trees give equal bytes."""
         from safetensors.numpy import save_file
 
         arrays = {"leaves": self.leaves}
@@ -122,8 +124,10 @@ class Hierarchy:
 
         summary = read_json(folder / SUMMARY)
         if summary["format"] != FORMAT:
-            raise FreshetError(f"{folder / SUMMARY} has format {summary['format']}, but this version reads {FORMAT}; "
-                               "build the hierarchy again: freshet run hierarchy")
+            raise FreshetError(
+                f"{folder / SUMMARY} has format {summary['format']}, but this version reads {FORMAT}; "
+                "build the hierarchy again: freshet run hierarchy"
+            )
         arrays = load_file(folder / TENSORS)
         levels = range(1, summary["depth"] + 1)
         centroids = tuple(arrays[f"centroids.{level}"] for level in levels)

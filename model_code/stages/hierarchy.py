@@ -16,7 +16,7 @@ from model_code.stages.context import StageContext
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write the hierarchy, `statistics.json` and `hierarchy.png`; report its size and, per level, what it is made of."""
+    """Write the hierarchy, `statistics.json` and `hierarchy.png`; report its size and what each level is like."""
     settings, seed = context.settings["hierarchy"], context.settings["seed"]
     vectors = _passage_vectors(context)
     tree = build_hierarchy(vectors, settings, seed, context.progress("cluster"))
@@ -39,6 +39,8 @@ def _passage_vectors(context: StageContext) -> np.ndarray:
     vectors = np.load(context.inputs["base_index"] / "vectors.npy", mmap_mode="r")
     passages = pyarrow.parquet.read_metadata(context.inputs["corpus"] / "passages.parquet").num_rows
     if len(vectors) != passages:
-        raise FreshetError(f"the base index has {len(vectors)} vectors, but the corpus {passages} passages; "
-                           "encode the corpus again: freshet run base_index")
+        raise FreshetError(
+            f"the base index has {len(vectors)} vectors, but the corpus {passages} passages; "
+            "encode the corpus again: freshet run base_index"
+        )
     return vectors

@@ -35,7 +35,8 @@ def test_all_probes_are_exact_and_some_are_good(topics: np.ndarray, queries: np.
     np.testing.assert_array_equal(found, exact)
     np.testing.assert_allclose(scores, np.take_along_axis(queries @ topics.T, exact, 1), rtol=1e-5)
     recalls = []
-    for index.nprobe in (1, index.nlist // 4 + 1, index.nlist // 2 + 1):
+    for probes in (1, index.nlist // 4 + 1, index.nlist // 2 + 1):
+        index.nprobe = probes
         recalls.append(recall(index.search(queries, 10)[1], exact))
     assert recalls == sorted(recalls)
     assert recalls[-1] > 0.95

@@ -13,7 +13,9 @@ from model_code.hierarchy.settings import HierarchySettings
 
 
 @pytest.mark.parametrize(("passages", "branching"), [(300, 4), (1, None)])
-def test_equal_trees_give_equal_pictures(topics: np.ndarray, passages: int, branching: int | None, tmp_path: Path) -> None:
+def test_equal_trees_give_equal_pictures(
+    topics: np.ndarray, passages: int, branching: int | None, tmp_path: Path
+) -> None:
     vectors = topics[:passages]
     for name in ("a.png", "b.png"):
         tree = build_hierarchy(vectors, HierarchySettings(branching=branching), seed=0)

@@ -10,7 +10,8 @@ from model_code.settings import parse
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"branching": 1}, {"max_iterations": 0}, {"tolerance": 1.0}, {"method": "sideways"}, {"initialisation": "?"}]
+    "wrong",
+    [{"branching": 1}, {"max_iterations": 0}, {"tolerance": 1.0}, {"method": "sideways"}, {"initialisation": "?"}],
 )
 def test_impossible_values_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):

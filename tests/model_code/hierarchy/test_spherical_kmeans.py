@@ -17,7 +17,7 @@ def test_objective_within_one_percent_of_faiss(topics: np.ndarray, clusters: int
     faiss = pytest.importorskip("faiss")
     settings = HierarchySettings(max_iterations=25)
     ours, peers = [], []
-    for seed in range(1, 6):
+    for seed in range(1, 21):  # single runs differ by percents where there are fewer clusters than topics
         ours.append(spherical_kmeans(torch.from_numpy(topics), clusters, settings, seed).objective)
         peer = faiss.Kmeans(16, clusters, niter=25, spherical=True, seed=seed, min_points_per_centroid=1)
         peer.train(topics)
@@ -77,8 +77,11 @@ def test_splitting_groups_is_clustering_each(topics: np.ndarray) -> None:
 def test_stops_at_the_cap_and_by_tolerance(noise: np.ndarray) -> None:
     vectors, reported = torch.from_numpy(noise), []
 
+    def progress(*seen: object) -> None:
+        reported.append(seen)
+
     def iterations(**settings: float) -> int:
-        return spherical_kmeans(vectors, 12, HierarchySettings(**settings), 0, lambda *seen: reported.append(seen)).iterations
+        return spherical_kmeans(vectors, 12, HierarchySettings(**settings), 0, progress).iterations
 
     assert iterations(max_iterations=3) == 3
     assert reported == [(1, 3, "k-means iterations"), (2, 3, "k-means iterations"), (3, 3, "k-means iterations")]

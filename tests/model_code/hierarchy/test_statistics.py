@@ -27,7 +27,7 @@ def test_level_statistics_equal_loops(topics: np.ndarray, method: str) -> None:
         assert row["passages_median"] == np.median(list(counts.values()))
         assert row["passages_mean"] == pytest.approx(300 / len(counts), abs=1e-5)
         assert row["cosine_mean"] == pytest.approx(np.mean(cosines), abs=2e-5)
-        assert row["cosine_5_%"] == pytest.approx(np.quantile(cosines, 0.05), abs=2e-5)
+        assert row["cosine_5th_percentile"] == pytest.approx(np.quantile(cosines, 0.05), abs=2e-5)
         children = [len(tree.children(level, node)) for node in counts] if level < tree.depth else counts.values()
         assert row["children_max"] == max(children)
 

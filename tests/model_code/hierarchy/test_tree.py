@@ -65,7 +65,8 @@ def test_saved_and_loaded_is_the_same_and_pure(tree: Hierarchy, tmp_path: Path) 
     loaded = Hierarchy.load(tmp_path / "a")
     loaded.save(tmp_path / "b")
     assert hash_path(tmp_path / "a") == hash_path(tmp_path / "b")
-    for one, other in zip((*tree.centroids, *tree.parents, tree.leaves), (*loaded.centroids, *loaded.parents, loaded.leaves)):
+    arrays = [(*each.centroids, *each.parents, each.leaves) for each in (tree, loaded)]
+    for one, other in zip(*arrays, strict=True):
         np.testing.assert_array_equal(one, other)
         assert one.dtype == other.dtype
     assert read_json(tmp_path / "a" / "hierarchy.json")["nodes"] == [2, 4]

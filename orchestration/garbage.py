@@ -1,0 +1,98 @@
+"""What nothing refers to any more: old model versions, old live generations, checkpoints, DVC's cache of old outputs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from model_code.errors import FreshetError
+from orchestration import registry
+from orchestration.project import Project
+from orchestration.repro import dvc_command, environment
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Something that can be freed: what it is, how much it frees, and how."""
+
+    what: str
+    megabytes: float
+    free: Callable[[], None]
+
+
+def find_garbage(project: Project, keep: int) -> list[Garbage]:
+    """Everything that can go. `keep` newest model versions and generations per retriever stay, as does whatever has an
+    alias, is current, or is recorded in `dvc.lock`."""
+    found = [*_leftovers(project), *_versions(project, keep), *_generations(project, keep), *_dvc_cache(project)]
+    return sorted(found, key=lambda item: -item.megabytes)
+
+
+def collect(project: Project, garbage: Sequence[Garbage]) -> None:
+    """Free each item, while nothing else changes the project."""
+    with project.lock():
+        for item in garbage:
+            item.free()
+
+
+def _leftovers(project: Project) -> Iterator[Garbage]:
+    """Checkpoints and half-made outputs of stages that did not finish."""
+    for kind in ("checkpoints", "staging"):
+        for path in sorted((project.state / kind).glob("*")):
+            yield Garbage(f"{kind} of {path.name[:24]}", _size(path), lambda path=path: shutil.rmtree(path))
+
+
+def _versions(project: Project, keep: int) -> Iterator[Garbage]:
+    if not (project.state / "mlflow").exists():
+        return
+    held = [registry.holder(project, alias) for alias in (registry.CHAMPION, registry.CHALLENGER, registry.PREVIOUS)]
+    numbers = {version.version for version in held if version}
+    for version in registry.versions(project)[:-keep]:
+        if version.version not in numbers:
+            size = _size(registry.files(project, version).parents[1])
+            what = f"model version {version.version} ({version.retriever})"
+            yield Garbage(what, size, lambda version=version: registry.delete(project, version))
+
+
+def _generations(project: Project, keep: int) -> Iterator[Garbage]:
+    from model_code.live.collection import Collection, retrievers
+
+    for name in retrievers(project.live):
+        collection = Collection(project.live, name)
+        for generation in collection.generations()[:-keep]:
+            if generation.number != collection.current_number():
+                folder = generation.folder
+                what = f"live generation {generation.number} of {name}"
+                yield Garbage(what, _size(folder), lambda folder=folder: shutil.rmtree(folder))
+
+
+def _dvc_cache(project: Project) -> Iterator[Garbage]:
+    """Cached outputs that neither the working tree nor any commit or branch of it refers to."""
+    if not (project.root / ".dvc" / "cache").exists():
+        return
+    scope = ["--workspace", "--all-commits"] if (project.root / ".git").exists() else ["--workspace"]
+    listed = _dvc_gc(project, [*scope, "--dry"])
+    files = [Path(name) for name in re.findall(r"^Removing (.+)$", listed, re.MULTILINE)]
+    if files:
+        what = f"{len(files)} files of DVC's cache that no commit refers to"
+        yield Garbage(what, sum(file.stat().st_size for file in files) / 1e6, lambda: _free_cache(project, scope))
+
+
+def _free_cache(project: Project, scope: list[str]) -> None:
+    _dvc_gc(project, [*scope, "--force"])
+
+
+def _dvc_gc(project: Project, options: list[str]) -> str:
+    command = dvc_command("gc", *options)
+    done = subprocess.run(command, cwd=project.root, env=environment(project), capture_output=True, text=True)
+    if done.returncode:
+        raise FreshetError(f"`dvc gc` failed: {done.stderr.strip()}")
+    return done.stdout + done.stderr
+
+
+def _size(path: Path) -> float:
+    """Megabytes in all files below `path`."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6

@@ -1,0 +1,73 @@
+"""What is built, who is champion and what is live, as plain values and as text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from model_code.files import read_json
+from orchestration import dvc_lock, parameters, promotion_history, registry, stages
+from orchestration.project import Project
+
+
+def project_status(project: Project) -> dict[str, Any]:
+    """The state of the project; reads only, and says null or an empty list for what is not there yet."""
+    settings = parameters.load(project.params_file)
+    known = [stage.address for stage in stages.expand(settings.retrievers)]
+    done = dvc_lock.stages_that_ran(project.root)
+    return {
+        "corpus": read_json(project.corpus_lock) if project.corpus_lock.exists() else None,
+        "stages": {address: "built" if address in done else "not built" for address in known},
+        "champion": _version(project, registry.CHAMPION),
+        "challenger": _version(project, registry.CHALLENGER),
+        "previous": _version(project, registry.PREVIOUS),
+        "live": _live(project),
+        "moves": promotion_history.read(project)[-5:],
+    }
+
+
+def _version(project: Project, alias: str) -> dict[str, str] | None:
+    version = registry.holder(project, alias)
+    return asdict(version) if version else None
+
+
+def _live(project: Project) -> list[dict[str, Any]]:
+    """The current generation of each live collection, the one that is searched by default first."""
+    from model_code.live.collection import Collection, default_retriever, retrievers
+
+    names = retrievers(project.live)
+    if not names:
+        return []
+    default = default_retriever(project.live)
+    return [
+        {
+            "retriever": name,
+            "default": name == default,
+            "generation": generation.number,
+            "documents": generation.manifest["documents"],
+            "fingerprint": generation.manifest["fingerprint"],
+        }
+        for name in sorted(names, key=lambda name: (name != default, name))
+        for generation in [Collection(project.live, name).current()]
+    ]
+
+
+def status_text(status: dict[str, Any]) -> str:
+    """The status in a few lines."""
+    corpus = status["corpus"]
+    built = [address for address, state in status["stages"].items() if state == "built"]
+    lines = [
+        f"corpus      {corpus['source'] + ', content ' + corpus['content_hash'][:12] if corpus else 'not ingested yet'}",
+        f"stages      {len(built)} of {len(status['stages'])} built (freshet plan says what is out of date)",
+    ]
+    for alias in ("champion", "challenger", "previous"):
+        version = status[alias]
+        lines.append(f"{alias:11} " + (f"version {version['version']} ({version['retriever']})" if version else "none"))
+    for live in status["live"] or [None]:
+        lines.append("live        " + (_live_text(live) if live else "nothing (freshet promote opens the champion)"))
+    return "\n".join(lines)
+
+
+def _live_text(live: dict[str, Any]) -> str:
+    star = ", searched by default" if live["default"] else ""
+    return f"{live['retriever']} generation {live['generation']}, {live['documents']:,} documents{star}"
