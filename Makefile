@@ -11,8 +11,9 @@ REACHABLE = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_CPU)/to
 demo: $(VENV)/.installed
 	freshet demo
 
+# Two workers of one thread each: more threads than cores would make every one of them slower.
 test: $(VENV)/.installed
-	python -m pytest
+	OMP_NUM_THREADS=1 python -m pytest --numprocesses 2 --dist loadgroup
 
 ui: $(VENV)/.installed
 	freshet ui

@@ -7,6 +7,7 @@ unknown keys and wrong types, naming the key's full path. Ranges are each datacl
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import difflib
 import types
 import typing
@@ -103,6 +104,8 @@ def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
             raise SettingsError(f"{where} must be a number, not {value!r}") from None
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if hint is str and isinstance(value, datetime.date):  # YAML reads an unquoted 2025-01-01 as a date
+        return value.isoformat()
     matches = isinstance(value, hint) and not (hint is not bool and isinstance(value, bool))
     require(matches, f"{where} must be of type {hint.__name__}, not {value!r}")
     return value

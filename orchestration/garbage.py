@@ -25,8 +25,11 @@ class Garbage:
 
 
 def find_garbage(project: Project, keep: int) -> list[Garbage]:
-    """Everything that can go. `keep` newest model versions and generations per retriever stay, as does whatever has an
-    alias, is current, or is recorded in `dvc.lock`."""
+    """Everything that can go, largest first.
+
+    The `keep` newest model versions stay, of all retrievers together, and the `keep` newest live generations of each
+    retriever; so does whatever has an alias, is current, or is recorded in `dvc.lock`.
+    """
     found = [*_leftovers(project), *_versions(project, keep), *_generations(project, keep), *_dvc_cache(project)]
     return sorted(found, key=lambda item: -item.megabytes)
 

@@ -56,12 +56,15 @@ class Move:
 
 
 def register(project: Project, build: Build) -> Version:
-    """Register a finished build as challenger; one with the same retriever and key is there already, and not copied."""
+    """Register a finished build as challenger; one with the same retriever and key is there already, and not copied.
+
+    The build of the champion itself is no challenger: after registering it there is none.
+    """
     fingerprint = read_json(build.index / "manifest.json")["fingerprint"]
     tags = {RETRIEVER: build.retriever, KEY: build.key, FINGERPRINT: fingerprint}
     with _registry(project) as (client, experiment):
         version = _find(client, tags) or _create(client, experiment, tags, build)
-        client.set_registered_model_alias(MODEL, CHALLENGER, version.version)
+        _set_alias(client, CHALLENGER, None if version == _holder(client, CHAMPION) else version.version)
         return version
 
 
@@ -69,10 +72,10 @@ def promote(project: Project, settings: PromotionSettings, seed: int = 0) -> Mov
     """Make the challenger champion if the gate passes it on the test queries; each verdict is a line of the history."""
     with _registry(project) as (client, _):
         challenger, champion = _holder(client, CHALLENGER), _holder(client, CHAMPION)
+        if champion is not None and challenger in (None, champion):
+            return Move(champion, True, f"{_spoken(champion)} is the champion already: nothing to promote")
         if challenger is None:
             raise FreshetError("there is no challenger: register a built retriever first (`freshet register`)")
-        if champion is not None and champion.version == challenger.version:
-            return Move(champion, True, f"{_spoken(champion)} is the champion already")
         before = _scores(client, champion) if champion else None
         verdict = judge_promotion(_scores(client, challenger), before, settings, seed)
         old, why = champion and champion.version, "; ".join(verdict.reasons)
@@ -82,7 +85,7 @@ def promote(project: Project, settings: PromotionSettings, seed: int = 0) -> Mov
             return Move(champion, False, f"{_spoken(challenger)} stays challenger: {why}")
         client.set_model_version_tag(MODEL, challenger.version, REPLACED, old or "")
         _set_champion(client, challenger.version, old)
-        client.delete_registered_model_alias(MODEL, CHALLENGER)
+        _set_alias(client, CHALLENGER, None)
         return Move(challenger, True, f"{_spoken(challenger)} is the champion: {why}")
 
 
@@ -189,11 +192,16 @@ def _holder(client: MlflowClient, alias: str) -> Version | None:
 
 def _set_champion(client: MlflowClient, version: str, previous: str | None) -> None:
     existing = {str(found.version) for found in client.search_model_versions(f"name='{MODEL}'")}
-    if previous in existing:
-        client.set_registered_model_alias(MODEL, PREVIOUS, previous)
-    elif PREVIOUS in _aliases(client):
-        client.delete_registered_model_alias(MODEL, PREVIOUS)
-    client.set_registered_model_alias(MODEL, CHAMPION, version)
+    _set_alias(client, PREVIOUS, previous if previous in existing else None)
+    _set_alias(client, CHAMPION, version)
+
+
+def _set_alias(client: MlflowClient, alias: str, version: str | None) -> None:
+    """Give the alias to `version`, or take it from whichever has it."""
+    if version is not None:
+        client.set_registered_model_alias(MODEL, alias, version)
+    elif alias in _aliases(client):
+        client.delete_registered_model_alias(MODEL, alias)
 
 
 def _scores(client: MlflowClient, version: Version) -> SystemScores:

@@ -77,11 +77,25 @@ def find_build(project: Project, retriever: str) -> Build:
 
 
 def best_on_dev(project: Project, settings: Parameters) -> str:
-    """The retriever with the highest dev value of the promotion metric; test is never looked at to choose."""
-    values: dict[str, float] = {}
-    for name in settings.retrievers:
-        path = project.artifacts / "evaluate" / name / "metrics.json"
-        if not path.exists():
-            raise FreshetError(f"{name} is not evaluated yet: run `freshet run evaluate@{name}`")
-        values[name] = read_json(path)["dev"][settings.promotion.metric]
-    return max(values, key=lambda name: (values[name], name))
+    """The retriever with the highest dev value of the promotion metric, or the only one; test never chooses.
+
+    Raises `FreshetError` if one of several is not evaluated or there are no dev queries to choose by.
+    """
+    names = list(settings.retrievers)
+    if len(names) == 1:
+        return names[0]
+    values = {name: _dev_value(project, name, settings.promotion.metric) for name in names}
+    return max(names, key=lambda name: (values[name], name))
+
+
+def _dev_value(project: Project, retriever: str, metric: str) -> float:
+    path = project.artifacts / "evaluate" / retriever / "metrics.json"
+    if not path.exists():
+        raise FreshetError(f"{retriever} is not evaluated yet: run `freshet run evaluate@{retriever}`")
+    dev = read_json(path)["dev"]
+    if not dev.get("queries"):
+        raise FreshetError(
+            "there are no dev queries to choose the best retriever by: name it yourself (`freshet register NAME`), "
+            "or raise corpus.splits.dev_share in params.yaml"
+        )
+    return dev[metric]

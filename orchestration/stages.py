@@ -117,7 +117,7 @@ TRAIN = Stage(
     },
     output="artifacts/train/{retriever}",
     code=("model_code/corpus", "model_code/encoding", "model_code/evaluation", "model_code/hierarchy",
-          "model_code/index", "model_code/losses", "model_code/training"),  # fmt: skip
+          "model_code/index", "model_code/losses", "model_code/queries", "model_code/training"),  # fmt: skip
     per_retriever=True,
     pool="gpu",
 )

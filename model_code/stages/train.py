@@ -6,6 +6,7 @@ Output: `encoder/` in the sentence-transformers layout, and `history.json`, the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.dense_index import DenseIndex
+from model_code.queries.inverse_cloze import HELD_OUT, without_span
 from model_code.stages.context import StageContext
-from model_code.training.data import DevQueries, Passages, TrainingData, make_pairs
+from model_code.training.data import DevQueries, Pairs, Passages, TrainingData, make_pairs
 from model_code.training.dev import DevEvaluator
 from model_code.training.settings import TrainingSettings
 
@@ -84,12 +86,10 @@ class _Tables:
         supervised = self.train if self.train.source == "qrels" else Judgements({}, {}, "qrels")
         if settings.supervision == "supervised" and not supervised.queries:
             raise FreshetError("the corpus has no training qrels; set supervision to joint or unsupervised")
-        rows = zip(self.pseudo_queries["text"], self.pseudo_queries["document_id"], strict=True)
-        pseudo = [(text, [self.number[document]]) for text, document in rows]
         return TrainingData(
             self.passages,
             make_pairs(self.passages, [] if settings.supervision == "unsupervised" else self._numbered(supervised)),
-            make_pairs(self.passages, [] if settings.supervision == "supervised" else pseudo),
+            make_pairs(self.passages, []) if settings.supervision == "supervised" else self._pseudo_pairs(),
         )
 
     def supervision(self, data: TrainingData) -> str:
@@ -110,6 +110,15 @@ class _Tables:
         return DevEvaluator(
             self.passages, queries, settings.dev_metric, seed, settings.dev_queries, settings.dev_passages
         )
+
+    def _pseudo_pairs(self) -> Pairs:
+        """One pair per pseudo-query; the passage of a held-out cloze goes without the span that is its query."""
+        table = self.pseudo_queries
+        rows = zip(table["text"], table["document_id"], strict=True)
+        pairs = make_pairs(self.passages, [(text, [self.number[document]]) for text, document in rows])
+        cut = np.flatnonzero(table["kind"] == HELD_OUT).tolist()
+        texts = {i: without_span(self.passages.texts[pairs.passages[i]], pairs.queries[i]) for i in cut}
+        return replace(pairs, positives=texts)
 
     def _numbered(self, judgements: Judgements) -> list[tuple[str, list[int]]]:
         return [

@@ -60,7 +60,8 @@ class Collator:
         drawn = self.sampler.draw(own, known, np.random.default_rng([self.seed, number]))
         extra = sorted({passage for row in drawn for passage in row})
         queries = [every.queries[pair] for pair in pairs]
-        documents = [passages.texts[passage] for passage in (*own.tolist(), *extra)]
+        documents = [every.positives.get(pair, passages.texts[every.passages[pair]]) for pair in pairs.tolist()]
+        documents += [passages.texts[passage] for passage in extra]
         return Batch(
             queries=bucketed(self.tokenize(queries, self.settings.query_max_tokens), self.batch_tokens),
             documents=bucketed(self.tokenize(documents, self.settings.document_max_tokens), self.batch_tokens),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -60,6 +60,7 @@ class Pairs:
     queries: Sequence[str]
     passages: np.ndarray  # (n,) int64, passage numbers
     relevant: Sequence[frozenset[int]]  # document numbers
+    positives: Mapping[int, str] = field(default_factory=dict)  # pair -> text to train on instead of its passage's
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -102,7 +103,9 @@ class TrainingData:
         known: dict[str, frozenset[int]] = {}
         for query, documents in zip(queries, [*self.supervised.relevant, *self.unsupervised.relevant], strict=True):
             known[query] = known.get(query, frozenset()) | documents
-        return Pairs(queries, passages, [known[query] for query in queries])
+        shifted = {len(self.supervised) + pair: text for pair, text in self.unsupervised.positives.items()}
+        relevant = [known[query] for query in queries]
+        return Pairs(queries, passages, relevant, {**self.supervised.positives, **shifted})
 
 
 @dataclass(frozen=True, eq=False)

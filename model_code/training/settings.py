@@ -95,6 +95,12 @@ class TrainingSettings:
         for name in ("warmup_share", "unsupervised_share"):
             value = getattr(self, name)
             require(0 <= value < 1, f"{name} is {value}, but is a share: at least 0, below 1")
+        for name, act in (("cotraining", "re-clusters at"), ("patience", "counts")):
+            require(
+                not getattr(self, name) or self.evaluate_every is not None,
+                f"{name} {act} evaluations during training, and evaluate_every is null, so that there are none; "
+                f"set evaluate_every (steps, such as 50), or leave {name} out",
+            )
         require(
             self.supervision != "joint" or self.unsupervised_in_batch > 0,
             f"a joint batch of {self.batch_size} pairs with unsupervised_share {self.unsupervised_share} has only one "

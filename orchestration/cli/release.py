@@ -13,10 +13,12 @@ def register(
     retriever: Annotated[str | None, typer.Argument(help="A trained retriever; the best on dev by default.")] = None,
 ) -> None:
     """Register a built retriever in MLflow as challenger."""
-    from orchestration import release
+    from orchestration import registry, release
 
-    version = release.register(Project.find(), retriever)
-    typer.echo(f"version {version.version} ({version.retriever}) is the challenger")
+    project = Project.find()
+    version = release.register(project, retriever)
+    role = "champion already" if registry.holder(project) == version else "challenger"
+    typer.echo(f"version {version.version} ({version.retriever}) is the {role}")
 
 
 def promote() -> None:
