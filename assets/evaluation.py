@@ -23,8 +23,8 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
     |---|---|---|
     | queries | 3 | 5 |
     """
-    dev, test = metrics["dev"], metrics["test"]
-    return markdown_table([{"metric": name, "dev": dev.get(name), "test": test[name]} for name in test])
+    dev, test = metrics["dev"], metrics["test"]  # a split without queries has no other value
+    return markdown_table([{"metric": m, "dev": dev.get(m, ""), "test": test.get(m, "")} for m in {**test, **dev}])
 
 
 def preview_baselines(folder: Path) -> Mapping[str, str]:
@@ -36,8 +36,9 @@ def preview_baselines(folder: Path) -> Mapping[str, str]:
 def preview_comparison(folder: Path) -> Mapping[str, str]:
     """The results table, the whole report and its plots."""
     report = (folder / "comparison.md").read_text(encoding="utf-8")
+    plots = {f"plot of {path.stem}": picture(path) for path in sorted(folder.glob("*.png"))}
     results = report.partition("## Results")[2].partition("\n## ")[0].strip()
-    return {"results": results, "report": report, **{path.stem: picture(path) for path in sorted(folder.glob("*.png"))}}
+    return {"results": results, "report": report, **plots}
 
 
 def has_queries(folder: Path) -> tuple[bool, Mapping[str, Any]]:

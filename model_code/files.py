@@ -48,7 +48,7 @@ def fsync_tree(folder: Path) -> None:
 
 
 def replace_folder(source: Path, target: Path) -> None:
-    """Put the finished folder `source` in the place of `target`; a crash leaves the old, the new or no folder, never a mixture."""
+    """Put the finished folder `source` in the place of `target`; a crash leaves the old, the new or no folder."""
     fsync_tree(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     old = target.with_name(f".{target.name}.old")

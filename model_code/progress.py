@@ -30,7 +30,11 @@ class LineProgress:
         self.last = now
         rate = done / (now - self.started)
         left = (total - done) / rate
-        print(f"  {self.label}: {done:,}/{total:,} {note} ({rate:,.1f}/s, {left:,.0f} s left)", file=sys.stderr, flush=True)
+        print(
+            f"  {self.label}: {done:,}/{total:,} {note} ({rate:,.1f}/s, {left:,.0f} s left)",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def tracked(items: Iterable[T], total: int, progress: Progress, note: str = "") -> Iterator[T]:

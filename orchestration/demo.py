@@ -30,10 +30,10 @@ def demo(project: Project, show: Callable[[str], None] = print) -> None:
     """Run `full_build` in the project's Dagster instance and show what came out of it."""
     started = time.monotonic()
     build(project)
-    from orchestration.results import results_table
+    from orchestration.results import load_comparison, results_table
 
     show("\nResults on the test queries\n")
-    show(results_table(project))
+    show(results_table(load_comparison(project)))
     _show_searches(project, show)
     show(NEXT_STEPS)
     show(f"Done in {time.monotonic() - started:.0f} s.")
@@ -47,10 +47,14 @@ def build(project: Project, job: str = "full_build") -> None:
 
     initialise(project)
     with open_instance(project) as instance:
-        result = definitions(project).resolve_job_def(job).execute_in_process(
-            instance=instance,
-            raise_on_error=False,
-            run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+        result = (
+            definitions(project)
+            .resolve_job_def(job)
+            .execute_in_process(
+                instance=instance,
+                raise_on_error=False,
+                run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+            )
         )
     if not result.success:
         raise FreshetError(f"the Dagster job {job!r} failed (run {result.run_id}): {_first_failure(result)}")
@@ -92,4 +96,3 @@ def _first_test_queries(artifacts: Path) -> tuple[str, ...]:
     if not (queries["split"] == "test").any():
         queries = pd.read_parquet(artifacts / "pseudo_queries" / "pseudo_queries.parquet")
     return tuple(queries[queries["split"] == "test"]["text"].head(3))
-

@@ -39,8 +39,8 @@ def _append(event: dict[str, object]) -> None:
 def read_ended(path: Path, running: bool) -> list[StageEnded]:
     """The stages that have ended so far, in their order; while DVC is `running`, only those it has recorded too.
 
-    DVC writes a stage to `dvc.lock` after the stage's process has ended, so the last one of a running DVC may be missing
-    there: it counts once another stage has started.
+    DVC writes a stage to `dvc.lock` after the stage's process has ended, so the last one of a running DVC may be
+    missing there: it counts once another stage has started.
     """
     if not path.exists():
         return []

@@ -1,4 +1,4 @@
-"""What nothing refers to any more: old model versions, old live generations, checkpoints, DVC's cache of old outputs."""
+"""What nothing refers to any more: old model versions and live generations, checkpoints, DVC's cache of old outputs."""
 
 from __future__ import annotations
 

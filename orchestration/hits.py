@@ -16,4 +16,5 @@ def hits_text(hits: Sequence[Hit]) -> str:
 
 def _hit_text(hit: Hit) -> str:
     path = "/".join(str(node) for node in hit.path)
-    return f"{hit.rank:3}  {hit.score:.3f}  {hit.title}\n            {hit.document_id}  [{path}]\n            {hit.snippet}"
+    lines = (f"{hit.rank:3}  {hit.score:.3f}  {hit.title}", f"{hit.document_id}  [{path}]", hit.snippet)
+    return f"\n{' ' * 12}".join(lines)

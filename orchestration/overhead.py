@@ -23,7 +23,14 @@ def rows(repeats: int = 3) -> list[dict[str, Any]]:
 
 
 def _row(what: str, seconds: float, goal: float) -> dict[str, Any]:
-    return {"what": what, "ours": seconds, "peer": goal, "ratio": seconds / goal, "goal": f"<= {goal}", "met": seconds <= goal}
+    return {
+        "what": what,
+        "ours": seconds,
+        "peer": goal,
+        "ratio": seconds / goal,
+        "goal": f"<= {goal}",
+        "met": seconds <= goal,
+    }
 
 
 def _seconds(project: Project, command: list[str]) -> float:

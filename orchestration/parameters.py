@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import io
 import typing
 from collections.abc import Mapping, Sequence
@@ -99,11 +100,7 @@ def _read_text(text: str) -> dict[str, Any]:
 
 def assign(path: Path, assignments: Sequence[str]) -> None:
     """Write each `group.key=value` into the file, comments kept, only if the result is valid as a whole."""
-    from ruamel.yaml import YAML
-
-    yaml = YAML()
-    yaml.preserve_quotes, yaml.width = True, 120
-    yaml.representer.add_representer(type(None), lambda out, none: out.represent_scalar("tag:yaml.org,2002:null", "null"))
+    yaml = _editor()
     document = yaml.load(path.read_text(encoding="utf-8"))
     for assignment in assignments:
         _assign(document, assignment)
@@ -112,6 +109,18 @@ def assign(path: Path, assignments: Sequence[str]) -> None:
     parse(_read_text(stream.getvalue()))
     if stream.getvalue() != path.read_text(encoding="utf-8"):
         write_text(path, stream.getvalue())
+
+
+def _editor() -> Any:
+    """YAML that keeps comments and quotes, spells None as null, and quotes dates: DVC takes no unquoted ones."""
+    from ruamel.yaml import YAML
+
+    yaml, tag = YAML(), "tag:yaml.org,2002:"
+    yaml.preserve_quotes, yaml.width = True, 120
+    add = yaml.representer.add_representer
+    add(type(None), lambda out, none: out.represent_scalar(f"{tag}null", "null"))
+    add(datetime.date, lambda out, day: out.represent_scalar(f"{tag}str", day.isoformat(), style="'"))
+    return yaml
 
 
 def _assign(document: Any, assignment: str) -> None:

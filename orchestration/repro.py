@@ -45,7 +45,9 @@ def repro(
     copy = project.state / dvc_lock.LOCK
     with project.lock(), _events_file(project) as path:
         if dvc_lock.mend(project.root, copy):
-            print("dvc.lock was half-written by a DVC that was killed: gone back to the last whole one", file=sys.stderr)
+            print(
+                "dvc.lock was half-written by a DVC that was killed: gone back to the last whole one", file=sys.stderr
+            )
         extra = {events.EVENTS_FILE: str(path)}
         if dagster_run:
             extra["FRESHET_DAGSTER_RUN"] = dagster_run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from model_code.errors import FreshetError
@@ -9,6 +10,7 @@ from model_code.files import read_json
 from orchestration.project import Project
 
 SHOWN = ("nDCG@10", "hit@1", "hit@10", "MRR@10", "R@100")
+JUDGES = {"qrels": "the corpus's own qrels", "pseudo-queries": "held-out pseudo-queries, as it has no qrels"}
 
 
 def load_comparison(project: Project) -> dict[str, Any]:
@@ -19,25 +21,33 @@ def load_comparison(project: Project) -> dict[str, Any]:
     return read_json(path)
 
 
-def load_results(project: Project) -> dict[str, Any]:
-    """System -> metric -> {"value", "low", "high", "queries"} on the test queries."""
-    return load_comparison(project)["systems"]
-
-
-def results_table(project: Project) -> str:
-    """The test results as aligned text, with the interval of the first metric and who judged."""
-    comparison = load_comparison(project)
-    shown = [metric for metric in SHOWN if metric in next(iter(comparison["systems"].values()))]
-    header = ["system", f"{shown[0]} [95 % interval]", *shown[1:]]
-    rows = [header] + [
-        [system, _with_interval(metrics[shown[0]]), *(f"{metrics[metric]['value']:.3f}" for metric in shown[1:])]
-        for system, metrics in comparison["systems"].items()
-    ]
+def results_table(comparison: Mapping[str, Any]) -> str:
+    """The test results as aligned text, with the interval of the first two metrics and who judged."""
+    systems = comparison["systems"]
+    shown = [metric for metric in SHOWN if metric in next(iter(systems.values()))]
+    header = ["system", *(f"{metric} [95 % interval]" for metric in shown[:2]), *shown[2:]]
+    rows = [header] + [[_name(system, comparison), *_cells(metrics, shown)] for system, metrics in systems.items()]
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    judged = {"qrels": "the corpus's own qrels", "pseudo-queries": "held-out pseudo-queries, as it has no qrels"}
-    return "\n".join([*lines, f"({comparison['queries']:,} {comparison['split']} queries, judged by {judged[comparison['source']]})"])
+    queries = f"{comparison['queries']:,} {comparison['split']} queries"
+    return "\n".join([*lines, f"({queries}, judged by {JUDGES[comparison['source']]})"])
 
 
-def _with_interval(cell: dict[str, float]) -> str:
-    return f"{cell['value']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]"
+def differences_table(comparison: Mapping[str, Any], metric: str) -> str:
+    """Paired differences on one metric with interval and Holm-adjusted p."""
+    return "\n".join(
+        f"{row['system']} - {row['reference']}: {row['difference']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}] "
+        f"p (Holm) {row['p_holm']:.4f}"
+        for row in comparison["differences"]
+        if row["metric"] == metric
+    )
+
+
+def _name(system: str, comparison: Mapping[str, Any]) -> str:
+    seeds = comparison.get("seeds", {}).get(system, 1)
+    return system if seeds == 1 else f"{system} ({seeds} seeds)"
+
+
+def _cells(metrics: Mapping[str, Mapping[str, float]], shown: list[str]) -> list[str]:
+    exact = [f"{metrics[m]['value']:.3f} [{metrics[m]['low']:.3f}, {metrics[m]['high']:.3f}]" for m in shown[:2]]
+    return exact + [f"{metrics[metric]['value']:.3f}" for metric in shown[2:]]

@@ -86,8 +86,8 @@ def _refuse_changes(stage: Stage, before: stage_key.StageReads, after: stage_key
     changed = before.changes(after)
     if changed:
         raise FreshetError(
-            f"stage {stage.address} read {', '.join(changed[:3])}, which changed while it ran. DVC would record the new "
-            "version as what made the old output, so the output is thrown away: run it again"
+            f"stage {stage.address} read {', '.join(changed[:3])}, which changed while it ran. DVC would record the "
+            "new version as what made the old output, so the output is thrown away: run it again"
         )
 
 

@@ -103,7 +103,7 @@ HIERARCHY = Stage(
     groups=("hierarchy", "seed"),
     inputs={"corpus": "artifacts/corpus", "base_index": "artifacts/base_index/index"},
     output="artifacts/hierarchy",
-    code=("model_code/corpus", "model_code/hierarchy"),
+    code=("model_code/corpus", "model_code/encoding/hardware.py", "model_code/hierarchy"),
 )
 TRAIN = Stage(
     name="train",
@@ -116,8 +116,16 @@ TRAIN = Stage(
         "base_index": "artifacts/base_index/index",
     },
     output="artifacts/train/{retriever}",
-    code=("model_code/corpus", "model_code/encoding", "model_code/evaluation", "model_code/hierarchy",
-          "model_code/index", "model_code/losses", "model_code/queries", "model_code/training"),  # fmt: skip
+    code=(
+        "model_code/corpus",
+        "model_code/encoding",
+        "model_code/evaluation",
+        "model_code/hierarchy",
+        "model_code/index",
+        "model_code/losses",
+        "model_code/queries",
+        "model_code/training",
+    ),
     per_retriever=True,
     pool="gpu",
 )
@@ -141,8 +149,14 @@ BASELINES = Stage(
         "hierarchy": "artifacts/hierarchy",
     },
     output="artifacts/baselines",
-    code=("model_code/corpus", "model_code/encoding", "model_code/evaluation", "model_code/hierarchy",
-          "model_code/index", "model_code/stages/evaluate.py"),  # fmt: skip
+    code=(
+        "model_code/corpus",
+        "model_code/encoding",
+        "model_code/evaluation",
+        "model_code/hierarchy",
+        "model_code/index",
+        "model_code/stages/evaluate.py",
+    ),
 )
 EVALUATE = Stage(
     name="evaluate",
@@ -207,9 +221,7 @@ def find(address: str, retrievers: Iterable[str]) -> tuple[Stage, ...]:
 
 def upstream(stage: Stage, stages: Iterable[Stage]) -> tuple[Stage, ...]:
     """The stages whose output `stage` reads directly."""
-    return tuple(
-        other for other in stages if any(_overlap(path, other.output) for path in stage.inputs.values())
-    )
+    return tuple(other for other in stages if any(_overlap(path, other.output) for path in stage.inputs.values()))
 
 
 def _overlap(one: str, other: str) -> bool:

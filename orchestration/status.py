@@ -56,8 +56,9 @@ def status_text(status: dict[str, Any]) -> str:
     """The status in a few lines."""
     corpus = status["corpus"]
     built = [address for address, state in status["stages"].items() if state == "built"]
+    source = f"{corpus['source']}, content {corpus['content_hash'][:12]}" if corpus else "not ingested yet"
     lines = [
-        f"corpus      {corpus['source'] + ', content ' + corpus['content_hash'][:12] if corpus else 'not ingested yet'}",
+        f"corpus      {source}",
         f"stages      {len(built)} of {len(status['stages'])} built (freshet plan says what is out of date)",
     ]
     for alias in ("champion", "challenger", "previous"):

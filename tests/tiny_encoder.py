@@ -28,8 +28,12 @@ def make_tiny_encoder(
 
     tokenizer = make_tokenizer(vocabulary)
     config = BertConfig(
-        vocab_size=len(tokenizer), hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=2,
-        intermediate_size=2 * hidden, max_position_embeddings=max_tokens,
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=2 * hidden,
+        max_position_embeddings=max_tokens,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -31,8 +31,11 @@ def rows(
             index.search(query[None], k, FINGERPRINT)
 
     tasks = [
-        lambda: one_by_one(flat), lambda: flat.search(asked, k, FINGERPRINT), lambda: one_by_one(approximate),
-        lambda: [floor.search(query[None], k) for query in asked], lambda: floor.search(asked, k),
+        lambda: one_by_one(flat),
+        lambda: flat.search(asked, k, FINGERPRINT),
+        lambda: one_by_one(approximate),
+        lambda: [floor.search(query[None], k) for query in asked],
+        lambda: floor.search(asked, k),
     ]
     ours, ours_batch, ours_fast, peer, peer_batch = (queries / seconds for seconds in best_seconds(tasks, rounds))
     size = f"{passages:,} x {dimension}"

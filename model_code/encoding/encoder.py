@@ -33,7 +33,12 @@ class Encoder(torch.nn.Module):
     """
 
     def __init__(
-        self, backbone: Any, tokenizer: Any, pooling: Pooling, max_tokens: int, precision: Precision = "auto",
+        self,
+        backbone: Any,
+        tokenizer: Any,
+        pooling: Pooling,
+        max_tokens: int,
+        precision: Precision = "auto",
         projections: Sequence[torch.nn.Sequential] = (),
     ) -> None:
         super().__init__()
@@ -44,8 +49,12 @@ class Encoder(torch.nn.Module):
 
     @classmethod
     def load(
-        cls, source: str | Path, max_tokens: int | None = None, pooling: Pooling | None = None,
-        precision: Precision = "auto", device: str = "auto",
+        cls,
+        source: str | Path,
+        max_tokens: int | None = None,
+        pooling: Pooling | None = None,
+        precision: Precision = "auto",
+        device: str = "auto",
     ) -> Encoder:
         """Load a folder in the sentence-transformers layout, a plain transformers folder, or a hub name.
 

@@ -113,5 +113,3 @@ def save_projection(projection: torch.nn.Sequential, folder: Path) -> None:
     write_json(folder / "config.json", config)
     weights = {f"linear.{name}": value.detach().cpu().contiguous() for name, value in linear.state_dict().items()}
     save_file(weights, folder / "model.safetensors")
-
-

@@ -37,7 +37,11 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
     kind = AutoModelForTextEncoding if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING else AutoModel  # T5: no decoder
     with _quiet():
         model, found = kind.from_pretrained(
-            folder, config=config, dtype=torch.float32, attn_implementation="sdpa", use_safetensors=True,
+            folder,
+            config=config,
+            dtype=torch.float32,
+            attn_implementation="sdpa",
+            use_safetensors=True,
             output_loading_info=True,
         )
     _fill_missing(model, sorted(found["missing_keys"]), folder)

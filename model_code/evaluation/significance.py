@@ -13,9 +13,7 @@ import numpy as np
 CHUNK = 2**22  # numbers in memory per block of resamples
 
 
-def bootstrap_interval(
-    values: np.ndarray, samples: int, confidence: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
+def bootstrap_interval(values: np.ndarray, samples: int, confidence: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Percentile interval of each column's mean over queries (Efron & Tibshirani 1993, ch. 13).
 
     `values` is (n, c), one row per query; gives lower and upper bounds, (c,) each. Given paired differences, it is

@@ -26,7 +26,11 @@ DIGITS = 6  # of the means in metrics.json; far below any interval, far above th
 
 
 def evaluate_system(
-    system: str, search: Search, judgements: Mapping[str, Judgements], nodes: Nodes, settings: EvaluationSettings,
+    system: str,
+    search: Search,
+    judgements: Mapping[str, Judgements],
+    nodes: Nodes,
+    settings: EvaluationSettings,
     output: Path,
 ) -> dict[str, Any]:
     """Search the queries of each split, score the rankings and write the evaluation folder to `output`.

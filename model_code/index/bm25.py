@@ -15,6 +15,7 @@ from model_code.index.settings import Bm25Settings
 from model_code.index.top_k import Ranking, top_k
 
 DEFAULTS = Bm25Settings()
+TERM = r"[^\W_]+"  # letters and digits: snake_case is two words, and one letter is one (-l)
 
 
 class Bm25:
@@ -25,9 +26,7 @@ class Bm25:
     ['c', 'a']
     """
 
-    def __init__(
-        self, texts: Sequence[str], document_ids: Sequence[str], settings: Bm25Settings = DEFAULTS
-    ) -> None:
+    def __init__(self, texts: Sequence[str], document_ids: Sequence[str], settings: Bm25Settings = DEFAULTS) -> None:
         """Index `texts` (n), passage i of document `document_ids[i]`."""
         import bm25s
 
@@ -53,4 +52,7 @@ class Bm25:
     def _terms(self, texts: Sequence[str]) -> list[list[str]]:
         import bm25s
 
-        return bm25s.tokenize(list(texts), stopwords=self.settings.stopwords, return_ids=False, show_progress=False)
+        stopwords = self.settings.stopwords
+        return bm25s.tokenize(
+            list(texts), stopwords=stopwords, token_pattern=TERM, return_ids=False, show_progress=False
+        )

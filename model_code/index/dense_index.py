@@ -42,7 +42,12 @@ class DenseIndex:
     """
 
     def __init__(
-        self, vectors: np.ndarray, ids: IdMap, fingerprint: str, settings: IndexSettings, factory: str,
+        self,
+        vectors: np.ndarray,
+        ids: IdMap,
+        fingerprint: str,
+        settings: IndexSettings,
+        factory: str,
         approximate: ApproximateIndex | None,
     ) -> None:
         self.vectors, self.ids, self.fingerprint = vectors, ids, fingerprint
@@ -50,7 +55,10 @@ class DenseIndex:
 
     @classmethod
     def build(
-        cls, vectors: np.ndarray, document_ids: Sequence[str], fingerprint: str,
+        cls,
+        vectors: np.ndarray,
+        document_ids: Sequence[str],
+        fingerprint: str,
         settings: IndexSettings = DEFAULTS,
     ) -> DenseIndex:
         """Index `vectors` (n, H), row i a passage of `document_ids[i]`; a document's passages may lie anywhere."""

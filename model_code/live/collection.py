@@ -26,7 +26,13 @@ LIVE, CURRENT, GENERATIONS = "live", "current", "generations"
 
 
 def open_generation_zero(
-    root: Path, retriever: str, *, encoder: Path, index: Path, documents: Path, hierarchy: Path,
+    root: Path,
+    retriever: str,
+    *,
+    encoder: Path,
+    index: Path,
+    documents: Path,
+    hierarchy: Path,
     provenance: Mapping[str, Any],
 ) -> Generation:
     """Make a finished build the current generation of `retriever` under `root`/live, and `retriever` the default one.

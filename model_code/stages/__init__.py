@@ -1,1 +1,1 @@
-"""One module per pipeline stage: `run(context)` reads input folders, writes one output folder and returns its report."""
+"""One module per pipeline stage: `run(context)` reads input folders, writes one output folder, returns its report."""

@@ -25,7 +25,8 @@ def run(context: StageContext) -> dict[str, Any]:
     """Compare the baselines (folders below `inputs["baselines"]`) with every retriever of `settings["retrievers"]`.
 
     `inputs["evaluations"]` holds one evaluation folder per retriever and `inputs["histories"]` one `history.json`;
-    `inputs["corpus"]` tells which test queries have unseen documents, and the optional `inputs["branching_sweep"]`, a CSV, is drawn by `plots.branching_plot`.
+    `inputs["corpus"]` tells which test queries have unseen documents, and the optional `inputs["branching_sweep"]`, a
+    CSV, is drawn by `plots.branching_plot`.
     `comparison.json` is what `comparison.compare_systems` returns on the test queries (on dev, if there are none), with
     "groups" and "dev" holding the same for parts of them and for the dev queries.
     """
@@ -57,10 +58,14 @@ def compare(context: StageContext) -> dict[str, Any]:
         "permutations": settings.permutations,
         "family": FAMILY,
     }
-    return facts | compare_systems(systems, settings, seed) | {
-        "groups": compare_groups(systems, groups, settings, seed),
-        "dev": compare_systems(dev, settings, seed) if dev else {},
-    }
+    return (
+        facts
+        | compare_systems(systems, settings, seed)
+        | {
+            "groups": compare_groups(systems, groups, settings, seed),
+            "dev": compare_systems(dev, settings, seed) if dev else {},
+        }
+    )
 
 
 def _retrievers(context: StageContext) -> list[str]:

@@ -26,6 +26,9 @@ def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
     )
     index.save(context.output / "index")  # apart from the report, as its manifest lists every file of its folder
     return {
-        "passages": len(index.ids), "documents": index.ids.documents, "dimension": index.dimension,
-        "factory": index.factory, "fingerprint": index.fingerprint,
+        "passages": len(index.ids),
+        "documents": index.ids.documents,
+        "dimension": index.dimension,
+        "factory": index.factory,
+        "fingerprint": index.fingerprint,
     }

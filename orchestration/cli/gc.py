@@ -10,7 +10,9 @@ from orchestration.project import Project
 
 
 def gc(
-    delete: Annotated[bool, typer.Option("--delete", help="Free it; without this, only say what would be freed.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Free it; without this, only say what would be freed.")
+    ] = False,
     keep: Annotated[int, typer.Option(min=1, help="Model versions and live generations to keep.")] = 3,
 ) -> None:
     """Free old models, caches and checkpoints (says what it would free)."""

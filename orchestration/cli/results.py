@@ -11,13 +11,27 @@ from orchestration.project import Project
 
 
 def results(
-    as_json: Annotated[bool, typer.Option("--json", help="One object per system, each metric with its interval.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One object per system, each metric with its interval.")
+    ] = False,
+    over_seeds: Annotated[
+        bool, typer.Option("--over-seeds", help="Average NAME, NAME_seed1, ... and add paired differences.")
+    ] = False,
 ) -> None:
     """Show the comparison of all systems on the test queries."""
-    from orchestration.results import load_results, results_table
+    from orchestration.results import differences_table, load_comparison, results_table
+    from orchestration.seed_results import results_over_seeds
 
-    found = load_results(Project.find())
-    typer.echo(json.dumps(found, indent=2, ensure_ascii=False) if as_json else results_table(Project.find()))
+    project = Project.find()
+    comparison = results_over_seeds(project) if over_seeds else load_comparison(project)
+    if as_json:
+        typer.echo(json.dumps(comparison["systems"], indent=2, ensure_ascii=False))
+        return
+    typer.echo(results_table(comparison))
+    if over_seeds:
+        typer.echo("".join(f"\n{metric}\n{differences_table(comparison, metric)}\n" for metric in ("nDCG@10", "hit@1")))
+        for name, part in comparison["groups"].items():
+            typer.echo(f"\n{name} queries\n{results_table(part)}\n{differences_table(part, 'nDCG@10')}")
 
 
 def add_to(app: typer.Typer) -> None:

@@ -20,7 +20,7 @@ TOPICS = {
     "music": "chord tempo violin drum melody rhythm chorus note bass tune",
     "space": "orbit comet lunar rocket galaxy probe star crater solar nebula",
 }
-FILLERS = "the a of and with under over near old new bright quiet small great".split()
+FILLERS = ["the", "a", "of", "and", "with", "under", "over", "near", "old", "new", "bright", "quiet", "small", "great"]
 SETTINGS = (
     "corpus.source=files",
     "corpus.path=data/documents.jsonl",
@@ -29,11 +29,12 @@ SETTINGS = (
     "encoder.max_tokens=32",
     "acceptance.max_repeated_query_share=1.0",
     "pseudo_queries.inverse_cloze={per_document: 2, min_words: 3, max_words: 6}",
-    "training.steps=6",
+    "training.steps=16",
+    "training.learning_rate=0.003",
     "training.batch_size=8",
-    "training.frozen_layers=1",
+    "training.frozen_layers=null",
     "training.checkpoint_every=2",
-    "training.evaluate_every=3",
+    "training.evaluate_every=8",
     "evaluation.bootstrap_samples=200",
     "evaluation.permutations=200",
     "promotion.permutations=200",

@@ -33,8 +33,12 @@ def tracked_project(tmp_path_factory) -> Project:
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", RECORD, str(root), key],
-            cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            cwd=root,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for key in ("first", "second")
     ]
     printed = [[*process.communicate(timeout=300), process.returncode] for process in processes]

@@ -65,6 +65,13 @@ def test_an_edit_keeps_comments_and_everything_else(params):
     assert "# divides cosines" in changed[0][1]
 
 
+@pytest.mark.parametrize("assignment", ["corpus.parts.new_from=2025-01-01", "corpus.parts={new_from: 2025-01-01}"])
+def test_a_date_is_written_as_text_which_dvc_can_read(params, assignment):
+    parameters.assign(params, [assignment])
+    assert parameters.read(params)["corpus"]["parts"]["new_from"] == "2025-01-01"
+    assert parameters.load(params).corpus.parts.new_from == "2025-01-01"
+
+
 def test_broken_yaml_is_one_teaching_line(params):
     params.write_text("seed: [1")
     with pytest.raises(SettingsError, match=r"not valid YAML.*line"):

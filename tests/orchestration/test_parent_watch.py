@@ -12,8 +12,19 @@ from pathlib import Path
 
 import psutil
 
-CHILD = "import time; from orchestration.parent_watch import die_with_ancestors; die_with_ancestors(interval=0.05); print('on', flush=True); time.sleep({seconds})"
-PARENT = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {child!r}]); print(p.pid, flush=True); p.wait()"
+CHILD = """
+import time
+from orchestration.parent_watch import die_with_ancestors
+die_with_ancestors(interval=0.05)
+print('on', flush=True)
+time.sleep({seconds})
+"""
+PARENT = """
+import subprocess, sys
+process = subprocess.Popen([sys.executable, '-c', {child!r}])
+print(process.pid, flush=True)
+process.wait()
+"""
 
 
 def start_family(seconds: float, title: str) -> tuple[subprocess.Popen[str], psutil.Process]:

@@ -5,6 +5,9 @@ The tests of this file follow one registry through its life, in the order they a
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import dagster as dg
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,9 +17,10 @@ from model_code.errors import FreshetError
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import hash_path, write_json
 from model_code.index.dense_index import DenseIndex
-from orchestration import promotion_history, registry
+from orchestration import promotion_history, registry, release
 from orchestration.mlflow_tracker import KEY
 from orchestration.registered_model import Build, requirements
+from orchestration.release_assets import release_assets
 from tests.tiny_encoder import make_tiny_encoder
 
 pytestmark = pytest.mark.usefixtures("_own_store")
@@ -99,10 +103,42 @@ def test_the_first_champion_needs_no_comparison(tracked_project):
 
 def test_promoting_the_champion_changes_nothing(tracked_project, build):
     registry.register(tracked_project, build)
+    assert registry.holder(tracked_project, "challenger") is None
     before = promotion_history.read(tracked_project)
     move = registry.promote(tracked_project, GATE)
     assert (move.passed, move.champion.version) == (True, "1")
+    assert move.summary == "version 1 (hce) is the champion already: nothing to promote"
     assert promotion_history.read(tracked_project) == before
+
+
+def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(tracked_project, build, monkeypatch):
+    opened = []
+
+    def open_live(project):
+        opened.append(project)
+        return SimpleNamespace(retriever=registry.holder(project).retriever, number=0)
+
+    monkeypatch.setattr(release, "open_live", open_live)
+    monkeypatch.setattr(release, "find_build", lambda project, retriever: build)
+    monkeypatch.setattr(release, "best_on_dev", lambda project, settings: build.retriever)
+    monkeypatch.setattr(release.parameters, "load", lambda path: SimpleNamespace(promotion=GATE, seed=0))
+    before = promotion_history.read(tracked_project)
+    result = dg.materialize(release_assets(tracked_project, ())[1:])
+    (shown,) = result.asset_materializations_for_node("champion")
+    assert shown.metadata["passed"].value
+    assert shown.metadata["champion"].value == "version 1 (hce)"
+    assert shown.tags["dagster/data_version"] == build.key
+    (live,) = result.asset_materializations_for_node("live_generation")
+    assert live.metadata["retriever"].value == "hce"
+    assert opened == [tracked_project] * 2  # by the promotion and by the live generation's own asset
+    assert promotion_history.read(tracked_project) == before
+
+
+def test_registering_the_champion_again_ends_the_challenge_of_another(tracked_project, build):
+    registry.register(tracked_project, variant(build, "b" * 64, "contrastive"))
+    assert registry.holder(tracked_project, "challenger").version == "2"
+    assert registry.register(tracked_project, build).version == "1"
+    assert registry.holder(tracked_project, "challenger") is None
 
 
 def test_a_challenger_that_is_not_better_is_refused(tracked_project, build):

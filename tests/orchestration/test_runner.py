@@ -16,9 +16,7 @@ from orchestration import runner, stage_key
 from orchestration.project import Project
 from orchestration.stages import Stage
 
-PARAMS = (
-    "seed: 3\nindex: {flat_below: 10}\nretrievers: {hce: {hierarchy_weight: 0.2}}\ncorpus: {packages: [numpy]}\n"
-)
+PARAMS = "seed: 3\nindex: {flat_below: 10}\nretrievers: {hce: {hierarchy_weight: 0.2}}\ncorpus: {packages: [numpy]}\n"
 
 
 @pytest.fixture

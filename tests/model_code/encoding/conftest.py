@@ -10,8 +10,14 @@ from model_code.encoding.encoder import Encoder
 from tests.tiny_encoder import make_tiny_encoder
 
 TEXTS = [
-    "sort a list of numbers", "read a table from a file", "", "numbers", "sort " * 40, "the table of numbers " * 9,
-    "Return a sorted COPY of an array!", "zebra",
+    "sort a list of numbers",
+    "read a table from a file",
+    "",
+    "numbers",
+    "sort " * 40,
+    "the table of numbers " * 9,
+    "Return a sorted COPY of an array!",
+    "zebra",
 ]
 
 

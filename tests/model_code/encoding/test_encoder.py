@@ -39,9 +39,7 @@ def test_cls_pooling_takes_the_first_token(tiny_folder: Path, texts: list[str]) 
     with torch.no_grad():
         features = encoder.tokenize(texts)
         first = encoder.backbone(**features).last_hidden_state[:, 0].numpy()
-    np.testing.assert_allclose(
-        encoder.encode(texts), first / np.linalg.norm(first, axis=1, keepdims=True), atol=2e-6
-    )
+    np.testing.assert_allclose(encoder.encode(texts), first / np.linalg.norm(first, axis=1, keepdims=True), atol=2e-6)
 
 
 def test_same_texts_give_the_same_bytes_and_rows_follow_their_text(tiny: Encoder, texts: list[str]) -> None:

@@ -15,9 +15,7 @@ from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 from model_code.files import canonical_json
 
-SETTINGS = EvaluationSettings(
-    metrics=("nDCG@10", "hit@1"), bootstrap_samples=200, permutations=500, confidence=0.9
-)
+SETTINGS = EvaluationSettings(metrics=("nDCG@10", "hit@1"), bootstrap_samples=200, permutations=500, confidence=0.9)
 SIZE = 40
 
 

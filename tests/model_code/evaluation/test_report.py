@@ -30,9 +30,14 @@ def comparison(source="qrels", names=("bm25", "zero_shot", "hce<1>|x")):
     dev = [SystemScores(one.system, source, "dev", one.values.iloc[:30]) for one in systems]
     groups = {"unseen": index[:20], "seen": index[20:]} if source == "qrels" else {}
     facts = {"main_metric": "nDCG@10", "confidence": 0.95}
-    return facts | compare_systems(systems, SETTINGS, 0) | {
-        "groups": compare_groups(systems, groups, SETTINGS, 0), "dev": compare_systems(dev, SETTINGS, 0),
-    }
+    return (
+        facts
+        | compare_systems(systems, SETTINGS, 0)
+        | {
+            "groups": compare_groups(systems, groups, SETTINGS, 0),
+            "dev": compare_systems(dev, SETTINGS, 0),
+        }
+    )
 
 
 def test_every_table_names_its_queries_and_its_judge():

@@ -35,8 +35,12 @@ def test_generation_zero_states_what_it_is(build: Build, tmp_path: Path) -> None
 
 
 def test_it_is_a_copy(build: Build, tmp_path: Path) -> None:
-    copy = Build(**{name: Path(shutil.copytree(path, tmp_path / name) if path.is_dir() else path)
-                    for name, path in vars(build).items()})
+    copy = Build(
+        **{
+            name: Path(shutil.copytree(path, tmp_path / name) if path.is_dir() else path)
+            for name, path in vars(build).items()
+        }
+    )
     generation = copy.open(tmp_path)
     for path in (copy.encoder, copy.index, copy.hierarchy):
         shutil.rmtree(path)

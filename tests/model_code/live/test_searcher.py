@@ -58,8 +58,13 @@ def test_a_cold_search_imports_nothing_slow_that_it_does_not_need(searcher: Sear
         "'pandera', 'datasets', 'matplotlib', 'bm25s') if name in sys.modules])"
     )
     live = searcher.generation.folder.parents[2]
-    done = subprocess.run([sys.executable, "-c", code, str(live)], capture_output=True, text=True, check=True,
-                          cwd=Path(__file__).parents[3])
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(live)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[3],
+    )
     assert done.stdout.strip() == "[]"
     assert done.stderr == ""
 

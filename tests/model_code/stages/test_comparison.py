@@ -54,7 +54,13 @@ def write_inputs(root, with_qrels=True, splits=("dev", "test")):
 
 
 def context(inputs, output):
-    return StageContext(output, inputs, output, {"evaluation": SETTINGS, "retrievers": dict.fromkeys(("contrastive", "hce")), "seed": 1}, output)
+    return StageContext(
+        output,
+        inputs,
+        output,
+        {"evaluation": SETTINGS, "retrievers": dict.fromkeys(("contrastive", "hce")), "seed": 1},
+        output,
+    )
 
 
 def run_stage(inputs, output):

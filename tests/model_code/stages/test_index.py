@@ -18,10 +18,14 @@ from model_code.stages import base_index, index
 from model_code.stages.context import StageContext
 from tests.tiny_encoder import make_tiny_encoder
 
-PASSAGES = pd.DataFrame({
-    "document_id": ["sort", "read", "read"], "ordinal": [0, 0, 1], "title": ["list.sort", "csv.read", "csv.read"],
-    "text": ["Sort a list of numbers.", "Read a table.", "From a file."],
-})
+PASSAGES = pd.DataFrame(
+    {
+        "document_id": ["sort", "read", "read"],
+        "ordinal": [0, 0, 1],
+        "title": ["list.sort", "csv.read", "csv.read"],
+        "text": ["Sort a list of numbers.", "Read a table.", "From a file."],
+    }
+)
 
 
 @pytest.fixture
@@ -56,7 +60,11 @@ def test_base_index_holds_passage_i_in_row_i(tmp_path: Path, corpus: Path) -> No
     np.testing.assert_allclose(built.vectors, encoder.encode(texts), atol=2e-6)
     assert built.document_ids == PASSAGES["document_id"].tolist()
     assert report == {
-        "passages": 3, "documents": 2, "dimension": 32, "factory": "Flat", "fingerprint": encoder.fingerprint()
+        "passages": 3,
+        "documents": 2,
+        "dimension": 32,
+        "factory": "Flat",
+        "fingerprint": encoder.fingerprint(),
     }
 
 

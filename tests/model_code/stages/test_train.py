@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
@@ -18,6 +19,8 @@ from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.dense_index import DenseIndex
 from model_code.stages import train
 from model_code.stages.context import StageContext
+from model_code.training.collator import Collator
+from model_code.training.data import TrainingData
 from model_code.training.settings import TrainingSettings
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -160,6 +163,36 @@ def test_plain_contrastive_training_reads_no_hierarchy(tmp_path: Path):
     context = make_context(tmp_path, hierarchy_weight=0.0, negatives="random")
     (tmp_path / "hierarchy").rename(tmp_path / "gone")
     assert train.run(context)["steps"] == 4
+
+
+def test_a_held_out_cloze_is_not_in_the_text_that_it_trains_on(tmp_path: Path):
+    context = make_context(tmp_path)
+    file = context.inputs["pseudo_queries"] / "pseudo_queries.parquet"
+    pseudo = pd.read_parquet(file)
+    pseudo.loc[::2, "kind"] = "held_out_cloze"
+    first = pd.read_parquet(context.inputs["corpus"] / "passages.parquet").query("ordinal == 0")
+    whole = first.set_index("document_id")["text"].loc[pseudo["document_id"]].tolist()
+    pseudo["text"] = [" ".join(text.split()[2:5]) for text in whole]
+    pseudo.to_parquet(file, index=False)
+    texts = positives_of(tables_of(context).training_data(SETTINGS))[10:]
+    assert texts[1::2] == whole[1::2]  # other kinds
+    for text, document, span in zip(texts[::2], whole[::2], pseudo["text"][::2], strict=True):
+        words = document.split()
+        assert span not in text
+        assert text.split() == words[:2] + words[5:]
+
+
+def positives_of(data: TrainingData) -> list[str]:
+    """The text of each pair's document as a batch of all pairs has it."""
+    seen: list[list[str]] = []
+
+    def tokenize(texts: list[str], most: int) -> dict[str, torch.Tensor]:
+        seen.append(list(texts))
+        return {"attention_mask": torch.ones(len(texts), 1, dtype=torch.long)}
+
+    settings = replace(SETTINGS, negatives_per_query=0, hierarchy_weight=0.0)
+    Collator(data, settings, tokenize, 0)(0, np.arange(len(data.pairs)))
+    return seen[1]
 
 
 def tables_of(context: StageContext) -> train._Tables:

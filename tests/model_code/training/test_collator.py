@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -69,6 +71,17 @@ def test_documents_are_the_positives_and_then_the_extra_ones():
     assert texts[: len(pairs)] == [f"text {i}" for i in pairs]
     assert texts_of(batch.queries) == [f"query {i}" for i in pairs]
     assert not set(texts[: len(pairs)]) & set(texts[len(pairs) :])
+
+
+def test_a_pairs_own_text_stands_for_its_passage_in_that_pair_only():
+    data = two_passages_each()
+    other = {1: "cut 1", 4: "cut 4"}  # of the unsupervised pairs, whose numbers follow those of the supervised ones
+    data = replace(data, unsupervised=replace(data.supervised, positives=other))
+    collator = Collator(data, make_settings(negatives="random"), tokenize, 1, TREE)
+    batch = collator(0, np.array([1, 4, 12, 13, 16]))
+    texts = texts_of(batch.documents)
+    assert texts[:5] == ["text 1", "text 4", "text 0", "cut 1", "cut 4"]
+    assert all(text.startswith("text ") for text in texts[5:])
 
 
 def test_paths_are_the_passages_ancestors_at_the_first_m_levels():

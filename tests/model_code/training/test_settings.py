@@ -22,6 +22,8 @@ from model_code.training.settings import TrainingSettings
         ({"document_max_tokens": 2}, "document_max_tokens is 2"),
         ({"batch_size": 1}, "only one kind"),
         ({"unsupervised_share": 0.001}, "only one kind"),
+        ({"cotraining": True}, "cotraining re-clusters at evaluations.*set evaluate_every"),
+        ({"patience": 2}, "patience counts evaluations.*set evaluate_every"),
         ({"dev_metric": "accuracy"}, "'accuracy' is not a metric"),
     ],
 )
@@ -33,6 +35,11 @@ def test_impossible_values_are_refused(changes: dict, reason: str):
 def test_settings_parse_from_yaml_values():
     settings = parse(TrainingSettings, {"learning_rate": "2e-5", "frozen_layers": None, "steps": 7}, "training")
     assert (settings.learning_rate, settings.frozen_layers, settings.steps) == (2e-5, None, 7)
+
+
+def test_what_acts_on_evaluations_is_accepted_with_them():
+    settings = TrainingSettings(cotraining=True, patience=2, evaluate_every=50)
+    assert (settings.cotraining, settings.patience) == (True, 2)
 
 
 def test_plain_contrastive_training_needs_no_hierarchy():

@@ -1,0 +1,94 @@
+"""Guards a project's lock between processes, and where a project keeps its state."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestration.project import LOCK_HELD, Project
+
+ROOT = Path(__file__).parents[2]
+HOLD = """
+import sys
+from pathlib import Path
+from orchestration.project import Project
+
+root, name = Path(sys.argv[1]), sys.argv[2]
+print("asking", flush=True)
+with Project(root).lock(), (root / "log").open("a") as log:
+    print(name, "in", file=log, flush=True)
+    print("holding", flush=True)
+    sys.stdin.readline()
+    print(name, "out", file=log, flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_inherited(monkeypatch):
+    for name in (LOCK_HELD, "FRESHET_STATE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def start_holder(root: Path, name: str) -> subprocess.Popen[str]:
+    """A process that takes the lock, and lets go of it when it is sent a line; it has asked for it on return."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(root), name],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "asking\n"
+    return process
+
+
+def test_two_processes_never_hold_the_lock_at_once(tmp_path):
+    first = start_holder(tmp_path, "first")
+    assert first.stdout.readline() == "holding\n"
+    second = start_holder(tmp_path, "second")
+    time.sleep(0.3)  # the second would be in by now, were it not waiting
+    assert (tmp_path / "log").read_text() == "first in\n"
+    for process in (first, second):
+        process.communicate("let go\n", timeout=30)
+    assert (tmp_path / "log").read_text().splitlines() == ["first in", "first out", "second in", "second out"]
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path):
+    first = start_holder(tmp_path, "first")
+    assert first.stdout.readline() == "holding\n"
+    first.kill()
+    first.communicate()
+    second = start_holder(tmp_path, "second")
+    second.communicate("let go\n", timeout=30)
+    assert (tmp_path / "log").read_text().splitlines() == ["first in", "second in", "second out"]
+
+
+def test_a_child_of_the_holder_does_not_wait_for_it(tmp_path):
+    with Project(tmp_path).lock():
+        child = start_holder(tmp_path, "child")
+        child.communicate("let go\n", timeout=30)
+    assert child.returncode == 0
+    assert LOCK_HELD not in os.environ
+
+
+def test_state_lies_in_the_project_unless_the_environment_says_where(tmp_path, monkeypatch):
+    assert Project(tmp_path).state == tmp_path / ".freshet"
+    monkeypatch.setenv("FRESHET_STATE", str(tmp_path / "elsewhere"))
+    assert Project(tmp_path / "project").state == tmp_path / "elsewhere"
+
+
+def test_a_temporary_workspace_of_an_experiment_shares_the_state_of_its_project(tmp_path):
+    assert Project(tmp_path / ".dvc" / "tmp" / "exps" / "tmp1").state == tmp_path / ".freshet"
+    assert Project(tmp_path / ".dvc" / "tmp").state == tmp_path / ".dvc" / "tmp" / ".freshet"
+
+
+def test_a_project_is_found_from_any_folder_in_it(tmp_path):
+    (tmp_path / "data" / "raw").mkdir(parents=True)
+    for name in ("params.yaml", "dvc.yaml"):
+        (tmp_path / name).touch()
+    assert Project.find(tmp_path / "data" / "raw").root == tmp_path

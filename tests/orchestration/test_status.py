@@ -1,0 +1,40 @@
+"""Guards the text of the status: what is there, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+from orchestration.status import status_text
+
+NOTHING = {"corpus": None, "stages": {"corpus": "not built"}, "live": [], "moves": []}
+ALIASES = ("champion", "challenger", "previous")
+
+
+def test_an_empty_project_says_what_is_missing():
+    assert status_text(NOTHING | dict.fromkeys(ALIASES)).splitlines() == [
+        "corpus      not ingested yet",
+        "stages      0 of 1 built (freshet plan says what is out of date)",
+        "champion    none",
+        "challenger  none",
+        "previous    none",
+        "live        nothing (freshet promote opens the champion)",
+    ]
+
+
+def test_a_finished_project_names_versions_and_generations():
+    live = {"generation": 2, "documents": 1234, "fingerprint": "f"}
+    status = {
+        "corpus": {"source": "files", "content_hash": "0123456789abcdef"},
+        "stages": {"corpus": "built", "train@hce": "built", "index@hce": "not built"},
+        "champion": {"version": "3", "retriever": "hce"},
+        "challenger": None,
+        "previous": {"version": "1", "retriever": "contrastive"},
+        "live": [{"retriever": "hce", "default": True, **live}, {"retriever": "other", "default": False, **live}],
+    }
+    assert status_text(status).splitlines() == [
+        "corpus      files, content 0123456789ab",
+        "stages      2 of 3 built (freshet plan says what is out of date)",
+        "champion    version 3 (hce)",
+        "challenger  none",
+        "previous    version 1 (contrastive)",
+        "live        hce generation 2, 1,234 documents, searched by default",
+        "live        other generation 2, 1,234 documents",
+    ]
