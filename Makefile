@@ -12,7 +12,7 @@ demo: $(VENV)/.installed
 	freshet demo
 
 # Two workers of one thread each: more threads than cores would make every one of them slower.
-test: $(VENV)/.installed
+test: $(VENV)/.installed-for-tests
 	OMP_NUM_THREADS=1 python -m pytest --numprocesses 2 --dist loadgroup
 
 ui: $(VENV)/.installed
@@ -22,7 +22,7 @@ repro: $(VENV)/.installed
 	test -f corpus.lock.json || freshet ingest
 	dvc repro
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.installed-for-tests
 	ruff check .
 	ruff format --check .
 
@@ -31,6 +31,10 @@ $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 \
 		$$($(REACHABLE) && echo --extra-index-url $(TORCH_CPU))
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cpu]'
+	touch $@
+
+$(VENV)/.installed-for-tests: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cpu,test]'
 	touch $@
 
