@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the markers
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        path = Path(item.path)
-        item.add_marker(pytest.mark.xdist_group("end_to_end" if "end_to_end" in path.parts else str(path)))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    path = Path(item.path)
+    item.add_marker(pytest.mark.xdist_group("end_to_end" if "end_to_end" in path.parts else path.name))
