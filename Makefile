@@ -6,14 +6,20 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 REACHABLE = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_CPU)/torch/', timeout=5)" 2>/dev/null
 
-.PHONY: demo test ui repro lint clean
+.PHONY: demo test unit-tests end-to-end-tests ui repro lint clean
 
 demo: $(VENV)/.installed
 	freshet demo
 
-# Two workers of one thread each: more threads than cores would make every one of them slower.
+# Two processes of one thread each: more threads than cores would make every one of them slower.
 test: $(VENV)/.installed-for-tests
-	OMP_NUM_THREADS=1 python -m pytest --numprocesses 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs 2 --keep-going unit-tests end-to-end-tests
+
+unit-tests:
+	python -m pytest --ignore tests/end_to_end
+
+end-to-end-tests:
+	python -m pytest tests/end_to_end
 
 ui: $(VENV)/.installed
 	freshet ui
