@@ -21,7 +21,7 @@ def test_an_experiment_changes_a_setting_and_metrics_diff_shows_what_it_did(copy
     git(copy_of_build, "commit", "-qm", "the first build")
     dvc(copy_of_build, "exp", "run", "--name", "blunt", "-S", "bm25.b=0.0", "-S", "bm25.k1=0.0")
     rows = json.loads(dvc(copy_of_build, "metrics", "diff", "--json").stdout)
-    changes = rows["diff"]["artifacts/comparison/metrics.json"]
+    changes = rows["artifacts/comparison/metrics.json"]
     assert any(name.startswith("bm25") for name in changes)
     assert not any(name.startswith("hce") for name in changes)
     dvc(copy_of_build, "plots", "show", "-o", "plots")
