@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model_code.errors import FreshetError
+from orchestration.file_lock import file_lock
 
 LOCK_HELD = "FRESHET_LOCK_HELD"
 
@@ -69,10 +69,7 @@ class Project:
         if LOCK_HELD in os.environ:
             yield
             return
-        path = self.state / "project.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
+        with file_lock(self.state / "project.lock"):
             os.environ[LOCK_HELD] = str(os.getpid())
             try:
                 yield
