@@ -11,8 +11,14 @@ from model_code.files import read_json
 
 
 def preview_evaluation(folder: Path) -> Mapping[str, str]:
-    """Dev and test metrics of one system."""
-    return {"metrics": metrics_table(read_json(folder / "metrics.json"))}
+    """Dev and test metrics of one system, then of its variants."""
+    return {"metrics": metrics_table(read_json(folder / "metrics.json")), **_variants(folder)}
+
+
+def _variants(folder: Path) -> dict[str, str]:
+    """The same for each variant, under the name `R.NAME`."""
+    found = [read_json(path) for path in sorted(folder.glob("variants/*/metrics.json"))]
+    return {f"{metrics['system']} metrics": metrics_table(metrics) for metrics in found}
 
 
 def metrics_table(metrics: Mapping[str, Any]) -> str:
@@ -28,9 +34,11 @@ def metrics_table(metrics: Mapping[str, Any]) -> str:
 
 
 def preview_baselines(folder: Path) -> Mapping[str, str]:
-    """Dev and test metrics of each baseline."""
-    files = sorted(folder.glob("*/metrics.json"))
-    return {f"{path.parent.name} metrics": metrics_table(read_json(path)) for path in files}
+    """Dev and test metrics of each baseline and its variants."""
+    shown: dict[str, str] = {}
+    for path in sorted(folder.glob("*/metrics.json")):
+        shown |= {f"{path.parent.name} metrics": metrics_table(read_json(path)), **_variants(path.parent)}
+    return shown
 
 
 def preview_comparison(folder: Path) -> Mapping[str, str]:

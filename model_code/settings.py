@@ -28,6 +28,18 @@ def require(condition: bool, message: str) -> None:
         raise SettingsError(message)
 
 
+def require_at_least(least: float, values: object, *names: str) -> None:
+    """Raise `SettingsError` unless each of the attributes `names` of `values` is None or at least `least`.
+
+    >>> require_at_least(1, types.SimpleNamespace(depth=0), "depth")
+    Traceback (most recent call last):
+    model_code.errors.SettingsError: depth is 0, but must be at least 1
+    """
+    for name in names:
+        value = getattr(values, name)
+        require(value is None or value >= least, f"{name} is {value}, but must be at least {least}")
+
+
 def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
     """Build the dataclass `cls` from `mapping`; `where` is the key path that error messages begin with.
 
@@ -78,7 +90,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         require(isinstance(value, Mapping), f"{where} must be a mapping, not {value!r}")
         return {str(key): _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if dataclasses.is_dataclass(hint):
-        return parse(typing.cast(type, hint), value, where)
+        return value if isinstance(value, typing.cast(type, hint)) else parse(typing.cast(type, hint), value, where)
     return _convert_scalar(hint, value, where)
 
 

@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from model_code.live.searcher import Hit
 
+if TYPE_CHECKING:
+    from model_code.retrievers.retriever import TokenMatch
 
-def hits_text(hits: Sequence[Hit]) -> str:
-    """Rank, score, id, path in the hierarchy, title and snippet of each hit."""
+SHOWN_TOKENS = 12  # of those that matched, the heaviest
+
+
+def hits_text(hits: Sequence[Hit], matches: Sequence[Sequence[TokenMatch]] | None = None) -> str:
+    """Rank, score, id, path in the hierarchy, title and snippet of each hit, and its matching tokens if given."""
     if not hits:
         return "no documents found"
-    return "\n".join(_hit_text(hit) for hit in hits)
+    lines = [tokens_text(tokens) for tokens in matches] if matches is not None else [None] * len(hits)
+    return "\n".join(_hit_text(hit, tokens) for hit, tokens in zip(hits, lines, strict=True))
 
 
-def _hit_text(hit: Hit) -> str:
+def tokens_text(tokens: Sequence[TokenMatch]) -> str:
+    """Tokens with their weights; + marks what the query's encoder added.
+
+    >>> from model_code.retrievers.retriever import TokenMatch
+    >>> tokens_text([TokenMatch("split", 1.25), TokenMatch("divide", 0.5, expanded=True)])
+    'split 1.25  +divide 0.50'
+    """
+    if not tokens:
+        return "no token matched"
+    shown = [f"{'+' if token.expanded else ''}{token.token} {token.weight:.2f}" for token in tokens[:SHOWN_TOKENS]]
+    others = len(tokens) - len(shown)
+    return "  ".join(shown) + (f"  and {others} more" if others else "")
+
+
+def _hit_text(hit: Hit, tokens: str | None) -> str:
     path = "/".join(str(node) for node in hit.path)
-    lines = (f"{hit.rank:3}  {hit.score:.3f}  {hit.title}", f"{hit.document_id}  [{path}]", hit.snippet)
-    return f"\n{' ' * 12}".join(lines)
+    lines = [f"{hit.rank:3}  {hit.score:.3f}  {hit.title}", f"{hit.document_id}  [{path}]", hit.snippet]
+    return f"\n{' ' * 12}".join(lines if tokens is None else [*lines, tokens])

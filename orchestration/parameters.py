@@ -21,6 +21,7 @@ from model_code.files import write_text
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.settings import Bm25Settings, IndexSettings
 from model_code.queries.settings import PseudoQuerySettings
+from model_code.retrievers.settings import RetrieverSettings, parse_retriever
 from model_code.training.settings import TrainingSettings
 
 BASELINES = ("bm25", "zero_shot")
@@ -28,7 +29,7 @@ BASELINES = ("bm25", "zero_shot")
 
 @dataclass(frozen=True)
 class Parameters:
-    """Every group of `params.yaml`. `retrievers` maps each name to `training` with its own keys laid over it."""
+    """Every group of `params.yaml`. A retriever's keys are those of `training`, laid over it, and its kind's."""
 
     corpus: CorpusSettings
     passages: PassageSettings
@@ -37,7 +38,7 @@ class Parameters:
     encoder: EncoderSettings
     hierarchy: HierarchySettings
     training: TrainingSettings
-    retrievers: dict[str, TrainingSettings]
+    retrievers: dict[str, RetrieverSettings]
     index: IndexSettings
     bm25: Bm25Settings
     evaluation: EvaluationSettings
@@ -67,12 +68,11 @@ def parse(mapping: Mapping[str, Any]) -> Parameters:
     return Parameters(**values, retrievers=parsed, seed=seed)
 
 
-def _parse_retriever(name: str, own: Any, shared: Mapping[str, Any]) -> TrainingSettings:
+def _parse_retriever(name: str, own: Any, shared: Mapping[str, Any]) -> RetrieverSettings:
     where = f"retrievers.{name}"
     settings.require(str(name).replace("_", "").replace("-", "").isalnum(), f"{where}: use letters, digits, _ and -")
     settings.require(name not in BASELINES, f"{where}: this name belongs to the baseline that is always evaluated")
-    settings.require(own is None or isinstance(own, Mapping), f"{where} must be a group of settings, not {own!r}")
-    return settings.parse(TrainingSettings, {**shared, **(own or {})}, where)
+    return parse_retriever(own, shared, where)
 
 
 def load(path: Path) -> Parameters:

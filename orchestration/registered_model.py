@@ -17,7 +17,7 @@ PARTS = {"encoder": "encoder", "index": "index", "hierarchy": "hierarchy", "docu
 
 @dataclass(frozen=True)
 class Build:
-    """One retriever's finished build: folders of stage outputs, the documents' Parquet table, and its key."""
+    """One retriever's finished build: folders of stage outputs, documents' table, key, and hash of the corpus."""
 
     retriever: str
     encoder: Path
@@ -26,6 +26,7 @@ class Build:
     hierarchy: Path
     evaluation: Path
     key: str
+    corpus: str
 
 
 def log_retriever(build: Build) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,17 +32,21 @@ if TYPE_CHECKING:
 
 MODEL = "freshet"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
-RETRIEVER, FINGERPRINT, REPLACED = "retriever", "fingerprint", "replaced"
+RETRIEVER, FINGERPRINT, CORPUS, REPLACED = "retriever", "fingerprint", "corpus", "replaced"
 
 
 @dataclass(frozen=True)
 class Version:
-    """A registered version: its number, retriever, key of the build, fingerprint of the encoder, and MLflow run."""
+    """A registered version: its number, retriever, key of the build, fingerprint of the encoder, and MLflow run.
+
+    corpus: hash of the documents, queries and qrels that it was built and scored on.
+    """
 
     version: str
     retriever: str
     key: str
     fingerprint: str
+    corpus: str
     run_id: str
 
 
@@ -61,22 +65,26 @@ def register(project: Project, build: Build) -> Version:
     The build of the champion itself is no challenger: after registering it there is none.
     """
     fingerprint = read_json(build.index / "manifest.json")["fingerprint"]
-    tags = {RETRIEVER: build.retriever, KEY: build.key, FINGERPRINT: fingerprint}
+    tags = {RETRIEVER: build.retriever, KEY: build.key, FINGERPRINT: fingerprint, CORPUS: build.corpus}
     with _registry(project) as (client, experiment):
         version = _find(client, tags) or _create(client, experiment, tags, build)
         _set_alias(client, CHALLENGER, None if version == _holder(client, CHAMPION) else version.version)
         return version
 
 
-def promote(project: Project, settings: PromotionSettings, seed: int = 0) -> Move:
-    """Make the challenger champion if the gate passes it on the test queries; each verdict is a line of the history."""
+def promote(project: Project, settings: PromotionSettings, seed: int, rescore: Callable[[Version], Path]) -> Move:
+    """Make the challenger champion if the gate passes it on the test queries; each verdict is a line of the history.
+
+    rescore: evaluates a version on the challenger's corpus, for a champion that was built on another, and returns the
+    folder of its scores.
+    """
     with _registry(project) as (client, _):
         challenger, champion = _holder(client, CHALLENGER), _holder(client, CHAMPION)
         if champion is not None and challenger in (None, champion):
             return Move(champion, True, f"{_spoken(champion)} is the champion already: nothing to promote")
         if challenger is None:
             raise FreshetError("there is no challenger: register a built retriever first (`freshet register`)")
-        before = _scores(client, champion) if champion else None
+        before = _comparable_scores(client, champion, challenger, rescore) if champion else None
         verdict = judge_promotion(_scores(client, challenger), before, settings, seed)
         old, why = champion and champion.version, "; ".join(verdict.reasons)
         action = "promote" if verdict.passed else "refuse"
@@ -175,7 +183,7 @@ def _find(client: MlflowClient, tags: dict[str, str]) -> Version | None:
 
 def _version(found: ModelVersion) -> Version:
     tags = found.tags
-    return Version(str(found.version), tags[RETRIEVER], tags[KEY], tags[FINGERPRINT], found.run_id)
+    return Version(str(found.version), tags[RETRIEVER], tags[KEY], tags[FINGERPRINT], tags[CORPUS], found.run_id)
 
 
 def _aliases(client: MlflowClient) -> dict[str, str]:
@@ -207,6 +215,14 @@ def _set_alias(client: MlflowClient, alias: str, version: str | None) -> None:
 def _scores(client: MlflowClient, version: Version) -> SystemScores:
     with tempfile.TemporaryDirectory() as folder:
         return load_scores(Path(client.download_artifacts(version.run_id, "evaluation", folder)), "test")
+
+
+def _comparable_scores(
+    client: MlflowClient, champion: Version, challenger: Version, rescore: Callable[[Version], Path]
+) -> SystemScores:
+    if champion.corpus == challenger.corpus:
+        return _scores(client, champion)
+    return load_scores(rescore(champion), "test")
 
 
 def _spoken(version: Version) -> str:

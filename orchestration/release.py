@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
-from model_code.files import read_json
+from model_code.files import hash_path, read_json
 from orchestration import parameters, registry, stage_key, stages
 from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.registered_model import Build
+from orchestration.rescore import rescore
 
 if TYPE_CHECKING:
     from model_code.live.generation import Generation
@@ -25,7 +27,7 @@ def register(project: Project, retriever: str | None = None) -> registry.Version
 def promote(project: Project) -> registry.Move:
     """Put the challenger before the gate; one that passes is champion and live."""
     settings = parameters.load(project.params_file)
-    move = registry.promote(project, settings.promotion, settings.seed)
+    move = registry.promote(project, settings.promotion, settings.seed, partial(rescore, project))
     if move.passed:
         open_live(project)
     return move
@@ -73,7 +75,8 @@ def find_build(project: Project, retriever: str) -> Build:
     for path in parts.values():
         if not path.exists():
             raise FreshetError(f"{path.relative_to(project.root)} is missing: run `freshet run evaluate@{retriever}`")
-    return Build(retriever=retriever, key=stage_key.read(table[f"evaluate@{retriever}"], project.root).key, **parts)
+    key = stage_key.read(table[f"evaluate@{retriever}"], project.root).key
+    return Build(retriever=retriever, key=key, corpus=hash_path(folder / "corpus"), **parts)
 
 
 def best_on_dev(project: Project, settings: Parameters) -> str:

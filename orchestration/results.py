@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from model_code.errors import FreshetError
+from model_code.evaluation.comparison import is_variant
 from model_code.files import read_json
 from orchestration.project import Project
 
@@ -26,7 +27,8 @@ def results_table(comparison: Mapping[str, Any]) -> str:
     systems = comparison["systems"]
     shown = [metric for metric in SHOWN if metric in next(iter(systems.values()))]
     header = ["system", *(f"{metric} [95 % interval]" for metric in shown[:2]), *shown[2:]]
-    rows = [header] + [[_name(system, comparison), *_cells(metrics, shown)] for system, metrics in systems.items()]
+    ordered = sorted(systems, key=is_variant)  # variants after all systems, each kept in its order
+    rows = [header] + [[_name(system, comparison), *_cells(systems[system], shown)] for system in ordered]
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     queries = f"{comparison['queries']:,} {comparison['split']} queries"

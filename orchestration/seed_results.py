@@ -1,4 +1,7 @@
-"""Results over training seeds: `hce`, `hce_seed1` and `hce_seed2` as one system, by each query's mean score."""
+"""Results over training seeds: `hce`, `hce_seed1` and `hce_seed2` as one system, by each query's mean score.
+
+Variants such as `hce.rrf`, `hce_seed1.rrf` are averaged likewise.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from typing import Any
 
 from model_code.evaluation.comparison import compare_groups, compare_systems
 from model_code.evaluation.query_groups import query_groups
-from model_code.evaluation.scores import SystemScores, load_scores, mean_over_seeds
+from model_code.evaluation.scores import SystemScores, load_all_scores, mean_over_seeds
 from orchestration import parameters
 from orchestration.project import Project
 
-SEED = re.compile(r"_seed\d+$")
+SEED = re.compile(r"_seed\d+(?=\.|$)")  # before the dot that a variant's name follows
 
 
 def results_over_seeds(project: Project, split: str = "test") -> dict[str, Any]:
@@ -23,9 +26,9 @@ def results_over_seeds(project: Project, split: str = "test") -> dict[str, Any]:
     from model_code.corpus.tables import load_corpus
 
     settings = parameters.load(project.params_file)
-    scores = [load_scores(project.artifacts / "baselines" / name, split) for name in parameters.BASELINES]
-    scores += [load_scores(project.artifacts / "evaluate" / name, split) for name in settings.retrievers]
-    groups = by_system(scores)
+    folders = [project.artifacts / "baselines" / name for name in parameters.BASELINES]
+    folders += [project.artifacts / "evaluate" / name for name in settings.retrievers]
+    groups = by_system(one for folder in folders for one in load_all_scores(folder, split))
     averaged = [mean_over_seeds(runs, system) for system, runs in groups.items()]
     qrels = load_corpus(project.artifacts / "corpus").qrels
     parts = query_groups(qrels, split, averaged[0].values.index) if averaged[0].source == "qrels" else {}
@@ -37,7 +40,7 @@ def results_over_seeds(project: Project, split: str = "test") -> dict[str, Any]:
 
 
 def by_system(scores: Iterable[SystemScores]) -> dict[str, list[SystemScores]]:
-    """The runs of each system, whatever their seed."""
+    """The runs of each system, whatever their seed; `hce_seed1.rrf` is a run of `hce.rrf`."""
     groups: dict[str, list[SystemScores]] = {}
     for run in scores:
         groups.setdefault(SEED.sub("", run.system), []).append(run)

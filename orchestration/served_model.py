@@ -19,17 +19,14 @@ from mlflow.pyfunc import PythonModel, PythonModelContext
 
 
 class ServedRetriever(PythonModel):
-    """Encodes queries, searches the index and looks up titles."""
+    """Searches, and looks up titles."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Load encoder, index and titles from the artifact folder "retriever"."""
-        from model_code.encoding.encoder import Encoder
-        from model_code.index.dense_index import DenseIndex
+        """Load retriever and titles from the artifact folder "retriever"."""
+        from model_code.retrievers.kinds import open_retriever
 
         folder = Path(context.artifacts["retriever"])
-        self.encoder = Encoder.load(folder / "encoder")
-        self.fingerprint = self.encoder.fingerprint()
-        self.index = DenseIndex.load(folder / "index")
+        self.retriever = open_retriever(folder / "encoder", folder / "index")
         documents = pd.read_parquet(folder / "documents.parquet", columns=["document_id", "title"])
         self.titles = dict(zip(documents["document_id"], documents["title"], strict=True))
 
@@ -37,8 +34,7 @@ class ServedRetriever(PythonModel):
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> list[list[dict[str, Any]]]:
         """For each row's "query" its best documents: rank, score, document_id, title."""
-        vectors = self.encoder.encode(model_input["query"].tolist())
-        rankings = self.index.search(vectors, (params or {}).get("k", 10), self.fingerprint)
+        rankings = self.retriever.search(model_input["query"].tolist(), (params or {}).get("k", 10))
         return [
             [
                 {"rank": rank, "score": score, "document_id": document, "title": self.titles[document]}

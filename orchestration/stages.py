@@ -10,6 +10,21 @@ from model_code.errors import FreshetError
 BASE_CODE = ("model_code/errors.py", "model_code/files.py", "model_code/progress.py", "model_code/settings.py",
              "model_code/stages/context.py")  # fmt: skip
 
+RETRIEVER_CODE = (
+    "model_code/corpus",
+    "model_code/dsi",
+    "model_code/encoding",
+    "model_code/evaluation",
+    "model_code/hierarchy",
+    "model_code/index",
+    "model_code/lexical",
+    "model_code/losses",
+    "model_code/queries",
+    "model_code/retrievers",
+    "model_code/token_index",
+    "model_code/training",
+)
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -76,10 +91,19 @@ CORPUS = Stage(
 PSEUDO_QUERIES = Stage(
     name="pseudo_queries",
     description="Queries generated from the documents themselves, to train on and, without qrels, to evaluate with.",
-    groups=("pseudo_queries", "seed"),
+    groups=("pseudo_queries", "encoder", "seed"),
     inputs={"corpus": "artifacts/corpus"},
     output="artifacts/pseudo_queries",
-    code=("model_code/queries", "model_code/corpus"),
+    code=(
+        "model_code/corpus",
+        "model_code/encoding",
+        "model_code/evaluation",
+        "model_code/hierarchy",
+        "model_code/index",
+        "model_code/losses",
+        "model_code/queries",
+        "model_code/training",
+    ),
 )
 ACCEPTANCE = Stage(
     name="acceptance",
@@ -95,7 +119,7 @@ BASE_INDEX = Stage(
     groups=("encoder", "index"),
     inputs={"corpus": "artifacts/corpus", "acceptance": "artifacts/acceptance"},
     output="artifacts/base_index",
-    code=("model_code/corpus", "model_code/encoding", "model_code/index", "model_code/stages/index.py"),
+    code=("model_code/corpus", "model_code/encoding", "model_code/index", "model_code/retrievers/indexing.py"),
 )
 HIERARCHY = Stage(
     name="hierarchy",
@@ -116,26 +140,17 @@ TRAIN = Stage(
         "base_index": "artifacts/base_index/index",
     },
     output="artifacts/train/{retriever}",
-    code=(
-        "model_code/corpus",
-        "model_code/encoding",
-        "model_code/evaluation",
-        "model_code/hierarchy",
-        "model_code/index",
-        "model_code/losses",
-        "model_code/queries",
-        "model_code/training",
-    ),
+    code=RETRIEVER_CODE,
     per_retriever=True,
     pool="gpu",
 )
 INDEX = Stage(
     name="index",
     description="Every passage encoded by the trained encoder, in a FAISS index that knows its encoder's fingerprint.",
-    groups=("encoder", "index"),
-    inputs={"corpus": "artifacts/corpus", "encoder": "artifacts/train/{retriever}/encoder"},
+    groups=("encoder", "index", "retrievers.{retriever}", "training"),
+    inputs={"corpus": "artifacts/corpus", "trained": "artifacts/train/{retriever}"},
     output="artifacts/index/{retriever}",
-    code=("model_code/corpus", "model_code/encoding", "model_code/index"),
+    code=RETRIEVER_CODE,
     per_retriever=True,
 )
 BASELINES = Stage(
@@ -149,14 +164,7 @@ BASELINES = Stage(
         "hierarchy": "artifacts/hierarchy",
     },
     output="artifacts/baselines",
-    code=(
-        "model_code/corpus",
-        "model_code/encoding",
-        "model_code/evaluation",
-        "model_code/hierarchy",
-        "model_code/index",
-        "model_code/stages/evaluate.py",
-    ),
+    code=(*RETRIEVER_CODE, "model_code/stages/evaluate.py"),
 )
 EVALUATE = Stage(
     name="evaluate",
@@ -166,11 +174,12 @@ EVALUATE = Stage(
         "corpus": "artifacts/corpus",
         "pseudo_queries": "artifacts/pseudo_queries",
         "hierarchy": "artifacts/hierarchy",
-        "encoder": "artifacts/train/{retriever}/encoder",
+        "trained": "artifacts/train/{retriever}",
         "index": "artifacts/index/{retriever}/index",
+        "baselines": "artifacts/baselines",
     },
     output="artifacts/evaluate/{retriever}",
-    code=BASELINES.code,
+    code=RETRIEVER_CODE,
     per_retriever=True,
 )
 COMPARISON = Stage(

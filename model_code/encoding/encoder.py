@@ -2,11 +2,13 @@
 
 One class serves zero-shot use, training (it is an ordinary `torch.nn.Module`) and search. It reads and writes the
 sentence-transformers layout, so that `SentenceTransformer(folder)` gives the same vectors.
+
+Queries are always encoded by the last layer; documents are too, unless `layers` is set (MLR).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +17,28 @@ import torch
 
 from model_code.encoding.base_models import locate
 from model_code.encoding.batching import pad, token_batches
+from model_code.encoding.bert import PlainTokenizer, is_plain_bert, load_plain_bert
 from model_code.encoding.fingerprint import fingerprint
 from model_code.encoding.hardware import pick_device, uses_bfloat16
+from model_code.encoding.layered_layout import read_layers, write_layers
+from model_code.encoding.layers import Layers, hidden_states
 from model_code.encoding.layout import load_projection, read_layout, save_projection, write_layout
 from model_code.encoding.settings import EncoderSettings, Pooling, Precision
 from model_code.encoding.transformer import load_tokenizer, load_transformer, save_tokenizer, save_transformer
+from model_code.errors import FreshetError
 from model_code.progress import Progress, silent
 
 WINDOW = 8192  # texts tokenised and sorted by length at once: bounds memory on large corpora
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 65536
+
+Features = dict[str, torch.Tensor]
 
 
 class Encoder(torch.nn.Module):
     """Map texts to unit vectors of `dimension` numbers; texts are cut to `max_tokens` tokens.
 
     backbone: the transformers model, dropout off.  tokenizer: its fast tokenizer.  pooling: "mean" or "cls".
+    layers: what represents documents, if it is not the last layer alone.
     """
 
     def __init__(
@@ -45,6 +54,7 @@ class Encoder(torch.nn.Module):
         self.backbone, self.tokenizer = backbone, tokenizer
         self.pooling, self.max_tokens, self.precision = pooling, max_tokens, precision
         self.projections = torch.nn.ModuleList(projections)
+        self.layers: Layers | None = None
         self.dimension: int = projections[-1][0].out_features if projections else backbone.config.hidden_size
 
     @classmethod
@@ -55,19 +65,25 @@ class Encoder(torch.nn.Module):
         pooling: Pooling | None = None,
         precision: Precision = "auto",
         device: str = "auto",
+        for_search: bool = False,
     ) -> Encoder:
         """Load a folder in the sentence-transformers layout, a plain transformers folder, or a hub name.
 
         max_tokens, pooling: None takes the folder's own; where it states none, 512 or the tokenizer's limit, and mean.
+        for_search: the encoder is not to be trained, so a BERT is loaded without transformers, in half the time.
         Weights are float32 whatever the file has. Raises FreshetError if the model is not to be had, is no dense text
         encoder, or has fewer than `max_tokens` positions.
         """
-        layout = read_layout(locate(source))
-        tokenizer = load_tokenizer(layout.transformer)
+        folder = locate(source)
+        layout = read_layout(folder)
+        plain = for_search and layout.max_tokens is not None and is_plain_bert(layout.transformer)
+        tokenizer = PlainTokenizer(layout.transformer) if plain else load_tokenizer(layout.transformer)
         limit = max_tokens or layout.max_tokens or min(512, tokenizer.model_max_length)
-        backbone = load_transformer(layout.transformer, limit)
+        backbone = load_plain_bert(layout.transformer) if plain else load_transformer(layout.transformer, limit)
         projections = [load_projection(folder) for folder in layout.projections]
         encoder = cls(backbone, tokenizer, pooling or layout.pooling or "mean", limit, precision, projections)
+        encoder.layers = read_layers(folder)
+        backbone.config.output_hidden_states = False  # a mix's folder asks for them, and queries do not need them
         return encoder.to(pick_device(device)).eval()
 
     @classmethod
@@ -84,7 +100,17 @@ class Encoder(torch.nn.Module):
         """Where the weights are."""
         return next(self.backbone.parameters()).device
 
-    def tokenize(self, texts: Sequence[str], max_tokens: int | None = None) -> dict[str, torch.Tensor]:
+    @property
+    def depth(self) -> int:
+        """Number of the last layer, that is of layers; 0 is the embeddings'."""
+        return self.backbone.config.num_hidden_layers
+
+    @property
+    def vectors_per_passage(self) -> int:
+        """Number of vectors that a passage is indexed by."""
+        return 1 if self.layers is None else self.layers.vectors_per_passage
+
+    def tokenize(self, texts: Sequence[str], max_tokens: int | None = None) -> Features:
         """`input_ids` and `attention_mask`, (B, T) int64 on the CPU, padded to the longest text of the batch.
 
         max_tokens: cut texts here rather than at `self.max_tokens`.
@@ -97,11 +123,48 @@ class Encoder(torch.nn.Module):
         backend.enable_truncation(max_tokens)
         return [encoding.ids for encoding in backend.encode_batch_fast(list(texts))]
 
-    def forward(self, features: dict[str, torch.Tensor]) -> torch.Tensor:
+    def forward(self, features: Features) -> torch.Tensor:
         """Unit vectors (B, H) of the `features` that `tokenize` gives; differentiable, float32 under autocast too."""
-        ids, mask = (features[name].to(self.device) for name in ("input_ids", "attention_mask"))
+        ids, mask = self._inputs(features)
         tokens = self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state  # (B, T, H)
-        vectors = self._pool(tokens.float(), mask)  # (B, H)
+        return self._finish(self._pool(tokens.float(), mask))
+
+    def layers_forward(self, features: Features, numbers: Sequence[int]) -> torch.Tensor:
+        """Unit vectors (B, m, H), one per layer in `numbers`, each pooled and normalised as `forward` does the last.
+
+        Each by its own norm: inner layers of T5 are residual streams, and the largest would win every comparison.
+        Projections serve every layer, as an unprojected vector would lie in another space than the query; and as they
+        may bend (bias, activation), each layer comes to them at the last one's norm, which they were made for.
+        FreshetError if there is no such layer.
+        """
+        if not len(self.projections):
+            return self._finish(self.pooled_layers(features, numbers))
+        *inner, last = self.pooled_layers(features, [*numbers, self.depth]).unbind(dim=1)
+        norms = last.norm(dim=-1, keepdim=True)
+        levelled = [norms * torch.nn.functional.normalize(pooled, dim=-1) for pooled in inner]
+        return self._finish(torch.stack(levelled, dim=1))
+
+    def pooled_layers(self, features: Features, numbers: Sequence[int]) -> torch.Tensor:
+        """The layers' pooled vectors (B, m, width of the transformer) as they come, float32."""
+        unknown = [number for number in numbers if not 0 <= number <= self.depth]
+        if unknown:
+            raise FreshetError(f"there is no layer {unknown[0]}; this encoder has 0 (the embeddings) to {self.depth}")
+        ids, mask = self._inputs(features)
+        states = hidden_states(self.backbone, ids, mask)
+        return torch.stack([self._pool(states[number].float(), mask) for number in numbers], dim=1)
+
+    def documents_forward(self, features: Features) -> torch.Tensor:
+        """What documents are indexed by, (B * v, H) unit vectors, those of one text next to each other."""
+        if self.layers is None:
+            return self(features)
+        if self.layers.pooling == "multi_vector":
+            return self.layers_forward(features, self.layers.numbers).flatten(0, 1)
+        return self._finish(self.layers.mix(self.pooled_layers(features, self.layers.numbers)))
+
+    def _inputs(self, features: Features) -> tuple[torch.Tensor, torch.Tensor]:
+        return features["input_ids"].to(self.device), features["attention_mask"].to(self.device)
+
+    def _finish(self, vectors: torch.Tensor) -> torch.Tensor:
         for projection in self.projections:
             vectors = projection(vectors)
         return torch.nn.functional.normalize(vectors.float(), dim=-1)
@@ -118,24 +181,53 @@ class Encoder(torch.nn.Module):
         batch_tokens: tokens per batch, padding included; texts of like length share a batch. None: on a CPU few enough
         for a layer's activations to stay in its cache (a quarter faster than 4096), on a GPU enough to fill it.
         """
+        return self._encode(self, texts, 1, progress, batch_tokens)
+
+    def encode_documents(
+        self, texts: Sequence[str], progress: Progress = silent, batch_tokens: int | None = None
+    ) -> np.ndarray:
+        """Unit vectors (n * v, H) float32 of documents, v = `vectors_per_passage` rows for each text; see `encode`.
+
+        Of several rows, which follow the numbers of their layers, the last is the last layer's.
+        """
+        if self.layers is None:
+            return self.encode(texts, progress, batch_tokens)
+        return self._encode(self.documents_forward, texts, self.vectors_per_passage, progress, batch_tokens)
+
+    def _encode(
+        self,
+        forward: Callable[[Features], torch.Tensor],
+        texts: Sequence[str],
+        per_text: int,
+        progress: Progress,
+        batch_tokens: int | None,
+    ) -> np.ndarray:
         batch_tokens = batch_tokens or (CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS)
-        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
+        vectors = np.empty((len(texts), per_text, self.dimension), dtype=np.float32)
         bfloat16 = uses_bfloat16(self.precision, self.device)
         training = self.training
         self.eval()
         with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16):
             for start in range(0, len(texts), WINDOW):
-                self._encode_window(texts[start : start + WINDOW], vectors, start, progress, batch_tokens)
+                ids = self._token_ids(texts[start : start + WINDOW], self.max_tokens)
+                self._encode_window(forward, ids, vectors, start, progress, batch_tokens)
         self.train(training)
-        return vectors
+        return vectors.reshape(-1, self.dimension)
 
     def _encode_window(
-        self, texts: Sequence[str], vectors: np.ndarray, start: int, progress: Progress, batch_tokens: int
+        self,
+        forward: Callable[[Features], torch.Tensor],
+        ids: list[list[int]],
+        vectors: np.ndarray,  # (n, v, H), filled from row `start` on
+        start: int,
+        progress: Progress,
+        batch_tokens: int,
     ) -> None:
-        ids, done = self._token_ids(texts, self.max_tokens), start
+        done = start
         for rows in token_batches([len(row) for row in ids], batch_tokens):
             features = pad([ids[row] for row in rows], self.tokenizer.pad_token_id or 0)
-            vectors[[start + row for row in rows]] = self(features).cpu().numpy()
+            found = forward(features).cpu().numpy()
+            vectors[[start + row for row in rows]] = found.reshape(len(rows), *vectors.shape[1:])
             done += len(rows)
             progress(done, len(vectors), "texts")
 
@@ -148,7 +240,10 @@ class Encoder(torch.nn.Module):
             save_projection(projection, folder / f"{2 + i}_Dense")
         pooled = self.projections[0][0].in_features if len(self.projections) else self.dimension
         write_layout(folder, pooled, self.pooling, self.max_tokens, len(self.projections))
+        if self.layers is not None:
+            write_layers(folder, self.layers, self.depth, pooled)
 
     def fingerprint(self) -> str:
-        """SHA-256 of what decides the vectors: loaded weights, tokenizer, pooling and `max_tokens`."""
-        return fingerprint(self.state_dict(), self.tokenizer, self.pooling, self.max_tokens)
+        """SHA-256 of what decides the vectors: loaded weights, tokenizer, pooling, layers and `max_tokens`."""
+        layers = "" if self.layers is None else f" {self.layers.pooling} {list(self.layers.numbers)}"
+        return fingerprint(self.state_dict(), self.tokenizer, self.pooling + layers, self.max_tokens)

@@ -6,6 +6,7 @@ Transformer, Pooling (mean or cls), any number of Dense projections, Normalize. 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 
 MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
+LAYERS, ROUTER = "layers.json", "router_config.json"  # of encoders whose documents come from several layers
 ACTIVATIONS = {"Identity": torch.nn.Identity, "Tanh": torch.nn.Tanh, "ReLU": torch.nn.ReLU, "GELU": torch.nn.GELU}
 
 
@@ -35,8 +37,7 @@ def read_layout(folder: Path) -> Layout:
     if not (folder / "modules.json").is_file():
         return Layout(folder)
     transformer, pooling, projections = folder, None, []
-    for module in read_json(folder / "modules.json"):
-        kind, path = module["type"].rsplit(".", 1)[-1], folder / module["path"]
+    for kind, path in _modules(folder):
         if kind == "Transformer":
             transformer = path
         elif kind == "Pooling":
@@ -47,6 +48,22 @@ def read_layout(folder: Path) -> Layout:
             raise FreshetError(f"{folder}: module {kind!r} is not supported; known: {', '.join(MODULES)}")
     _refuse_prompt(folder)
     return Layout(transformer, pooling, _length_limit(transformer), tuple(projections))
+
+
+def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Kind and folder of each module that a query passes. A Router is understood if it is one of ours."""
+    for module in read_json(folder / "modules.json"):
+        kind, path = _kind(module["type"]), folder / module["path"]
+        if kind != "Router" or not (folder / LAYERS).is_file():
+            yield kind, path
+            continue
+        router = read_json(path / ROUTER)
+        for name in router["structure"]["query"]:
+            yield _kind(router["types"][name]), path / name
+
+
+def _kind(qualified: str) -> str:
+    return qualified.rsplit(".", 1)[-1]
 
 
 def _length_limit(folder: Path) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,22 @@ from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 
 DIGITS = 6
-FAMILY = "all differences on one metric and one set of queries; every system against each reference listed before it"
+FAMILY = (
+    "the differences on one metric and one set of queries, systems and variants apart: every system against each "
+    "reference listed before it, and every variant against its own system and against bm25"
+)
+SYSTEMS, VARIANTS = "systems", "variants"
+BM25 = "bm25"
 
 
 def compare_systems(systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int) -> dict[str, Any]:
     """Compare systems scored on the same queries.
 
     Returns {"split", "source", "queries", "systems": {system: {metric: {"value", "low", "high", "queries"}}},
-    "differences": [{"system", "reference", "metric", "difference", "low", "high", "p", "p_holm"}]}. Each system is
-    tested against each of `settings.references` that stands before it in `in_order`. Raises `FreshetError` for
-    systems with different queries, judges or metrics.
+    "differences": [{"system", "reference", "family", "metric", "difference", "low", "high", "p", "p_holm"}]}. Each
+    system is tested against each of `settings.references` that stands before it in `in_order`, each variant (`R.NAME`)
+    against R and against bm25. The two are families of their own, so that trying a variant costs the systems no power.
+    Raises `FreshetError` for systems with different queries, judges or metrics.
     """
     systems = in_order(systems, settings.references)
     check_comparable(systems)
@@ -35,9 +41,44 @@ def compare_systems(systems: Sequence[SystemScores], settings: EvaluationSetting
 
 
 def in_order(systems: Sequence[SystemScores], references: Sequence[str]) -> list[SystemScores]:
-    """The references first, in their own order, then the others by name."""
+    """The references first, in their own order, then the other systems by name, then the variants by name."""
+    by_name = {one.system: one for one in systems}
+    return [by_name[name] for name in names_in_order(by_name, references)]
+
+
+def names_in_order(names: Iterable[str], references: Sequence[str]) -> list[str]:
+    """`in_order` of the names alone.
+
+    >>> names_in_order(["hce.rrf", "hce", "dsi", "bm25"], ["bm25"])
+    ['bm25', 'dsi', 'hce', 'hce.rrf']
+    """
     rank = {name: i for i, name in enumerate(references)}
-    return sorted(systems, key=lambda scores: (rank.get(scores.system, len(rank)), scores.system))
+    return sorted(names, key=lambda name: (is_variant(name), rank.get(name, len(rank)), name))
+
+
+def is_variant(system: str) -> bool:
+    """Whether a system is another search of one that is compared, too; no retriever's own name holds a dot.
+
+    >>> is_variant("hce"), is_variant("hce.rrf")
+    (False, True)
+    """
+    return "." in system
+
+
+def pairs(systems: Sequence[SystemScores], references: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
+    """Which systems are tested against which, as places in `systems` (in order), by family."""
+    names = [one.system for one in systems]
+    plain = [i for i, name in enumerate(names) if not is_variant(name)]
+    return {
+        SYSTEMS: [(i, j) for i in plain for j in plain if j < i and names[j] in references],
+        VARIANTS: [
+            (i, names.index(reference))
+            for i, name in enumerate(names)
+            if is_variant(name)
+            for reference in dict.fromkeys((name.partition(".")[0], BM25))
+            if reference in names
+        ],
+    }
 
 
 def compare_groups(
@@ -64,16 +105,21 @@ def _estimates(systems: Sequence[SystemScores], settings: EvaluationSettings, se
 
 
 def _differences(systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int) -> list[dict[str, Any]]:
-    """Paired differences, metric by metric; Holm's correction over the pairs of one metric."""
-    pairs = [
-        (system, reference)
-        for i, system in enumerate(systems)
-        for reference in systems[:i]
-        if reference.system in settings.references
-    ]
-    if not pairs:
-        return []
+    """Paired differences, metric by metric, the families one after the other."""
     metrics = list(systems[0].values.columns)
+    rows = [
+        {"family": family} | row
+        for family, chosen in pairs(systems, settings.references).items()
+        if chosen
+        for row in _family([(systems[i], systems[j]) for i, j in chosen], metrics, settings, seed)
+    ]
+    return sorted(rows, key=lambda row: metrics.index(row["metric"]))
+
+
+def _family(
+    pairs: Sequence[tuple[SystemScores, SystemScores]], metrics: list[str], settings: EvaluationSettings, seed: int
+) -> list[dict[str, Any]]:
+    """The differences of one family; Holm's correction over the pairs of one metric."""
     differences = [(system.values - reference.values)[metrics].to_numpy() for system, reference in pairs]
     flat = np.hstack(differences)  # (queries, pairs * metrics)
     low, high = bootstrap_interval(flat, settings.bootstrap_samples, settings.confidence, seed)
@@ -85,8 +131,7 @@ def _differences(systems: Sequence[SystemScores], settings: EvaluationSettings, 
         for system, reference in pairs
         for metric in metrics
     ]
-    rows = [name | cell for name, cell in zip(names, cells, strict=True)]
-    return sorted(rows, key=lambda row: metrics.index(row["metric"]))
+    return [name | cell for name, cell in zip(names, cells, strict=True)]
 
 
 def _cells(columns: Mapping[str, np.ndarray]) -> list[dict[str, float]]:

@@ -56,9 +56,7 @@ def html_page(
 {plots}
 </div>
 {"".join(others)}
-<details><summary>All metrics and differences</summary>
-{folded}
-</details>
+{f"<details><summary>All metrics and differences</summary>{folded}</details>" if details else ""}
 </html>
 """
 

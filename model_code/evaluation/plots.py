@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from model_code.evaluation.comparison import SYSTEMS
 from model_code.evaluation.plot_data import (
     Estimates,
     History,
@@ -42,8 +43,8 @@ def metrics_plot(systems: Estimates, metrics: Sequence[str]) -> Picture:
 
 
 def differences_plot(rows: Sequence[Mapping[str, Any]], metric: str) -> Picture | None:
-    """Paired differences on one metric with their intervals; filled dots keep p < .05 after Holm's correction."""
-    rows = [row for row in rows if row["metric"] == metric]
+    """The systems' differences on one metric with intervals; filled dots keep p < .05 after Holm's correction."""
+    rows = [row for row in rows if row["metric"] == metric and row["family"] == SYSTEMS]
     if not rows:
         return None
     references = list(dict.fromkeys(row["reference"] for row in rows))

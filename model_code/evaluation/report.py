@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from model_code.evaluation.comparison import SYSTEMS, VARIANTS
 from model_code.evaluation.html_page import html_page
 from model_code.evaluation.plot_style import Picture
 from model_code.evaluation.report_tables import (
@@ -53,17 +54,21 @@ def make_report(comparison: Mapping[str, Any], pictures: Sequence[Picture]) -> R
     headline = headline_metrics(main, metrics)
     tables = [
         metrics_table(comparison, headline, "Results", confidence),
-        differences_table(comparison, main, f"Differences in {main}", confidence),
+        differences_table(comparison, main, SYSTEMS, f"Differences in {main}", confidence),
+        differences_table(comparison, main, VARIANTS, f"Variants: differences in {main}", confidence),
     ]
     for name, part in comparison["groups"].items():
         title = f"{name.capitalize()} documents"
         tables.append(metrics_table(part, headline, title, confidence, GROUPS[name]))
-        tables.append(differences_table(part, main, f"{title}: differences in {main}", confidence))
+        tables.append(differences_table(part, main, SYSTEMS, f"{title}: differences in {main}", confidence))
     if comparison["dev"]:
         tables.append(metrics_table(comparison["dev"], headline, "Dev", confidence, DEV_NOTE))
     details = [metrics_table(comparison, metrics, "All metrics", confidence)]
     others = [metric for metric in metrics if metric != main]
-    details += [differences_table(comparison, metric, f"Differences in {metric}", confidence) for metric in others]
+    for metric in others:
+        details.append(differences_table(comparison, metric, SYSTEMS, f"Differences in {metric}", confidence))
+        title = f"Variants: differences in {metric}"
+        details.append(differences_table(comparison, metric, VARIANTS, title, confidence))
     lead = f"{len(comparison['systems'])} systems on {judged_by(comparison)}."
     return Report("Comparison", lead, _filled(tables), _filled(details), tuple(pictures))
 

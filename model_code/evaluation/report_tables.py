@@ -60,8 +60,8 @@ def metrics_table(
     return Table(title, caption, ("system", *metrics), tuple(rows))
 
 
-def differences_table(part: Mapping[str, Any], metric: str, title: str, confidence: float) -> Table:
-    """Paired differences on one metric, with interval, p and Holm-corrected p."""
+def differences_table(part: Mapping[str, Any], metric: str, family: str, title: str, confidence: float) -> Table:
+    """One family's paired differences on one metric, with interval, p and Holm-corrected p."""
     rows = [
         (
             Cell(f"{row['system']} − {row['reference']}"),
@@ -70,7 +70,7 @@ def differences_table(part: Mapping[str, Any], metric: str, title: str, confiden
             Cell(spoken_p(row["p_holm"]), best=row["p_holm"] < 0.05),
         )
         for row in part["differences"]
-        if row["metric"] == metric
+        if row["metric"] == metric and row["family"] == family
     ]
     caption = (
         f"{judged_by(part)}; paired differences, brackets: {confidence:.0%} bootstrap interval; p: two-sided paired "

@@ -12,6 +12,7 @@ from model_code.errors import FreshetError
 from model_code.files import read_json
 
 SPLITS = ("dev", "test")
+VARIANTS = "variants"  # the folder, in a system's evaluation folder, that holds those of its variants
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,12 @@ def load_scores(folder: Path, split: str) -> SystemScores:
     values = long.pivot(index="query_id", columns="metric", values="value")
     values = values[list(dict.fromkeys(long["metric"]))]  # in the order written, which pivot sorts away
     return SystemScores(summary["system"], summary["source"], split, values.rename_axis(columns=None))
+
+
+def load_all_scores(folder: Path, split: str) -> list[SystemScores]:
+    """`load_scores` of a system and of its variants, by name, where it has any."""
+    variants = sorted(path.parent for path in folder.glob(f"{VARIANTS}/*/metrics.json"))
+    return [load_scores(one, split) for one in (folder, *variants)]
 
 
 def check_comparable(systems: Sequence[SystemScores]) -> None:

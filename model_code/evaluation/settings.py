@@ -22,6 +22,9 @@ class EvaluationSettings:
     bootstrap_samples: int = 2000
     permutations: int = 10_000
     confidence: float = 0.95  # of every interval
+    variants: bool = True  # also evaluate other searches of the same build and hybrids with BM25
+    rerank_depth: int = 100  # BM25's documents that `bm25_rerank` sorts anew
+    fusion_constant: int = 60  # of reciprocal-rank fusion; the larger, the less a first rank counts
 
     def __post_init__(self) -> None:
         """Refuse metrics that a run of this depth cannot give, and statistics without meaning."""
@@ -35,6 +38,17 @@ class EvaluationSettings:
         require(self.bootstrap_samples >= 100, "bootstrap_samples must be at least 100 for a 95 % interval")
         require(self.permutations >= 100, "permutations must be at least 100, or no p can fall below .01")
         require(0.5 <= self.confidence < 1, f"confidence must be in [0.5, 1), not {self.confidence}")
+        self._check_hybrids()
+
+    def _check_hybrids(self) -> None:
+        """Refuse hybrids of more documents than BM25's runs hold."""
+        require(self.rerank_depth >= 1, f"rerank_depth must be at least 1, not {self.rerank_depth}")
+        require(self.fusion_constant >= 0, f"fusion_constant must be at least 0, not {self.fusion_constant}")
+        require(
+            not self.variants or self.rerank_depth <= self.depth,
+            f"rerank_depth {self.rerank_depth} needs depth >= {self.rerank_depth}, not {self.depth}: the documents "
+            "that are sorted anew are those of BM25's run; lower rerank_depth, or set variants: false",
+        )
 
 
 @dataclass(frozen=True)

@@ -27,29 +27,38 @@ DIGITS = 6  # of the means in metrics.json; far below any interval, far above th
 
 def evaluate_system(
     system: str,
-    search: Search,
+    runs: Mapping[str, Run],
     judgements: Mapping[str, Judgements],
     nodes: Nodes,
     settings: EvaluationSettings,
     output: Path,
 ) -> dict[str, Any]:
-    """Search the queries of each split, score the rankings and write the evaluation folder to `output`.
+    """Score the system's run on each split, and write the evaluation folder to `output`.
 
-    `judgements` maps "dev" and "test" to their judged queries (either may have none); `nodes` comes from
-    `level_accuracy.document_nodes`. Returns the content of metrics.json.
+    `judgements` maps "dev" and "test" to their judged queries (either may have none), on which `runs` were made;
+    `nodes` comes from `level_accuracy.document_nodes`. Returns the content of metrics.json.
     """
     summary: dict[str, Any] = {"system": system, "source": next(iter(judgements.values())).source}
     tables = []
     for split, judged in judgements.items():
-        kept = sample_queries(judged, settings.max_queries)
-        run = search_queries(search, kept, settings.depth)
-        write_run(output / f"run.{split}.trec", run, tag=system)
-        scores = evaluate_run(run, kept.qrels, settings.metrics) | level_accuracy(run, kept.qrels, nodes)
+        write_run(output / f"run.{split}.trec", runs[split], tag=system)
+        scores = evaluate_run(runs[split], judged.qrels, settings.metrics)
+        scores |= level_accuracy(runs[split], judged.qrels, nodes)
         tables.append(_long_table(split, scores))
-        summary[split] = {"queries": len(kept.queries)} | (_means(scores) if kept.queries else {})
+        summary[split] = {"queries": len(judged.queries)} | (_means(scores) if judged.queries else {})
     pd.concat(tables, ignore_index=True).to_parquet(output / "scores.parquet", index=False)
     write_json(output / "metrics.json", summary)
     return summary
+
+
+def search_splits(search: Search, judgements: Mapping[str, Judgements], depth: int) -> dict[str, Run]:
+    """The run of a system on each split."""
+    return {split: search_queries(search, judged, depth) for split, judged in judgements.items()}
+
+
+def sampled(judgements: Mapping[str, Judgements], settings: EvaluationSettings) -> dict[str, Judgements]:
+    """Each split's queries, `settings.max_queries` at most."""
+    return {split: sample_queries(judged, settings.max_queries) for split, judged in judgements.items()}
 
 
 def search_queries(search: Search, judged: Judgements, depth: int) -> Run:

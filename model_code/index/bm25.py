@@ -41,13 +41,20 @@ class Bm25:
         """The k best documents for each query, best first. Documents that share no term with a query are left out."""
         return [self._search_one(terms, k) for terms in self._terms(texts)]
 
+    def scores(self, text: str) -> np.ndarray:
+        """The score of every passage for one query: (n,) float32, 0 where no term is shared."""
+        return self._scores(self._terms([text])[0])
+
     def _search_one(self, terms: list[str], k: int) -> Ranking:
+        scores = self._scores(terms)
+        rows = np.flatnonzero(scores > 0)
+        return top_k(scores[rows], self.document_ids[rows], k) if len(rows) else []
+
+    def _scores(self, terms: list[str]) -> np.ndarray:
         known = [term for term in terms if term in self._known]
         if not known:
-            return []
-        scores = self._index.get_scores(known)
-        rows = np.flatnonzero(scores > 0)
-        return top_k(scores[rows], self.document_ids[rows], k)
+            return np.zeros(len(self.document_ids), dtype=np.float32)
+        return self._index.get_scores(known)
 
     def _terms(self, texts: Sequence[str]) -> list[list[str]]:
         import bm25s

@@ -8,7 +8,7 @@ factory "Flat" the result is provably exact: more candidates are fetched until r
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from model_code.index.manifest import read_manifest, seal, verify
 from model_code.index.settings import IndexSettings
 from model_code.index.top_k import Ranking, top_k
 
-FORMAT = 1
+FORMAT, KIND = 2, "dense"
 DEFAULTS = IndexSettings()
 VECTORS, DOCUMENT_IDS, FAISS = "vectors.npy", "document_ids.json", "index.faiss"
 MARGIN = 16  # candidates fetched beyond the k wanted
@@ -49,9 +49,11 @@ class DenseIndex:
         settings: IndexSettings,
         factory: str,
         approximate: ApproximateIndex | None,
+        vectors_per_passage: int = 1,
     ) -> None:
         self.vectors, self.ids, self.fingerprint = vectors, ids, fingerprint
         self.settings, self.factory, self.approximate = settings, factory, approximate
+        self.vectors_per_passage = vectors_per_passage
 
     @classmethod
     def build(
@@ -60,14 +62,24 @@ class DenseIndex:
         document_ids: Sequence[str],
         fingerprint: str,
         settings: IndexSettings = DEFAULTS,
+        vectors_per_passage: int = 1,
     ) -> DenseIndex:
-        """Index `vectors` (n, H), row i a passage of `document_ids[i]`; a document's passages may lie anywhere."""
+        """Index `vectors` (n, H), row i a passage of `document_ids[i]`; a document's passages may lie anywhere.
+
+        vectors_per_passage: so many rows, one after the other, are of one passage.
+        """
         vectors, ids = _float32(vectors), IdMap(document_ids)
         _require_rows(vectors, len(ids), vectors.shape[1])
+        _require_whole_passages(document_ids, vectors_per_passage)
         factory = settings.factory_for(len(ids))
         flat = factory == "Flat"
         approximate = None if flat else ApproximateIndex.build(vectors, ids.keys, factory, settings)
-        return cls(vectors, ids, fingerprint, settings, factory, approximate)
+        return cls(vectors, ids, fingerprint, settings, factory, approximate, vectors_per_passage)
+
+    @property
+    def passages(self) -> int:
+        """Number of passages."""
+        return len(self.ids) // self.vectors_per_passage
 
     @property
     def document_ids(self) -> list[str]:
@@ -97,15 +109,26 @@ class DenseIndex:
             waiting, count = waiting[~settled], 2 * count
         return rankings
 
+    def rank(self, queries: np.ndarray, candidates: Sequence[Iterable[str]], fingerprint: str) -> list[Ranking]:
+        """For each of `queries` (q, H) all of its candidate documents, best first, scored as `search` does.
+
+        FreshetError if a candidate is unknown.
+        """
+        rankings = []
+        for query, documents in zip(self._accepted(queries, fingerprint), candidates, strict=True):
+            rows = self.ids.rows_of(documents)
+            rankings.append(self._rank(query, rows, len(rows)) if len(rows) else [])
+        return rankings
+
     def best_passage(self, query: np.ndarray, document_id: str) -> int:
-        """The row of the document's passage nearest to `query` (H,); the first of equals."""
-        rows = self.ids.rows_of([document_id])
-        return int(rows[np.argmax(self._scores(query, rows))])
+        """Which of the document's passages (0, 1, ...) is nearest to `query` (H,); the first of equals."""
+        return int(np.argmax(self._scores(query, self.ids.rows_of([document_id])))) // self.vectors_per_passage
 
     def add(self, vectors: np.ndarray, document_ids: Sequence[str], fingerprint: str) -> None:
         """Add passages of new documents; FreshetError if one of the documents is there already."""
         vectors = self._accepted(vectors, fingerprint)
         _require_rows(vectors, len(document_ids), self.dimension)
+        _require_whole_passages(document_ids, self.vectors_per_passage)
         first, self.ids = len(self.ids), self.ids.added(document_ids)
         self._replace_vectors(np.concatenate([self.vectors, vectors]))
         if self.approximate is not None:
@@ -123,6 +146,7 @@ class DenseIndex:
         """Replace all passages of documents that the index holds by new ones."""
         vectors = self._accepted(vectors, fingerprint)
         _require_rows(vectors, len(document_ids), self.dimension)
+        _require_whole_passages(document_ids, self.vectors_per_passage)  # before anything is deleted
         self.delete(sorted(set(document_ids)))
         self.add(vectors, document_ids, fingerprint)
 
@@ -134,8 +158,9 @@ class DenseIndex:
         write_text(folder / DOCUMENT_IDS, json.dumps(self.document_ids, ensure_ascii=False, separators=(",", ":")))
         if self.approximate is not None:
             self.approximate.save(folder / FAISS)
-        facts = {"fingerprint": self.fingerprint, "dimension": self.dimension, "passages": len(self.ids)}
-        facts |= {"documents": self.ids.documents, "factory": self.factory, "settings": asdict(self.settings)}
+        facts = {"kind": KIND, "fingerprint": self.fingerprint, "dimension": self.dimension, "passages": self.passages}
+        facts |= {"documents": self.ids.documents, "vectors_per_passage": self.vectors_per_passage}
+        facts |= {"factory": self.factory, "settings": asdict(self.settings)}
         seal(folder, FORMAT, facts)
 
     @classmethod
@@ -151,7 +176,8 @@ class DenseIndex:
         vectors = np.asarray(np.load(folder / VECTORS, mmap_mode="r"))
         approximate = None if factory == "Flat" else ApproximateIndex.load(folder / FAISS, settings)
         ids = IdMap(read_json(folder / DOCUMENT_IDS))
-        return cls(vectors, ids, manifest["fingerprint"], settings, factory, approximate)
+        per_passage = manifest["vectors_per_passage"]
+        return cls(vectors, ids, manifest["fingerprint"], settings, factory, approximate, per_passage)
 
     def _accepted(self, vectors: np.ndarray, fingerprint: str) -> np.ndarray:
         if fingerprint != self.fingerprint:
@@ -218,3 +244,12 @@ def _require_rows(vectors: np.ndarray, rows: int, dimension: int) -> None:
         raise FreshetError(f"vectors of shape {vectors.shape} do not fit {rows} passages of {dimension} components")
     if not np.isfinite(vectors).all():
         raise FreshetError("vectors hold NaN or infinite components; the encoder diverged: train it again")
+
+
+def _require_whole_passages(document_ids: Sequence[str], per_passage: int) -> None:
+    starts = document_ids[::per_passage]
+    if per_passage > 1 and list(document_ids) != [document for document in starts for _ in range(per_passage)]:
+        raise FreshetError(
+            f"this index has {per_passage} vectors per passage, and needs them together: name each passage's document "
+            f"{per_passage} times in a row, one per vector"
+        )

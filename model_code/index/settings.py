@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from model_code.settings import require
+from model_code.settings import require, require_at_least
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,7 @@ class IndexSettings:
 
     def __post_init__(self) -> None:
         """Refuse numbers that search nothing."""
-        require(self.flat_below >= 1, f"flat_below is {self.flat_below}, but must be at least 1")
-        require(self.nprobe >= 1, f"nprobe is {self.nprobe}, but must be at least 1")
-        require(self.ef_search >= 1, f"ef_search is {self.ef_search}, but must be at least 1")
+        require_at_least(1, self, "flat_below", "nprobe", "ef_search")
 
     def factory_for(self, passages: int) -> str:
         """The factory string for an index of so many passages; IVF gets the power of two nearest to 4 sqrt(n) lists."""

@@ -6,12 +6,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from model_code.encoding.encoder import Encoder
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.hierarchy.tree import Hierarchy
-from model_code.index.dense_index import DenseIndex
+from model_code.files import read_json
+from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, Hierarchy
+from model_code.index.id_map import IdMap
+from model_code.index.manifest import MANIFEST
 from model_code.live.documents import write_documents
-from model_code.live.generation import DOCUMENTS, ENCODER, HIERARCHY, INDEX
+from model_code.live.generation import DOCUMENTS, ENCODER, HIERARCHY, INDEX, PASSAGES
+from model_code.retrievers.kinds import open_retriever
+
+PARTS = {TENSORS, SUMMARY, DOCUMENT_IDS}  # of the hierarchy's folder, which holds a report and a picture too
 
 
 def copy_build(folder: Path, encoder: Path, index: Path, documents: Path, hierarchy: Path) -> dict[str, Any]:
@@ -22,22 +26,22 @@ def copy_build(folder: Path, encoder: Path, index: Path, documents: Path, hierar
     """
     shutil.copytree(encoder, folder / ENCODER)
     shutil.copytree(index, folder / INDEX)
-    copied = DenseIndex.load(folder / INDEX)
-    found = Encoder.load(folder / ENCODER).fingerprint()
-    if found != copied.fingerprint:
+    shutil.copytree(hierarchy, folder / HIERARCHY, ignore=lambda _, names: set(names) - PARTS)
+    stated, found = read_json(folder / INDEX / MANIFEST), open_retriever(folder / ENCODER, folder / INDEX).fingerprint
+    if found != stated["fingerprint"]:
         raise FingerprintMismatch(
-            f"{encoder} is encoder {found[:12]}, but {index} was built with {copied.fingerprint[:12]}; run the stage "
-            "index again"
+            f"{encoder} is encoder {found[:12]}, but {index} was built with {stated['fingerprint'][:12]}; run the "
+            "stage index again"
         )
-    write_documents(documents, folder / DOCUMENTS, set(copied.document_ids))
-    _copy_hierarchy(hierarchy, folder / HIERARCHY, len(copied.ids))
-    return {"fingerprint": found, "documents": copied.ids.documents, "passages": len(copied.ids)}
+    passages = IdMap(read_json(folder / PASSAGES))
+    _check_hierarchy(hierarchy, len(Hierarchy.load(folder / HIERARCHY).leaves), passages, stated["documents"])
+    write_documents(documents, folder / DOCUMENTS, set(passages.document_ids))
+    return {"fingerprint": found, "documents": passages.documents, "passages": len(passages)}
 
 
-def _copy_hierarchy(source: Path, target: Path, passages: int) -> None:
-    tree = Hierarchy.load(source)
-    if len(tree.leaves) != passages:
-        found = len(tree.leaves)
-        raise FreshetError(f"{source} places {found} passages, but the index holds {passages}; run both stages again")
-    target.mkdir()
-    tree.save(target)
+def _check_hierarchy(source: Path, placed: int, passages: IdMap, documents: int) -> None:
+    if placed != len(passages) or passages.documents != documents:
+        raise FreshetError(
+            f"{source} places {placed} passages of {passages.documents} documents, but the index holds {documents} "
+            "documents; run both stages again"
+        )

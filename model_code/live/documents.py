@@ -1,4 +1,4 @@
-"""The searchable documents' titles and texts, on disk: read for the few documents of a result, not for all."""
+"""The searchable documents' titles, texts and fields, on disk: texts are read for the few documents of a result."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from model_code.errors import FreshetError
 from model_code.files import replacing
 
-COLUMNS = ("document_id", "title", "text")
+COLUMNS = ("document_id", "title", "text", "fields")
 ROW_GROUP = 1024  # documents; a lookup reads whole row groups, found by the range of their ids
 
 
 def write_documents(source: Path, target: Path, document_ids: Collection[str]) -> None:
-    """Write id, title and text of `document_ids` from a corpus's `documents.parquet`, ascending by id.
+    """Write id, title, text and fields (a JSON object) of `document_ids` from a corpus's `documents.parquet`.
 
-    FreshetError if the corpus lacks one of them.
+    Rows ascend by id. FreshetError if the corpus lacks one of them.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -31,7 +31,7 @@ def write_documents(source: Path, target: Path, document_ids: Collection[str]) -
 
 
 def read_documents(path: Path, document_ids: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Title and text of each of `document_ids` from a file that `write_documents` wrote, by document id.
+    """Title, text and fields of each of `document_ids` from a file that `write_documents` wrote, by document id.
 
     Rows are chosen by hand, since pyarrow's own filters and selections import pandas: a second of a cold search.
     """
@@ -44,3 +44,18 @@ def read_documents(path: Path, document_ids: Collection[str]) -> dict[str, dict[
         table = file.read_row_groups(groups)
     ids = table["document_id"].to_pylist()
     return {ids[row]: table.slice(row, 1).to_pylist()[0] for row in range(len(ids)) if ids[row] in wanted}
+
+
+def read_columns(path: Path, *columns: str) -> list[list[str]]:
+    """Whole columns of a file that `write_documents` wrote, each in the order of the documents' ids.
+
+    FreshetError if the file has been written by a version that did not keep one of them.
+    """
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        missing = sorted(set(columns) - set(file.schema_arrow.names))
+        if missing:
+            raise FreshetError(f"{path} has no column {missing[0]!r}: an older version wrote it; freshet promote again")
+        table = file.read(columns=list(columns))
+    return [table[column].to_pylist() for column in columns]

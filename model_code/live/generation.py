@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.index.manifest import read_manifest, verify
 
-FORMAT = 1
+FORMAT = 2
 ENCODER, INDEX, DOCUMENTS, HIERARCHY = "encoder", "index", "documents.parquet", "hierarchy"
+PASSAGES = f"{HIERARCHY}/{DOCUMENT_IDS}"
 
 
 @dataclass(frozen=True)

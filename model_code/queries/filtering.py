@@ -1,4 +1,4 @@
-"""Drops pseudo-queries that fit several documents: trained on, they would call right answers wrong."""
+"""Drops pseudo-queries that fit other documents or not their own: trained on, they would call right answers wrong."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ EMPTY = "empty"
 REPEATED = "repeated"
 AMBIGUOUS = "several_documents"
 COMMON = "common_terms"
+LOST = "not_found"
 REASONS = {
     EMPTY: "no letter or digit",
     REPEATED: "the same document has the same query already",
     AMBIGUOUS: "another document contains it word for word, or has the same query",
     COMMON: "each of its terms occurs in more than `distinctive_within` documents",
+    LOST: "a search for it does not find its document among the first `consistency_filter.depth`",
 }
 
 
@@ -63,6 +65,18 @@ def reasons_to_drop(
             reasons.append(None)
         seen.add((document_id, text))
     return reasons
+
+
+def drop_lost(reasons: Sequence[str | None], ranks: Mapping[int, int | None], depth: int) -> list[str | None]:
+    """The same reasons, with `LOST` for queries kept so far that a search ranked their document for, but too low.
+
+    ranks: query number -> its document's rank (1, 2, ...), or None if it was not found (see `round_trip.py`).
+
+    >>> drop_lost([None, None, None, EMPTY], {0: 3, 1: None, 3: None}, depth=5)
+    [None, 'not_found', None, 'empty']
+    """
+    lost = {query for query, rank in ranks.items() if rank is None or rank > depth}
+    return [LOST if reason is None and query in lost else reason for query, reason in enumerate(reasons)]
 
 
 def _rarest(text: str, frequency: Mapping[str, int]) -> tuple[int, str]:

@@ -11,6 +11,8 @@ from model_code.files import hash_text
 from model_code.progress import Progress
 from model_code.queries.settings import PseudoQuerySettings
 
+TRAINED_FOLDER = "model"  # where the stage `query_generator` leaves its model, in its output
+
 
 class PseudoQuery(NamedTuple):
     """A query, the document that it was made from, and the generator that made it."""
@@ -42,8 +44,8 @@ def seed_of(seed: int, *parts: str | int) -> int:
     return int(hash_text("\0".join(map(str, (seed, *parts))))[:16], 16) >> 1
 
 
-def _cloze(kind: str) -> Callable[[PseudoQuerySettings], QueryGenerator]:
-    def make(settings: PseudoQuerySettings) -> QueryGenerator:
+def _cloze(kind: str) -> Callable[[PseudoQuerySettings, Path | None], QueryGenerator]:
+    def make(settings: PseudoQuerySettings, trained: Path | None) -> QueryGenerator:
         from model_code.queries.inverse_cloze import InverseCloze
 
         return InverseCloze(kind, getattr(settings, kind))
@@ -51,13 +53,13 @@ def _cloze(kind: str) -> Callable[[PseudoQuerySettings], QueryGenerator]:
     return make
 
 
-def _sequence_to_sequence(settings: PseudoQuerySettings) -> QueryGenerator:
+def _sequence_to_sequence(settings: PseudoQuerySettings, trained: Path | None) -> QueryGenerator:
     from model_code.queries.sequence_to_sequence import SequenceToSequence
 
-    return SequenceToSequence.load(settings.sequence_to_sequence)
+    return SequenceToSequence.load(settings.sequence_to_sequence, trained)
 
 
-GENERATORS: dict[str, Callable[[PseudoQuerySettings], Any]] = {
+GENERATORS: dict[str, Callable[[PseudoQuerySettings, Path | None], Any]] = {
     "inverse_cloze": _cloze("inverse_cloze"),
     "short_cloze": _cloze("short_cloze"),
     "held_out_cloze": _cloze("held_out_cloze"),
@@ -65,12 +67,14 @@ GENERATORS: dict[str, Callable[[PseudoQuerySettings], Any]] = {
 }
 
 
-def make_generator(kind: str, settings: PseudoQuerySettings) -> QueryGenerator:
+def make_generator(kind: str, settings: PseudoQuerySettings, trained: Path | None = None) -> QueryGenerator:
     """The generator named `kind`; raises `SettingsError` if there is none.
+
+    trained: the folder of the model that `sequence_to_sequence.model: trained` means.
 
     >>> make_generator("short_cloze", PseudoQuerySettings()).settings.max_words
     16
     """
     if kind not in GENERATORS:
         raise SettingsError(f"pseudo_queries: {kind!r} is not a query generator. Known: {', '.join(GENERATORS)}")
-    return GENERATORS[kind](settings)
+    return GENERATORS[kind](settings, trained)

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutput
 
+from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
 from model_code.progress import Progress, silent
 from model_code.queries.generators import PseudoQuery, seed_of
-from model_code.queries.settings import SequenceToSequenceSettings
+from model_code.queries.sequence_models import load_sequence_model, require_positions, vocabulary_size
+from model_code.queries.settings import TRAINED, SequenceToSequenceSettings
 
 KIND = "sequence_to_sequence"
 CHUNK = 64  # documents per checkpoint file
@@ -39,12 +41,23 @@ class SequenceToSequence:
         self.model, self.tokenizer, self.settings = model.eval(), tokenizer, settings
 
     @classmethod
-    def load(cls, settings: SequenceToSequenceSettings) -> SequenceToSequence:
-        """Load the model that `settings` names: in bfloat16 on a GPU if there is one, else in float32 on the CPU."""
+    def load(cls, settings: SequenceToSequenceSettings, trained: Path | None = None) -> SequenceToSequence:
+        """Load the model that `settings` names: in bfloat16 on a GPU if there is one, else in float32 on the CPU.
+
+        trained: the folder of the model that is called "trained".
+        """
+        source: str | Path = settings.model
+        if settings.model == TRAINED:
+            if trained is None or not trained.is_dir():
+                raise FreshetError(
+                    'sequence_to_sequence.model is "trained", but no generator was; set pseudo_queries.training.base, '
+                    "and run the stage query_generator"
+                )
+            source = trained
         on_gpu = torch.cuda.is_available()
         dtype = torch.bfloat16 if on_gpu and torch.cuda.is_bf16_supported() else torch.float32
-        model = AutoModelForSeq2SeqLM.from_pretrained(settings.model, revision=settings.revision or "main", dtype=dtype)
-        tokenizer = AutoTokenizer.from_pretrained(settings.model, revision=settings.revision or "main")
+        model, tokenizer = load_sequence_model(source, settings.revision, dtype)
+        require_positions(model, settings.section_tokens, settings.max_query_tokens)
         return cls(model.to("cuda" if on_gpu else "cpu"), tokenizer, settings)
 
     def generate(
@@ -105,7 +118,7 @@ class SequenceToSequence:
         return self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
     def _noise(self, batch: Sequence[Draft], seed: int) -> torch.Tensor:
-        shape = (self.settings.max_query_tokens, min(self.settings.top_k, self.model.config.vocab_size))
+        shape = (self.settings.max_query_tokens, min(self.settings.top_k, vocabulary_size(self.model)))
         seeds = (seed_of(seed, KIND, draft.document_id, draft.ordinal) for draft in batch)
         draws = [torch.rand(shape, generator=torch.Generator().manual_seed(s), dtype=torch.float64) for s in seeds]
         return -torch.log(-torch.log(torch.stack(draws).clamp_min(1e-300)))  # (queries, steps, top_k), Gumbel(0, 1)

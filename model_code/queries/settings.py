@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
-from model_code.settings import require
+from model_code.queries.training_settings import GeneratorTrainingSettings
+from model_code.settings import require, require_at_least
+
+TRAINED = "trained"  # the name of the model that the stage `query_generator` trains
+TRAINING_GROUP = "pseudo_queries.training"  # what that stage reads, so that no other key of the group trains anew
+WRITING_GROUP = "pseudo_queries.sequence_to_sequence"
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,7 @@ class ClozeSettings:
     max_share: float = 0.5
 
     def __post_init__(self) -> None:
-        require(self.per_document >= 1, f"per_document is {self.per_document}, but must be at least 1")
+        require_at_least(1, self, "per_document")
         require(
             1 <= self.min_words <= self.max_words,
             f"min_words {self.min_words} and max_words {self.max_words} are no range of lengths from 1 upwards",
@@ -34,7 +40,8 @@ class ClozeSettings:
 class SequenceToSequenceSettings:
     """How a docT5query-style model writes queries (Nogueira and Lin, 2019).
 
-    model, revision: a folder or hub name that `AutoModelForSeq2SeqLM` loads, and the hub's commit or branch.
+    model, revision: a folder or hub name that `AutoModelForSeq2SeqLM` loads, and the hub's commit or branch; or
+      "trained", the model that `training` makes.
     per_document: queries per document, spread evenly over its sections.
     section_tokens: length of a section of a document, special tokens included.
     max_query_tokens: a query ends here at the latest.
@@ -52,10 +59,24 @@ class SequenceToSequenceSettings:
     batch_size: int = 60
 
     def __post_init__(self) -> None:
-        for name in ("per_document", "max_query_tokens", "top_k", "batch_size"):
-            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}, but must be at least 1")
+        require_at_least(1, self, "per_document", "max_query_tokens", "top_k", "batch_size")
         require(self.section_tokens >= 8, f"section_tokens is {self.section_tokens}; at least 8 make sense")
         require(self.temperature > 0, f"temperature is {self.temperature}, but must be above 0")
+
+
+@dataclass(frozen=True)
+class ConsistencySettings:
+    """Which training queries are kept by round trip: those for which a search finds the document they were made from.
+
+    by: "bm25" or "base" (the untrained base encoder) searches the whole corpus; "none" keeps all.
+    depth: the document must be among so many.
+    """
+
+    by: Literal["none", "bm25", "base"] = "none"
+    depth: int = 10
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, "depth")
 
 
 @dataclass(frozen=True)
@@ -68,6 +89,8 @@ class PseudoQuerySettings:
     dev_share, test_share: shares of the documents whose queries are held out for dev and test; such a document is
         searched like any other, but no query of it is trained on. Unused if the corpus has judged dev or test queries.
     distinctive_within: drop a query unless one of its terms occurs in at most this many documents; None: keep it.
+    consistency_filter: of training queries only, as it would favour the system that it searches with in evaluation.
+    training: how a model of one's own is made for `sequence_to_sequence`, which then names it as "trained".
     """
 
     generators: tuple[str, ...] = ("inverse_cloze",)
@@ -79,6 +102,8 @@ class PseudoQuerySettings:
     short_cloze: ClozeSettings = field(default_factory=lambda: ClozeSettings(1, 8, 16))
     held_out_cloze: ClozeSettings = field(default_factory=ClozeSettings)
     sequence_to_sequence: SequenceToSequenceSettings = field(default_factory=SequenceToSequenceSettings)
+    consistency_filter: ConsistencySettings = field(default_factory=ConsistencySettings)
+    training: GeneratorTrainingSettings = field(default_factory=GeneratorTrainingSettings)
 
     def __post_init__(self) -> None:
         require(len(set(self.generators)) == len(self.generators), f"generators {self.generators} names one twice")
@@ -86,5 +111,10 @@ class PseudoQuerySettings:
             min(self.dev_share, self.test_share) >= 0 and self.dev_share + self.test_share < 1,
             f"dev_share {self.dev_share} and test_share {self.test_share} must leave a share above 0 to train on",
         )
-        within = self.distinctive_within
-        require(within is None or within >= 1, f"distinctive_within is {within}, but must be at least 1, or null")
+        require_at_least(1, self, "distinctive_within")
+        uses_trained = "sequence_to_sequence" in (*self.generators, self.held_out_generator)
+        require(
+            not uses_trained or self.sequence_to_sequence.model != TRAINED or self.training.base is not None,
+            'sequence_to_sequence.model is "trained", but training.base is null, so that no model is trained; '
+            'set training.base to a model to start from, or to "warm_start"',
+        )

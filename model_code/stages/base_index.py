@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from model_code.encoding.encoder import Encoder
+from model_code.retrievers.indexing import index_passages
 from model_code.stages.context import StageContext
-from model_code.stages.index import index_passages
 
 
 def run(context: StageContext) -> dict[str, Any]:

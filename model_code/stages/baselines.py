@@ -8,18 +8,22 @@ from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.system_evaluation import Search
 from model_code.index.bm25 import Bm25
+from model_code.index.dense_index import DenseIndex
+from model_code.retrievers.dense import DenseRetriever
 from model_code.stages.context import StageContext
-from model_code.stages.evaluate import dense_search, evaluate_searches
+from model_code.stages.evaluate import Bench
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write one evaluation folder per baseline; the report holds the means of each."""
+    """Write one evaluation folder per baseline, with variants below `zero_shot/`; the report has the means of each."""
+    bench = Bench.load(context)
+    bm25 = bench.search(_bm25(context))
     encoder = Encoder.from_settings(context.settings["encoder"])
-    searches = {"bm25": _bm25(context), "zero_shot": dense_search(encoder, context.inputs["base_index"])}
-    folders = {name: context.output / name for name in searches}
-    for folder in folders.values():
-        folder.mkdir()
-    return evaluate_searches(context, {name: (search, folders[name]) for name, search in searches.items()})
+    zero_shot = DenseRetriever(encoder, DenseIndex.load(context.inputs["base_index"]))
+    return {
+        "bm25": bench.evaluate("bm25", bm25, context.output / "bm25"),
+        "zero_shot": bench.evaluate_retriever("zero_shot", zero_shot, bm25, context.output / "zero_shot"),
+    }
 
 
 def _bm25(context: StageContext) -> Search:

@@ -10,13 +10,13 @@ import pandas as pd
 from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
 from model_code.evaluation import plots
-from model_code.evaluation.comparison import FAMILY, compare_groups, compare_systems
+from model_code.evaluation.comparison import FAMILY, compare_groups, compare_systems, is_variant
 from model_code.evaluation.plot_data import History, level_table, recall_table, training_table
 from model_code.evaluation.plot_style import Picture
 from model_code.evaluation.query_groups import query_groups
 from model_code.evaluation.report import make_report
 from model_code.evaluation.report_tables import headline_metrics
-from model_code.evaluation.scores import SystemScores, load_scores
+from model_code.evaluation.scores import SystemScores, load_all_scores
 from model_code.files import read_json, write_json, write_text
 from model_code.stages.context import StageContext
 
@@ -24,6 +24,7 @@ from model_code.stages.context import StageContext
 def run(context: StageContext) -> dict[str, Any]:
     """Compare the baselines (folders below `inputs["baselines"]`) with every retriever of `settings["retrievers"]`.
 
+    The variants that lie in a system's evaluation folder are systems, too, called `R.NAME`.
     `inputs["evaluations"]` holds one evaluation folder per retriever and `inputs["histories"]` one `history.json`;
     `inputs["corpus"]` tells which test queries have unseen documents, and the optional `inputs["branching_sweep"]`, a
     CSV, is drawn by `plots.branching_plot`.
@@ -76,7 +77,7 @@ def _load_systems(context: StageContext) -> tuple[list[SystemScores], list[Syste
     """Each system's scores on the split to report, test if it has queries and else dev, and on dev beside test."""
     evaluations = [path.parent for path in sorted(context.inputs["baselines"].glob("*/metrics.json"))]
     evaluations += [context.inputs["evaluations"] / name for name in _retrievers(context)]
-    test, dev = ([load_scores(evaluation, split) for evaluation in evaluations] for split in ("test", "dev"))
+    test, dev = ([one for folder in evaluations for one in load_all_scores(folder, split)] for split in ("test", "dev"))
     if test[0].queries:
         return test, dev if dev[0].queries else []
     if dev[0].queries:
@@ -85,16 +86,21 @@ def _load_systems(context: StageContext) -> tuple[list[SystemScores], list[Syste
 
 
 def _pictures(comparison: dict[str, Any], histories: dict[str, History], sweep: Path | None) -> list[Picture]:
-    systems, main = comparison["systems"], comparison["main_metric"]
+    systems, main, lines = comparison["systems"], comparison["main_metric"], _without_variants(comparison)
     drawn = [
         plots.metrics_plot(systems, headline_metrics(main, list(next(iter(systems.values()))))),
         plots.differences_plot(comparison["differences"], main),
-        plots.recall_plot(systems),
-        plots.levels_plot(systems),
+        plots.recall_plot(lines),
+        plots.levels_plot(lines),
         plots.training_plot(histories, list(systems)),
         plots.branching_plot(pd.read_csv(sweep)) if sweep else None,
     ]
     return [picture for picture in drawn if picture]
+
+
+def _without_variants(comparison: dict[str, Any]) -> dict[str, Any]:
+    """What lines are drawn for: each variant as one more would hide the others."""
+    return {name: metrics for name, metrics in comparison["systems"].items() if not is_variant(name)}
 
 
 def _means(comparison: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -107,8 +113,8 @@ def _means(comparison: dict[str, Any]) -> dict[str, dict[str, float]]:
 
 def _write_tables(comparison: dict[str, Any], histories: dict[str, History], output: Path) -> None:
     tables = {
-        "recall": recall_table(comparison["systems"]),
-        "levels": level_table(comparison["systems"]),
+        "recall": recall_table(_without_variants(comparison)),
+        "levels": level_table(_without_variants(comparison)),
         "training": training_table(histories),
     }
     for name, table in tables.items():

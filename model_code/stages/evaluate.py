@@ -2,43 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from model_code.corpus.tables import judged, load_corpus
-from model_code.encoding.encoder import Encoder
-from model_code.evaluation.level_accuracy import document_nodes
-from model_code.evaluation.scores import SPLITS
-from model_code.evaluation.system_evaluation import Search, evaluate_system
+from model_code.corpus.tables import Judgements, judged, load_corpus
+from model_code.errors import FreshetError
+from model_code.evaluation.gains import Run
+from model_code.evaluation.level_accuracy import Nodes, document_nodes
+from model_code.evaluation.run_files import read_run
+from model_code.evaluation.scores import SPLITS, VARIANTS
+from model_code.evaluation.settings import EvaluationSettings
+from model_code.evaluation.system_evaluation import Search, evaluate_system, sampled, search_splits
+from model_code.evaluation.variants import variant_runs
 from model_code.hierarchy.tree import Hierarchy
-from model_code.index.dense_index import DenseIndex
+from model_code.retrievers.kinds import open_retriever
+from model_code.retrievers.retriever import Retriever
 from model_code.stages.context import StageContext
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Read `inputs["encoder"]` and `inputs["index"]`, write the evaluation folder, return the means of each split."""
-    encoder = Encoder.from_settings(context.settings["encoder"], context.inputs["encoder"])
-    search = dense_search(encoder, context.inputs["index"])
-    return evaluate_searches(context, {str(context.name): (search, context.output)})[str(context.name)]
+    """Open what lies in `inputs["trained"]` and `inputs["index"]`, evaluate it, return the means of each split.
+
+    Writes the evaluation folder and, below `variants/`, one per variant; the hybrids among them take BM25's runs from
+    `inputs["baselines"]`.
+    """
+    bench = Bench.load(context)
+    folders = context.inputs["trained"] / "encoder", context.inputs["index"]
+    retriever = open_retriever(*folders, settings=context.settings["encoder"])
+    bm25 = bench.read_runs(context.inputs["baselines"] / "bm25")
+    return bench.evaluate_retriever(str(context.name), retriever, bm25, context.output)
 
 
-def dense_search(encoder: Encoder, index_folder: Path) -> Search:
-    """Search by text with an encoder and the index of its vectors; `FingerprintMismatch` if they are not its own."""
-    index, fingerprint = DenseIndex.load(index_folder), encoder.fingerprint()
-    return lambda texts, k: index.search(encoder.encode(texts), k, fingerprint)
+@dataclass(frozen=True)
+class Bench:
+    """What every system is evaluated on: the judged queries of dev and test, and each document's nodes."""
 
+    judgements: Mapping[str, Judgements]
+    nodes: Nodes
+    settings: EvaluationSettings
 
-def evaluate_searches(context: StageContext, searches: dict[str, tuple[Search, Path]]) -> dict[str, dict[str, Any]]:
-    """Evaluate systems, given as name -> (search, output folder), on the corpus's judged dev and test queries."""
-    corpus = load_corpus(context.inputs["corpus"])
-    pseudo_queries = pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
-    judgements = {split: judged(corpus, pseudo_queries, split) for split in SPLITS}
-    hierarchy = Hierarchy.load(context.inputs["hierarchy"])
-    nodes = document_nodes(hierarchy, corpus.passages["document_id"].tolist())
-    settings = context.settings["evaluation"]
-    return {
-        name: evaluate_system(name, search, judgements, nodes, settings, output)
-        for name, (search, output) in searches.items()
-    }
+    @classmethod
+    def load(cls, context: StageContext) -> Bench:
+        """Read the corpus, the pseudo-queries and the hierarchy."""
+        corpus = load_corpus(context.inputs["corpus"])
+        pseudo_queries = pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
+        settings = context.settings["evaluation"]
+        judgements = sampled({split: judged(corpus, pseudo_queries, split) for split in SPLITS}, settings)
+        hierarchy = Hierarchy.load(context.inputs["hierarchy"])
+        return cls(judgements, document_nodes(hierarchy, corpus.passages["document_id"].tolist()), settings)
+
+    def search(self, search: Search) -> dict[str, Run]:
+        """The system's run on each split."""
+        return search_splits(search, self.judgements, self.settings.depth)
+
+    def evaluate(self, system: str, runs: Mapping[str, Run], output: Path) -> dict[str, Any]:
+        """Write an evaluation folder; returns the content of its metrics.json."""
+        output.mkdir(parents=True, exist_ok=True)
+        return evaluate_system(system, runs, self.judgements, self.nodes, self.settings, output)
+
+    def evaluate_retriever(
+        self, system: str, retriever: Retriever, bm25: Mapping[str, Run], output: Path
+    ) -> dict[str, Any]:
+        """`evaluate` for a retriever and, unless the settings say no, its variants, which the result has beside it."""
+        runs = self.search(retriever.search)
+        report = self.evaluate(system, runs, output)
+        if not self.settings.variants:
+            return report
+        variants = variant_runs(retriever, runs, bm25, self.judgements, self.settings)
+        reports = {name: self.evaluate(f"{system}.{name}", found, output / VARIANTS / name) for name, found in variants}
+        return report | {"variants": reports}
+
+    def read_runs(self, folder: Path) -> dict[str, Run]:
+        """The runs of an evaluation folder; FreshetError if they are on other queries."""
+        runs = {}
+        for split, judged_queries in self.judgements.items():
+            found = read_run(folder / f"run.{split}.trec")
+            unknown = sorted(found.keys() - judged_queries.queries.keys())
+            if unknown:
+                raise FreshetError(f"{folder} was made on other {split} queries, such as {unknown[0]!r}; run it again")
+            runs[split] = {query: found.get(query, []) for query in judged_queries.queries}
+        return runs

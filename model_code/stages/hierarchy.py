@@ -12,15 +12,17 @@ from model_code.files import write_json
 from model_code.hierarchy.build import build_hierarchy, unit_vectors
 from model_code.hierarchy.picture import draw_hierarchy
 from model_code.hierarchy.statistics import compare_with_flat, level_statistics
+from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.stages.context import StageContext
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write the hierarchy, `statistics.json` and `hierarchy.png`; report its size and what each level is like."""
+    """Write the hierarchy, each passage's document, `statistics.json` and `hierarchy.png`; report sizes."""
     settings, seed = context.settings["hierarchy"], context.settings["seed"]
     vectors = _passage_vectors(context)
     tree = build_hierarchy(vectors, settings, seed, context.progress("cluster"))
     tree.save(context.output)
+    write_json(context.output / DOCUMENT_IDS, _document_ids(context))
     unit = unit_vectors(vectors, "cpu").numpy()
     levels = level_statistics(tree, unit)
     flat = compare_with_flat(tree, unit, settings, seed, context.progress("cluster flat"))
@@ -32,6 +34,12 @@ def run(context: StageContext) -> dict[str, Any]:
         report |= {f"{name}_{key}": level[key] for key in ("nodes", "passages_max", "cosine_mean")}
         report[f"{name}_lost_to_flat"] = loss["lost"]
     return report
+
+
+def _document_ids(context: StageContext) -> list[str]:
+    """The document of each passage that the tree places."""
+    table = pyarrow.parquet.read_table(context.inputs["corpus"] / "passages.parquet", columns=["document_id"])
+    return table["document_id"].to_pylist()
 
 
 def _passage_vectors(context: StageContext) -> np.ndarray:

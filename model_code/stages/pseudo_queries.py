@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 
 from model_code.corpus.tables import Corpus, judged, load_corpus
-from model_code.queries.filtering import REASONS, reasons_to_drop
-from model_code.queries.generators import PseudoQuery, make_generator
+from model_code.queries.filtering import REASONS, drop_lost, reasons_to_drop
+from model_code.queries.generators import TRAINED_FOLDER, PseudoQuery, make_generator
 from model_code.queries.held_out import split_of
+from model_code.queries.round_trip import make_search, source_ranks
 from model_code.queries.settings import PseudoQuerySettings
 from model_code.stages.context import StageContext
 
@@ -26,7 +27,8 @@ def run(context: StageContext) -> dict[str, Any]:
     splits = _splits(corpus, documents, settings, context.settings["seed"])
     generated = _generate(documents, splits, settings, context)
     table = _table(generated, splits)
-    table["reason"] = reasons_to_drop(generated, documents, settings.distinctive_within)
+    reasons = reasons_to_drop(generated, documents, settings.distinctive_within)
+    table["reason"] = _drop_inconsistent(generated, reasons, splits, corpus, context)
     kept = table.loc[table["reason"].isna(), list(COLUMNS)].sort_values("query_id", ignore_index=True)
     kept.to_parquet(context.output / "pseudo_queries.parquet", index=False)
     return {
@@ -54,12 +56,31 @@ def _generate(
     trained = {i: text for i, text in documents.items() if splits[i] == "train"}
     held_out = {i: text for i, text in documents.items() if splits[i] != "train"}
     work = [(kind, trained) for kind in settings.generators] + [(settings.held_out_generator, held_out)]
+    trained = context.inputs["query_generator"] / TRAINED_FOLDER if "query_generator" in context.inputs else None
     queries: list[PseudoQuery] = []
     for kind, texts in work:
         if texts:
-            generator = make_generator(kind, settings)
+            generator = make_generator(kind, settings, trained)
             queries += generator.generate(texts, context.settings["seed"], context.checkpoints, context.progress(kind))
     return queries
+
+
+def _drop_inconsistent(
+    queries: list[PseudoQuery],
+    reasons: list[str | None],
+    splits: dict[str, str],
+    corpus: Corpus,
+    context: StageContext,
+) -> list[str | None]:
+    """Training queries only: evaluation on queries that one system has chosen would favour that system."""
+    settings = context.settings["pseudo_queries"].consistency_filter
+    if settings.by == "none":
+        return reasons
+    asked = [i for i, query in enumerate(queries) if reasons[i] is None and splits[query.document_id] == "train"]
+    folder, progress = context.checkpoints / "vectors", context.progress("encode")
+    search = make_search(settings.by, corpus, context.settings["encoder"], folder, progress)
+    ranks = source_ranks([queries[i] for i in asked], search, settings.depth)
+    return drop_lost(reasons, dict(zip(asked, ranks, strict=True)), settings.depth)
 
 
 def _table(queries: list[PseudoQuery], splits: dict[str, str]) -> pd.DataFrame:

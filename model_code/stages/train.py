@@ -1,140 +1,17 @@
-"""Stage `train`, once per retriever: fine-tune the base encoder on the corpus's pairs, and keep the best checkpoint.
+"""Stage `train`, once per retriever: train it on the corpus's pairs, and keep the best checkpoint.
 
-Output: `encoder/` in the sentence-transformers layout, and `history.json`, the rows of the training curve.
+Output: `encoder/`, the trained encoder, and `history.json`, the rows of the training curve; some kinds add their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
-from model_code.corpus.tables import Corpus, Judgements, judged, load_corpus, passage_texts
-from model_code.encoding.encoder import Encoder
-from model_code.errors import FreshetError
-from model_code.files import write_json
-from model_code.hierarchy.tree import Hierarchy
-from model_code.index.dense_index import DenseIndex
-from model_code.queries.inverse_cloze import HELD_OUT, without_span
+from model_code.retrievers.kinds import module
 from model_code.stages.context import StageContext
-from model_code.training.data import DevQueries, Pairs, Passages, TrainingData, make_pairs
-from model_code.training.dev import DevEvaluator
-from model_code.training.settings import TrainingSettings
+from model_code.training.tables import TrainingTables
 
 
 def run(context: StageContext) -> dict[str, Any]:
     """Train the retriever `context.name`; the report says what it saw and which step was best."""
-    from model_code.training.trainer import Trainer
-
-    settings: TrainingSettings = context.settings["retriever"]
-    seed: int = context.settings["seed"]
-    encoder = Encoder.from_settings(context.settings["encoder"])
-    corpus = load_corpus(context.inputs["corpus"])
-    pseudo_queries = pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
-    tables = _Tables(corpus, pseudo_queries, context.settings["encoder"].include_title)
-    data = tables.training_data(settings)
-    dev = tables.dev_evaluator(settings, seed)
-    hierarchy = Hierarchy.load(context.inputs["hierarchy"]) if settings.needs_hierarchy else None
-    trainer = Trainer(
-        encoder,
-        data,
-        settings,
-        seed,
-        hierarchy,
-        dev,
-        _clustering(context) if settings.cotraining else None,
-        context.checkpoints,
-        context.progress("train"),
-    )
-    result = trainer.fit(_start_vectors(context, encoder, corpus))
-    encoder.save(context.output / "encoder")
-    write_json(context.output / "history.json", list(result.history))
-    return {
-        "supervision": tables.supervision(data),
-        "supervised_pairs": len(data.supervised),
-        "unsupervised_pairs": len(data.unsupervised),
-        "dev_source": tables.dev.source,
-        "dev_queries": len(dev.queries) if dev else 0,
-        "dev_metric": settings.dev_metric,
-        "start_dev": result.history[0].get(settings.dev_metric),
-        "best_dev": result.best_metric,
-        "best_step": result.best_step,
-        "steps": result.steps,
-        "pairs_seen": result.pairs,
-        "trained_parameters": result.trained_parameters,
-        "reclustered_at": list(result.reclustered_at),
-        "fingerprint": encoder.fingerprint(),
-    }
-
-
-class _Tables:
-    """The corpus's tables as training data, where a document is its number in the order of document ids."""
-
-    def __init__(self, corpus: Corpus, pseudo_queries: pd.DataFrame, include_title: bool) -> None:
-        ids, numbers = np.unique(corpus.passages["document_id"].to_numpy(dtype=str), return_inverse=True)
-        self.number = {document: number for number, document in enumerate(ids.tolist())}
-        self.passages = Passages(passage_texts(corpus.passages, include_title), numbers.astype(np.int64))
-        self.pseudo_queries = pseudo_queries[pseudo_queries["split"] == "train"]
-        self.train = judged(corpus, pseudo_queries, "train")
-        self.dev = judged(corpus, pseudo_queries, "dev")
-
-    def training_data(self, settings: TrainingSettings) -> TrainingData:
-        """The pairs that `settings.supervision` asks for; joint training does without qrels if there are none."""
-        supervised = self.train if self.train.source == "qrels" else Judgements({}, {}, "qrels")
-        if settings.supervision == "supervised" and not supervised.queries:
-            raise FreshetError("the corpus has no training qrels; set supervision to joint or unsupervised")
-        return TrainingData(
-            self.passages,
-            make_pairs(self.passages, [] if settings.supervision == "unsupervised" else self._numbered(supervised)),
-            make_pairs(self.passages, []) if settings.supervision == "supervised" else self._pseudo_pairs(),
-        )
-
-    def supervision(self, data: TrainingData) -> str:
-        """What training has in fact been: "supervised", "unsupervised" or "joint"."""
-        if not len(data.unsupervised):
-            return "supervised"
-        return "joint" if len(data.supervised) else "unsupervised"
-
-    def dev_evaluator(self, settings: TrainingSettings, seed: int) -> DevEvaluator | None:
-        """Equal for all retrievers of equal dev settings; None if the corpus has nothing to evaluate on."""
-        if not self.dev.queries:
-            return None
-        relevant = [
-            {self.number[document]: relevance for document, relevance in self.dev.qrels[query].items()}
-            for query in self.dev.queries
-        ]
-        queries = DevQueries(list(self.dev.queries.values()), relevant)
-        return DevEvaluator(
-            self.passages, queries, settings.dev_metric, seed, settings.dev_queries, settings.dev_passages
-        )
-
-    def _pseudo_pairs(self) -> Pairs:
-        """One pair per pseudo-query; the passage of a held-out cloze goes without the span that is its query."""
-        table = self.pseudo_queries
-        rows = zip(table["text"], table["document_id"], strict=True)
-        pairs = make_pairs(self.passages, [(text, [self.number[document]]) for text, document in rows])
-        cut = np.flatnonzero(table["kind"] == HELD_OUT).tolist()
-        texts = {i: without_span(self.passages.texts[pairs.passages[i]], pairs.queries[i]) for i in cut}
-        return replace(pairs, positives=texts)
-
-    def _numbered(self, judgements: Judgements) -> list[tuple[str, list[int]]]:
-        return [
-            (text, [self.number[document] for document in judgements.qrels[query]])
-            for query, text in judgements.queries.items()
-        ]
-
-
-def _start_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np.ndarray | None:
-    """The passages as the base index has them; None, so that they are encoded anew, if it is not this encoder's."""
-    index = DenseIndex.load(context.inputs["base_index"], check=False)
-    same = index.fingerprint == encoder.fingerprint() and index.document_ids == corpus.passages["document_id"].tolist()
-    return index.vectors if same else None
-
-
-def _clustering(context: StageContext) -> Callable[[np.ndarray], Hierarchy]:
-    from model_code.hierarchy.build import build_hierarchy
-
-    return lambda vectors: build_hierarchy(vectors, context.settings["hierarchy"], context.settings["seed"])
+    return module(context.settings["retriever"].kind).train(context, TrainingTables.load(context))

@@ -12,7 +12,8 @@ from torch import Tensor
 from model_code.hierarchy.tree import Hierarchy
 from model_code.training.buckets import Buckets, Features, bucketed
 from model_code.training.data import TrainingData
-from model_code.training.negatives import NegativeSampler
+from model_code.training.negatives.base import Negatives
+from model_code.training.negatives.kinds import make_negatives
 from model_code.training.settings import TrainingSettings
 
 Tokenize = Callable[[Sequence[str], int], Features]
@@ -41,11 +42,16 @@ class Collator:
         seed: int,
         hierarchy: Hierarchy | None = None,
         batch_tokens: int = 1024,
+        negatives: Negatives | None = None,
     ) -> None:
-        """tokenize: (texts, most tokens) -> padded features, as `Encoder.tokenize`; batch_tokens: see `bucketed`."""
+        """tokenize: (texts, most tokens) -> padded features, as `Encoder.tokenize`; batch_tokens: see `bucketed`.
+
+        negatives: where the extra documents come from; None: from what the settings name, made here.
+        """
         self.data, self.settings, self.tokenize, self.seed = data, settings, tokenize, seed
         self.batch_tokens = batch_tokens
-        self.sampler = NegativeSampler(data.passages, settings, hierarchy)
+        self.negatives = negatives or make_negatives(data, settings, hierarchy)
+        self.leaves = hierarchy.leaves if hierarchy is not None and settings.negatives_outside_leaf else None
         self.paths: np.ndarray | None = None
         if hierarchy is not None and settings.hierarchy_weight > 0:
             self.paths = hierarchy.paths()[:, : settings.hierarchy_levels].astype(np.int64)
@@ -57,7 +63,7 @@ class Collator:
         own = every.passages[pairs]
         relevant = [every.relevant[pair] for pair in pairs]
         known = [np.concatenate([passages.of(document) for document in sorted(documents)]) for documents in relevant]
-        drawn = self.sampler.draw(own, known, np.random.default_rng([self.seed, number]))
+        drawn = self.negatives.draw(pairs, known, np.random.default_rng([self.seed, number]))
         extra = sorted({passage for row in drawn for passage in row})
         queries = [every.queries[pair] for pair in pairs]
         documents = [every.positives.get(pair, passages.texts[every.passages[pair]]) for pair in pairs.tolist()]
@@ -66,16 +72,21 @@ class Collator:
             queries=bucketed(self.tokenize(queries, self.settings.query_max_tokens), self.batch_tokens),
             documents=bucketed(self.tokenize(documents, self.settings.document_max_tokens), self.batch_tokens),
             relevant=torch.from_numpy(membership(relevant, passages.documents[own])),
-            allowed=torch.from_numpy(self._allowed(drawn, np.array(extra, dtype=np.int64), relevant)),
+            allowed=torch.from_numpy(self._allowed(drawn, own, np.array(extra, dtype=np.int64), relevant)),
             unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
             paths=None if self.paths is None else torch.from_numpy(self.paths[own]),
             excluded=None if self.paths is None else self._excluded(known),
         )
 
-    def _allowed(self, drawn: list[list[int]], extra: np.ndarray, relevant: Sequence[frozenset[int]]) -> np.ndarray:
-        if self.settings.shared_negatives:
-            return ~membership(relevant, self.data.passages.documents[extra])
-        return membership(drawn, extra)
+    def _allowed(
+        self, drawn: list[list[int]], own: np.ndarray, extra: np.ndarray, relevant: Sequence[frozenset[int]]
+    ) -> np.ndarray:
+        if not self.settings.shared_negatives:
+            return membership(drawn, extra)
+        allowed = ~membership(relevant, self.data.passages.documents[extra])
+        if self.leaves is not None:
+            allowed &= self.leaves[own][:, None] != self.leaves[extra]
+        return allowed
 
     def _excluded(self, known: list[np.ndarray]) -> list[Tensor | None]:
         """The nodes above any passage that answers the query: the pair's own node stays the positive all the same."""

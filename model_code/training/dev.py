@@ -53,13 +53,17 @@ class DevEvaluator:
         return len(self.rows) == len(self.passages.texts)
 
     def encode_passages(self, encoder: TextEncoder, progress: Progress = silent) -> np.ndarray:
-        """Vectors of the ranked passages, those at `rows` of the corpus: (P, H)."""
+        """Vectors of the ranked passages, those at `rows` of the corpus: (P, H), or v rows for each: (P * v, H)."""
         return encoder.encode([self.passages.texts[row] for row in self.rows], progress)
 
     def score(self, encoder: TextEncoder, vectors: np.ndarray) -> float:
-        """The mean metric, given the vectors of the passages at `rows`: (P, H)."""
+        """The mean metric, given the vectors of the passages at `rows`, (P, H) or (P * v, H): documents by their best.
+
+        encoder: of queries.
+        """
         depth = Metric.parse(self.metric).cutoff or DEPTH
-        names = [str(document) for document in self.passages.documents[self.rows]]
+        documents = self.passages.documents[self.rows].repeat(len(vectors) // len(self.rows))
+        names = [str(document) for document in documents]
         queries = encoder.encode(self.queries)
         run = {str(row): top_k(vectors @ query, names, depth) for row, query in enumerate(queries)}
         return float(np.mean(list(evaluate_run(run, self.qrels, [self.metric])[self.metric].values())))

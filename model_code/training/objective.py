@@ -1,26 +1,50 @@
-"""The loss of a batch as one module: encoder, contrastive loss and, if it has weight, hierarchy loss with centroids."""
+"""The loss of a batch as one module: encoder, contrastive loss and, if it has weight, hierarchy loss with centroids.
+
+Where several layers represent a document (MLR), only the contrastive loss changes: the hierarchy loss is of queries,
+which are one vector as ever, and extra negatives are documents like the others.
+"""
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from model_code.encoding.document_side import require_represented
+from model_code.encoding.layer_settings import LayerSettings
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.contrastive import contrastive_losses
 from model_code.losses.hce import hce_losses, joint_loss
 from model_code.losses.hierarchy import HierarchyLoss
-from model_code.training.buckets import encode
+from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
+from model_code.training.buckets import Features, encode
 from model_code.training.collator import Batch
 from model_code.training.settings import TrainingSettings
+
+LAST_LAYER = LayerSettings()
 
 
 class Objective(nn.Module):
     """What the trainer minimises: everything that learns is a parameter of it."""
 
-    def __init__(self, encoder: nn.Module, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> None:
-        """encoder: maps tokenised texts to unit vectors (B, H); hierarchy: needed if the settings give it weight."""
+    def __init__(
+        self,
+        encoder: nn.Module,
+        settings: TrainingSettings,
+        hierarchy: Hierarchy | None = None,
+        layers: LayerSettings = LAST_LAYER,
+    ) -> None:
+        """encoder: maps tokenised texts to unit vectors (B, H); hierarchy: needed if the settings give it weight.
+
+        layers: what represents documents; if not the last layer alone, `encoder` is an `Encoder` that
+        `represent_documents` has prepared for it.
+        """
         super().__init__()
-        self.encoder, self.settings = encoder, settings
+        self.encoder, self.settings, self.layers = encoder, settings, layers
+        self.numbers = layers.chosen(encoder.depth) if layers.numbers else ()
+        if self.numbers:
+            require_represented(encoder, layers)
         self.hierarchy: HierarchyLoss | None = None
         if hierarchy is not None and settings.hierarchy_weight > 0:
             self.recluster(hierarchy)
@@ -36,16 +60,32 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """`loss`, to be minimised, and without gradient its parts `contrastive`, `hierarchy_1`, ...: batch means."""
-        queries, documents = encode(self.encoder, batch.queries), encode(self.encoder, batch.documents)
+        queries, documents = encode(self.encoder, batch.queries), encode(self._documents, batch.documents)
         # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score: score in float32.
         with torch.autocast(queries.device.type, enabled=False):
             return self._losses(queries.float(), documents.float(), batch)
 
-    def _losses(self, queries: Tensor, documents: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def _documents(self, features: Features) -> Tensor:
+        """Document vectors: (B, H), or (B, m, H) where the loss compares layers."""
+        if not self.numbers:
+            return self.encoder(features)
+        if self.layers.pooling in ("self_contrastive", "multi_vector"):
+            return self.encoder.layers_forward(features, self.numbers)
+        return self.encoder.documents_forward(features)
+
+    def _contrastive(self, queries: Tensor, documents: Tensor, batch: Batch) -> Tensor:
+        loss = contrastive_losses
+        if documents.ndim == 3:
+            last = self.numbers.index(self.encoder.depth)
+            loss = partial(multi_vector_losses, last=last)
+            if self.layers.pooling == "self_contrastive":
+                loss = partial(self_contrastive_losses, last=last, regulariser=self.layers.regulariser)
         positives, negatives = documents.split([len(queries), len(documents) - len(queries)])
-        contrastive = contrastive_losses(
-            queries, positives, self.settings.temperature, batch.relevant, negatives, batch.allowed
-        )
+        masks = {"relevant": batch.relevant, "negatives": negatives, "allowed": batch.allowed}
+        return loss(queries, positives, self.settings.temperature, **masks)
+
+    def _losses(self, queries: Tensor, documents: Tensor, batch: Batch) -> dict[str, Tensor]:
+        contrastive = self._contrastive(queries, documents, batch)
         hierarchy = None
         if self.hierarchy is not None:
             hierarchy = self.hierarchy(queries, batch.paths, batch.excluded)

@@ -15,18 +15,21 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from model_code.encoding.document_side import DocumentSide
 from model_code.encoding.encoder import Encoder
-from model_code.encoding.hardware import uses_bfloat16
+from model_code.encoding.layer_settings import LayerSettings
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.progress import Progress, silent
+from model_code.training.accelerator import make_accelerator
 from model_code.training.batches import BatchSchedule
-from model_code.training.checkpoints import latest_checkpoint, load_training_state, save_checkpoint
+from model_code.training.checkpoints import latest_checkpoint, load_negatives, load_training_state, save_checkpoint
 from model_code.training.collator import Collator
 from model_code.training.cotraining import recluster
 from model_code.training.data import TrainingData
 from model_code.training.dev import DevEvaluator
-from model_code.training.objective import Objective
+from model_code.training.negatives.kinds import make_negatives
+from model_code.training.objective import LAST_LAYER, Objective
 from model_code.training.optimisation import freeze, learning_rate_factor, make_optimizer, set_learning_rate
 from model_code.training.settings import TrainingSettings
 from model_code.training.state import Row, TrainingState
@@ -53,6 +56,7 @@ class Trainer:
 
     hierarchy: needed if `settings.needs_hierarchy`. dev: chooses the best step; without it the last one is kept.
     cluster: passage vectors (N, H) -> Hierarchy, needed for co-training. checkpoints: a folder to resume from.
+    layers: what represents documents, see `Objective`.
     """
 
     def __init__(
@@ -66,18 +70,22 @@ class Trainer:
         cluster: Callable[[np.ndarray], Hierarchy] | None = None,
         checkpoints: Path | None = None,
         progress: Progress = silent,
+        layers: LayerSettings = LAST_LAYER,
     ) -> None:
         _check(data, settings, hierarchy, dev, cluster)
         self.encoder, self.data, self.settings, self.seed = encoder.eval(), data, settings, seed + settings.seed_offset
         self.dev, self.cluster, self.checkpoints, self.progress = dev, cluster, checkpoints, progress
-        self.state, self.accelerator = TrainingState(), _make_accelerator(encoder, settings)
+        self.layers = layers
+        self.accelerator = make_accelerator(encoder.device, encoder.precision, settings.accumulation)
+        self.state, self.negatives = TrainingState(), make_negatives(data, settings)
         freeze(encoder.backbone, settings.frozen_layers)
         checkpoint = latest_checkpoint(checkpoints)
         if checkpoint is not None:
             self.state, latest = load_training_state(checkpoint)
+            self.negatives.restore(load_negatives(checkpoint))
             hierarchy = latest or hierarchy
-        objective = Objective(encoder, settings, hierarchy)
-        self._prepare(objective, make_optimizer(objective, settings), hierarchy)
+        objective = self._make_objective(hierarchy)
+        self._prepare(objective, self._make_optimizer(objective), hierarchy)
         if checkpoint is not None:
             self.accelerator.load_state(str(checkpoint), load_kwargs={"weights_only": True})
 
@@ -89,11 +97,13 @@ class Trainer:
     def fit(self, start_vectors: np.ndarray | None = None) -> TrainingResult:
         """Train to the end, or on to it from the last checkpoint.
 
-        start_vectors: (N, H), the passages as the untrained encoder encodes them, if they are at hand: saves doing so.
+        start_vectors: (N, H), the passages as the untrained encoder encodes documents, if they are at hand and one
+          vector each: saves doing so.
         """
         if self.state.step == 0:
             self._evaluate(start_vectors)
         while self.state.step < self.steps and not self._stalled():
+            self._refresh_negatives(start_vectors)
             self.take_step()
             self._after_step()
         self._log()
@@ -104,12 +114,28 @@ class Trainer:
 
     def _prepare(self, objective: Objective, optimizer: Any, hierarchy: Hierarchy | None) -> None:
         self.hierarchy = hierarchy
+        self.negatives.recluster(hierarchy)
         self.accelerator.free_memory()
         self.model, self.optimizer = self.accelerator.prepare(objective, optimizer)
         leaves = None if hierarchy is None else hierarchy.leaves
         self.schedule = BatchSchedule(self.data, self.settings, self.seed, leaves, self.accelerator.num_processes)
         tokens = CPU_BATCH_TOKENS if self.accelerator.device.type == "cpu" else GPU_BATCH_TOKENS
-        self.collate = Collator(self.data, self.settings, self.encoder.tokenize, self.seed, hierarchy, tokens)
+        self.collate = self._make_collator(hierarchy, tokens)
+
+    def _make_objective(self, hierarchy: Hierarchy | None) -> Any:
+        return Objective(self.encoder, self.settings, hierarchy, self.layers)
+
+    def _make_optimizer(self, objective: Any) -> Any:
+        return make_optimizer(objective, self.settings)
+
+    def _make_collator(self, hierarchy: Hierarchy | None, batch_tokens: int) -> Callable[[int, np.ndarray], Any]:
+        return Collator(
+            self.data, self.settings, self.encoder.tokenize, self.seed, hierarchy, batch_tokens, self.negatives
+        )
+
+    def _refresh_negatives(self, start_vectors: np.ndarray | None) -> None:
+        if self.negatives.needs_refresh(self.state.step):
+            self.negatives.refresh(self.encoder, start_vectors if self.state.step == 0 else None)
 
     def take_step(self) -> None:
         """One step of the optimiser: forward and backward through its batches, and the update."""
@@ -137,20 +163,22 @@ class Trainer:
         if self.checkpoints is not None and step % settings.checkpoint_every == 0:
             self._log()
             changed = self.hierarchy if self.state.reclustered_at else None
-            save_checkpoint(self.checkpoints, self.accelerator, self.state, changed)
+            save_checkpoint(self.checkpoints, self.accelerator, self.state, changed, self.negatives.state())
         self.progress(step, self.steps, "steps")
 
     def _evaluate(self, vectors: np.ndarray | None = None) -> None:
         """Note the dev metric; if it is the best so far, keep the weights and, in co-training, re-cluster."""
         if self.dev is None:
             return
-        ranked = self.dev.encode_passages(self.encoder) if vectors is None else vectors[self.dev.rows]
+        documents = DocumentSide(self.encoder)
+        ranked = self.dev.encode_passages(documents) if vectors is None else vectors[self.dev.rows]
         improved = self.state.evaluated(self.dev.metric, self.dev.score(self.encoder, ranked), self._trained_weights())
         if improved and self.settings.cotraining and 0 < self.state.step < self.steps:
-            self._recluster(ranked if self.dev.covers_corpus else self.encoder.encode(self.data.passages.texts))
+            self._recluster(ranked if self.dev.covers_corpus else documents.encode(self.data.passages.texts))
 
     def _recluster(self, vectors: np.ndarray) -> None:
-        hierarchy = self.cluster(vectors)  # type: ignore[misc]
+        each = len(vectors) // len(self.data.passages.texts)
+        hierarchy = self.cluster(vectors[each - 1 :: each])  # type: ignore[misc]  # of several, the last layer's
         objective = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         optimizer = recluster(objective, self.optimizer.optimizer, hierarchy, self.settings)
         self._prepare(objective, optimizer, hierarchy)
@@ -186,20 +214,6 @@ class Trainer:
             reclustered_at=tuple(state.reclustered_at),
             history=tuple(state.history),
         )
-
-
-def _make_accelerator(encoder: Encoder, settings: TrainingSettings) -> Any:
-    from accelerate import Accelerator
-    from accelerate.state import AcceleratorState, PartialState
-
-    device = encoder.device
-    if PartialState(cpu=device.type == "cpu").num_processes == 1:
-        AcceleratorState._reset_state(reset_partial_state=True)  # a process may train one encoder after another
-    return Accelerator(
-        cpu=device.type == "cpu",
-        mixed_precision="bf16" if uses_bfloat16(encoder.precision, device) else "no",
-        gradient_accumulation_steps=settings.accumulation,
-    )
 
 
 def _to(batch: Any, device: Any) -> Any:

@@ -24,14 +24,14 @@ def params(tmp_path):
 def test_the_shipped_file_is_valid_and_names_the_control(params):
     loaded = parameters.load(params)
     assert loaded.systems[:2] == ("bm25", "zero_shot")
-    assert loaded.retrievers["contrastive"].hierarchy_weight == 0
+    assert loaded.retrievers["contrastive"].training.hierarchy_weight == 0
 
 
 def test_a_retriever_inherits_training_and_overrides_it(params):
     parameters.assign(params, ["training.temperature=0.03", "retrievers.hce.temperature=0.07"])
     loaded = parameters.load(params)
-    assert loaded.retrievers["contrastive"].temperature == 0.03
-    assert loaded.retrievers["hce"].temperature == 0.07
+    assert loaded.retrievers["contrastive"].training.temperature == 0.03
+    assert loaded.retrievers["hce"].training.temperature == 0.07
 
 
 @pytest.mark.parametrize(

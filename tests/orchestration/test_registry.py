@@ -42,7 +42,13 @@ def build(tmp_path_factory):
     (root / "hierarchy" / "hierarchy.json").write_text("{}")
     paths = {name: root / name for name in ("encoder", "index", "hierarchy")}
     evaluation = write_scores(root / "even", 0.0)
-    return Build("hce", documents=root / "documents.parquet", evaluation=evaluation, key="a" * 64, **paths)
+    documents = root / "documents.parquet"
+    return Build("hce", documents=documents, evaluation=evaluation, key="a" * 64, corpus="c" * 64, **paths)
+
+
+def never(champion):
+    """Every champion here was scored on the challenger's corpus."""
+    raise AssertionError(f"{champion} was scored again")
 
 
 def write_scores(folder, gain: float):
@@ -69,7 +75,7 @@ def test_an_empty_registry_says_what_is_missing(tracked_project):
     assert registry.holder(tracked_project) is None
     assert registry.versions(tracked_project) == []
     with pytest.raises(FreshetError, match="no challenger.*freshet register"):
-        registry.promote(tracked_project, GATE)
+        registry.promote(tracked_project, GATE, 0, never)
     with pytest.raises(FreshetError, match="no previous champion"):
         registry.rollback(tracked_project)
 
@@ -94,7 +100,7 @@ def test_a_version_holds_a_copy_of_the_build(tracked_project, build):
 
 
 def test_the_first_champion_needs_no_comparison(tracked_project):
-    move = registry.promote(tracked_project, GATE)
+    move = registry.promote(tracked_project, GATE, 0, never)
     assert (move.passed, move.champion.version) == (True, "1")
     assert "there is no champion yet" in move.summary
     assert registry.holder(tracked_project, "champion") == move.champion
@@ -105,7 +111,7 @@ def test_promoting_the_champion_changes_nothing(tracked_project, build):
     registry.register(tracked_project, build)
     assert registry.holder(tracked_project, "challenger") is None
     before = promotion_history.read(tracked_project)
-    move = registry.promote(tracked_project, GATE)
+    move = registry.promote(tracked_project, GATE, 0, never)
     assert (move.passed, move.champion.version) == (True, "1")
     assert move.summary == "version 1 (hce) is the champion already: nothing to promote"
     assert promotion_history.read(tracked_project) == before
@@ -143,7 +149,7 @@ def test_registering_the_champion_again_ends_the_challenge_of_another(tracked_pr
 
 def test_a_challenger_that_is_not_better_is_refused(tracked_project, build):
     registry.register(tracked_project, variant(build, "b" * 64, "contrastive"))
-    move = registry.promote(tracked_project, GATE)
+    move = registry.promote(tracked_project, GATE, 0, never)
     assert (move.passed, move.champion.version) == (False, "1")
     assert "version 2 (contrastive) stays challenger: not better" in move.summary
     assert registry.holder(tracked_project, "challenger").version == "2"
@@ -152,7 +158,7 @@ def test_a_challenger_that_is_not_better_is_refused(tracked_project, build):
 def test_a_better_challenger_becomes_champion(tracked_project, build, tmp_path):
     better = write_scores(tmp_path / "better", 0.1)
     registry.register(tracked_project, variant(build, "c" * 64, evaluation=better))
-    move = registry.promote(tracked_project, GATE)
+    move = registry.promote(tracked_project, GATE, 0, never)
     assert (move.passed, move.champion.version) == (True, "3")
     assert registry.holder(tracked_project, "previous").version == "1"
 
@@ -214,3 +220,19 @@ def test_requirements_are_pinned():
     pins = dict(pin.split("==") for pin in requirements())
     assert {"torch", "transformers", "mlflow", "numpy"} <= pins.keys()
     assert not any("+" in version for version in pins.values())
+
+
+def test_a_champion_built_on_another_corpus_is_scored_again(tracked_project, build, tmp_path):
+    scored = []
+
+    def rescore(champion):
+        scored.append(champion)
+        return write_scores(tmp_path / "again", 0.3)
+
+    champion = registry.holder(tracked_project)
+    later = Build(**{**vars(variant(build, "d" * 64, "later", write_scores(tmp_path / "l", 0.1))), "corpus": "e" * 64})
+    registry.register(tracked_project, later)
+    move = registry.promote(tracked_project, GATE, 0, rescore)
+    assert scored == [champion]
+    assert not move.passed, "it beats the champion's old scores, and not those of today"
+    assert "0.8" in move.summary

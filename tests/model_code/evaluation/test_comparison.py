@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from model_code.errors import FreshetError
-from model_code.evaluation.comparison import compare_groups, compare_systems, in_order
+from model_code.evaluation.comparison import FAMILY, compare_groups, compare_systems, in_order
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
@@ -42,6 +42,26 @@ def test_each_system_is_tested_once_against_each_reference_before_it():
     others = [(name, reference) for name in ("dsi", "hce") for reference in ("bm25", "zero_shot", "contrastive")]
     assert pairs == baselines + others
     assert [row["metric"] for row in rows] == ["nDCG@10"] * 9 + ["hit@1"] * 9
+
+
+def test_variants_are_tested_against_their_own_system_and_bm25_in_a_family_of_their_own():
+    variants = [system(name, quality, seed=1) for name, quality in {"hce.rrf": 0.72, "zero_shot.beta": 0.45}.items()]
+    rows = compare_systems([*variants, *SYSTEMS], SETTINGS, seed=0)["differences"]
+    found = [row for row in rows if row["family"] == "variants" and row["metric"] == "hit@1"]
+    assert [(row["system"], row["reference"]) for row in found] == [
+        ("hce.rrf", "hce"), ("hce.rrf", "bm25"), ("zero_shot.beta", "zero_shot"), ("zero_shot.beta", "bm25")
+    ]  # fmt: skip
+    expected = holm(np.array([row["p"] for row in found]))
+    assert [row["p_holm"] for row in found] == pytest.approx(expected, abs=1e-5)
+    alone = compare_systems(SYSTEMS, SETTINGS, seed=0)["differences"]
+    assert [row for row in rows if row["family"] == "systems"] == alone
+    assert "variants apart" in FAMILY
+
+
+def test_a_variant_without_its_system_is_tested_against_bm25_only():
+    one = system("gone.rrf", 0.6)
+    rows = compare_systems([one, SYSTEMS[3]], SETTINGS, seed=0)["differences"]
+    assert {(row["system"], row["reference"]) for row in rows} == {("gone.rrf", "bm25")}
 
 
 def test_the_numbers_are_those_of_each_statistic_on_its_own():

@@ -25,8 +25,8 @@ SYSTEMS = {
     for i, name in enumerate(["bm25", "zero_shot", "hce"])
 }
 DIFFERENCES = [
-    {"system": "hce", "reference": name, "metric": "nDCG@10", "difference": 0.02, "low": -0.01, "high": 0.05,
-     "p": p, "p_holm": 2 * p}
+    {"system": "hce", "reference": name, "family": "systems", "metric": "nDCG@10", "difference": 0.02, "low": -0.01,
+     "high": 0.05, "p": p, "p_holm": 2 * p}
     for name, p in [("bm25", 0.01), ("zero_shot", 0.2)]
 ]  # fmt: skip
 HISTORIES = {

@@ -73,7 +73,7 @@ def test_the_best_of_a_column_and_the_significant_are_marked():
         values = [result["systems"][row[0].text][metric]["value"] for row in table.rows]
         assert [row[column].best for row in table.rows] == [value == max(values) for value in values]
     result["differences"][0] |= {"p": 0.0004, "p_holm": 0.049}
-    row = differences_table(result, "nDCG@10", "t", 0.95).rows[0]
+    row = differences_table(result, "nDCG@10", "systems", "t", 0.95).rows[0]
     assert row[2:] == (Cell("< 0.001"), Cell("0.049", best=True))
 
 

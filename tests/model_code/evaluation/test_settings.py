@@ -19,6 +19,9 @@ from model_code.settings import parse
         ({"confidence": 95}, r"confidence must be in \[0.5, 1\)"),
         ({"max_queries": 0}, "or null for all"),
         ({"permutations": 10}, "at least 100"),
+        ({"rerank_depth": 200}, "rerank_depth 200 needs depth >= 200, not 100"),
+        ({"rerank_depth": 0}, "rerank_depth must be at least 1"),
+        ({"fusion_constant": -1}, "fusion_constant must be at least 0"),
     ],
 )
 def test_evaluation_settings_refuse(values, message):

@@ -9,10 +9,10 @@ from model_code.corpus.tables import Judgements
 from model_code.evaluation.run_files import read_run
 from model_code.evaluation.scores import load_scores
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.system_evaluation import evaluate_system, sample_queries
+from model_code.evaluation.system_evaluation import evaluate_system, sample_queries, sampled, search_splits
 from model_code.files import hash_path, read_json
 
-SETTINGS = EvaluationSettings(metrics=("nDCG@10", "hit@1", "R@2"), depth=10)
+SETTINGS = EvaluationSettings(metrics=("nDCG@10", "hit@1", "R@2"), depth=10, rerank_depth=10)
 NODES = {name: [{i // 2}, {i}] for i, name in enumerate("abcd")}
 
 
@@ -28,9 +28,9 @@ def always_a_then_b(texts, k):
 
 def evaluate(folder, dev="ab", test="abca", settings=SETTINGS):
     folder.mkdir()
-    return evaluate_system(
-        "dense", always_a_then_b, {"dev": judgements(dev), "test": judgements(test)}, NODES, settings, folder
-    )
+    judged = sampled({"dev": judgements(dev), "test": judgements(test)}, settings)
+    runs = search_splits(always_a_then_b, judged, settings.depth)
+    return evaluate_system("dense", runs, judged, NODES, settings, folder)
 
 
 def test_what_is_in_the_folder(tmp_path):
@@ -85,5 +85,6 @@ def test_a_sample_ignores_the_other_queries_names(tmp_path):
 
 
 def test_the_sample_limits_both_splits(tmp_path):
-    summary = evaluate(tmp_path / "dense", settings=EvaluationSettings(("hit@1",), "hit@1", depth=10, max_queries=1))
+    settings = EvaluationSettings(("hit@1",), "hit@1", depth=10, max_queries=1, variants=False)
+    summary = evaluate(tmp_path / "dense", settings=settings)
     assert (summary["dev"]["queries"], summary["test"]["queries"]) == (1, 1)

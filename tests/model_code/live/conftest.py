@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pandas as pd
 import pytest
 
 from model_code.encoding.encoder import Encoder
-from model_code.hierarchy.tree import Hierarchy
+from model_code.files import write_json
+from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 from model_code.index.dense_index import DenseIndex
 from model_code.live.collection import open_generation_zero
 from model_code.live.generation import Generation
@@ -56,11 +58,20 @@ def make_build(folder: Path, seed: int = 0) -> Build:
     centroids /= np.linalg.norm(centroids, axis=1, keepdims=True)
     build.hierarchy.mkdir()
     Hierarchy((centroids,), (np.zeros(3, np.int32),), leaves).save(build.hierarchy)
-    rows = [(document, document, text, "initial") for document, text in DOCUMENTS.items()]
-    rows.append(("later.document", "later.document", "Not searchable yet.", "new"))
-    frame = pd.DataFrame(rows[::-1], columns=["document_id", "title", "text", "part"])
+    write_json(build.hierarchy / DOCUMENT_IDS, PASSAGES)
+    rows = [(document, document, text, fields_of(document), "initial") for document, text in DOCUMENTS.items()]
+    rows.append(("later.document", "later.document", "Not searchable yet.", "{}", "new"))
+    frame = pd.DataFrame(rows[::-1], columns=["document_id", "title", "text", "fields", "part"])
     frame.to_parquet(build.documents, index=False)
     return build
+
+
+def fields_of(document: str) -> str:
+    """A document's fields as the corpus has them: its package, and for some a list of tags and a number."""
+    fields: dict[str, object] = {"package": document.partition(".")[0]}
+    if document.endswith("split"):
+        fields |= {"tags": ["text", "strings"], "since": 3}
+    return json.dumps(fields, sort_keys=True)
 
 
 @pytest.fixture(scope="session")

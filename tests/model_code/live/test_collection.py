@@ -122,12 +122,13 @@ def test_a_corpus_that_lacks_a_document_is_refused(build: Build, tmp_path: Path)
 
 
 def test_a_hierarchy_of_other_passages_is_refused(build: Build, tmp_path: Path) -> None:
-    from model_code.hierarchy.tree import Hierarchy
+    from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 
     tree = Hierarchy.load(build.hierarchy)
     (tmp_path / "tree").mkdir()
     Hierarchy(tree.centroids, tree.parents, tree.leaves[:8]).save(tmp_path / "tree")
-    with pytest.raises(FreshetError, match="places 8 passages, but the index holds 10"):
+    write_json(tmp_path / "tree" / DOCUMENT_IDS, read_json(build.hierarchy / DOCUMENT_IDS)[:8])
+    with pytest.raises(FreshetError, match="places 8 passages of 8 documents, but the index holds 9"):
         Build(build.encoder, build.index, build.documents, tmp_path / "tree").open(tmp_path)
 
 

@@ -1,4 +1,6 @@
-"""Guards the searcher: ranks, titles, snippets and paths of hits, batch = one by one, and no slow import on the way."""
+"""Guards the searcher: ranks, titles, snippets and paths of hits, batch = one by one, no slow import on the way, and
+searches that filter, fuse with BM25 or explain.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
+from model_code.index.bm25 import Bm25
+from model_code.live.filters import read_fields
+from model_code.live.hybrid import HybridSettings
 from model_code.live.searcher import Searcher
 from model_code.live.snippet import snippet
 from tests.model_code.live.conftest import DOCUMENTS, PASSAGES, Build
@@ -19,7 +26,7 @@ def searcher(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Searcher
     """The build, live and opened."""
     root = tmp_path_factory.mktemp("root")
     build.open(root)
-    return Searcher.open(root / "live", device="cpu")
+    return Searcher.open(root / "live")
 
 
 def test_hits_carry_everything_a_reader_needs(searcher: Searcher) -> None:
@@ -50,12 +57,78 @@ def test_more_hits_than_documents(searcher: Searcher) -> None:
     assert len(searcher.search("list", 100)) == len(DOCUMENTS)
 
 
+def test_a_filter_keeps_the_order_of_what_it_leaves(searcher: Searcher) -> None:
+    everything = searcher.search("read a list", 9)
+    found = searcher.search("read a list", 9, ["package=csv", "package=json", "package=str"])
+    wanted = ("csv.reader", "json.load", "str.split")
+    expected = [(hit.document_id, hit.score) for hit in everything if hit.document_id in wanted]
+    assert [(hit.document_id, hit.score) for hit in found] == expected
+    assert [hit.rank for hit in found] == [1, 2, 3]
+    assert len(searcher.search("read a list", 2, ["package=csv", "package=json", "package=str"])) == 2
+    assert [hit.document_id for hit in searcher.search("x", 9, ["tags=text", "package=re"])] == ["re.split"]
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        (["color=red"], "no document has a field 'color'; fields: package, since, tags"),
+        (["package=pandas"], "no document has package=pandas; values of package: builtins, csv, json"),
+        (["package=csv", "tags=text"], "no document has all of package=csv, tags=text"),
+        (["package"], "--filter package: write it as field=value"),
+    ],
+)
+def test_a_filter_that_fits_nothing_is_told(searcher: Searcher, filters: list[str], message: str) -> None:
+    with pytest.raises(FreshetError, match=message):
+        searcher.search("read", 3, filters)
+
+
+def test_a_generation_without_fields_is_told(build: Build, tmp_path: Path) -> None:
+    table = pd.read_parquet(build.documents, columns=["document_id", "title", "text"])
+    table.to_parquet(tmp_path / "old.parquet", index=False)
+    with pytest.raises(FreshetError, match="has no column 'fields': an older version wrote it"):
+        read_fields(tmp_path / "old.parquet")
+
+
+@pytest.mark.parametrize("filters", [[], ["tags=strings"], ["package=csv", "package=math"]])
+def test_a_hybrid_search_fuses_with_bm25_over_the_generations_own_documents(
+    searcher: Searcher, filters: list[str]
+) -> None:
+    settings = HybridSettings(depth=4, constant=10)
+    text = "square root of a table"
+    dense = [hit.document_id for hit in searcher.search(text, 4, filters)]
+    texts = [f"{document} {body}" for document, body in DOCUMENTS.items()]
+    matches = [document for document, _ in Bm25(texts, list(DOCUMENTS)).search([text], 9)[0]]
+    allowed = {hit.document_id for hit in searcher.search(text, 9, filters)}
+    lexical = [document for document in matches if document in allowed][:4]
+    expected = {
+        document: sum(1 / (11 + ranking.index(document)) for ranking in (dense, lexical) if document in ranking)
+        for document in {*dense, *lexical}
+    }
+    hits = searcher.search(text, 4, filters, settings)
+    ordered = sorted(expected.items(), key=lambda item: (-item[1], item[0]))[:4]
+    assert [(hit.document_id, pytest.approx(hit.score)) for hit in hits] == ordered
+    assert hits[0].snippet
+
+
+def test_bm25_is_built_once_per_setting(searcher: Searcher) -> None:
+    searcher.search("read", 2, hybrid=HybridSettings(depth=3))
+    built = dict(searcher._hybrids)
+    searcher.search("list", 2, hybrid=HybridSettings(depth=3))
+    assert searcher._hybrids == built
+
+
+def test_a_dense_retriever_explains_why_it_cannot(searcher: Searcher) -> None:
+    with pytest.raises(FreshetError, match="a dense retriever does not score by token"):
+        searcher.explain("read", "csv.reader")
+
+
 def test_a_cold_search_imports_nothing_slow_that_it_does_not_need(searcher: Searcher) -> None:
     code = (
         "import sys; from pathlib import Path; from model_code.live.searcher import Searcher;"
         "Searcher.open(Path(sys.argv[1])).search('split', 2);"
         "print([name for name in ('sentence_transformers', 'pandas', 'sklearn', 'mlflow', 'dagster', 'dvc',"
-        "'pandera', 'datasets', 'matplotlib', 'bm25s') if name in sys.modules])"
+        "'pandera', 'datasets', 'matplotlib', 'bm25s', 'model_code.live.hybrid', 'model_code.live.filters')"
+        "if name in sys.modules])"
     )
     live = searcher.generation.folder.parents[2]
     done = subprocess.run(

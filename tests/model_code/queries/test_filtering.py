@@ -6,7 +6,16 @@ import random
 
 import pytest
 
-from model_code.queries.filtering import AMBIGUOUS, COMMON, EMPTY, REPEATED, normalised, reasons_to_drop
+from model_code.queries.filtering import (
+    AMBIGUOUS,
+    COMMON,
+    EMPTY,
+    LOST,
+    REPEATED,
+    drop_lost,
+    normalised,
+    reasons_to_drop,
+)
 from model_code.queries.generators import PseudoQuery
 
 DOCUMENTS = {"d1": "The quick brown fox.", "d2": "A lazy dog: the QUICK brown bear", "d3": "the cat sat"}
@@ -66,3 +75,10 @@ def test_equals_a_double_loop_on_random_texts():
 
 def test_normalising_keeps_letters_of_any_script():
     assert normalised("Größe_x = ΔT; 東京") == "grösse_x δt 東京"
+
+
+def test_a_query_that_was_searched_for_and_not_found_is_lost():
+    ranks = {0: 1, 1: 4, 2: None, 4: None}  # 3 was not searched for
+    reasons = [None, None, None, None, EMPTY]
+    assert drop_lost(reasons, ranks, depth=4) == [None, None, LOST, None, EMPTY]
+    assert drop_lost(reasons, ranks, depth=3) == [None, LOST, LOST, None, EMPTY]

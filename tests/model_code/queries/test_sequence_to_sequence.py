@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
+from model_code.errors import FreshetError
 from model_code.queries import sequence_to_sequence
 from model_code.queries.generators import make_generator
 from model_code.queries.sequence_to_sequence import GumbelTopK, SequenceToSequence
 from model_code.queries.settings import PseudoQuerySettings, SequenceToSequenceSettings
+from model_code.queries.training_settings import GeneratorTrainingSettings
+from tests.model_code.queries.tiny_t5 import make_tiny_t5
 
 WORDS = [f"w{i}" for i in range(40)]
 TINY = SequenceToSequenceSettings(per_document=5, section_tokens=8, max_query_tokens=6, top_k=8, batch_size=7)
@@ -18,22 +19,7 @@ TINY = SequenceToSequenceSettings(per_document=5, section_tokens=8, max_query_to
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A saved random T5 with a vocabulary of 42 words."""
-    vocabulary = {word: n for n, word in enumerate(["<pad>", "</s>", "<unk>", *WORDS])}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", model_max_length=8
-    )
-    torch.manual_seed(0)
-    config = T5Config(
-        vocab_size=len(vocabulary), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0
-    )
-    path = tmp_path_factory.mktemp("t5")
-    T5ForConditionalGeneration(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    return make_tiny_t5(tmp_path_factory.mktemp("t5"), WORDS)
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +96,13 @@ def test_the_noise_samples_the_softmax_of_the_top_k():
     observed = torch.bincount(sample, minlength=5) / 20000
     assert torch.allclose(observed, expected, atol=0.012)  # 3.5 standard errors
     assert observed[0] == observed[2] == 0
+
+
+def test_trained_means_the_folder_of_the_trained_model(folder, generator, tmp_path):
+    trained = SequenceToSequenceSettings(**{**vars(TINY), "model": "trained"})
+    settings = PseudoQuerySettings(sequence_to_sequence=trained, training=GeneratorTrainingSettings(base="warm_start"))
+    made = make_generator("sequence_to_sequence", settings, folder)
+    assert made.generate(DOCUMENTS, 1, tmp_path / "a") == generator.generate(DOCUMENTS, 1, tmp_path / "b")
+    for nothing in (None, tmp_path / "model"):
+        with pytest.raises(FreshetError, match="but no generator was; set pseudo_queries.training.base"):
+            make_generator("sequence_to_sequence", settings, nothing)

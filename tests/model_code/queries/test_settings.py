@@ -28,6 +28,16 @@ def test_nested_groups_override_single_values():
         ({"sequence_to_sequence": {"temperature": 0.0}}, "temperature is 0"),
         ({"sequence_to_sequence": {"top_k": 0}}, "top_k is 0"),
         ({"sequence_to_sequence": {"section_tokens": 2}}, "section_tokens is 2"),
+        ({"consistency_filter": {"depth": 0}}, "depth is 0"),
+        ({"consistency_filter": {"by": "dense"}}, "by is 'dense', but must be one of 'none', 'bm25', 'base'"),
+        ({"training": {"epochs": 0}}, "epochs is 0"),
+        ({"training": {"base": ""}}, "base is empty"),
+        ({"training": {"held_out_share": 1.0}}, "held_out_share is 1.0, but is a share"),
+        ({"training": {"batch_size": 0}}, "batch_size is 0"),
+        (
+            {"generators": ["sequence_to_sequence"], "sequence_to_sequence": {"model": "trained"}},
+            "training.base is null, so that no model is trained; set training.base",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(mapping, named):

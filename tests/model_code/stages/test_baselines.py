@@ -7,7 +7,7 @@ import pytest
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
-from model_code.evaluation.scores import check_comparable, load_scores
+from model_code.evaluation.scores import check_comparable, load_all_scores, load_scores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import hash_path, read_json
 from model_code.index.dense_index import DenseIndex
@@ -44,9 +44,18 @@ def test_both_are_evaluated_on_the_same_queries(inputs, tmp_path):
     report = run_stage(inputs, tmp_path / "baselines")
     assert sorted(path.name for path in (tmp_path / "baselines").iterdir()) == ["bm25", "zero_shot"]
     for name in ("bm25", "zero_shot"):
-        assert report[name] == read_json(tmp_path / "baselines" / name / "metrics.json")
+        found = {key: value for key, value in report[name].items() if key != "variants"}
+        assert found == read_json(tmp_path / "baselines" / name / "metrics.json")
         assert report[name]["test"]["queries"] == 48
     check_comparable([load_scores(tmp_path / "baselines" / name, "test") for name in report])
+
+
+def test_the_untrained_encoder_has_hybrids_and_bm25_has_none(inputs, tmp_path):
+    report = run_stage(inputs, tmp_path / "baselines")
+    assert sorted(report["zero_shot"]["variants"]) == ["bm25_rerank", "rrf"]
+    assert "variants" not in report["bm25"]
+    scores = load_all_scores(tmp_path / "baselines" / "zero_shot", "test")
+    assert [one.system for one in scores] == ["zero_shot", "zero_shot.bm25_rerank", "zero_shot.rrf"]
 
 
 def test_bm25_finds_documents_by_their_own_words(inputs, tmp_path):

@@ -9,7 +9,7 @@ from model_code.corpus.tables import judged, load_corpus
 from model_code.errors import FreshetError
 from model_code.evaluation.plot_style import Picture
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.system_evaluation import evaluate_system
+from model_code.evaluation.system_evaluation import evaluate_system, search_splits
 from model_code.files import hash_path, read_json, write_json
 from model_code.stages import comparison
 from model_code.stages.context import StageContext
@@ -41,12 +41,13 @@ def write_inputs(root, with_qrels=True, splits=("dev", "test")):
         judgements[split].qrels.clear()
     places = {
         "bm25": "baselines/bm25", "zero_shot": "baselines/zero_shot",
-        "contrastive": "evaluations/contrastive", "hce": "evaluations/hce",
+        "contrastive": "evaluations/contrastive", "hce": "evaluations/hce", "hce.rrf": "evaluations/hce/variants/rrf",
     }  # fmt: skip
     for wrong, (name, place) in enumerate(places.items(), start=2):
         folder = root / place
         folder.mkdir(parents=True)
-        evaluate_system(name, imperfect(wrong), judgements, NODES, SETTINGS, folder)
+        runs = search_splits(imperfect(wrong), judgements, SETTINGS.depth)
+        evaluate_system(name, runs, judgements, NODES, SETTINGS, folder)
     for name in ("contrastive", "hce"):
         (root / "histories" / name).mkdir(parents=True)
         write_json(root / "histories" / name / "history.json", HISTORY)
@@ -92,7 +93,7 @@ def test_what_is_written(result):
 def test_the_json_is_the_contract_of_results(result):
     report, output = result
     content = read_json(output / "comparison.json")
-    assert list(content["systems"]) == sorted(["bm25", "zero_shot", "contrastive", "hce"])
+    assert list(content["systems"]) == sorted(["bm25", "zero_shot", "contrastive", "hce", "hce.rrf"])
     for metrics in content["systems"].values():
         assert set(metrics) == {*SETTINGS.metrics, "level@1", "level@2"}
         for cell in metrics.values():
@@ -102,9 +103,11 @@ def test_the_json_is_the_contract_of_results(result):
     assert content["systems"]["hce"]["hit@1"]["value"] == pytest.approx(1 - 10 / 48, abs=1e-6)
     pairs = {(row["system"], row["reference"]) for row in content["differences"]}
     assert ("hce", "contrastive") in pairs
-    assert len(pairs) == 6
+    assert len(pairs) == 6 + 2
+    families = {row["family"]: row["reference"] for row in content["differences"] if row["system"] == "hce.rrf"}
+    assert list(families) == ["variants"]
     assert (content["split"], content["source"], content["queries"]) == ("test", "qrels", 48)
-    assert report["best"] == "hce"
+    assert report["best"] == "hce.rrf"
     assert report["values"]["hce"] == content["systems"]["hce"]["nDCG@10"]["value"]
 
 
@@ -113,6 +116,16 @@ def test_unseen_queries_and_dev_stand_apart(result):
     assert {name: part["queries"] for name, part in content["groups"].items()} == {"seen": 24, "unseen": 24}
     assert (content["dev"]["split"], content["dev"]["queries"]) == ("dev", 6)
     assert "Unseen documents" in (result[1] / "comparison.html").read_text()
+
+
+def test_variants_stand_in_the_tables_after_the_systems_and_have_no_lines(result):
+    text = (result[1] / "comparison.md").read_text()
+    first = text.partition("## Results")[2].partition("## ")[0]
+    assert [line.split(" |")[0] for line in first.splitlines() if line.startswith("| ")][2:] == [
+        "| bm25", "| zero_shot", "| contrastive", "| hce", "| hce.rrf"
+    ]  # fmt: skip
+    assert "## Variants: differences in nDCG@10" in text
+    assert "hce.rrf − bm25" in text
 
 
 def test_plot_tables(result):

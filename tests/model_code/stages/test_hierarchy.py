@@ -20,7 +20,8 @@ def context(folder: Path, passages: int, vectors: int, **settings: object) -> St
     """A corpus of `passages` passages and an index of `vectors` random vectors in a new folder."""
     for name in ("corpus", "index", "output", "checkpoints"):
         (folder / name).mkdir(parents=True)
-    pd.DataFrame({"text": ["?"] * passages}).to_parquet(folder / "corpus" / "passages.parquet", index=False)
+    ids = [f"d{i}" for i in range(passages)]
+    pd.DataFrame({"document_id": ids}).to_parquet(folder / "corpus" / "passages.parquet", index=False)
     matrix = np.random.default_rng(0).standard_normal((vectors, 8)).astype(np.float32)
     np.save(folder / "index" / "vectors.npy", matrix)
     return StageContext(
@@ -36,11 +37,12 @@ def context(folder: Path, passages: int, vectors: int, **settings: object) -> St
 def test_output_is_complete_and_pure(method: str, tmp_path: Path) -> None:
     reports = [run(context(tmp_path / name, 120, 120, method=method)) for name in ("a", "b")]
     files = {path.name for path in (tmp_path / "a" / "output").iterdir()}
-    assert files == {"hierarchy.safetensors", "hierarchy.json", "statistics.json", "hierarchy.png"}
+    assert files == {"hierarchy.safetensors", "hierarchy.json", "statistics.json", "hierarchy.png", "document_ids.json"}
     assert hash_path(tmp_path / "a" / "output") == hash_path(tmp_path / "b" / "output")
     assert canonical_json(reports[0]) == canonical_json(reports[1])
     assert reports[0]["passages"] == 120
     assert reports[0]["level_2_nodes"] == 15
+    assert read_json(tmp_path / "a" / "output" / "document_ids.json")[:2] == ["d0", "d1"]
     tree = Hierarchy.load(tmp_path / "a" / "output")
     statistics = read_json(tmp_path / "a" / "output" / "statistics.json")
     assert [row["nodes"] for row in statistics["levels"]] == [len(parents) for parents in tree.parents] == [2, 15]

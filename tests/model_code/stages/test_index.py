@@ -14,8 +14,10 @@ from model_code.encoding.settings import EncoderSettings
 from model_code.files import hash_path
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import IndexSettings
+from model_code.retrievers.settings import RetrieverSettings
 from model_code.stages import base_index, index
 from model_code.stages.context import StageContext
+from model_code.training.settings import TrainingSettings
 from tests.tiny_encoder import make_tiny_encoder
 
 PASSAGES = pd.DataFrame(
@@ -48,6 +50,7 @@ def context(tmp_path: Path, name: str, inputs: dict[str, Path], include_title: b
     checkpoints.mkdir()
     encoder = EncoderSettings(str(base), max_tokens=16, include_title=include_title, precision="float32", device="cpu")
     settings: dict[str, Any] = {"encoder": encoder, "index": IndexSettings()}
+    settings["retriever"] = RetrieverSettings(TrainingSettings())
     return StageContext(tmp_path, inputs, output, settings, checkpoints)
 
 
@@ -77,8 +80,8 @@ def test_titles_can_be_left_out(tmp_path: Path, corpus: Path) -> None:
 
 
 def test_index_uses_the_trained_encoder(tmp_path: Path, corpus: Path) -> None:
-    trained = make_tiny_encoder(tmp_path / "trained", ["sort", "list"], seed=3)
-    stage = context(tmp_path, "index", {"corpus": corpus, "encoder": trained})
+    trained = make_tiny_encoder(tmp_path / "trained" / "encoder", ["sort", "list"], seed=3)
+    stage = context(tmp_path, "index", {"corpus": corpus, "trained": trained.parent})
     report = index.run(stage)
     assert report["fingerprint"] == Encoder.load(trained, 16).fingerprint()
     assert report["fingerprint"] != Encoder.load(tmp_path / "base", 16).fingerprint()

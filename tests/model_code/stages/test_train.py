@@ -17,11 +17,13 @@ from model_code.files import hash_path, read_json
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.dense_index import DenseIndex
+from model_code.retrievers.settings import RetrieverSettings
 from model_code.stages import train
 from model_code.stages.context import StageContext
 from model_code.training.collator import Collator
 from model_code.training.data import TrainingData
 from model_code.training.settings import TrainingSettings
+from model_code.training.tables import TrainingTables
 from tests.tiny_encoder import make_tiny_encoder
 
 WORDS = [f"word{i}" for i in range(30)]
@@ -72,7 +74,7 @@ def make_context(tmp_path: Path, qrels: bool = True, **changes) -> StageContext:
     settings = {
         "encoder": EncoderSettings(str(base), max_tokens=16, precision="float32", device="cpu"),
         "hierarchy": HierarchySettings(device="cpu"),
-        "retriever": replace(SETTINGS, **changes),
+        "retriever": RetrieverSettings(replace(SETTINGS, **changes)),
         "seed": 3,
     }
     return StageContext(tmp_path, inputs, tmp_path / run / "output", settings, tmp_path / run / "checkpoints", "hce")
@@ -195,7 +197,5 @@ def positives_of(data: TrainingData) -> list[str]:
     return seen[1]
 
 
-def tables_of(context: StageContext) -> train._Tables:
-    folder = context.inputs["corpus"]
-    corpus, pseudo_queries = train.load_corpus(folder), pd.read_parquet(folder / "pseudo_queries.parquet")
-    return train._Tables(corpus, pseudo_queries, include_title=True)
+def tables_of(context: StageContext) -> TrainingTables:
+    return TrainingTables.load(context)

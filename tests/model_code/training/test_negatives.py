@@ -1,21 +1,29 @@
-"""Guards the extra negatives: where in the tree they come from, how many, and that none answers the query."""
+"""Guards siblings and random negatives: where in the tree they come from, how many, and that none answers the query."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from model_code.training.data import Passages
-from model_code.training.negatives import NegativeSampler
+from model_code.errors import FreshetError
+from model_code.training.data import Pairs, Passages, TrainingData, make_pairs
+from model_code.training.negatives.kinds import make_negatives
 from tests.model_code.training.example import LEAVES, make_passages, make_settings, make_tree
 
 TREE = make_tree(np.random.default_rng(0).standard_normal((24, 4)).astype(np.float32))
 
 
+def one_pair_per_passage(passages: Passages) -> TrainingData:
+    pairs = make_pairs(passages, [(f"query {i}", [i]) for i in range(len(passages.texts))])
+    return TrainingData(passages, pairs, Pairs([], np.empty(0, np.int64), []))
+
+
 def draw(
     passage: int, seed: int = 0, known: list[int] | None = None, batch: list[int] | None = None, **settings
 ) -> list[int]:
-    sampler = NegativeSampler(make_passages(), make_settings(**settings), TREE)
+    sampler = make_negatives(one_pair_per_passage(make_passages()), make_settings(**settings), TREE)
     rows = [passage, *(batch or [])]
     own = [np.array(known or [passage]), *(np.array([other]) for other in batch or [])]
     return sampler.draw(np.array(rows), own, np.random.default_rng(seed))[0]
@@ -55,11 +63,30 @@ def test_random_negatives_come_from_everywhere():
 
 
 def test_a_corpus_smaller_than_the_wish_gives_what_it_has():
-    sampler = NegativeSampler(
-        Passages(["a", "b"], np.array([0, 1])), make_settings(negatives="random", negatives_per_query=9), None
-    )
+    data = one_pair_per_passage(Passages(["a", "b"], np.array([0, 1])))
+    sampler = make_negatives(data, make_settings(negatives="random", negatives_per_query=9))
     assert sampler.draw(np.array([0]), [np.array([0])], np.random.default_rng(0)) == [[1]]
 
 
 def test_none_wanted_none_drawn():
     assert draw(0, negatives_per_query=0) == []
+
+
+def test_random_negatives_may_be_kept_out_of_the_positives_leaf():
+    settings = {"negatives": "random", "negatives_per_query": 3, "negatives_outside_leaf": True}
+    drawn = {other for seed in range(60) for other in draw(0, seed, **settings)}
+    assert drawn == set(np.flatnonzero(LEAVES[0] != LEAVES).tolist())
+
+
+def test_siblings_without_a_tree_are_refused():
+    sampler = make_negatives(one_pair_per_passage(make_passages()), make_settings())
+    with pytest.raises(FreshetError, match="there is none; set negatives"):
+        sampler.draw(np.array([0]), [np.array([0])], np.random.default_rng(0))
+
+
+def test_a_new_tree_gives_new_siblings():
+    sampler = make_negatives(one_pair_per_passage(make_passages()), make_settings(negatives_per_query=6), TREE)
+    other = replace(TREE, leaves=LEAVES[::-1].copy())
+    sampler.recluster(other)
+    drawn = sampler.draw(np.array([23]), [np.array([23])], np.random.default_rng(0))[0]
+    assert set(drawn) == set(np.flatnonzero(other.leaves == other.leaves[23]).tolist()) - {23}

@@ -1,0 +1,77 @@
+"""The folder `document_vectors/` that training leaves: V, and what adding documents to it later needs.
+
+Beside `vectors.npy` and `document_ids.json` lie the representatives of IncDSI, which protect what is indexed from what
+is added: z_j in `representatives.npy`, the mean vector of the queries that document j was trained on (unscaled, so not
+of unit norm), and their number in `query_counts.npy`. A document without any has number 0, and its own vector is z_j.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from model_code.files import read_json, replacing, write_text
+from model_code.index.manifest import read_manifest, seal, verify
+
+FORMAT, KIND = 1, "document_vectors"
+VECTORS, DOCUMENT_IDS = "vectors.npy", "document_ids.json"
+REPRESENTATIVES, QUERY_COUNTS = "representatives.npy", "query_counts.npy"
+
+
+@dataclass(frozen=True, eq=False)
+class Representatives:
+    """What stands for the queries of each of n documents."""
+
+    vectors: np.ndarray  # (n, H) float32
+    counts: np.ndarray  # (n,) int64
+
+    def save(self, folder: Path) -> None:
+        """Write both arrays; the folder is sealed by whoever owns it."""
+        _save(folder / REPRESENTATIVES, self.vectors)
+        _save(folder / QUERY_COUNTS, self.counts)
+
+    @classmethod
+    def load(cls, folder: Path) -> Representatives:
+        """Read what `save` wrote, vectors memory-mapped."""
+        return cls(np.load(folder / REPRESENTATIVES, mmap_mode="r"), np.load(folder / QUERY_COUNTS))
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentVectors:
+    """Learned vectors of n documents, the fingerprint of the query encoder that they answer to, and their scale."""
+
+    vectors: np.ndarray  # (n, H) float32, of any norm
+    document_ids: list[str]  # n
+    representatives: Representatives
+    fingerprint: str
+    logit_scale: float  # of the softmax that they were trained in
+
+    def save(self, folder: Path) -> None:
+        """Write and seal the folder; equal vectors give equal bytes."""
+        folder.mkdir(parents=True, exist_ok=True)
+        _save(folder / VECTORS, self.vectors)
+        write_text(folder / DOCUMENT_IDS, json.dumps(self.document_ids, ensure_ascii=False, separators=(",", ":")))
+        self.representatives.save(folder)
+        facts = {"kind": KIND, "fingerprint": self.fingerprint, "logit_scale": self.logit_scale}
+        seal(folder, FORMAT, facts | {"documents": len(self.document_ids), "dimension": self.vectors.shape[1]})
+
+    @classmethod
+    def load(cls, folder: Path) -> DocumentVectors:
+        """Read what `save` wrote, vectors memory-mapped; FreshetError if a file is not what the manifest says."""
+        manifest = read_manifest(folder, FORMAT)
+        verify(folder, manifest)
+        return cls(
+            np.load(folder / VECTORS, mmap_mode="r"),
+            read_json(folder / DOCUMENT_IDS),
+            Representatives.load(folder),
+            manifest["fingerprint"],
+            manifest["logit_scale"],
+        )
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    with replacing(path) as aside, aside.open("wb") as stream:
+        np.save(stream, array)

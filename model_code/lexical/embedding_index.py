@@ -1,0 +1,204 @@
+"""An inverted index of passages' learned weights E(p): exact search by sparse query, documents by their best passage.
+
+For each vocabulary entry it holds the passages that have weight there, ascending, and the weights: three flat arrays,
+memory-mapped. A query adds up the lists of its own entries; nothing else is read. A score is the float64 sum over the
+query's entries, in ascending order, of query weight times stored weight, rounded to float32: the same for any batch and
+order of insertion.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from model_code.errors import FingerprintMismatch, FreshetError
+from model_code.files import read_json, replacing, write_text
+from model_code.index.id_map import IdMap
+from model_code.index.manifest import read_manifest, seal, verify
+from model_code.index.top_k import Ranking, top_k
+from model_code.lexical.vocabulary import Sparse
+
+FORMAT, KIND = 1, "lexical_embeddings"
+ARRAYS, DOCUMENT_IDS = ("starts", "passages", "weights"), "document_ids.json"
+Precision = Literal["float16", "float32"]
+
+
+class EmbeddingIndex:
+    """starts: (V + 1,) int64; passages: (n,) int32 and weights: (n,) float16 or float32, entry after entry.
+
+    Every method that takes embeddings takes their encoder's fingerprint too, and refuses another one's.
+
+    >>> embedding = (np.array([0, 2]), np.array([1.0, 3.0], np.float32))
+    >>> index = EmbeddingIndex.build([embedding], ["a"], size=4, fingerprint="f")
+    >>> index.search([(np.array([2, 3]), np.array([0.5, 9.0], np.float32))], k=1, fingerprint="f")
+    [[('a', 1.5)]]
+    """
+
+    def __init__(
+        self, starts: np.ndarray, passages: np.ndarray, weights: np.ndarray, ids: IdMap, fingerprint: str
+    ) -> None:
+        self.starts, self.passages, self.weights = starts, passages, weights
+        self.ids, self.fingerprint = ids, fingerprint
+
+    @classmethod
+    def build(
+        cls,
+        embeddings: Sequence[Sparse],
+        document_ids: Sequence[str],
+        size: int,
+        fingerprint: str,
+        precision: Precision = "float16",
+    ) -> EmbeddingIndex:
+        """Index the embeddings of passages, number i of document `document_ids[i]`, over `size` vocabulary entries."""
+        if len(embeddings) != len(document_ids):
+            raise FreshetError(f"{len(embeddings)} embeddings do not fit {len(document_ids)} passages")
+        entries, passages, weights = _flat(embeddings, first=0)
+        _require_sound(entries, weights, size, precision)
+        return cls(*_inverted(entries, passages, weights.astype(precision), size), IdMap(document_ids), fingerprint)
+
+    @property
+    def size(self) -> int:
+        """Number of vocabulary entries."""
+        return len(self.starts) - 1
+
+    def search(
+        self, queries: Sequence[Sparse], k: int, fingerprint: str, allowed: Collection[str] | None = None
+    ) -> list[Ranking]:
+        """The k best documents for each query, best first; of `allowed` only, unless None.
+
+        Documents that share no entry with a query are left out. FreshetError if an allowed one is unknown.
+        """
+        self._require(fingerprint)
+        rows = None if allowed is None else self.ids.rows_of(allowed)
+        rankings = []
+        for query in queries:
+            scores = self.scores(query)
+            found = np.flatnonzero(scores > 0) if rows is None else rows[scores[rows] > 0]
+            rankings.append(self._rank(scores, found, k) if len(found) else [])
+        return rankings
+
+    def rank(self, queries: Sequence[Sparse], candidates: Sequence[Iterable[str]], fingerprint: str) -> list[Ranking]:
+        """For each query all of its candidate documents, best first, scored as `search` does."""
+        self._require(fingerprint)
+        rankings = []
+        for query, documents in zip(queries, candidates, strict=True):
+            rows = self.ids.rows_of(documents)
+            rankings.append(self._rank(self.scores(query), rows, len(rows)) if len(rows) else [])
+        return rankings
+
+    def scores(self, query: Sparse) -> np.ndarray:
+        """The score of every passage: (N,) float64."""
+        scores = np.zeros(len(self.ids))
+        for entry, weight in zip(*query, strict=True):
+            own = slice(self.starts[entry], self.starts[entry + 1])
+            scores[self.passages[own]] += float(weight) * self.weights[own].astype(np.float64)
+        return scores
+
+    def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:
+        """The scores of some passages: (r,) float64."""
+        return self.scores(query)[passages]
+
+    def parts(self, query: Sparse, passage: int) -> np.ndarray:
+        """What each entry of the query adds to a passage's score: (n,) float64."""
+        pairs = zip(query[0].tolist(), query[1].tolist(), strict=True)
+        return np.array([weight * self._weight(entry, passage) for entry, weight in pairs], dtype=np.float64)
+
+    def add(self, embeddings: Sequence[Sparse], document_ids: Sequence[str], fingerprint: str) -> None:
+        """Add passages of new documents; FreshetError if one of the documents is there already."""
+        self._require(fingerprint)
+        first, ids = len(self.ids), self.ids.added(document_ids)
+        entries, passages, weights = _flat(embeddings, first)
+        _require_sound(entries, weights, self.size, str(self.weights.dtype))
+        self._replace(
+            np.concatenate([self._entries(), entries]),
+            np.concatenate([self.passages, passages]),
+            np.concatenate([self.weights, weights.astype(self.weights.dtype)]),
+        )
+        self.ids = ids
+
+    def delete(self, document_ids: Collection[str]) -> None:
+        """Remove documents with all their passages; FreshetError if one is unknown."""
+        rows = self.ids.rows_of(document_ids)
+        kept = ~np.isin(self.passages, rows)
+        renumbered = np.arange(len(self.ids)) - np.searchsorted(rows, np.arange(len(self.ids)))
+        passages = renumbered[self.passages[kept]].astype(np.int32)
+        self._replace(self._entries()[kept], passages, self.weights[kept])
+        self.ids = self.ids.without(rows)
+
+    def update(self, embeddings: Sequence[Sparse], document_ids: Sequence[str], fingerprint: str) -> None:
+        """Replace all passages of documents that the index holds by new ones."""
+        self._require(fingerprint)
+        self.delete(sorted(set(document_ids)))
+        self.add(embeddings, document_ids, fingerprint)
+
+    def save(self, folder: Path) -> None:
+        """Write the arrays, the document ids and the manifest: equal indexes, equal bytes."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ARRAYS:
+            with replacing(folder / f"{name}.npy") as aside, aside.open("wb") as stream:
+                np.save(stream, getattr(self, name))
+        ids = json.dumps(self.ids.document_ids, ensure_ascii=False, separators=(",", ":"))
+        write_text(folder / DOCUMENT_IDS, ids)
+        facts = {"kind": KIND, "fingerprint": self.fingerprint, "entries": self.size}
+        facts |= {"passages": len(self.ids), "documents": self.ids.documents, "weights": len(self.weights)}
+        seal(folder, FORMAT, facts)
+
+    @classmethod
+    def load(cls, folder: Path, check: bool = True) -> EmbeddingIndex:
+        """Read what `save` wrote, arrays memory-mapped; FreshetError if a file is not what the manifest says."""
+        manifest = read_manifest(folder, FORMAT)
+        if check:
+            verify(folder, manifest)
+        arrays = [np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ARRAYS]
+        return cls(*arrays, IdMap(read_json(folder / DOCUMENT_IDS)), manifest["fingerprint"])
+
+    def _rank(self, scores: np.ndarray, rows: np.ndarray, k: int) -> Ranking:
+        names = [self.ids.document_ids[row] for row in rows.tolist()]
+        return top_k(scores[rows].astype(np.float32), names, k)
+
+    def _weight(self, entry: int, passage: int) -> float:
+        start, end = self.starts[entry], self.starts[entry + 1]
+        place = start + np.searchsorted(self.passages[start:end], passage)
+        return float(self.weights[place]) if place < end and self.passages[place] == passage else 0.0
+
+    def _entries(self) -> np.ndarray:
+        return np.repeat(np.arange(self.size), np.diff(self.starts))
+
+    def _replace(self, entries: np.ndarray, passages: np.ndarray, weights: np.ndarray) -> None:
+        self.starts, self.passages, self.weights = _inverted(entries, passages, weights, self.size)
+
+    def _require(self, fingerprint: str) -> None:
+        if fingerprint != self.fingerprint:
+            raise FingerprintMismatch(
+                f"the embeddings were made by encoder {self.fingerprint[:12]}, these come from {fingerprint[:12]}; "
+                "build the index again with that encoder, or encode with the index's own"
+            )
+
+
+def _flat(embeddings: Sequence[Sparse], first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Entries, passages (numbered from `first`) and weights of all embeddings, one after another."""
+    entries = np.concatenate([*(ids for ids, _ in embeddings), np.empty(0, np.int64)])
+    weights = np.concatenate([*(values for _, values in embeddings), np.empty(0, np.float32)])
+    lengths = [len(ids) for ids, _ in embeddings]
+    passages = np.repeat(np.arange(first, first + len(embeddings), dtype=np.int32), lengths)
+    return entries, passages, weights.astype(np.float32)
+
+
+def _inverted(
+    entries: np.ndarray, passages: np.ndarray, weights: np.ndarray, size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    order = np.lexsort((passages, entries))
+    starts = np.concatenate([[0], np.cumsum(np.bincount(entries, minlength=size))]).astype(np.int64)
+    return starts, passages[order].astype(np.int32), weights[order]
+
+
+def _require_sound(entries: np.ndarray, weights: np.ndarray, size: int, precision: str) -> None:
+    largest = float(np.finfo(precision).max)
+    if not np.isfinite(weights).all() or (len(weights) and float(np.abs(weights).max()) > largest):
+        raise FreshetError(f"weights are not finite in {precision}; the encoder diverged: train it again")
+    if len(entries) and int(entries.max()) >= size:
+        raise FreshetError(f"entry {int(entries.max())} is outside the vocabulary of {size} entries")

@@ -1,0 +1,180 @@
+"""The lexical encoder: a text as weights over the vocabulary (SVDR's E(x)), and as the set of its own tokens (T(x))."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from model_code.encoding.batching import pad, token_batches
+from model_code.encoding.encoder import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, WINDOW
+from model_code.encoding.fingerprint import fingerprint
+from model_code.encoding.hardware import uses_bfloat16
+from model_code.encoding.settings import Precision
+from model_code.lexical.pooling import best_logits, chosen_logits, elu1p, largest
+from model_code.lexical.vocabulary import Sparse, blocked_tokens, own_tokens
+from model_code.progress import Progress, silent
+
+WHOLE = 2**31 - 1  # tokens: no text is longer
+Features = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class LexicalConfig:
+    """What a saved lexical encoder says of itself, beside its weights; see `LexicalSettings` for the meanings."""
+
+    head: str  # "mlm" or "closed_form"
+    scale: float
+    punctuation: bool
+    index_top_k: int
+    query_top_k: int
+
+
+class LexicalEncoder(nn.Module):
+    """Map texts, cut to `max_tokens` tokens, to positive weights over the V entries of the tokenizer's vocabulary.
+
+    body: (input_ids, attention_mask) -> features (B, T, D) of the tokens; its `backbone` is the transformer alone.
+    decoder, bias: (V, D) and (V,), so that features times decoder rows plus bias are logits.
+    """
+
+    def __init__(
+        self,
+        body: Any,
+        decoder: nn.Parameter,
+        bias: nn.Parameter,
+        tokenizer: Any,
+        config: LexicalConfig,
+        max_tokens: int,
+        precision: Precision = "auto",
+    ) -> None:
+        super().__init__()
+        self.body, self.decoder, self.bias = body, decoder, bias
+        self.tokenizer, self.config, self.max_tokens, self.precision = tokenizer, config, max_tokens, precision
+        blocked = blocked_tokens(tokenizer, len(decoder), config.punctuation)
+        self.register_buffer("blocked", torch.from_numpy(blocked), persistent=False)
+
+    @property
+    def backbone(self) -> Any:
+        """The transformer without any head."""
+        return self.body.backbone
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V, special and unused entries included."""
+        return len(self.decoder)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.decoder.device
+
+    def tokenize(self, texts: Sequence[str], max_tokens: int | None = None) -> Features:
+        """`input_ids` and `attention_mask`, (B, T) int64 on the CPU, padded to the longest text of the batch."""
+        return pad(self.token_ids(texts, max_tokens), self.tokenizer.pad_token_id or 0)
+
+    def token_ids(self, texts: Sequence[str], max_tokens: int | None = None) -> list[list[int]]:
+        """The token ids of each text, special ones included, at most `max_tokens` (None: the encoder's own limit)."""
+        backend = self.tokenizer.backend_tokenizer
+        backend.no_padding()
+        backend.enable_truncation(max_tokens or self.max_tokens)
+        return [encoding.ids for encoding in backend.encode_batch_fast(list(texts))]
+
+    def bags(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """T(x) of each whole text, not cut: its different tokens that may carry weight, ascending int64."""
+        blocked = self.blocked.cpu().numpy()
+        return [own_tokens(ids, blocked) for ids in self.token_ids(texts, WHOLE)]
+
+    def forward(self, features: Features) -> Tensor:
+        """E(x) in full: (B, V), 0 at blocked entries. Simple and hungry: `sparse` is what trains and searches."""
+        tokens, mask = self._features(features)
+        every = torch.arange(self.vocabulary_size, device=self.device).expand(len(tokens), -1)
+        weights = elu1p(chosen_logits(tokens, mask, self.decoder, self.bias, every))
+        return weights.masked_fill(self.blocked, 0.0)
+
+    def sparse(self, features: Features, k: int, own: bool = False) -> tuple[Tensor, Tensor]:
+        """The k largest weights of each text: entries (B, k) int64 ascending, and weights (B, k) with gradient.
+
+        Which entries they are is found without gradient; only their logits are then computed with it. So the gradient
+        is that of the dense path, and no (B, T, V) tensor is kept.
+        own: the text's own tokens come before all others, however light, so that they always learn.
+        """
+        tokens, mask = self._features(features)
+        with torch.no_grad():
+            logits = best_logits(tokens, mask, self.decoder, self.bias)
+            first = features["input_ids"].to(self.device) if own else None
+            chosen = largest(logits, self.blocked, k, first)
+        return chosen, elu1p(chosen_logits(tokens, mask, self.decoder, self.bias, chosen))
+
+    def at(self, features: Features, entries: Tensor) -> Tensor:
+        """The weights at `entries` (B, n) int64 of each text: (B, n), with gradient."""
+        tokens, mask = self._features(features)
+        return elu1p(chosen_logits(tokens, mask, self.decoder, self.bias, entries))
+
+    def own(self, features: Features) -> Tensor:
+        """T(x): 1 at the tokens of each text that may carry weight, 0 elsewhere: (B, V) float32."""
+        ids = features["input_ids"].to(self.device)
+        rows = torch.zeros(len(ids), self.vocabulary_size, device=self.device).scatter(1, ids, 1.0)
+        return rows.masked_fill(self.blocked, 0.0)
+
+    def _features(self, features: Features) -> tuple[Tensor, Tensor]:
+        ids, mask = (features[name].to(self.device) for name in ("input_ids", "attention_mask"))
+        return self.body(ids, mask), mask
+
+    def encode(self, texts: Sequence[str], top_k: int | None = None, progress: Progress = silent) -> list[Sparse]:
+        """E(x), the `top_k` (None: `index_top_k`) largest weights of each text; equal texts give equal bytes."""
+        k = top_k or self.config.index_top_k
+
+        def top(features: Features, _: list[list[int]]) -> list[Sparse]:
+            entries, weights = (part.cpu().numpy() for part in self.sparse(features, k))
+            return list(zip(entries, weights, strict=True))
+
+        return self._encode(texts, top, progress)
+
+    def encode_queries(self, texts: Sequence[str]) -> list[Sparse]:
+        """E(q): the `query_top_k` largest weights of each query."""
+        return self.encode(texts, self.config.query_top_k)
+
+    def encode_own(self, texts: Sequence[str]) -> list[Sparse]:
+        """E(q) at the tokens of the query itself, and nowhere else: learned term weights without expansion."""
+        blocked = self.blocked.cpu().numpy()
+
+        def own(features: Features, ids: list[list[int]]) -> list[Sparse]:
+            bags = [own_tokens(row, blocked) for row in ids]
+            entries = pad(bags, 0)["input_ids"].to(self.device)
+            weights = self.at(features, entries).cpu().numpy()
+            return [(bag, row[: len(bag)]) for bag, row in zip(bags, weights, strict=True)]
+
+        return self._encode(texts, own, silent)
+
+    def _encode(
+        self, texts: Sequence[str], read: Callable[[Features, list[list[int]]], list[Sparse]], progress: Progress
+    ) -> list[Sparse]:
+        results: list[Sparse] = [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(texts)
+        training, done = self.training, 0
+        self.eval()
+        bfloat16 = uses_bfloat16(self.precision, self.device)
+        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16):
+            for rows, ids in self._batches(texts):
+                found = read(pad(ids, self.tokenizer.pad_token_id or 0), ids)
+                for row, result in zip(rows, found, strict=True):
+                    results[row] = result
+                done += len(rows)
+                progress(done, len(texts), "texts")
+        self.train(training)
+        return results
+
+    def _batches(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[list[int]]]]:
+        """Rows and token ids of texts of like length, window after window."""
+        most = (CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS) // 2
+        for start in range(0, len(texts), WINDOW):
+            ids = self.token_ids(texts[start : start + WINDOW])
+            for rows in token_batches([len(row) for row in ids], most):
+                yield [start + row for row in rows], [ids[row] for row in rows]
+
+    def fingerprint(self) -> str:
+        """SHA-256 of what decides the weights: parameters, tokenizer, head, `max_tokens`, how many are kept."""
+        return fingerprint(self.state_dict(), self.tokenizer, f"lexical {self.config}", self.max_tokens)

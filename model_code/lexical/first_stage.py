@@ -1,0 +1,69 @@
+"""Batches of the first stage: queries, and the token bags of their passages and of many others.
+
+T(p) never changes and needs no encoder, so that passages cost next to nothing: thousands stand against every query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model_code.lexical.settings import LexicalSettings
+from model_code.training.buckets import Buckets, bucketed
+from model_code.training.collator import Tokenize, membership
+from model_code.training.data import TrainingData
+from model_code.training.settings import TrainingSettings
+
+
+class BagBatch(NamedTuple):
+    """B queries and the bags of P passages as tensors."""
+
+    queries: Buckets
+    positives: Tensor  # (B,) int64: which of the P passages is the pair's
+    excluded: Tensor  # (B, P) bool: passage p is of a document that answers query i
+    unsupervised: Tensor  # (B,) bool
+    bags: Tensor  # (2, n) int64: passage and token of each of their n tokens, ascending
+
+
+class BagCollator:
+    """Makes batch after batch; equal numbers give equal batches, whatever was made before."""
+
+    def __init__(
+        self,
+        data: TrainingData,
+        bags: Sequence[np.ndarray],
+        training: TrainingSettings,
+        settings: LexicalSettings,
+        tokenize: Tokenize,
+        seed: int,
+        batch_tokens: int,
+    ) -> None:
+        """bags: T(p) of all N passages; tokenize, batch_tokens: as in `Collator`."""
+        self.data, self.bags, self.training, self.settings = data, bags, training, settings
+        self.tokenize, self.seed, self.batch_tokens = tokenize, seed, batch_tokens
+
+    def __call__(self, number: int, pairs: np.ndarray) -> BagBatch:
+        """Batch `number` of the run, made of `pairs` (B,)."""
+        every, passages = self.data.pairs, self.data.passages
+        own, shown = every.passages[pairs], self._shown(number, every.passages[pairs])
+        queries = self.tokenize([every.queries[pair] for pair in pairs], self.training.query_max_tokens)
+        relevant = [every.relevant[pair] for pair in pairs]
+        bags = [self.bags[passage] for passage in shown]
+        lines = np.repeat(np.arange(len(shown)), [len(bag) for bag in bags])
+        return BagBatch(
+            queries=bucketed(queries, self.batch_tokens),
+            positives=torch.from_numpy(np.searchsorted(shown, own)),
+            excluded=torch.from_numpy(membership(relevant, passages.documents[shown])),
+            unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
+            bags=torch.from_numpy(np.stack([lines, np.concatenate(bags)])),
+        )
+
+    def _shown(self, number: int, own: np.ndarray) -> np.ndarray:
+        """The passages of the batch, ascending: those of the pairs, and `first_stage_passages` drawn from all."""
+        count = min(self.settings.first_stage_passages, len(self.bags))
+        drawn = np.random.default_rng([self.seed, number]).choice(len(self.bags), count, replace=False)
+        return np.unique(np.concatenate([own, drawn]))

@@ -1,0 +1,129 @@
+"""Train a lexical encoder on a corpus's pairs: a head, a warm-up, a cheap first stage, the semi-parametric loss.
+
+Writes `encoder/` (see `layout.py`), `history.json`, the rows of the last stage's training curve, and, if there were
+two, `first_stage.json`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from model_code.errors import FreshetError
+from model_code.files import write_json
+from model_code.hierarchy.tree import Hierarchy
+from model_code.lexical.dev import LexicalDev
+from model_code.lexical.encoder import LexicalEncoder
+from model_code.lexical.layout import save_encoder, start_encoder
+from model_code.lexical.searches import BY_TOKENS
+from model_code.lexical.settings import LexicalSettings, MainSearch
+from model_code.lexical.token_side import index_tokens
+from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
+from model_code.lexical.warmup import warm_up
+from model_code.stages.context import StageContext
+from model_code.training.data import TrainingData
+from model_code.training.fit import data_report, result_report
+from model_code.training.settings import TrainingSettings
+from model_code.training.tables import TrainingTables
+from model_code.training.trainer import TrainingResult
+
+
+def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
+    """Train the lexical retriever of `context`; the report says what it saw and which step was best."""
+    retriever = context.settings["retriever"]
+    training, lexical = retriever.training, retriever.lexical
+    check(training)
+    encoder = start_encoder(context.settings["encoder"], lexical, tables.passages.texts, context.settings["seed"])
+    report: dict[str, Any] = {"head": encoder.config.head}
+    if lexical.warmup_steps:
+        report |= _warm_up(context, encoder, tables)
+    data = tables.training_data(training)
+    results = _Stages(context, encoder, tables, data).run()
+    save_encoder(encoder, context.output / "encoder")
+    for name, result in zip(("history", "first_stage"), reversed(results), strict=False):
+        write_json(context.output / f"{name}.json", list(result.history))
+    if len(results) == 2:
+        report["first_stage"] = result_report(results[0], training)
+    report |= data_report(tables, data, training) | result_report(results[-1], training)
+    return report | {"fingerprint": encoder.fingerprint()}
+
+
+def check(training: TrainingSettings) -> None:
+    """Refuse what only dense vectors can be trained with; FreshetError says what to set instead."""
+    refused = {
+        "hierarchy_weight": training.hierarchy_weight > 0,
+        "cotraining": training.cotraining,
+        "negatives": training.negatives in ("mined", "nearest") and training.negatives_per_query > 0,
+    }
+    remedy = {
+        "hierarchy_weight": "has no centroids; set hierarchy_weight: 0 (batches and negatives may still be siblings)",
+        "cotraining": "has no vectors to cluster; set cotraining: false",
+        "negatives": "is searched by tokens; set negatives: bm25, or lexical.in_training_negatives",
+    }
+    for name in (name for name, found in refused.items() if found):
+        raise FreshetError(f"{name} is {getattr(training, name)}, but a lexical retriever {remedy[name]}")
+
+
+class _Stages:
+    """The stages of one training, on one encoder."""
+
+    def __init__(
+        self, context: StageContext, encoder: LexicalEncoder, tables: TrainingTables, data: TrainingData
+    ) -> None:
+        self.context, self.encoder, self.tables, self.data = context, encoder, tables, data
+        self.training: TrainingSettings = context.settings["retriever"].training
+        self.lexical: LexicalSettings = context.settings["retriever"].lexical
+        self.seed: int = context.settings["seed"]
+
+    def run(self) -> list[TrainingResult]:
+        """The results of the stages that the settings ask for, in order."""
+        results = []
+        if self.lexical.first_stage_steps:
+            results.append(self._first())
+        if self.lexical.semi_parametric:
+            results.append(self._second())
+        return results
+
+    def _first(self) -> TrainingResult:
+        main = self.lexical.search
+        trainer = FirstStageTrainer(
+            self.encoder, self.data, self.training, self.seed,
+            dev=self._dev(main if main in BY_TOKENS else "beta"),
+            checkpoints=self.context.checkpoints / "first_stage",
+            progress=self.context.progress("train, first stage"),
+            lexical=self.lexical,
+            bags=self.encoder.bags(self.tables.passages.texts),
+        )  # fmt: skip
+        return trainer.fit()
+
+    def _second(self) -> TrainingResult:
+        texts, retrieved = self.tables.passages.texts, self.lexical.in_training_negatives > 0
+        needs_hierarchy = self.training.needs_hierarchy or retrieved
+        numbers = [str(passage) for passage in range(len(texts))]
+        trainer = LexicalTrainer(
+            self.encoder, self.data, self.training, self.seed,
+            hierarchy=Hierarchy.load(self.context.inputs["hierarchy"]) if needs_hierarchy else None,
+            dev=self._dev(self.lexical.search),
+            checkpoints=self.context.checkpoints,
+            progress=self.context.progress("train"),
+            lexical=self.lexical,
+            tokens=index_tokens(self.encoder, texts, numbers) if retrieved else None,
+        )  # fmt: skip
+        return trainer.fit()
+
+    def _dev(self, search: MainSearch) -> LexicalDev | None:
+        evaluator = self.tables.dev_evaluator(self.training, self.seed)
+        return None if evaluator is None else LexicalDev(evaluator, self.encoder, self.lexical, search)
+
+
+def _warm_up(context: StageContext, encoder: LexicalEncoder, tables: TrainingTables) -> dict[str, Any]:
+    retriever = context.settings["retriever"]
+    losses = warm_up(
+        encoder,
+        tables.passages.texts,
+        retriever.training,
+        retriever.lexical,
+        context.settings["seed"],
+        context.checkpoints,
+        context.progress("warm up"),
+    )
+    return {"warmup_first_loss": losses[0], "warmup_last_loss": losses[-1]}

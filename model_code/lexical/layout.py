@@ -1,0 +1,135 @@
+"""Lexical encoders from and to folders: a base encoder to start from, and the layout that a trained one is saved in.
+
+A saved folder is one for sentence-transformers too: the transformer (with its decoder, if it is a masked language
+model) at the top, the head's weights in `1_LexicalHead/`, and the head's code in `outside.py`, which
+`SparseEncoder(folder, trust_remote_code=True)` runs. `lexical.json` holds what only this project reads.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from model_code.encoding.base_models import locate
+from model_code.encoding.hardware import pick_device
+from model_code.encoding.layout import read_layout
+from model_code.encoding.settings import EncoderSettings, Precision
+from model_code.encoding.transformer import load_tokenizer, load_transformer, save_tokenizer, save_transformer
+from model_code.errors import FreshetError
+from model_code.files import read_json, write_json
+from model_code.lexical.closed_form import ClosedFormBody, start_closed_form
+from model_code.lexical.encoder import LexicalConfig, LexicalEncoder
+from model_code.lexical.head import ClosedFormHead
+from model_code.lexical.masked_model import MaskedModel, has_masked_head, load_masked_model
+from model_code.lexical.settings import LexicalSettings
+
+CONFIG, HEAD, CODE = "lexical.json", "1_LexicalHead", "outside.py"
+
+
+def start_encoder(
+    encoder: EncoderSettings, settings: LexicalSettings, texts: Sequence[str], seed: int
+) -> LexicalEncoder:
+    """The lexical encoder that training starts from, on the base's own head or on a closed-form one for `texts`."""
+    layout = read_layout(locate(encoder.base))
+    masked = settings.head == "mlm" or (settings.head == "auto" and has_masked_head(layout.transformer))
+    config = LexicalConfig(
+        "mlm" if masked else "closed_form",
+        settings.scale,
+        settings.punctuation,
+        settings.index_top_k,
+        settings.query_top_k,
+    )
+    tokenizer, device = load_tokenizer(layout.transformer), pick_device(encoder.device)
+    if masked:
+        model = load_masked_model(layout.transformer, encoder.max_tokens).to(device)
+        return _on_masked_model(model, tokenizer, config, encoder.max_tokens, encoder.precision).eval()
+    backbone = load_transformer(layout.transformer, encoder.max_tokens).to(device).eval()
+    return start_closed_form(backbone, tokenizer, texts, settings, config, encoder.max_tokens, encoder.precision, seed)
+
+
+def save_encoder(encoder: LexicalEncoder, folder: Path) -> None:
+    """Write the encoder to `folder`; equal encoders give equal bytes, nothing is pickled."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(encoder.body, MaskedModel):
+        encoder.body.put(encoder.body.decoder)
+        save_transformer(encoder.body.model, folder)
+        encoder.body.put(nn.Identity())
+    else:
+        save_transformer(encoder.backbone, folder)
+    save_tokenizer(encoder.tokenizer, folder, encoder.max_tokens)
+    write_json(folder / CONFIG, asdict(encoder.config) | {"max_tokens": encoder.max_tokens})
+    _save_head(encoder, folder / HEAD)
+    _write_modules(encoder, folder)
+
+
+def load_encoder(
+    folder: Path, max_tokens: int | None = None, precision: Precision = "auto", device: str = "auto"
+) -> LexicalEncoder:
+    """Read what `save_encoder` wrote; FreshetError if `folder` holds no lexical encoder.
+
+    max_tokens: None takes the folder's own; another one has another fingerprint.
+    """
+    if not (folder / CONFIG).is_file():
+        raise FreshetError(f"{folder} holds no lexical encoder ({CONFIG} is missing); train the retriever again")
+    values = read_json(folder / CONFIG)
+    limit = max_tokens or values["max_tokens"]
+    config = LexicalConfig(**{key: value for key, value in values.items() if key != "max_tokens"})
+    tokenizer = load_tokenizer(folder)
+    if config.head == "mlm":
+        encoder = _on_masked_model(load_masked_model(folder, limit), tokenizer, config, limit, precision)
+    else:
+        encoder = _on_closed_form(folder, tokenizer, config, limit, precision)
+    return encoder.to(pick_device(device)).eval()
+
+
+def _on_masked_model(
+    model: MaskedModel, tokenizer: Any, config: LexicalConfig, max_tokens: int, precision: Precision
+) -> LexicalEncoder:
+    decoder = model.decoder
+    bias = decoder.bias if decoder.bias is not None else nn.Parameter(decoder.weight.new_zeros(len(decoder.weight)))
+    return LexicalEncoder(model, decoder.weight, bias, tokenizer, config, max_tokens, precision)
+
+
+def _on_closed_form(
+    folder: Path, tokenizer: Any, config: LexicalConfig, max_tokens: int, precision: Precision
+) -> LexicalEncoder:
+    from safetensors.torch import load_file
+
+    weights = load_file(folder / HEAD / "model.safetensors")
+    decoder, bias = nn.Parameter(weights["decoder"], requires_grad=False), nn.Parameter(weights["bias"])
+    head = ClosedFormHead(decoder.shape[1], config.scale)
+    head.transform.weight.data.copy_(weights["transform"])
+    body = ClosedFormBody(load_transformer(folder, max_tokens), head)
+    return LexicalEncoder(body, decoder, bias, tokenizer, config, max_tokens, precision)
+
+
+def _save_head(encoder: LexicalEncoder, folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    folder.mkdir(exist_ok=True)
+    weights = {"blocked": encoder.blocked}
+    if not isinstance(encoder.body, MaskedModel):
+        transform = encoder.body.head.transform.weight
+        weights |= {"decoder": encoder.decoder, "bias": encoder.bias, "transform": transform}
+    kept = {name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
+    save_file(kept, folder / "model.safetensors")
+    size, hidden = encoder.decoder.shape
+    facts = {"head": encoder.config.head, "hidden": hidden, "vocabulary": size, "scale": encoder.config.scale}
+    write_json(folder / "config.json", facts)
+
+
+def _write_modules(encoder: LexicalEncoder, folder: Path) -> None:
+    task = "fill-mask" if encoder.config.head == "mlm" else "feature-extraction"
+    kinds = {"": "sentence_transformers.base.modules.transformer.Transformer", HEAD: "outside.LexicalHead"}
+    modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(kinds.items())]
+    write_json(folder / "modules.json", modules)
+    transformer = {"transformer_task": task, "max_seq_length": encoder.max_tokens, "do_lower_case": False}
+    write_json(folder / "sentence_bert_config.json", transformer)
+    kept = {"similarity_fn_name": "dot", "max_active_dims": encoder.config.index_top_k, "model_type": "SparseEncoder"}
+    write_json(folder / "config_sentence_transformers.json", kept)
+    shutil.copyfile(Path(__file__).with_name(CODE), folder / CODE)

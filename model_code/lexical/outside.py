@@ -1,0 +1,60 @@
+"""The lexical head as a sentence-transformers module, so that a trained encoder runs outside this project.
+
+A copy of this file lies in every saved lexical encoder, beside its weights; it imports nothing of the project:
+`SparseEncoder(folder, trust_remote_code=True)` gives the same weights. The library's own `SpladePooling` cannot stand
+in for it: that computes log(1 + relu(x)), where SVDR has elu1p, and it knows no closed-form head or blocked entries.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from sentence_transformers.base.modules.module import Module
+
+
+class LexicalHead(Module):
+    """Token embeddings (closed form) or logits (masked language model) -> weights over the vocabulary."""
+
+    config_keys = ["head", "hidden", "vocabulary", "scale"]
+
+    def __init__(self, head: str, hidden: int, vocabulary: int, scale: float) -> None:
+        super().__init__()
+        self.head, self.hidden, self.vocabulary, self.scale = head, hidden, vocabulary, scale
+        self.register_buffer("blocked", torch.zeros(vocabulary, dtype=torch.bool))
+        if head == "closed_form":
+            self.transform = torch.nn.Parameter(torch.empty(hidden, hidden))
+            self.decoder = torch.nn.Parameter(torch.empty(vocabulary, hidden))
+            self.bias = torch.nn.Parameter(torch.empty(vocabulary))
+
+    def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Adds `sentence_embedding` (B, V): the largest logit over the real tokens, plus 1, or its exponential."""
+        logits = features["token_embeddings"].float()
+        if self.head == "closed_form":
+            directions = torch.nn.functional.normalize(logits @ self.transform.T, dim=-1)
+            logits = self.scale * directions @ self.decoder.T + self.bias
+        padding = (features["attention_mask"] == 0).unsqueeze(-1)
+        best = logits.masked_fill(padding, -torch.inf).amax(dim=1)
+        weights = torch.nn.functional.elu(best) + 1
+        features["sentence_embedding"] = weights.masked_fill(self.blocked, 0.0)
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        """V, the size of the vocabulary."""
+        return self.vocabulary
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        """Write the configuration and the weights to a folder."""
+        os.makedirs(output_path, exist_ok=True)
+        self.save_config(output_path)
+        self.save_torch_weights(output_path, safe_serialization=True)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> LexicalHead:
+        """Read what `save` wrote."""
+        hub = {key: kwargs.get(key) for key in ("token", "cache_folder", "revision")}
+        hub["local_files_only"] = kwargs.get("local_files_only", False)
+        config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub)
+        head = cls(**config)
+        return cls.load_torch_weights(model_name_or_path, subfolder=subfolder, model=head, **hub)

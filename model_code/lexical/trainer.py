@@ -1,0 +1,120 @@
+"""The two stages of training a lexical encoder, on the trainer that every encoder has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from model_code.hierarchy.tree import Hierarchy
+from model_code.lexical.encoder import LexicalEncoder
+from model_code.lexical.first_stage import BagCollator
+from model_code.lexical.negatives import TokenNegatives
+from model_code.lexical.objective import BetaObjective, ScaledObjective, SemiParametricObjective
+from model_code.lexical.settings import LexicalSettings
+from model_code.token_index.index import TokenIndex
+from model_code.training.settings import TrainingSettings
+from model_code.training.trainer import Trainer, _to
+
+
+class LexicalTrainer(Trainer):
+    """Trains with the semi-parametric loss; other arguments as `Trainer` has them.
+
+    tokens: of the training passages, number i its own document "i": in-training negatives are drawn from it.
+    """
+
+    objective: type[ScaledObjective] = SemiParametricObjective
+
+    def __init__(
+        self,
+        encoder: LexicalEncoder,
+        *arguments: Any,
+        lexical: LexicalSettings,
+        tokens: TokenIndex | None = None,
+        **options: Any,
+    ) -> None:
+        self.lexical, self.tokens = lexical, tokens
+        super().__init__(encoder, *arguments, **options)
+
+    def _make_objective(self, hierarchy: Hierarchy | None) -> ScaledObjective:
+        return self.objective(self.encoder, self.lexical, self.settings.unsupervised_weight)
+
+    def _make_optimizer(self, objective: ScaledObjective) -> torch.optim.AdamW:
+        return make_optimizer(objective.encoder, self.settings, self.lexical)
+
+    def _prepare(self, objective: ScaledObjective, optimizer: Any, hierarchy: Hierarchy | None) -> None:
+        if self.tokens is not None and not isinstance(self.negatives, TokenNegatives):
+            first = round(self.lexical.in_training_from * self._planned_steps())
+            self.negatives = TokenNegatives(self.negatives, self.data, self.settings, self.lexical, self.tokens, first)
+        super()._prepare(objective, optimizer, hierarchy)
+        objective.measure(_to(self.collate(0, self.schedule[0]), self.accelerator.device))
+
+    def _planned_steps(self) -> int:
+        from model_code.training.batches import BatchSchedule
+
+        return BatchSchedule(self.data, self.settings, self.seed, processes=self.accelerator.num_processes).steps
+
+
+class FirstStageTrainer(LexicalTrainer):
+    """Trains E(q) against fixed token bags.
+
+    bags: T(p) of every training passage.
+    """
+
+    objective = BetaObjective
+
+    def __init__(
+        self,
+        encoder: LexicalEncoder,
+        data: Any,
+        settings: TrainingSettings,
+        *arguments: Any,
+        lexical: LexicalSettings,
+        bags: Sequence[np.ndarray],
+        **options: Any,
+    ) -> None:
+        self.bags = bags
+        settings = first_stage(settings, lexical)
+        super().__init__(encoder, data, settings, *arguments, lexical=lexical, **options)
+
+    def _make_collator(self, hierarchy: Hierarchy | None, batch_tokens: int) -> Callable[[int, np.ndarray], Any]:
+        tokenize = self.encoder.tokenize
+        return BagCollator(self.data, self.bags, self.settings, self.lexical, tokenize, self.seed, batch_tokens)
+
+
+def first_stage(settings: TrainingSettings, lexical: LexicalSettings) -> TrainingSettings:
+    """The settings of the first stage: its own length, batch and rate, nothing that needs a hierarchy or a passage."""
+    return replace(
+        settings,
+        steps=lexical.first_stage_steps,
+        batch_size=lexical.first_stage_batch,
+        accumulation=1,
+        learning_rate=lexical.first_stage_learning_rate,
+        batches="random",
+        negatives="random",
+        negatives_per_query=0,
+        negatives_margin=None,
+        negatives_skip=0,
+        negatives_outside_leaf=False,
+        hierarchy_weight=0.0,
+    )
+
+
+def make_optimizer(encoder: LexicalEncoder, settings: TrainingSettings, lexical: LexicalSettings) -> torch.optim.AdamW:
+    """Fused AdamW with a rate for the closed-form transform and one for the biases, which start far from home."""
+    learning = {name: weight for name, weight in encoder.named_parameters() if weight.requires_grad}
+    head = {name: learning.pop(name) for name in list(learning) if name.startswith("body.head.")}
+    bias = {name: learning.pop(name) for name in list(learning) if learning[name] is encoder.bias}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in learning.values() if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in learning.values() if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": list(head.values()), "weight_decay": 0.0, "lr": lexical.head_rate * settings.learning_rate},
+        {"params": list(bias.values()), "weight_decay": 0.0, "lr": lexical.bias_learning_rate},
+    ]
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=settings.learning_rate, fused=True)
+    for group in optimizer.param_groups:
+        group["peak"] = group["lr"]
+    return optimizer

@@ -1,0 +1,105 @@
+"""Make a query generator for one corpus: start from a model, train it, and see how its queries do in search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from model_code.corpus.tables import Corpus, load_corpus
+from model_code.encoding.hardware import pick_device
+from model_code.files import hash_text, write_json
+from model_code.queries.generator_pairs import GeneratorPair, PairTokens, generator_pairs
+from model_code.queries.generator_training import METRIC, GeneratorTrainer
+from model_code.queries.generators import TRAINED_FOLDER, PseudoQuery
+from model_code.queries.round_trip import make_search, shares_found, source_ranks
+from model_code.queries.sequence_models import Loaded, load_sequence_model, require_positions, save_sequence_model
+from model_code.queries.sequence_to_sequence import SequenceToSequence
+from model_code.queries.settings import TRAINING_GROUP, WRITING_GROUP
+from model_code.queries.training_settings import WARM_START, GeneratorTrainingSettings
+from model_code.queries.warm_start import warm_start
+from model_code.stages.context import StageContext
+
+Pairs = Sequence[GeneratorPair]
+
+
+def train_generator(context: StageContext) -> dict[str, Any]:
+    """Write `model/` and `history.json`; report what it learned from, which step was best, and its round trips."""
+    training: GeneratorTrainingSettings = context.settings[TRAINING_GROUP]
+    corpus = load_corpus(context.inputs["corpus"])
+    pairs, held_out = generator_pairs(corpus, training.held_out_share, context.settings["seed"])
+    loaded = _start(context)
+    report = _train(context, loaded, pairs, held_out)
+    save_sequence_model(*loaded, context.output / TRAINED_FOLDER, context.settings[WRITING_GROUP].section_tokens)
+    return {"base": training.base} | report | _round_trips(context, corpus, loaded, held_out)
+
+
+def _start(context: StageContext) -> Loaded:
+    """The model to start from, on the device that the encoder's settings choose."""
+    training, encoder = context.settings[TRAINING_GROUP], context.settings["encoder"]
+    if training.base == WARM_START:
+        model, tokenizer = warm_start(encoder.base, context.settings["seed"])
+    else:
+        model, tokenizer = load_sequence_model(training.base, training.revision)
+    written = context.settings[WRITING_GROUP]
+    require_positions(model, written.section_tokens, written.max_query_tokens)
+    return model.to(pick_device(encoder.device)), tokenizer
+
+
+def _train(context: StageContext, loaded: Loaded, pairs: Pairs, held_out: Pairs) -> dict[str, Any]:
+    written, (model, tokenizer) = context.settings[WRITING_GROUP], loaded
+    start_token = model.generation_config.decoder_start_token_id
+    trainer = GeneratorTrainer(
+        loaded,
+        PairTokens(tokenizer, written.section_tokens, written.max_query_tokens, start_token),
+        pairs,
+        held_out,
+        context.settings[TRAINING_GROUP],
+        context.settings["seed"],
+        context.checkpoints / "training",
+        context.progress("train the generator"),
+        context.settings["encoder"].precision,
+    )
+    result = trainer.fit()
+    write_json(context.output / "history.json", list(result.history))
+    return {
+        "pairs": len(pairs),
+        "held_out_pairs": len(held_out),
+        f"start_{METRIC}": result.history[0].get(METRIC),
+        f"best_{METRIC}": result.best,
+        "best_step": result.best_step,
+        "steps": result.steps,
+        "trained_parameters": result.trained_parameters,
+    }
+
+
+def _round_trips(context: StageContext, corpus: Corpus, loaded: Loaded, held_out: Pairs) -> dict[str, Any]:
+    """How often BM25 and the base encoder find the document of a written query and, to compare, of a natural one.
+
+    Of each document one query is searched for; none of these documents was trained on.
+    """
+    training: GeneratorTrainingSettings = context.settings[TRAINING_GROUP]
+    depth, most = training.round_trip_depth, training.round_trip_documents
+    chosen = _first_of_each(held_out)[:most]
+    generator = SequenceToSequence(*loaded, replace(context.settings[WRITING_GROUP], per_document=1))
+    written = generator.generate(
+        {pair.document_id: pair.document for pair in chosen},
+        context.settings["seed"],
+        context.checkpoints / "written",
+        context.progress("write queries"),
+    )
+    kinds = {"written": written, "natural": [PseudoQuery(pair.document_id, pair.query, "natural") for pair in chosen]}
+    report: dict[str, Any] = {"round_trip_documents": len(chosen)}
+    for by in ("bm25", "base") if chosen else ():
+        search = make_search(
+            by, corpus, context.settings["encoder"], context.checkpoints / "vectors", context.progress("encode")
+        )
+        ranks = {kind: source_ranks(queries, search, depth) for kind, queries in kinds.items()}
+        report[f"round_trip_{by}"] = {kind: shares_found(found, depth) for kind, found in ranks.items()}
+    return report
+
+
+def _first_of_each(pairs: Pairs) -> list[GeneratorPair]:
+    """The first pair of each document, in the order of a hash of its id: a fixed sample, whatever else is there."""
+    first = {pair.document_id: pair for pair in reversed(pairs)}
+    return sorted(first.values(), key=lambda pair: hash_text(pair.document_id))

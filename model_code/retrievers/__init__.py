@@ -1,0 +1,1 @@
+"""A trained retriever with its index, of whatever kind: one protocol, one file per kind."""

@@ -1,0 +1,40 @@
+"""Passages of a corpus, encoded and indexed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from model_code.corpus.tables import load_corpus, passage_texts
+from model_code.encoding.document_side import DocumentSide
+from model_code.encoding.encoder import Encoder
+from model_code.encoding.resumable import encode_resumably
+from model_code.index.dense_index import DenseIndex
+from model_code.stages.context import StageContext
+
+
+def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
+    """Index the passages of `inputs["corpus"]` under `encoder` in the folder `index/`, in the order of their table.
+
+    Passage i is row i, or rows v * i to v * i + v - 1 where the encoder gives v vectors per passage.
+    """
+    passages = load_corpus(context.inputs["corpus"]).passages
+    texts = passage_texts(passages, context.settings["encoder"].include_title)
+    vectors = encode_resumably(DocumentSide(encoder), texts, context.checkpoints, context.progress("encode"))
+    per_passage = encoder.vectors_per_passage
+    document_ids = passages["document_id"].repeat(per_passage).tolist()
+    index = DenseIndex.build(
+        vectors, document_ids, encoder.fingerprint(), context.settings["index"], vectors_per_passage=per_passage
+    )
+    return save_index(index, context)
+
+
+def save_index(index: DenseIndex, context: StageContext) -> dict[str, Any]:
+    """Write the folder `index/`, apart from the report, as its manifest lists every file of its folder."""
+    index.save(context.output / "index")
+    return {
+        "passages": index.passages,
+        "documents": index.ids.documents,
+        "dimension": index.dimension,
+        "factory": index.factory,
+        "fingerprint": index.fingerprint,
+    }

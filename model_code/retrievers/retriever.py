@@ -1,0 +1,50 @@
+"""What every retriever can do, whatever it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from model_code.index.top_k import Ranking
+
+Search = Callable[[Sequence[str], int], list[Ranking]]
+"""(query texts, k) -> the k best documents of each, best first."""
+
+
+@dataclass(frozen=True)
+class TokenMatch:
+    """What one token adds to a document's score; `expanded`: the token is not the query's, its encoder added it."""
+
+    token: str
+    weight: float
+    expanded: bool = False
+
+
+class Retriever(Protocol):
+    """A trained encoder and the index of its documents, opened: immutable, and safe to share between threads."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the encoder that made the index, and that queries are encoded with."""
+        ...
+
+    def search(self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+        """The k best documents for each query text, best first; of `allowed` documents only, unless None."""
+        ...
+
+    def rerank(self, texts: Sequence[str], candidates: Sequence[Collection[str]]) -> list[Ranking]:
+        """For each query text its `candidates` (document ids), all of them, scored and sorted as `search` would."""
+        ...
+
+    def best_passage(self, text: str, document_id: str) -> int:
+        """Which of the document's passages (0, 1, ...) answers the query best; 0 where documents have one vector."""
+        ...
+
+    def variants(self) -> Mapping[str, Search]:
+        """Other ways to search the same build, by name, evaluated beside the main one; mostly none."""
+        ...
+
+    def explain(self, text: str, document_id: str) -> list[TokenMatch]:
+        """Which tokens matched, the heaviest first; FreshetError if this kind of retriever does not score by token."""
+        ...

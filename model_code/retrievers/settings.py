@@ -1,0 +1,68 @@
+"""What the user may choose about one retriever: a key under `retrievers:` in `params.yaml`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from model_code import settings
+from model_code.dsi.settings import DocumentVectorSettings
+from model_code.encoding.layer_settings import LayerSettings
+from model_code.lexical.settings import LexicalSettings
+from model_code.training.settings import TrainingSettings
+
+Kind = Literal["dense", "lexical", "dsi"]
+
+
+@dataclass(frozen=True)
+class RetrieverSettings:
+    """One retriever: what kind it is, how it is trained, and what only its kind has.
+
+    kind: "dense" (a vector per passage, or several with `layers`: contrastive, HCE, MLR), "lexical" (SVDR: weights over
+      the vocabulary) or "dsi" (a learned vector per document). `training` says supervision, hierarchy and
+      negatives, for every kind.
+    """
+
+    training: TrainingSettings
+    kind: Kind = "dense"
+    layers: LayerSettings = field(default_factory=LayerSettings)
+    lexical: LexicalSettings = field(default_factory=LexicalSettings)
+    document_vectors: DocumentVectorSettings = field(default_factory=DocumentVectorSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse groups that the kind does not read: they would be without effect."""
+        readers: dict[str, Kind] = {"layers": "dense", "lexical": "lexical", "document_vectors": "dsi"}
+        for group, kind in readers.items():
+            untouched = getattr(self, group) == type(getattr(self, group))()
+            settings.require(
+                self.kind == kind or untouched, f"{group} is read by kind: {kind} only, and this one is {self.kind}"
+            )
+        settings.require(
+            self.kind != "dsi" or self.document_vectors.train_encoder or self.training.hierarchy_weight == 0,
+            "hierarchy_weight teaches the query encoder, which train_encoder: false keeps; set hierarchy_weight: 0",
+        )
+
+
+def parse_retriever(own: Mapping[str, Any] | None, shared: Mapping[str, Any], where: str) -> RetrieverSettings:
+    """The retriever `own`, a flat group, with the keys of `training` that it does not override taken from `shared`.
+
+    >>> parse_retriever({"kind": "lexical", "epochs": 2}, {"epochs": 1}, "retrievers.svdr").training.epochs
+    2.0
+    """
+    names = [field.name for field in dataclasses.fields(RetrieverSettings) if field.name != "training"]
+    known = [*names, *(field.name for field in dataclasses.fields(TrainingSettings))]
+    settings.require(own is None or isinstance(own, Mapping), f"{where} must be a group of settings, not {own!r}")
+    own = own or {}
+    settings.reject_unknown(own, known, where)
+    training = settings.parse(TrainingSettings, {**shared, **_without(own, names)}, where)
+    return settings.parse(RetrieverSettings, {**_only(own, names), "training": training}, where)
+
+
+def _only(mapping: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    return {key: value for key, value in mapping.items() if key in names}
+
+
+def _without(mapping: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    return {key: value for key, value in mapping.items() if key not in names}

@@ -1,0 +1,157 @@
+"""Postings of up to 65,536 passages: for each token the passages that hold it, compressed, and sums of weights by them.
+
+Lists are stored in the shortest of three forms (`packing.py`). All lists of a batch of queries are decoded together in
+a handful of vector operations, as one call of numpy per list would cost more than most lists do.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from model_code.token_index.bags import Bags
+from model_code.token_index.packing import BITMAP, BLOCK, RAW, SPLIT, Packed, forms, high_bytes, pack, places
+from model_code.token_index.queries import Batch
+
+
+class Postings:
+    """The postings of a block of passages, read from `Packed` arrays, which may be memory-mapped. Immutable.
+
+    >>> postings = Postings.build(Bags.of([[5, 9], [9], [2, 5, 5]]))
+    >>> postings.counts(np.array([9, 2, 7])).tolist()
+    [2, 1, 0]
+    >>> postings.sums(Batch(np.array([5, 9, 9]), np.array([1.0, 10.0, 3.0]), np.array([0, 0, 1]), size=2)).tolist()
+    [[11.0, 10.0, 1.0], [3.0, 3.0, 0.0]]
+    """
+
+    def __init__(self, packed: Packed) -> None:
+        self.packed, self.passages = packed, packed.passages
+        self._table = np.append(packed.tokens.astype(np.int64), np.iinfo(np.int64).max)  # (u + 1,), ends the search
+        self._counts = packed.counts.astype(np.int64) + 1  # (u,)
+        self._forms = forms(self._counts, self.passages)  # (u,)
+        self._starts, self._high_starts = places(self._counts, self._forms, self.passages)  # (u,), (u,)
+        self._is_bitmap = np.append(self._forms == BITMAP, False)  # (u + 1,)
+        self._kept: dict[int, np.ndarray] = {}  # only grows, so threads may share it
+        self._bitmaps = packed.bitmaps.reshape(-1, -(-self.passages // 8))
+
+    @classmethod
+    def build(cls, bags: Bags) -> Postings:
+        """Of 1 to `BLOCK` passages."""
+        return cls.of_pairs(bags.tokens, bags.passages, len(bags))
+
+    @classmethod
+    def of_pairs(cls, tokens: np.ndarray, passages: np.ndarray, count: int) -> Postings:
+        """From pairs (token, passage) in any order, some of them equal perhaps, of `count` passages.
+
+        One sort of 32-bit numbers does it where token ids have 16 bits.
+        """
+        wide = len(tokens) > 0 and tokens.max() >= 2**16
+        keys = (tokens.astype(np.uint64 if wide else np.uint32) << 16) | passages.astype(np.uint32)
+        keys.sort()
+        keys = keys[np.concatenate([np.ones(min(1, len(keys)), bool), keys[1:] != keys[:-1]])]
+        return cls(pack((keys >> 16).astype(np.int64), (keys & (BLOCK - 1)).astype(np.int64), count))
+
+    def __len__(self) -> int:
+        """Number of postings."""
+        return int(self._counts.sum())
+
+    def counts(self, tokens: np.ndarray) -> np.ndarray:
+        """In how many passages each of `tokens` (t,) is, (t,) int64."""
+        slots, known = self._find(tokens)
+        counts = np.zeros(len(tokens), np.int64)
+        counts[known] = self._counts[slots[known]]
+        return counts
+
+    def sums(self, batch: Batch) -> np.ndarray:
+        """For each of `batch`'s q queries and each passage the sum of the weights of held tokens, (q, N) float64."""
+        sums, weights, slots = self._sums_of_lists(batch)
+        if len(slots):
+            sums += weights @ np.unpackbits(self._bitmaps[self._starts[slots]], axis=1, count=self.passages)
+        return sums
+
+    def sums_at(self, batch: Batch, passages: np.ndarray) -> np.ndarray:
+        """`sums` at some `passages` (p,), (q, p): of the longest lists, the bitmaps, it reads only their bits."""
+        sums, weights, slots = self._sums_of_lists(batch)
+        sums = sums[:, passages]
+        if len(slots):
+            octets = self._bitmaps[self._starts[slots, None], passages >> 3]  # (b, p)
+            sums += weights @ (octets >> (7 - (passages & 7)) & 1)
+        return sums
+
+    def pairs(self, tokens: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """All postings of `tokens` (different ones; None: all): (token, passage) as two arrays, in no order."""
+        slots = np.arange(len(self._counts))
+        if tokens is not None:
+            found, known = self._find(tokens)
+            slots = found[known]
+        raw, split, bitmap = (slots[self._forms[slots] == form] for form in (RAW, SPLIT, BITMAP))
+        row, passages = np.nonzero(np.unpackbits(self._bitmaps[self._starts[bitmap]], axis=1, count=self.passages))
+        listed = np.concatenate([raw, split])
+        holders = np.concatenate([np.repeat(listed, self._counts[listed]), bitmap[row]])
+        return self._table[holders], np.concatenate([self._lists(raw, split), passages])
+
+    def _find(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where each token is in the table (anywhere if it is not there), and whether it is there."""
+        slots = self._table.searchsorted(tokens)
+        return slots, self._table[slots] == tokens
+
+    def _sums_of_lists(self, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`sums` over raw and split lists; for the others the weights (q, b) and slots (b,) of their bitmaps."""
+        slots, known = self._find(batch.tokens)
+        bitmap = self._is_bitmap[slots] & known
+        listed = (known & ~bitmap).nonzero()[0]
+        lists = self._kept_lists(slots[listed].tolist())
+        counts = self._counts[slots[listed]]
+        cells = np.concatenate([np.empty(0, np.uint16), *lists])
+        if batch.size > 1:
+            cells = cells + np.repeat(batch.owners[listed] * self.passages, counts)
+        size = batch.size * self.passages
+        sums = np.bincount(cells, np.repeat(batch.weights[listed], counts), size) if len(cells) else np.zeros(size)
+        return sums.reshape(batch.size, self.passages), *_matrix(batch, slots, bitmap.nonzero()[0])
+
+    def _kept_lists(self, slots: list[int]) -> list[np.ndarray]:
+        """The passages of raw and split lists, uint16 each. What was decoded is kept: at most 2 bytes per posting."""
+        missing = np.array([slot for slot in dict.fromkeys(slots) if slot not in self._kept], dtype=np.int64)
+        if len(missing):
+            raw, split = (missing[self._forms[missing] == form] for form in (RAW, SPLIT))
+            ends = np.cumsum(self._counts[np.concatenate([raw, split])])[:-1]
+            decoded = np.split(self._lists(raw, split).astype(np.uint16), ends)
+            self._kept.update(zip(np.concatenate([raw, split]).tolist(), decoded, strict=True))
+        return [self._kept[slot] for slot in slots]
+
+    def _lists(self, raw: np.ndarray, split: np.ndarray) -> np.ndarray:
+        """The passages of the raw lists at slots `raw`, then of the split ones at `split`, in a row, int64."""
+        starts, ends = self._starts[raw], self._starts[raw] + self._counts[raw]
+        passages = _runs(self.packed.raw, starts, ends).astype(np.int64)
+        if not len(split):
+            return passages
+        starts, ends = self._starts[split], self._starts[split] + self._counts[split]
+        high = self._high(split)
+        high |= _runs(self.packed.low, starts, ends)
+        return np.concatenate([passages, high]) if len(passages) else high
+
+    def _high(self, slots: np.ndarray) -> np.ndarray:
+        """The high bytes of split lists, shifted into place. Bit i + h of a list is set if its i-th high byte is h."""
+        counts, starts = self._counts[slots], self._high_starts[slots]
+        sizes = high_bytes(counts, self.passages)
+        high = np.unpackbits(_runs(self.packed.high, starts, starts + sizes)).nonzero()[0]
+        first_bit, first = 8 * (sizes.cumsum() - sizes), counts.cumsum() - counts
+        high -= np.arange(len(high))
+        high -= np.repeat(first_bit - first, counts)
+        high <<= 8
+        return high
+
+
+def _matrix(batch: Batch, slots: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The `chosen` tokens as a matrix of weights (q, b), and the different slots (b,) that its columns stand for."""
+    if batch.size == 1 or not len(chosen):
+        return batch.weights[chosen].reshape(batch.size, len(chosen)), slots[chosen]
+    distinct, columns = np.unique(slots[chosen], return_inverse=True)
+    weights = np.zeros((batch.size, len(distinct)))
+    weights[batch.owners[chosen], columns] = batch.weights[chosen]
+    return weights, distinct
+
+
+def _runs(values: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """values[starts[0]:ends[0]], values[starts[1]:ends[1]], ... in a row."""
+    parts = [values[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return np.concatenate(parts) if parts else values[:0]

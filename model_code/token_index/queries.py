@@ -1,0 +1,99 @@
+"""Queries as weights over token ids, prepared so that their sums are exact, and cut down to their heaviest tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from model_code.errors import FreshetError
+from model_code.settings import require
+
+Sparse = tuple[np.ndarray, np.ndarray]
+"""One query: different token ids (t,) in any order, and their weights (t,), none negative."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """`tokens` (t,) int64 and `weights` (t,) float64.
+
+    The weights are whole multiples of 2^(e - 52), where all of them together are less than 2^e. So every sum of them is
+    a float64 without rounding, and cannot depend on the order of addition: not on how passages are divided into blocks,
+    what else is in a batch, or the order of insertion. A weight moves by at most 2^-53 of the sum.
+    """
+
+    tokens: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def of(cls, sparse: Sparse) -> Query:
+        """From token ids and weights; FreshetError if a weight is negative or not finite, or a token stands twice.
+
+        >>> Query.of((np.array([9, 5]), np.array([1.0, 0.5]))).weights.tolist()
+        [0.5, 1.0]
+        """
+        tokens, weights = np.asarray(sparse[0]), np.asarray(sparse[1])
+        if tokens.ndim != 1 or tokens.shape != weights.shape:
+            raise FreshetError(f"tokens of shape {tokens.shape} and weights of shape {weights.shape} are no query")
+        if not (tokens[1:] > tokens[:-1]).all():
+            order = tokens.argsort()
+            tokens, weights = tokens[order], weights[order]
+            if (tokens[1:] == tokens[:-1]).any():
+                raise FreshetError("a query names a token twice; add up its weights first")
+        weights = weights.astype(np.float64)
+        total = float(weights.sum())
+        if not (total < math.inf and weights.min(initial=0) >= 0):
+            raise FreshetError(
+                "a query's weights must be finite and not negative: bounds count on it; elu1p gives such"
+            )
+        return cls(tokens.astype(np.int64), _on_grid(weights, total))
+
+    def heaviest(self, count: int) -> Query:
+        """The `count` heaviest tokens, the lowest ids of equals.
+
+        >>> Query.of((np.array([5, 7, 9]), np.array([1.0, 3.0, 1.0]))).heaviest(2).tokens.tolist()
+        [7, 5]
+        """
+        return self._part(slice(0, count))
+
+    def rest(self, count: int) -> Query:
+        """The tokens that `heaviest` leaves out."""
+        return self._part(slice(count, None))
+
+    def _part(self, places: slice) -> Query:
+        require(places.start > 0 or places.stop >= 1, f"tokens is {places.stop}, but a search needs at least 1 token")
+        chosen = (-self.weights).argsort(kind="stable")[places]
+        return Query(self.tokens[chosen], self.weights[chosen])
+
+    @property
+    def total(self) -> float:
+        """The sum of the weights: no passage scores more."""
+        return float(self.weights.sum())
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`size` queries in a row: `tokens` (t,), `weights` (t,), and `owners` (t,), the number of each one's query."""
+
+    tokens: np.ndarray
+    weights: np.ndarray
+    owners: np.ndarray
+    size: int
+
+    @classmethod
+    def of(cls, queries: Sequence[Query]) -> Batch:
+        """All tokens of at least one query."""
+        lengths = [len(query.tokens) for query in queries]
+        tokens = np.concatenate([query.tokens for query in queries])
+        weights = np.concatenate([query.weights for query in queries])
+        return cls(tokens, weights, np.repeat(np.arange(len(queries)), lengths), len(queries))
+
+
+def _on_grid(weights: np.ndarray, total: float) -> np.ndarray:
+    unit = 2.0 ** (math.frexp(total)[1] - 52)
+    units = weights / unit
+    np.rint(units, out=units)
+    units *= unit
+    return units

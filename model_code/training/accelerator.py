@@ -1,0 +1,24 @@
+"""Accelerate's `Accelerator` for one training run: device, mixed precision, accumulation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from model_code.encoding.hardware import uses_bfloat16
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def make_accelerator(device: torch.device, precision: str, accumulation: int = 1) -> Accelerator:
+    """An accelerator on `device`; precision: "auto", "float32" or "bfloat16", as in `EncoderSettings`."""
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, PartialState
+
+    on_cpu = device.type == "cpu"
+    if PartialState(cpu=on_cpu).num_processes == 1:
+        AcceleratorState._reset_state(reset_partial_state=True)  # a process may train one model after another
+    mixed = "bf16" if uses_bfloat16(precision, device) else "no"
+    return Accelerator(cpu=on_cpu, mixed_precision=mixed, gradient_accumulation_steps=accumulation)

@@ -1,0 +1,100 @@
+"""Fine-tune the base encoder on a corpus's pairs, and keep the best checkpoint.
+
+Writes `encoder/` in the sentence-transformers layout, and `history.json`, the rows of the training curve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from model_code.corpus.tables import Corpus
+from model_code.encoding.document_side import represent_documents
+from model_code.encoding.encoder import Encoder
+from model_code.encoding.layer_settings import LayerSettings
+from model_code.files import write_json
+from model_code.hierarchy.tree import Hierarchy
+from model_code.index.dense_index import DenseIndex
+from model_code.stages.context import StageContext
+from model_code.training.data import TrainingData
+from model_code.training.settings import TrainingSettings
+from model_code.training.tables import TrainingTables
+from model_code.training.trainer import Trainer, TrainingResult
+
+
+def fit_encoder(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
+    """Train a dense retriever; the report says what it saw and which step was best."""
+    settings: TrainingSettings = context.settings["retriever"].training
+    layers: LayerSettings = context.settings["retriever"].layers
+    seed: int = context.settings["seed"]
+    encoder = Encoder.from_settings(context.settings["encoder"])
+    represent_documents(encoder, layers, tables.passages.texts)
+    data = tables.training_data(settings)
+    trainer = Trainer(
+        encoder,
+        data,
+        settings,
+        seed,
+        Hierarchy.load(context.inputs["hierarchy"]) if settings.needs_hierarchy else None,
+        tables.dev_evaluator(settings, seed),
+        clustering(context) if settings.cotraining else None,
+        context.checkpoints,
+        context.progress("train"),
+        layers,
+    )
+    result = trainer.fit(start_vectors(context, encoder, tables.corpus))
+    encoder.save(context.output / "encoder")
+    write_json(context.output / "history.json", list(result.history))
+    report = data_report(tables, data, settings) | result_report(result, settings) | layer_report(encoder, layers)
+    return report | {"fingerprint": encoder.fingerprint()}
+
+
+def data_report(tables: TrainingTables, data: TrainingData, settings: TrainingSettings) -> dict[str, Any]:
+    """What a retriever was trained on and chosen by."""
+    return {
+        "supervision": tables.supervision(data),
+        "supervised_pairs": len(data.supervised),
+        "unsupervised_pairs": len(data.unsupervised),
+        "dev_source": tables.dev.source,
+        "dev_queries": min(len(tables.dev.queries), settings.dev_queries),
+        "dev_metric": settings.dev_metric,
+    }
+
+
+def result_report(result: TrainingResult, settings: TrainingSettings) -> dict[str, Any]:
+    """What came of it."""
+    return {
+        "start_dev": result.history[0].get(settings.dev_metric),
+        "best_dev": result.best_metric,
+        "best_step": result.best_step,
+        "steps": result.steps,
+        "pairs_seen": result.pairs,
+        "trained_parameters": result.trained_parameters,
+        "reclustered_at": list(result.reclustered_at),
+    }
+
+
+def layer_report(encoder: Encoder, layers: LayerSettings) -> dict[str, Any]:
+    """Which layers represented documents, and what share each has in a mix; nothing if it was the last one alone."""
+    if not layers.numbers:
+        return {}
+    report: dict[str, Any] = {"layers": list(layers.chosen(encoder.depth)), "layer_pooling": layers.pooling}
+    if encoder.layers is not None and encoder.layers.pooling == "mix":
+        report["layer_shares"] = encoder.layers.shares().tolist()
+    return report
+
+
+def start_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np.ndarray | None:
+    """The passages as the base index has them; None, so that they are encoded anew, if it is not this encoder's."""
+    index = DenseIndex.load(context.inputs["base_index"], check=False)
+    same = index.fingerprint == encoder.fingerprint() and index.document_ids == corpus.passages["document_id"].tolist()
+    return index.vectors if same else None
+
+
+def clustering(context: StageContext) -> Callable[[np.ndarray], Hierarchy]:
+    """What re-clusters passage vectors (N, H) in co-training."""
+    from model_code.hierarchy.build import build_hierarchy
+
+    return lambda vectors: build_hierarchy(vectors, context.settings["hierarchy"], context.settings["seed"])

@@ -1,0 +1,45 @@
+"""Guards the group `document_vectors`: defaults by start, and refusals that say what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_code.dsi.settings import DocumentVectorSettings
+from model_code.dsi.trainer import loop_settings
+from model_code.errors import SettingsError
+from model_code.retrievers.settings import parse_retriever
+from model_code.training.settings import TrainingSettings
+
+
+def test_parsed_as_a_group_of_a_retriever():
+    own = {"kind": "dsi", "document_vectors": {"start": "random", "epochs": 3}}
+    parsed = parse_retriever(own, {"hierarchy_weight": 0.0}, "retrievers.dsi").document_vectors
+    assert (parsed.start, parsed.epochs, parsed.rate) == ("random", 3.0, 5e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"logit_scale": 0.0}, "multiplies the scores"),
+        ({"learning_rate": 0.0}, "nothing is learned"),
+        ({"epochs": -1.0}, "epochs is -1.0"),
+        ({"batch_size": 0}, "batch_size is 0, but must be at least 1"),
+        ({"patience": 0}, "patience"),
+        ({"evaluations_per_epoch": 0}, "evaluations_per_epoch"),
+    ],
+)
+def test_impossible_values_are_refused(changes: dict, message: str):
+    with pytest.raises(SettingsError, match=message):
+        DocumentVectorSettings(**changes)
+
+
+def test_the_loop_reads_its_own_epochs_and_no_negatives():
+    shared = TrainingSettings(
+        epochs=9, batch_size=8, negatives="bm25", negatives_skip=3, negatives_margin=0.1, negatives_outside_leaf=True,
+        hierarchy_weight=0.0, batches="siblings", learning_rate=1e-5,
+    )  # fmt: skip
+    loop = loop_settings(DocumentVectorSettings(epochs=2, batch_size=10), shared, pairs=105)
+    assert (loop.epochs, loop.batch_size, loop.evaluate_every, loop.checkpoint_every) == (2, 10, 10, 10)
+    assert (loop.learning_rate, loop.frozen_layers, loop.needs_hierarchy) == (5e-4, None, False)
+    joint = loop_settings(DocumentVectorSettings(train_encoder=True), shared, pairs=1)
+    assert (joint.learning_rate, joint.frozen_layers, joint.checkpoint_every, joint.evaluate_every) == (1e-5, 3, 50, 1)

@@ -1,0 +1,48 @@
+"""Tiny lexical encoders, with a closed-form head and with a checkpoint's own, for the tests of this folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from model_code.encoding.settings import EncoderSettings
+from model_code.lexical.encoder import LexicalEncoder
+from model_code.lexical.layout import start_encoder
+from model_code.lexical.settings import LexicalSettings
+from tests.tiny_encoder import make_tiny_encoder, make_tokenizer
+
+WORDS = [f"word{i}" for i in range(40)]
+TEXTS = [" ".join(WORDS[(7 * i + 3 * j) % 40] for j in range(2 + i % 7)) for i in range(40)]
+SETTINGS = LexicalSettings(
+    head_passages=40, top_k=8, index_top_k=8, query_top_k=6, first_stage_batch=4, first_stage_passages=4
+)
+
+
+def make_masked_model(folder: Path) -> Path:
+    """A random BertForMaskedLM with its tokenizer."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM
+
+    from model_code.encoding.transformer import save_tokenizer, save_transformer
+
+    tokenizer = make_tokenizer(WORDS)
+    config = BertConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = BertForMaskedLM(config)
+    with torch.no_grad():
+        model.bert.embeddings.word_embeddings.weight.mul_(10)
+    folder.mkdir(parents=True)
+    save_transformer(model, folder)
+    save_tokenizer(tokenizer, folder, 16)
+    return folder
+
+
+def make_encoder(folder: Path, head: str = "closed_form", settings: LexicalSettings = SETTINGS) -> LexicalEncoder:
+    """An encoder of two layers, 32 components and about a hundred vocabulary entries, in float32 on the CPU."""
+    if not folder.exists():
+        (make_masked_model if head == "mlm" else lambda path: make_tiny_encoder(path, WORDS))(folder)
+    base = EncoderSettings(str(folder), max_tokens=16, precision="float32", device="cpu")
+    return start_encoder(base, settings, TEXTS, seed=0)

@@ -1,0 +1,91 @@
+"""Guards the index of E(p): equal to a dense product, ties by id, exact add, delete and update, pure bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_code.errors import FingerprintMismatch, FreshetError
+from model_code.files import hash_path
+from model_code.lexical.embedding_index import EmbeddingIndex
+from model_code.lexical.vocabulary import Sparse
+
+SIZE = 30
+IDS = ["d2", "d0", "d1", "d0", "d5", "d4", "d3"]
+
+
+def sparse(rows: int, count: int, seed: int) -> list[Sparse]:
+    random = np.random.default_rng(seed)
+    ids = [np.sort(random.choice(SIZE, count, replace=False)) for _ in range(rows)]
+    return [(row, random.random(count).astype(np.float32)) for row in ids]
+
+
+def matrix(embeddings: list[Sparse], dtype: str) -> np.ndarray:
+    rows = np.zeros((len(embeddings), SIZE))
+    for row, (ids, weights) in zip(rows, embeddings, strict=True):
+        row[ids] = weights.astype(dtype)
+    return rows
+
+
+@pytest.mark.parametrize("precision", ["float16", "float32"])
+def test_search_is_the_dense_product_over_best_passages(precision: str) -> None:
+    passages, queries = sparse(7, 6, 0), sparse(9, 4, 1)
+    index = EmbeddingIndex.build(passages, IDS, SIZE, "f", precision)
+    scores = matrix(queries, "float32") @ matrix(passages, precision).T
+    for row, ranking in zip(scores, index.search(queries, 4, "f"), strict=True):
+        best = {document: max(row[i] for i in range(7) if IDS[i] == document) for document in set(IDS)}
+        expected = sorted(((d, s) for d, s in best.items() if s > 0), key=lambda item: (-item[1], item[0]))[:4]
+        assert [document for document, _ in ranking] == [document for document, _ in expected]
+        np.testing.assert_allclose([s for _, s in ranking], [s for _, s in expected], rtol=1e-6)
+
+
+def test_rank_and_allowed_score_as_search_does() -> None:
+    index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE, "f")
+    query = sparse(1, 10, 3)
+    whole = dict(index.search(query, 9, "f")[0])
+    some = index.rank(query, [["d5", "d0"]], "f")[0]
+    assert dict(some) == {document: whole.get(document, 0.0) for document in ("d0", "d5")}
+    assert dict(index.search(query, 9, "f", allowed=["d1", "d4"])[0]) == {
+        document: whole[document] for document in ("d1", "d4") if document in whole
+    }
+    with pytest.raises(FreshetError, match="no document 'd9'"):
+        index.rank(query, [["d9"]], "f")
+
+
+def test_parts_of_a_passage_sum_to_its_score() -> None:
+    index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE, "f")
+    query = sparse(1, 10, 3)[0]
+    for passage in range(7):
+        assert index.parts(query, passage).sum() == pytest.approx(index.scores(query)[passage])
+
+
+def test_add_delete_and_update_give_the_bytes_of_a_rebuild(tmp_path: Path) -> None:
+    passages, ids = sparse(7, 6, 0), ["a", "b", "b", "c", "d", "e", "f"]
+    index = EmbeddingIndex.build(passages[:5], ids[:5], SIZE, "f")
+    index.delete(["b", "d"])
+    index.add(passages[5:], ids[5:], "f")
+    index.update([passages[1]], ["a"], "f")
+    index.save(tmp_path / "one")
+    kept = [passages[3], passages[5], passages[6], passages[1]]
+    EmbeddingIndex.build(kept, ["c", "e", "f", "a"], SIZE, "f").save(tmp_path / "two")
+    assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")
+    loaded = EmbeddingIndex.load(tmp_path / "one")
+    assert loaded.search(sparse(3, 9, 2), 3, "f") == index.search(sparse(3, 9, 2), 3, "f")
+    loaded.delete(["a", "c", "e", "f"])
+    assert loaded.search(sparse(1, 9, 2), 3, "f") == [[]]
+
+
+def test_foreign_damaged_and_unsound_embeddings_are_refused(tmp_path: Path) -> None:
+    index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE, "f")
+    with pytest.raises(FingerprintMismatch, match="build the index again"):
+        index.search(sparse(1, 3, 0), 1, "g")
+    with pytest.raises(FreshetError, match="not finite in float16"):
+        EmbeddingIndex.build([(np.array([0]), np.array([1e6], np.float32))], ["a"], SIZE, "f")
+    with pytest.raises(FreshetError, match="outside the vocabulary"):
+        EmbeddingIndex.build([(np.array([SIZE]), np.ones(1, np.float32))], ["a"], SIZE, "f")
+    index.save(tmp_path)
+    (tmp_path / "weights.npy").write_bytes(b"")
+    with pytest.raises(FreshetError, match="was changed"):
+        EmbeddingIndex.load(tmp_path)

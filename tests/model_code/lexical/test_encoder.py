@@ -1,0 +1,131 @@
+"""Guards E(x): oracle of the pooled weights, no influence of padding, exact lean gradients, saving, outside loading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model_code.errors import FreshetError, SettingsError
+from model_code.files import hash_path
+from model_code.lexical.encoder import LexicalEncoder
+from model_code.lexical.layout import load_encoder, save_encoder
+from model_code.lexical.settings import LexicalSettings
+from model_code.lexical.vocabulary import Sparse
+from tests.model_code.lexical.example import TEXTS, make_encoder
+
+
+@pytest.fixture(params=["closed_form", "mlm"])
+def encoder(request: pytest.FixtureRequest, tmp_path: Path) -> LexicalEncoder:
+    return make_encoder(tmp_path / "base", request.param)
+
+
+def assert_same(found: list[Sparse], expected: list[Sparse], tolerance: float = 2e-5) -> None:
+    for (ids, weights), (other_ids, other_weights) in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ids, other_ids)
+        np.testing.assert_allclose(weights, other_weights, rtol=tolerance, atol=tolerance)
+
+
+def test_weights_are_the_double_loop_over_tokens_and_entries(encoder: LexicalEncoder) -> None:
+    encoder = encoder.double()
+    features = encoder.tokenize(TEXTS[:3])
+    dense = encoder(features).detach().numpy()
+    hidden = encoder.body(features["input_ids"], features["attention_mask"]).detach().numpy()
+    decoder, bias = encoder.decoder.detach().numpy(), encoder.bias.detach().numpy()
+    for text in range(3):
+        for entry in range(encoder.vocabulary_size):
+            logits = [
+                sum(hidden[text, t, d] * decoder[entry, d] for d in range(32)) + bias[entry]
+                for t in range(int(features["attention_mask"][text].sum()))
+            ]
+            weight = max(x + 1 if x >= 0 else np.exp(x) for x in logits)
+            assert dense[text, entry] == pytest.approx(0 if encoder.blocked[entry] else weight, abs=1e-9)
+
+
+def test_neighbours_and_padding_do_not_matter(encoder: LexicalEncoder) -> None:
+    short, long = "word3 word7", " ".join(TEXTS)
+    alone = encoder(encoder.tokenize([short]))[0]
+    padded = encoder(encoder.tokenize([short, long]))[0]
+    torch.testing.assert_close(alone, padded, rtol=1e-4, atol=1e-5)
+    assert_same(encoder.encode([short]), encoder.encode([long, short])[1:])
+    assert_same(encoder.encode_own([short]), encoder.encode_own([long, short])[1:])
+
+
+def test_lean_path_has_the_values_and_gradients_of_the_dense_path(encoder: LexicalEncoder) -> None:
+    encoder = encoder.double()
+    features = encoder.tokenize(TEXTS[:5])
+    learning = [p for p in encoder.parameters() if p.requires_grad and "pooler" not in str(p)]
+    chosen, weights = encoder.sparse(features, 8)
+    lean = torch.autograd.grad((weights**2).sum(), learning, allow_unused=True)
+    dense = encoder(features)
+    top = dense.topk(8, dim=1)
+    assert torch.equal(top.indices.sort(dim=1).values, chosen)
+    full = torch.autograd.grad((top.values**2).sum(), learning, allow_unused=True)
+    for one, other in zip(lean, full, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_special_and_unused_tokens_carry_no_weight(encoder: LexicalEncoder) -> None:
+    special = encoder.tokenizer.all_special_ids
+    assert encoder.blocked[special].all()
+    assert not encoder(encoder.tokenize(TEXTS[:2]))[:, special].any()
+    assert all(not np.isin(ids, special).any() for ids, _ in encoder.encode(TEXTS))
+
+
+def test_own_tokens_are_the_bag_with_the_dense_weights(encoder: LexicalEncoder) -> None:
+    dense = encoder(encoder.tokenize(TEXTS)).detach().numpy()
+    own = encoder.encode_own([*TEXTS, ""])
+    for row, (bag, (ids, weights)) in enumerate(zip(encoder.bags(TEXTS), own[:-1], strict=True)):
+        np.testing.assert_array_equal(ids, bag)
+        np.testing.assert_allclose(weights, dense[row, ids], rtol=1e-4, atol=1e-5)
+    assert len(own[-1][0]) == 0
+
+
+def test_saved_encoder_is_the_same_and_its_bytes_are_pure(encoder: LexicalEncoder, tmp_path: Path) -> None:
+    save_encoder(encoder, tmp_path / "one")
+    loaded = load_encoder(tmp_path / "one", precision="float32", device="cpu")
+    assert loaded.fingerprint() == encoder.fingerprint()
+    assert_same(loaded.encode(TEXTS), encoder.encode(TEXTS), 0)
+    save_encoder(loaded, tmp_path / "two")
+    assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")
+    assert not list((tmp_path / "one").rglob("*.bin"))
+    with pytest.raises(FreshetError, match="holds no lexical encoder"):
+        load_encoder(tmp_path / "base")
+
+
+def test_sparse_encoder_outside_the_project_gives_the_same_weights(
+    encoder: LexicalEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sentence_transformers import SparseEncoder
+
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    save_encoder(encoder, tmp_path / "saved")
+    outside = SparseEncoder(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
+    found = outside.encode(TEXTS[:6], convert_to_sparse_tensor=False).numpy()
+    for row, (ids, weights) in zip(found, encoder.encode(TEXTS[:6]), strict=True):
+        np.testing.assert_array_equal(np.flatnonzero(row), ids)
+        np.testing.assert_allclose(row[ids], weights, rtol=1e-4, atol=1e-5)
+
+
+def test_a_missing_head_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    make_encoder(tmp_path / "base")
+    with pytest.raises(FreshetError, match="head: closed_form"):
+        make_encoder(tmp_path / "base", settings=LexicalSettings(head="mlm"))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"top_k": 0}, "top_k is 0"),
+        ({"ridge": 0.0}, "hidden states are correlated"),
+        ({"search": "full", "embeddings": False}, "reads the passages' embeddings"),
+        ({"in_training_from": 1.0}, "share of the steps"),
+    ],
+)
+def test_impossible_settings_are_refused(values: dict, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        LexicalSettings(**values)

@@ -1,0 +1,212 @@
+"""Guards training: both stages learn, resumed = uninterrupted, negatives by present beta search, honest dev metric."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model_code.errors import FreshetError
+from model_code.files import hash_path, read_json
+from model_code.hierarchy.tree import Hierarchy
+from model_code.lexical.dev import LexicalDev
+from model_code.lexical.fit import fit_lexical_encoder
+from model_code.lexical.layout import load_encoder
+from model_code.lexical.negatives import TokenNegatives
+from model_code.lexical.objective import BetaObjective, SemiParametricObjective
+from model_code.lexical.searches import NAMES
+from model_code.lexical.token_side import index_tokens
+from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
+from model_code.retrievers.lexical import index, open_folders
+from model_code.stages import train
+from model_code.stages.context import StageContext
+from model_code.training import trainer as trainer_module
+from model_code.training.negatives.kinds import make_negatives
+from model_code.training.tables import TrainingTables
+from tests.model_code.lexical.corpus import TRAINING, make_context
+from tests.model_code.lexical.example import SETTINGS, make_encoder
+
+TWO_STAGES = replace(SETTINGS, first_stage_steps=4, warmup_steps=2, in_training_negatives=5, in_training_from=0.5)
+
+
+def test_two_stages_report_what_they_did_and_save_the_encoder(tmp_path: Path) -> None:
+    context = make_context(tmp_path, TWO_STAGES)
+    report = train.run(context)
+    assert {key: report[key] for key in ("head", "supervised_pairs", "steps", "dev_queries", "pairs_seen")} == {
+        "head": "closed_form", "supervised_pairs": 16, "steps": 4, "dev_queries": 6, "pairs_seen": 16
+    }  # fmt: skip
+    assert report["first_stage"]["steps"] == 4
+    assert np.isfinite([report["warmup_first_loss"], report["warmup_last_loss"]]).all()
+    history, first = (read_json(context.output / f"{name}.json") for name in ("history", "first_stage"))
+    assert [row["step"] for row in history] == [row["step"] for row in first] == [0, 2, 4]
+    assert {"loss", "full", "beta", "alpha"} < history[1].keys()
+    assert report["best_dev"] == max(row["nDCG@10"] for row in history)
+    saved = load_encoder(context.output / "encoder", precision="float32", device="cpu")
+    assert saved.fingerprint() == report["fingerprint"]
+
+
+@pytest.mark.parametrize("head", ["closed_form", "mlm"])
+@pytest.mark.parametrize("stage", [FirstStageTrainer, LexicalTrainer])
+def test_each_stage_lowers_the_loss_of_a_batch(tmp_path: Path, head: str, stage: type[LexicalTrainer]) -> None:
+    context = make_context(tmp_path, SETTINGS, head)
+    tables = TrainingTables.load(context)
+    data, encoder = tables.training_data(TRAINING), make_encoder(tmp_path / "base", head)
+    if head == "closed_form":  # solved, it has nothing left to learn here
+        torch.nn.init.orthogonal_(encoder.body.head.transform.weight)
+    lexical = replace(SETTINGS, first_stage_steps=15, first_stage_batch=8, first_stage_learning_rate=3e-3)
+    bags = {"bags": encoder.bags(tables.passages.texts)} if stage is FirstStageTrainer else {}
+    settings = replace(TRAINING, steps=15, batch_size=8, evaluate_every=None)
+    trainer = stage(encoder, data, settings, 0, lexical=lexical, **bags)
+    batch = trainer.collate(99, np.arange(16))
+    before = trainer.model(batch)["loss"].item()
+    trainer.fit()
+    assert trainer.model(batch)["loss"].item() < 0.95 * before
+
+
+def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = make_context(tmp_path, TWO_STAGES)
+    train.run(whole)
+    for killed_after in (3, 7):  # steps: in the first stage, in the second
+        context, steps = make_context(tmp_path, TWO_STAGES), []
+        take_step = trainer_module.Trainer.take_step
+
+        def dying(self: trainer_module.Trainer, steps: list = steps, limit: int = killed_after) -> None:
+            if len(steps) == limit:
+                raise KeyboardInterrupt
+            steps.append(0)
+            take_step(self)  # noqa: B023
+
+        with monkeypatch.context() as patch:
+            patch.setattr(trainer_module.Trainer, "take_step", dying)
+            with pytest.raises(KeyboardInterrupt):
+                train.run(context)
+        train.run(context)
+        assert hash_path(context.output) == hash_path(whole.output)
+
+
+def test_only_the_first_stage_if_asked(tmp_path: Path) -> None:
+    context = make_context(tmp_path, replace(SETTINGS, first_stage_steps=3, semi_parametric=False))
+    report = train.run(context)
+    assert report["steps"] == 3
+    assert "first_stage" not in report
+    assert not (context.output / "first_stage.json").exists()
+
+
+@pytest.mark.parametrize("search", NAMES)
+def test_dev_metric_is_that_of_the_search_over_the_whole_build(tmp_path: Path, search: str) -> None:
+    lexical = replace(SETTINGS, search=search, weights="float32")
+    context = make_context(tmp_path, lexical, steps=1, evaluate_every=None)
+    report = train.run(context)
+    tables = TrainingTables.load(context)
+    evaluator = tables.dev_evaluator(TRAINING, context.settings["seed"])
+    output = context.output.parent / "index"
+    output.mkdir()
+    inputs = {**context.inputs, "trained": context.output}
+    index(StageContext(tmp_path, inputs, output, context.settings, output / "shards", "svdr"))
+    opened = open_folders(context.output / "encoder", output / "index", precision="float32", device="cpu")
+    names = {number: document for document, number in tables.number.items()}
+    gains = []
+    for row, ranking in enumerate(opened.search(evaluator.queries, 10)):
+        answers = {names[int(number)] for number in evaluator.qrels[str(row)]}
+        ranks = [rank for rank, (document, _) in enumerate(ranking) if document in answers]
+        gains.append(1 / np.log2(ranks[0] + 2) if ranks else 0.0)
+    assert report["best_dev"] == pytest.approx(np.mean(gains))
+
+
+def parts_of(tmp_path: Path, **changes: object) -> tuple:
+    context = make_context(tmp_path, SETTINGS, **changes)
+    tables = TrainingTables.load(context)
+    encoder = make_encoder(tmp_path / "base")
+    return context, tables, encoder, tables.training_data(TRAINING)
+
+
+def test_negatives_are_the_best_wrong_passages_of_the_present_encoder(tmp_path: Path) -> None:
+    context, tables, encoder, data = parts_of(tmp_path)
+    settings, lexical = replace(TRAINING, negatives_per_query=9), replace(SETTINGS, in_training_negatives=4)
+    texts = tables.passages.texts
+    tokens = index_tokens(encoder, texts, [str(passage) for passage in range(len(texts))])
+    negatives = TokenNegatives(make_negatives(data, settings), data, settings, lexical, tokens, first=2)
+    hierarchy = Hierarchy.load(context.inputs["hierarchy"])
+    pairs, rng = np.arange(6), np.random.default_rng(0)
+    known = [tables.passages.of(next(iter(data.pairs.relevant[pair]))) for pair in pairs]
+    assert [negatives.needs_refresh(step) for step in (0, 1, 2, 3)] == [False, False, True, True]
+    assert len(negatives.draw(pairs, known, rng)[0]) == 9  # at random until then
+    bags = encoder.bags(texts)
+    for tree in (None, hierarchy):
+        negatives.recluster(tree)
+        negatives.refresh(encoder)
+        torch.nn.init.uniform_(encoder.bias, -2, 2)  # weights of that very step, not of the refresh
+        queries = encoder.encode_queries([data.pairs.queries[pair] for pair in pairs])
+        for pair, drawn, (ids, weights) in zip(pairs, negatives.draw(pairs, known, rng), queries, strict=True):
+            own = data.pairs.passages[pair]
+            scores = np.array([weights[np.isin(ids, bag)].astype(np.float64).sum() for bag in bags])
+            banned = {*known[pair].tolist(), *data.pairs.passages[pairs].tolist()}
+            best = [p for p in np.lexsort([[str(p) for p in range(len(bags))], -scores]).tolist() if p not in banned]
+            best = [p for p in best if 0 < scores[p] <= scores[own] * (1 + 1e-6)][:4]
+            best = [p for p in best if tree is None or tree.leaves[p] != tree.leaves[own]]
+            assert sorted(drawn) == sorted(best)
+
+
+def test_scales_are_measured_before_training_or_left_at_one(tmp_path: Path) -> None:
+    _, tables, encoder, data = parts_of(tmp_path)
+    trainer = LexicalTrainer(encoder, data, TRAINING, 0, lexical=SETTINGS)
+    objective = trainer.model
+    assert isinstance(objective, SemiParametricObjective)
+    batch = trainer.collate(0, trainer.schedule[0])
+    full = encoder(encoder.tokenize(["word1"]))  # shape only
+    assert full.shape == (1, encoder.vocabulary_size)
+    spread = objective._spread(batch)
+    torch.testing.assert_close(objective.scales, spread)
+    raw = LexicalTrainer(encoder, data, TRAINING, 0, lexical=replace(SETTINGS, score_scale="raw"))
+    assert raw.model.scales.tolist() == [1, 1, 1]
+
+
+def test_first_stage_scores_are_weights_times_bags(tmp_path: Path) -> None:
+    _, tables, encoder, data = parts_of(tmp_path)
+    lexical = replace(SETTINGS, first_stage_steps=1)
+    bags = encoder.bags(tables.passages.texts)
+    trainer = FirstStageTrainer(encoder, data, TRAINING, 0, lexical=lexical, bags=bags)
+    assert isinstance(trainer.model, BetaObjective)
+    pairs = trainer.schedule[0]
+    batch, shown = trainer.collate(5, pairs), trainer.collate._shown(5, data.pairs.passages[pairs])
+    scores = trainer.model._scores(batch).detach().numpy()
+    assert shown[batch.positives].tolist() == data.pairs.passages[pairs].tolist()
+    for row, pair in enumerate(pairs):
+        entries, weights = encoder.sparse(encoder.tokenize([data.pairs.queries[pair]]), SETTINGS.top_k, own=True)
+        own = encoder.bags([data.pairs.queries[pair]])[0]
+        assert np.isin(own, entries.numpy()).all()
+        for column, passage in enumerate(shown):
+            expected = weights.detach().numpy()[np.isin(entries, bags[passage])].sum()
+            assert scores[row, column] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+            answers = tables.passages.documents[passage] in data.pairs.relevant[pair]
+            assert bool(batch.excluded[row, column]) == answers
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hierarchy_weight": 0.2}, "has no centroids"),
+        ({"cotraining": True}, "set cotraining: false"),
+        ({"negatives": "mined"}, "in_training_negatives"),
+    ],
+)
+def test_what_only_dense_vectors_can_do_is_refused(tmp_path: Path, changes: dict, message: str) -> None:
+    context = make_context(tmp_path, SETTINGS, **changes)
+    with pytest.raises(FreshetError, match=message):
+        fit_lexical_encoder(context, TrainingTables.load(context))
+
+
+def test_a_corpus_without_dev_queries_keeps_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainingTables, "dev_evaluator", lambda *_: None)
+    report = train.run(make_context(tmp_path))
+    assert (report["best_step"], report["best_dev"]) == (4, None)
+
+
+def test_dev_of_a_token_search_embeds_no_passage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, tables, encoder, _ = parts_of(tmp_path)
+    dev = LexicalDev(tables.dev_evaluator(TRAINING, 0), encoder, SETTINGS, "beta_own")
+    monkeypatch.setattr(encoder, "encode", lambda *_: pytest.fail("a passage was encoded"))
+    assert 0 <= dev.score(None, dev.encode_passages()) <= 1

@@ -1,0 +1,106 @@
+"""Guards the training of query generators: they learn, the best step is kept, a resumed run ends with equal bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from model_code.errors import SettingsError
+from model_code.files import hash_path
+from model_code.index.bm25 import Bm25
+from model_code.queries.generator_pairs import IGNORED
+from model_code.queries.generator_training import METRIC
+from model_code.queries.round_trip import shares_found, source_ranks
+from model_code.queries.sequence_models import Loaded, save_sequence_model
+from model_code.queries.sequence_to_sequence import SequenceToSequence
+from model_code.queries.settings import SequenceToSequenceSettings
+from tests.model_code.queries.toy import DOCUMENTS, PAIRS, QUERY_TOKENS, SECTION_TOKENS, load, make_trainer, tokens
+
+KINDS = ["warm_start", "t5"]
+
+
+def found_first(loaded: Loaded, folder: Path) -> float:
+    """Share of documents that BM25 ranks first for the query written for them."""
+    greedy = SequenceToSequenceSettings(
+        per_document=1, section_tokens=SECTION_TOKENS, max_query_tokens=QUERY_TOKENS, top_k=1
+    )
+    queries = SequenceToSequence(*loaded, greedy).generate(DOCUMENTS, 0, folder)
+    search = Bm25(list(DOCUMENTS.values()), list(DOCUMENTS)).search
+    return shares_found(source_ranks(queries, search, 3), 3)["first"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_overfitted_model_writes_queries_that_find_their_documents(tmp_path: Path, kind: str):
+    loaded = load(kind, tmp_path)
+    assert found_first(loaded, tmp_path / "before") < 0.2
+    result = make_trainer(loaded, steps=60, batch_size=16, evaluate_every=30).fit()
+    assert result.best > result.history[0][METRIC] + 2
+    assert found_first(loaded, tmp_path / "after") > 0.8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_and_resumed_is_as_if_never_stopped(tmp_path: Path, kind: str):
+    def kill(done: int, total: int, note: str) -> None:
+        if done == 6:
+            raise KeyboardInterrupt
+
+    whole = make_trainer(load(kind, tmp_path), tmp_path / "others")
+    expected = whole.fit()
+    killed = make_trainer(load(kind, tmp_path), tmp_path / "checkpoints")
+    killed.progress = kill
+    with pytest.raises(KeyboardInterrupt):
+        killed.fit()
+    loaded = load(kind, tmp_path)
+    resumed = make_trainer(loaded, tmp_path / "checkpoints")
+    assert resumed.state.step == 4
+    assert resumed.fit() == expected
+    for model, name in ((whole.weights, "whole"), (resumed.weights, "resumed")):
+        save_sequence_model(model, loaded[1], tmp_path / name, SECTION_TOKENS)
+    assert hash_path(tmp_path / "whole") == hash_path(tmp_path / "resumed")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_is_the_librarys_own_and_the_metric_weighs_tokens(tmp_path: Path, kind: str):
+    loaded = load(kind, tmp_path)
+    trainer = make_trainer(loaded, held_out=[PAIRS[0], PAIRS[1]._replace(query="w1"), PAIRS[2]], batch_size=2)
+    total, count = 0.0, 0
+    for pair in trainer.held_out:
+        batch = tokens(loaded).batch([pair])
+        targets = int((batch["labels"] != IGNORED).sum())
+        total, count = total + targets * loaded[0](**batch).loss.item(), count + targets
+    trainer._evaluate()
+    assert trainer.state.row()[METRIC] == pytest.approx(-total / count, rel=1e-5)
+
+
+def test_the_best_step_is_kept_and_patience_ends_training(tmp_path: Path):
+    loaded = load("t5", tmp_path)
+    trainer = make_trainer(loaded, evaluate_every=2, patience=2)
+    values, at_step = iter([-3.0, -1.0, -2.0, -1.5]), {}
+
+    def evaluate() -> None:
+        at_step[trainer.state.step] = loaded[0].shared.weight.detach().clone()
+        trainer.state.evaluated(METRIC, next(values), trainer._learned())
+
+    trainer._evaluate = evaluate
+    result = trainer.fit()
+    assert (result.best_step, result.best, result.steps) == (2, -1.0, 6)
+    assert torch.equal(loaded[0].shared.weight, at_step[2])
+    assert not torch.equal(at_step[2], at_step[6])
+
+
+def test_without_held_out_pairs_the_last_step_is_kept(tmp_path: Path):
+    result = make_trainer(load("t5", tmp_path), tmp_path / "checkpoints", held_out=[]).fit()
+    assert (result.best_step, result.best, result.steps) == (12, None, 12)
+
+
+def test_frozen_layers_stay_as_they_are(tmp_path: Path):
+    loaded, before = load("warm_start", tmp_path), load("warm_start", tmp_path)[0].state_dict()
+    make_trainer(loaded, frozen_layers=1, steps=2).fit()
+    changed = {name for name, value in loaded[0].state_dict().items() if not torch.equal(value, before[name])}
+    assert not any(name.startswith(("encoder.embeddings", "encoder.encoder.layer.0.")) for name in changed)
+    assert any(name.startswith("encoder.encoder.layer.1.") for name in changed)
+    assert any("crossattention" in name for name in changed)
+    with pytest.raises(SettingsError, match="frozen_layers is 2, but the encoder has only 2 layers"):
+        make_trainer(loaded, frozen_layers=2)

@@ -1,0 +1,116 @@
+"""Guards a dsi through its stages (train, index, evaluate) and what goes live: one row per document, of any length."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from model_code.dsi.folder import DocumentVectors, Representatives
+from model_code.dsi.settings import DocumentVectorSettings
+from model_code.errors import FreshetError
+from model_code.evaluation.run_files import write_run
+from model_code.files import hash_path, read_json
+from model_code.index.dense_index import DenseIndex
+from model_code.live.collection import open_generation_zero
+from model_code.live.searcher import Searcher
+from model_code.retrievers.kinds import open_retriever
+from model_code.stages import evaluate, index, train
+from model_code.stages.context import StageContext
+from tests.model_code.dsi.small_corpus import IDS, LONG, make_context
+
+OWN = DocumentVectorSettings(epochs=6, batch_size=16, learning_rate=2e-2, patience=None)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[StageContext, StageContext]:
+    """The contexts of a finished `train` and a finished `index`."""
+    root = tmp_path_factory.mktemp("dsi")
+    training = make_context(root, OWN)
+    train.run(training)
+    return training, run_index(training, root / "index")
+
+
+def run_index(training: StageContext, output: Path) -> StageContext:
+    output.mkdir()
+    indexing = replace(training, inputs=training.inputs | {"trained": training.output}, output=output)
+    index.run(indexing)
+    return indexing
+
+
+def test_the_index_is_of_documents_and_holds_what_adding_needs(built: tuple[StageContext, StageContext]):
+    training, indexing = built
+    folder, trained = indexing.output / "index", DocumentVectors.load(training.output / "document_vectors")
+    manifest = read_json(folder / "manifest.json")
+    assert {key: manifest[key] for key in ("kind", "documents", "passages", "fingerprint", "logit_scale")} == {
+        "kind": "dsi", "documents": 24, "passages": 24, "fingerprint": trained.fingerprint, "logit_scale": 20.0
+    }  # fmt: skip
+    found, beside = DenseIndex.load(folder), Representatives.load(folder)
+    np.testing.assert_array_equal(found.vectors, trained.vectors)
+    np.testing.assert_array_equal(beside.vectors, trained.representatives.vectors)
+    np.testing.assert_array_equal(beside.counts, trained.representatives.counts)
+    assert found.document_ids == IDS
+    assert np.abs(np.linalg.norm(found.vectors, axis=1) - 1).max() > 1e-3  # norms are learned, and are kept
+
+
+def test_equal_inputs_give_equal_bytes(built: tuple[StageContext, StageContext], tmp_path: Path):
+    again = run_index(built[0], tmp_path / "index")
+    assert hash_path(again.output) == hash_path(built[1].output)
+
+
+def test_a_search_is_the_product_with_every_vector(built: tuple[StageContext, StageContext]):
+    training, indexing = built
+    settings = training.settings["encoder"]
+    retriever = open_retriever(training.output / "encoder", indexing.output / "index", settings)
+    (ranking,) = retriever.search(["ask1 ask2"], 24)
+    products = DenseIndex.load(indexing.output / "index").vectors @ retriever.encoder.encode(["ask1 ask2"])[0]
+    assert [name for name, _ in ranking] == [IDS[row] for row in np.argsort(-products, kind="stable")]
+    assert [score for _, score in ranking] == pytest.approx(sorted(products.tolist(), reverse=True), abs=1e-5)
+    assert retriever.search(["ask1 ask2"], 1, allowed=["d07", "d03"])[0][0] in ranking
+    assert [retriever.best_passage("ask1", name) for name in (*LONG, "d00")] == [0, 0, 0]
+
+
+def test_evaluation_finds_what_training_saw(built: tuple[StageContext, StageContext], tmp_path: Path):
+    training, indexing = built
+    for split in ("dev", "test"):
+        (tmp_path / "bm25").mkdir(exist_ok=True)
+        write_run(tmp_path / "bm25" / f"run.{split}.trec", {}, "bm25")
+    inputs = training.inputs | {"trained": training.output, "index": indexing.output / "index", "baselines": tmp_path}
+    (tmp_path / "dsi").mkdir()
+    report = evaluate.run(replace(training, inputs=inputs, output=tmp_path / "dsi"))
+    best = max(row.get("nDCG@10", 0) for row in read_json(training.output / "history.json"))
+    assert report["dev"]["nDCG@10"] == pytest.approx(best, abs=1e-6)
+    assert report["test"]["queries"] == 24
+
+
+def test_a_corpus_with_other_documents_is_refused(built: tuple[StageContext, StageContext], tmp_path: Path):
+    training, _ = built
+    source = training.inputs["corpus"]
+    for name in ("documents", "passages", "queries", "qrels"):
+        table = pd.read_parquet(source / f"{name}.parquet")
+        table.iloc[1:].to_parquet(tmp_path / f"{name}.parquet", index=False)
+    changed = replace(training, inputs=training.inputs | {"corpus": tmp_path})
+    with pytest.raises(FreshetError, match="differ by 1 documents \\('d00' is one\\).*train again"):
+        run_index(changed, tmp_path / "index")
+
+
+def test_it_goes_live_beside_a_hierarchy_of_passages(built: tuple[StageContext, StageContext], tmp_path: Path):
+    training, indexing = built
+    generation = open_generation_zero(
+        tmp_path,
+        "dsi",
+        encoder=training.output / "encoder",
+        index=indexing.output / "index",
+        documents=training.inputs["corpus"] / "documents.parquet",
+        hierarchy=training.inputs["hierarchy"],
+        provenance={},
+    )
+    assert (generation.manifest["documents"], generation.manifest["passages"]) == (24, 26)
+    searcher = Searcher.open(tmp_path / "live", "dsi")
+    hits = searcher.search("ask1 ask2", 24)
+    assert {hit.document_id for hit in hits} == set(IDS)
+    paths = {hit.document_id: hit.path for hit in hits}
+    assert all(paths[name] == searcher.hierarchy.path(int(searcher.rows.rows_of([name])[0])) for name in LONG)

@@ -1,0 +1,204 @@
+"""Guards hard negatives: rankings by BM25 and by an encoder against a double loop over passages, and every filter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from model_code.errors import FreshetError
+from model_code.index.bm25 import Bm25
+from model_code.progress import Progress, silent
+from model_code.training.collator import Collator
+from model_code.training.data import Passages, TrainingData, make_pairs
+from model_code.training.negatives import nearest
+from model_code.training.negatives.base import Negatives
+from model_code.training.negatives.kinds import make_negatives
+from tests.model_code.training.example import LEAVES, WORDS, make_settings, make_tree
+
+TREE = make_tree(np.random.default_rng(0).standard_normal((24, 4)).astype(np.float32))
+RANKED = ("bm25", "mined", "nearest")
+
+
+class FakeEncoder:
+    """Encodes a text as the mean of fixed random vectors of its words: float32, unit length."""
+
+    def __init__(self, seed: int = 0) -> None:
+        vectors = np.random.default_rng(seed).standard_normal((len(WORDS), 8))
+        self.vectors = dict(zip(WORDS, vectors, strict=True))
+        self.seen: list[int] = []
+
+    def encode(self, texts: list[str], progress: Progress = silent) -> np.ndarray:
+        self.seen.append(len(texts))
+        sums = np.array([np.sum([self.vectors[word] for word in text.split()], axis=0) for text in texts])
+        return (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float32)
+
+
+def make_data() -> TrainingData:
+    """24 passages of 20 documents, the last 4 of which have two; some queries have two answers or come twice."""
+    random = np.random.default_rng(1)
+    texts = [" ".join(random.choice(WORDS[:15], 5)) for _ in LEAVES]
+    passages = Passages(texts, np.array([*range(20), *range(16, 20)]))
+    judged = [(" ".join(text.split()[:2]), [i] if i % 3 else [i, (i + 7) % 20]) for i, text in enumerate(texts[:20])]
+    supervised = make_pairs(passages, judged)
+    unsupervised = make_pairs(passages, [(judged[3][0], [5]), (" ".join(texts[2].split()[3:]), [2])])
+    return TrainingData(passages, supervised, unsupervised)
+
+
+DATA = make_data()
+
+
+def known(pair: int) -> np.ndarray:
+    return np.concatenate([DATA.passages.of(document) for document in sorted(DATA.pairs.relevant[pair])])
+
+
+def make(kind: str, **settings) -> Negatives:
+    negatives = make_negatives(DATA, make_settings(negatives=kind, **settings), TREE)
+    if negatives.needs_refresh(0):
+        negatives.refresh(FakeEncoder())
+    return negatives
+
+
+def score_table(kind: str) -> np.ndarray:
+    """Scores of all pairs' queries and all passages: (pairs, 24)."""
+    queries, texts = DATA.pairs.queries, DATA.passages.texts
+    if kind == "bm25":
+        index = Bm25(texts, [str(i) for i in range(len(texts))])
+        found = [dict(index.search([query], len(texts))[0]) for query in queries]
+        return np.array([[row.get(str(i), 0.0) for i in range(len(texts))] for row in found])
+    encoder = FakeEncoder()
+    return encoder.encode(queries).astype(float) @ encoder.encode(texts).astype(float).T
+
+
+def pool(kind: str, pair: int, skip: int = 0, depth: int = 50, margin: float | None = None, leaf: bool = False) -> list:
+    """What may be drawn for a pair, best first: a loop over all passages, as the settings' documentation says it."""
+    scores, own = score_table(kind)[pair], DATA.pairs.passages[pair]
+    ranked = sorted((i for i in range(24) if i not in known(pair)), key=lambda i: (-round(scores[i], 5), i))
+    if kind == "bm25":
+        ranked = [i for i in ranked if scores[i] > 0]
+    kept = ranked[skip : skip + depth]
+    if margin is not None:
+        kept = [i for i in kept if scores[i] <= scores[own] - margin]
+    return [i for i in kept if not (leaf and LEAVES[i] == LEAVES[own])]
+
+
+def drawn(negatives: Negatives, pair: int, draws: int = 40) -> set[int]:
+    rows = [negatives.draw(np.array([pair]), [known(pair)], np.random.default_rng(seed))[0] for seed in range(draws)]
+    assert all(len(row) == len(set(row)) <= 2 for row in rows)
+    return {passage for row in rows for passage in row}
+
+
+@pytest.mark.parametrize("kind", RANKED)
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, {}),
+        ({"negatives_depth": 4}, {"depth": 4}),
+        ({"negatives_depth": 3, "negatives_skip": 2}, {"depth": 3, "skip": 2}),
+        ({"negatives_margin": 0.1}, {"margin": 0.1}),
+        ({"negatives_outside_leaf": True, "negatives_depth": 9}, {"leaf": True, "depth": 9}),
+        (
+            {"negatives_outside_leaf": True, "negatives_depth": 6, "negatives_skip": 1, "negatives_margin": 0.0},
+            {"leaf": True, "depth": 6, "skip": 1, "margin": 0.0},
+        ),
+    ],
+)
+def test_draws_come_from_the_ranks_and_filters_asked_for(kind: str, settings: dict, expected: dict):
+    negatives = make(kind, **settings)
+    assert any(pool(kind, pair, **expected) for pair in range(len(DATA.pairs)))
+    for pair in range(0, len(DATA.pairs), 3):
+        assert drawn(negatives, pair, draws=60) == set(pool(kind, pair, **expected)), pair
+
+
+@pytest.mark.parametrize("kind", RANKED)
+def test_each_candidate_is_as_likely_as_another(kind: str):
+    negatives = make(kind, negatives_depth=4, negatives_per_query=1)
+    counts: dict[int, int] = {}
+    for seed in range(2000):
+        (passage,) = negatives.draw(np.array([1]), [known(1)], np.random.default_rng(seed))[0]
+        counts[passage] = counts.get(passage, 0) + 1
+    assert sorted(counts) == sorted(pool(kind, 1, depth=4))
+    assert all(abs(count - 500) < 75 for count in counts.values())  # 3.9 standard errors
+
+
+@pytest.mark.parametrize("kind", RANKED)
+def test_passages_of_the_batch_are_negatives_already(kind: str):
+    best = pool(kind, 1, depth=2)
+    other = int(np.flatnonzero(DATA.pairs.passages == best[0])[0])
+    negatives = make(kind, negatives_depth=2)
+    row = negatives.draw(np.array([1, other]), [known(1), known(other)], np.random.default_rng(0))[0]
+    assert row == best[1:]
+
+
+@pytest.mark.parametrize("kind", RANKED)
+def test_equal_seeds_draw_alike_whatever_was_drawn_before(kind: str):
+    one, other = make(kind), make(kind)
+    pairs = np.array([0, 4, 9])
+    for pair in range(6):
+        other.draw(np.array([pair]), [known(pair)], np.random.default_rng(8))
+    rows = [n.draw(pairs, [known(p) for p in pairs], np.random.default_rng(3)) for n in (one, other)]
+    assert rows[0] == rows[1]
+
+
+def test_chunks_of_queries_do_not_change_the_table(monkeypatch: pytest.MonkeyPatch):
+    whole = make("mined").state()
+    monkeypatch.setattr(nearest, "QUERIES", 3)
+    for name, array in make("mined").state().items():
+        np.testing.assert_allclose(array, whole[name], rtol=1e-6)
+
+
+def test_a_query_is_encoded_once_and_vectors_at_hand_are_used():
+    negatives, encoder = make_negatives(DATA, make_settings(negatives="mined")), FakeEncoder()
+    negatives.refresh(encoder, encoder.encode(DATA.passages.texts))
+    assert encoder.seen == [24, len(set(DATA.pairs.queries))]
+    assert {name: array.tolist() for name, array in negatives.state().items()} == {
+        name: array.tolist() for name, array in make("mined").state().items()
+    }
+
+
+def test_static_mining_refreshes_before_step_0_only_and_nearest_every_so_often():
+    mined, often = make("mined"), make("nearest", negatives_refresh=3)
+    assert [step for step in range(10) if mined.needs_refresh(step)] == [0]
+    assert [step for step in range(10) if often.needs_refresh(step)] == [0, 3, 6, 9]
+    assert not any(make(kind).needs_refresh(0) for kind in ("bm25", "random", "siblings"))
+    assert not make("mined", negatives_per_query=0).needs_refresh(0)
+
+
+def test_a_refresh_follows_the_encoder():
+    negatives = make("nearest", negatives_depth=3)
+    before = drawn(negatives, 1)
+    negatives.refresh(FakeEncoder(seed=5))
+    after = drawn(negatives, 1)
+    negatives.refresh(FakeEncoder())
+    assert before == drawn(negatives, 1) != after
+
+
+def test_a_restored_table_draws_alike():
+    fresh = make_negatives(DATA, make_settings(negatives="mined"))
+    with pytest.raises(FreshetError, match="before the first draw"):
+        drawn(fresh, 1)
+    fresh.restore(make("mined").state())
+    assert drawn(fresh, 1) == drawn(make("mined"), 1)
+
+
+def test_shared_negatives_keep_out_of_every_querys_leaf():
+    settings = make_settings(negatives="mined", negatives_outside_leaf=True, shared_negatives=True)
+    seen: list[list[str]] = []
+
+    def tokenize(texts: list[str], most: int) -> dict:
+        import torch
+
+        seen.append(list(texts))
+        return {"attention_mask": torch.ones(len(texts), 1, dtype=torch.long)}
+
+    distinct = replace(DATA.passages, texts=[f"{text} {i}" for i, text in enumerate(DATA.passages.texts)])
+    data = replace(DATA, passages=distinct)
+    pairs = np.array([0, 5, 11, 16])
+    batch = Collator(data, settings, tokenize, 0, TREE, negatives=make("mined", negatives_outside_leaf=True))(0, pairs)
+    extra = [int(text.split()[-1]) for text in seen[1][len(pairs) :]]
+    expected = [
+        [LEAVES[e] != LEAVES[DATA.pairs.passages[p]] and e not in known(p).tolist() for e in extra] for p in pairs
+    ]
+    assert batch.allowed.tolist() == expected
+    assert not np.all(expected)
