@@ -14,6 +14,7 @@ BENCHES: Mapping[str, str] = {
     "cluster": "model_code.benchmarks.cluster",
     "search": "model_code.benchmarks.search",
     "overhead": "orchestration.overhead",
+    "token-index": "model_code.benchmarks.token_index",
 }
 
 

@@ -28,10 +28,11 @@ class LexicalSettings:
         query in search (16 to 128 are at least as good as the paper's 768).
 
     Training
-      warmup_steps: of masked language modelling on the corpus before all else (0: none); worth it for a closed form on
-        an unusual corpus. warmup_batch passages a step, with rate warmup_learning_rate.
+      warmup_steps: of masked language modelling on the corpus before all else (0: none), with warmup_batch passages a
+        step at rate warmup_learning_rate.
       first_stage_steps: of training E(q) against the fixed T(p) of many passages, cheap since no passage is encoded
-        (0: none); first_stage_batch queries a step; first_stage_passages more passages a step as negatives of all.
+        (0: none; 90 is a good start); first_stage_batch queries a step; first_stage_passages more passages a step as
+        negatives of all.
       semi_parametric: whether the stage with the whole loss follows; without it the first stage is all.
       first_stage_learning_rate: of its encoder; head_rate: times the learning rate is the closed-form transform's.
       bias_learning_rate: of the tokens' biases.
