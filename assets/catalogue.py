@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assets.corpus import ACCEPTANCE, CORPUS, PSEUDO_QUERIES
+from assets.corpus import ACCEPTANCE, CORPUS, PSEUDO_QUERIES, QUERY_GENERATOR
 from assets.evaluation import BASELINES, COMPARISON, EVALUATE
 from assets.family import AssetFamily
 from assets.hierarchy import HIERARCHY
@@ -11,6 +11,7 @@ from assets.retrievers import BASE_INDEX, INDEX, TRAIN
 FAMILIES: dict[str, AssetFamily] = {
     family.stage: family
     for family in (
-        CORPUS, PSEUDO_QUERIES, ACCEPTANCE, BASE_INDEX, HIERARCHY, TRAIN, INDEX, BASELINES, EVALUATE, COMPARISON,
+        CORPUS, QUERY_GENERATOR, PSEUDO_QUERIES, ACCEPTANCE, BASE_INDEX, HIERARCHY, TRAIN, INDEX, BASELINES, EVALUATE,
+        COMPARISON,
     )
 }  # fmt: skip

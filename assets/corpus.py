@@ -1,4 +1,4 @@
-"""Documents, queries and qrels, and the acceptance verdict over them."""
+"""Documents, queries and qrels, the model that writes more queries, and the acceptance verdict over all of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from assets.family import AssetFamily, Check, first_rows, markdown_table
+from assets.family import AssetFamily, Check, first_rows, markdown_table, report_of
 from model_code.files import read_json
 
 
@@ -49,6 +49,13 @@ def preview_pseudo_queries(folder: Path) -> Mapping[str, str]:
     return {"first pseudo-queries": first_rows(folder / "pseudo_queries.parquet", columns)}
 
 
+def preview_query_generator(folder: Path) -> Mapping[str, str]:
+    """The learning curve's last rows, if a generator was trained at all."""
+    if not report_of(folder)["trained"]:
+        return {"history": "no generator was trained (`pseudo_queries.training.base` is null)"}
+    return {"history": markdown_table(read_json(folder / "history.json")[-10:])}
+
+
 CORPUS = AssetFamily(
     stage="corpus",
     noun="corpus",
@@ -56,6 +63,13 @@ CORPUS = AssetFamily(
     kinds=frozenset({"parquet", "pandera"}),
     preview=preview_corpus,
     checks=(Check("contracts_hold", "Tables satisfy their pandera contracts.", contracts_hold),),
+)
+QUERY_GENERATOR = AssetFamily(
+    stage="query_generator",
+    noun="query_generator",
+    group="corpus",
+    kinds=frozenset({"torch"}),
+    preview=preview_query_generator,
 )
 PSEUDO_QUERIES = AssetFamily(
     stage="pseudo_queries",

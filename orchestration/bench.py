@@ -15,14 +15,21 @@ BENCHES: Mapping[str, str] = {
     "search": "model_code.benchmarks.search",
     "overhead": "orchestration.overhead",
     "token-index": "model_code.benchmarks.token_index",
+    "drift": "model_code.benchmarks.drift",
+    "incdsi": "model_code.benchmarks.incdsi",
+    "faults": "orchestration.benchmarks.faults",
+    "freshness": "orchestration.benchmarks.freshness.bench",
 }
 
 
-def run_bench(name: str) -> dict[str, Any]:
-    """Run one benchmark: `{"name", "rows": [{"what", "ours", "peer", "ratio", "goal", "met"}]}`."""
+def run_bench(name: str, **options: Any) -> dict[str, Any]:
+    """Run one benchmark: `{"name", "rows": [{"what", "ours", "peer", "ratio", "goal", "met"}]}`.
+
+    options: arguments of the benchmark's `rows`.
+    """
     if name not in BENCHES:
         raise FreshetError(f"{name!r} is not a benchmark. Benchmarks: {', '.join(BENCHES)}")
-    return {"name": name, "rows": importlib.import_module(BENCHES[name]).rows()}
+    return {"name": name, "rows": importlib.import_module(BENCHES[name]).rows(**options)}
 
 
 def bench_text(found: Mapping[str, Any]) -> str:

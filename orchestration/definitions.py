@@ -8,6 +8,8 @@ import dagster as dg  # isort: skip
 
 from orchestration import parameters, stages
 from orchestration.build import build_assets
+from orchestration.freshness_assets import freshness_assets
+from orchestration.freshness_sensor import sensors
 from orchestration.jobs import jobs
 from orchestration.project import Project
 from orchestration.release_assets import release_assets
@@ -17,8 +19,9 @@ def definitions(project: Project) -> dg.Definitions:
     """The definitions of the project, for the retrievers that its `params.yaml` names."""
     table = stages.expand(parameters.load(project.params_file).retrievers)
     return dg.Definitions(
-        assets=[*build_assets(project, table), *release_assets(project, table)],
+        assets=[*build_assets(project, table), *release_assets(project, table), *freshness_assets(project)],
         jobs=jobs(table),
+        sensors=sensors(project),
         executor=dg.in_process_executor,
     )
 

@@ -7,12 +7,19 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
 from orchestration import registry
+from orchestration.file_lock import file_lock
+from orchestration.ledgers import WRITER_LOCK
 from orchestration.project import Project
 from orchestration.repro import dvc_command, environment
+
+if TYPE_CHECKING:
+    from model_code.live.collection import Collection
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,7 @@ def find_garbage(project: Project, keep: int) -> list[Garbage]:
     """Everything that can go, largest first.
 
     The `keep` newest model versions stay, of all retrievers together, and the `keep` newest live generations of each
-    retriever; so does whatever has an alias, is current, or is recorded in `dvc.lock`.
+    retriever; so does whatever has an alias, is current, registered, part of a generation that stays, or in `dvc.lock`.
     """
     found = [*_leftovers(project), *_versions(project, keep), *_generations(project, keep), *_dvc_cache(project)]
     return sorted(found, key=lambda item: -item.megabytes)
@@ -62,14 +69,33 @@ def _versions(project: Project, keep: int) -> Iterator[Garbage]:
 
 def _generations(project: Project, keep: int) -> Iterator[Garbage]:
     from model_code.live.collection import Collection, retrievers
+    from model_code.live.garbage import unneeded
 
     for name in retrievers(project.live):
         collection = Collection(project.live, name)
-        for generation in collection.generations()[:-keep]:
-            if generation.number != collection.current_number():
-                folder = generation.folder
-                what = f"live generation {generation.number} of {name}"
-                yield Garbage(what, _size(folder), lambda folder=folder: shutil.rmtree(folder))
+        registered = _registered(project, collection)
+        doomed = unneeded(collection, keep, registered)
+        if doomed:
+            numbers = ", ".join(str(generation.number) for generation in doomed)
+            what = f"live generation{'s' * (len(doomed) > 1)} {numbers} of {name}"
+            size = sum(_size(generation.folder) for generation in doomed)
+            yield Garbage(what, size, partial(_free_generations, project, collection, keep, registered))
+
+
+def _registered(project: Project, collection: Collection) -> set[int]:
+    """The generations that a version in the registry was opened as: a rollback of the champion returns to them."""
+    if not (project.state / "mlflow").exists():
+        return set()
+    known = {version.version for version in registry.versions(project)}
+    found = collection.generations()
+    return {one.number for one in found if one.manifest["provenance"].get("model_version") in known}
+
+
+def _free_generations(project: Project, collection: Collection, keep: int, registered: set[int]) -> None:
+    from model_code.live.garbage import collect as collect_generations
+
+    with file_lock(project.live / WRITER_LOCK):
+        collect_generations(collection, keep, registered)
 
 
 def _dvc_cache(project: Project) -> Iterator[Garbage]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from model_code.live.searcher import Hit
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from model_code.live.searcher import Hit
     from model_code.retrievers.retriever import TokenMatch
 
 SHOWN_TOKENS = 12  # of those that matched, the heaviest
@@ -19,6 +19,14 @@ def hits_text(hits: Sequence[Hit], matches: Sequence[Sequence[TokenMatch]] | Non
         return "no documents found"
     lines = [tokens_text(tokens) for tokens in matches] if matches is not None else [None] * len(hits)
     return "\n".join(_hit_text(hit, tokens) for hit, tokens in zip(hits, lines, strict=True))
+
+
+def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The same of the rows that `freshet search --json` prints, whoever found them."""
+    hits: list[Any] = [SimpleNamespace(**row) for row in rows]
+    if not any("tokens" in row for row in rows):
+        return hits_text(hits)
+    return hits_text(hits, [[SimpleNamespace(**token) for token in row["tokens"]] for row in rows])  # type: ignore[misc]
 
 
 def tokens_text(tokens: Sequence[TokenMatch]) -> str:

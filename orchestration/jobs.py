@@ -7,23 +7,41 @@ from collections.abc import Sequence
 import dagster as dg
 
 from orchestration.asset_graph import asset_key
+from orchestration.freshness_assets import BATCHES, RETRAINS
 from orchestration.stages import Stage
 
+ADDING, RETRAINING = ("added_documents", "drift_report"), ("retrained_retriever", "retrained_champion")
 EVALUATION_STAGES = ("baselines", "evaluate", "comparison")
 
 
 def jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
-    """`full_build` and `evaluate`. Selections are typed: they do not depend on the installed ANTLR version."""
+    """`full_build`, `evaluate`, `add_documents` and `retrain`.
+
+    Selections are typed: they do not depend on the installed ANTLR version.
+    """
+    live = dg.AssetSelection.assets(*ADDING, *RETRAINING)
     evaluation = [asset_key(stage) for stage in table if stage.name in EVALUATION_STAGES]
     return [
         dg.define_asset_job(
             "full_build",
-            selection=dg.AssetSelection.all(),
+            selection=dg.AssetSelection.all() - live,
             description="From the corpus's source to a promoted retriever and its live collection.",
         ),
         dg.define_asset_job(
             "evaluate",
             selection=dg.AssetSelection.assets(*evaluation),
             description="Baselines, evaluation of every trained retriever, and the comparison.",
+        ),
+        dg.define_asset_job(
+            "add_documents",
+            selection=dg.AssetSelection.assets(*ADDING),
+            partitions_def=BATCHES,
+            description="What waits in the ledger becomes searchable; how far the collection has moved is measured.",
+        ),
+        dg.define_asset_job(
+            "retrain",
+            selection=dg.AssetSelection.assets(*RETRAINING),
+            partitions_def=RETRAINS,
+            description="Everything that is live, trained anew in a workspace of its own, before the gate.",
         ),
     ]

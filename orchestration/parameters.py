@@ -14,6 +14,7 @@ from typing import Any
 
 from model_code import settings
 from model_code.corpus.settings import AcceptanceSettings, CorpusSettings, PassageSettings
+from model_code.drift.settings import DriftSettings
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import SettingsError
 from model_code.evaluation.settings import EvaluationSettings, PromotionSettings
@@ -25,6 +26,7 @@ from model_code.retrievers.settings import RetrieverSettings, parse_retriever
 from model_code.training.settings import TrainingSettings
 
 BASELINES = ("bm25", "zero_shot")
+BM25_GENERATED = "bm25_generated"  # a baseline where a model writes queries: BM25 over documents and their queries
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,19 @@ class Parameters:
     bm25: Bm25Settings
     evaluation: EvaluationSettings
     promotion: PromotionSettings
+    drift: DriftSettings
     seed: int = 0
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """Every baseline that is evaluated."""
+        written = "sequence_to_sequence" in self.pseudo_queries.generators
+        return (*BASELINES, BM25_GENERATED) if written else BASELINES
 
     @property
     def systems(self) -> tuple[str, ...]:
         """Every system that is evaluated: the baselines, then the retrievers in their order."""
-        return (*BASELINES, *self.retrievers)
+        return (*self.baselines, *self.retrievers)
 
 
 def parse(mapping: Mapping[str, Any]) -> Parameters:
@@ -71,7 +80,7 @@ def parse(mapping: Mapping[str, Any]) -> Parameters:
 def _parse_retriever(name: str, own: Any, shared: Mapping[str, Any]) -> RetrieverSettings:
     where = f"retrievers.{name}"
     settings.require(str(name).replace("_", "").replace("-", "").isalnum(), f"{where}: use letters, digits, _ and -")
-    settings.require(name not in BASELINES, f"{where}: this name belongs to the baseline that is always evaluated")
+    settings.require(name not in (*BASELINES, BM25_GENERATED), f"{where}: this name belongs to a baseline")
     return parse_retriever(own, shared, where)
 
 

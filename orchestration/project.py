@@ -16,9 +16,13 @@ LOCK_HELD = "FRESHET_LOCK_HELD"
 
 @dataclass(frozen=True)
 class Project:
-    """A project's root folder (it holds `params.yaml` and `dvc.yaml`) and the places below it."""
+    """A project's root folder (it holds `params.yaml` and `dvc.yaml`) and the places below it.
+
+    home: the project that a temporary workspace belongs to; it uses that one's state and live collections.
+    """
 
     root: Path
+    home: Path | None = None
 
     @classmethod
     def find(cls, start: Path | None = None) -> Project:
@@ -47,7 +51,7 @@ class Project:
     @property
     def live(self) -> Path:
         """The live collections, which the searcher reads."""
-        return self.root / "live"
+        return (self.home or self.root) / "live"
 
     @property
     def state(self) -> Path:
@@ -57,6 +61,8 @@ class Project:
         """
         if "FRESHET_STATE" in os.environ:
             return Path(os.environ["FRESHET_STATE"]).resolve()
+        if self.home is not None:
+            return Project(self.home).state
         parts = self.root.parts
         for i in range(len(parts) - 2):
             if parts[i : i + 3] == (".dvc", "tmp", "exps"):

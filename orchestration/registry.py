@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
-from model_code.evaluation.promotion import judge_promotion
+from model_code.evaluation.promotion import Verdict, judge_promotion
 from model_code.evaluation.scores import SystemScores, load_scores
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import read_json
@@ -72,20 +72,28 @@ def register(project: Project, build: Build) -> Version:
         return version
 
 
-def promote(project: Project, settings: PromotionSettings, seed: int, rescore: Callable[[Version], Path]) -> Move:
+Judge = Callable[[SystemScores, SystemScores | None, PromotionSettings, int], Verdict]
+"""(challenger's scores, champion's or None, settings, seed) -> may the challenger take the champion's place."""
+
+
+def promote(
+    project: Project,
+    settings: PromotionSettings,
+    seed: int,
+    rescore: Callable[[Version], Path],
+    judge: Judge = judge_promotion,
+) -> Move:
     """Make the challenger champion if the gate passes it on the test queries; each verdict is a line of the history.
 
     rescore: evaluates a version on the challenger's corpus, for a champion that was built on another, and returns the
-    folder of its scores.
+    folder of its scores. judge: the gate.
     """
     with _registry(project) as (client, _):
         challenger, champion = _holder(client, CHALLENGER), _holder(client, CHAMPION)
         if champion is not None and challenger in (None, champion):
             return Move(champion, True, f"{_spoken(champion)} is the champion already: nothing to promote")
-        if challenger is None:
-            raise FreshetError("there is no challenger: register a built retriever first (`freshet register`)")
-        before = _comparable_scores(client, champion, challenger, rescore) if champion else None
-        verdict = judge_promotion(_scores(client, challenger), before, settings, seed)
+        challenger = _required(challenger)
+        verdict = _judge(client, challenger, champion, settings, seed, rescore, judge)
         old, why = champion and champion.version, "; ".join(verdict.reasons)
         action = "promote" if verdict.passed else "refuse"
         promotion_history.append(project, action, old, challenger.version, verdict.as_dict())
@@ -95,6 +103,38 @@ def promote(project: Project, settings: PromotionSettings, seed: int, rescore: C
         _set_champion(client, challenger.version, old)
         _set_alias(client, CHALLENGER, None)
         return Move(challenger, True, f"{_spoken(challenger)} is the champion: {why}")
+
+
+def verdict(
+    project: Project,
+    settings: PromotionSettings,
+    seed: int,
+    rescore: Callable[[Version], Path],
+    judge: Judge = judge_promotion,
+) -> Verdict:
+    """What `promote` would decide now; nothing is moved."""
+    with _registry(project) as (client, _):
+        challenger = _required(_holder(client, CHALLENGER))
+        return _judge(client, challenger, _holder(client, CHAMPION), settings, seed, rescore, judge)
+
+
+def _required(challenger: Version | None) -> Version:
+    if challenger is None:
+        raise FreshetError("there is no challenger: register a built retriever first (`freshet register`)")
+    return challenger
+
+
+def _judge(
+    client: MlflowClient,
+    challenger: Version,
+    champion: Version | None,
+    settings: PromotionSettings,
+    seed: int,
+    rescore: Callable[[Version], Path],
+    judge: Judge,
+) -> Verdict:
+    before = _comparable_scores(client, champion, challenger, rescore) if champion else None
+    return judge(_scores(client, challenger), before, settings, seed)
 
 
 def rollback(project: Project) -> Move:
@@ -138,14 +178,14 @@ def delete(project: Project, version: Version) -> None:
         if held:
             raise FreshetError(f"{_spoken(version)} is {held[0]}: it cannot be deleted")
         client.delete_model_version(MODEL, version.version)
-    if folder.is_relative_to(store_folder(project.root)):
+    if folder.is_relative_to(store_folder(project)):
         shutil.rmtree(folder)
 
 
 @contextmanager
 def _registry(project: Project) -> Iterator[tuple[MlflowClient, str]]:
     """The registry's client and the experiment's id, while no other process changes the registry."""
-    uri, folder = tracking_uri(project.root), store_folder(project.root)
+    uri, folder = tracking_uri(project), store_folder(project)
     with file_lock(folder / "registry.lock"):
         client, experiment = open_store(uri, folder)
         import mlflow

@@ -40,22 +40,38 @@ def rollback(project: Project) -> registry.Move:
     return move
 
 
-def open_live(project: Project) -> Generation:
-    """Open the champion's build as the live collection; nothing happens if it is the one that is live."""
+def rollback_generation(project: Project, number: int, retriever: str | None = None) -> Generation:
+    """Search generation `number` of a live retriever (the default one) again; what the ledger says follows.
+
+    Documents that arrived since are rolled back: adding them again brings them back, and so does going forward again.
+    """
+    from orchestration.freshening import Freshener
+
+    return Freshener(project, retriever).rollback(number)
+
+
+def open_live(project: Project, watermark: int = 0) -> Generation:
+    """Open the champion's build as the live collection; nothing happens if it is the one that is live.
+
+    watermark: the last event of the ledger whose documents it was built with.
+    """
     from model_code.live.collection import open_generation_zero
+    from model_code.live.text_rules import TextRules
 
     champion = registry.holder(project)
     if champion is None:
         raise FreshetError("there is no champion to open: register and promote a retriever first")
-    files = registry.files(project, champion)
+    files, settings = registry.files(project, champion), parameters.load(project.params_file)
     return open_generation_zero(
-        project.root,
+        project.live.parent,
         champion.retriever,
         encoder=files / "encoder",
         index=files / "index",
         documents=files / "documents.parquet",
         hierarchy=files / "hierarchy",
         provenance={"model_version": champion.version, "stage_key": champion.key, "mlflow_run": champion.run_id},
+        text=TextRules(settings.encoder.include_title, settings.passages.words, settings.passages.stride),
+        watermark=watermark,
     )
 
 

@@ -42,7 +42,7 @@ def repro(
     Raises `FreshetError` if a stage fails. A caller that stops listening ends DVC and its stage.
     """
     initialise(project)
-    copy = project.state / dvc_lock.LOCK
+    copy = (project.root / ".dvc" / "tmp" if project.home else project.state) / dvc_lock.LOCK
     with project.lock(), _events_file(project) as path:
         if dvc_lock.mend(project.root, copy):
             print(

@@ -6,8 +6,11 @@ import shutil
 from pathlib import Path
 
 from model_code.live.collection import Collection
-from model_code.live.generation import ENCODER, INDEX
+from model_code.live.documents import read_columns
+from model_code.live.generation import DOCUMENTS, ENCODER, INDEX
+from model_code.live.searcher import Searcher
 from model_code.retrievers.kinds import open_retriever
+from model_code.retrievers.retriever import Search
 from model_code.stages.context import StageContext
 from orchestration import parameters, registry
 from orchestration.project import Project
@@ -19,12 +22,12 @@ def rescore(project: Project, champion: registry.Version) -> Path:
     """Evaluate the champion as users search it on the judged queries under `artifacts/`; returns the scores' folder.
 
     That is its live generation, or its registered build if it is not live. Documents that it has not got yet, it
-    cannot find: that counts, since the challenger would find them.
+    cannot find: that counts, since the challenger would find them. Those that only it has, which arrived after the
+    challenger's corpus was taken, are left out of its rankings.
     """
     from model_code.stages.evaluate import Bench
 
     settings = parameters.load(project.params_file)
-    folder = served(project, champion)
     output = project.state / "rescored" / champion.version
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
@@ -35,15 +38,25 @@ def rescore(project: Project, champion: registry.Version) -> Path:
         settings={"evaluation": settings.evaluation},
         checkpoints=output,
     )
-    retriever = open_retriever(folder / ENCODER, folder / INDEX)
     bench = Bench.load(context)
-    bench.evaluate(champion.retriever, bench.search(retriever.search), output)
+    bench.evaluate(champion.retriever, bench.search(_search(project, champion)), output)
     return output
 
 
-def served(project: Project, champion: registry.Version) -> Path:
-    """The folder that holds the champion's encoder and index as they are searched now."""
+def served(project: Project, champion: registry.Version) -> Searcher | None:
+    """The champion's live collection as it is searched now; None if the champion is not live."""
     collection = Collection(project.live, champion.retriever)
-    if collection.current_number() is not None and collection.current().fingerprint == champion.fingerprint:
-        return collection.current().folder
-    return registry.files(project, champion)
+    if collection.current_number() is None or collection.current().fingerprint != champion.fingerprint:
+        return None
+    return Searcher.open(project.live, champion.retriever)
+
+
+def _search(project: Project, champion: registry.Version) -> Search:
+    live = served(project, champion)
+    if live is None:
+        files = registry.files(project, champion)
+        return open_retriever(files / ENCODER, files / INDEX).search
+    (known,) = read_columns(project.artifacts / "corpus" / DOCUMENTS, "document_id")
+    found = {document for view in live.views for document in view.document_ids()}
+    shared = None if found <= set(known) else found & set(known)
+    return lambda texts, k: live.retriever.search(texts, k, shared)

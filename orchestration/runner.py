@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import resource
@@ -69,11 +70,10 @@ def _execute(stage: Stage, project: Project, settings: Parameters, reads: stage_
 
 
 def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
-    """Only the groups that `stage` declares; a retriever's own settings come under "retriever"."""
-    chosen = {group: getattr(settings, group) for group in stage.groups if "." not in group}
-    if stage.retriever and any(group.startswith("retrievers.") for group in stage.groups):
-        chosen["retriever"] = settings.retrievers[stage.retriever]
-    return chosen
+    """Only the groups that `stage` declares, dotted ones under their whole name; a retriever's own as "retriever"."""
+    own = f"retrievers.{stage.retriever}"
+    chosen = {group: functools.reduce(getattr, group.split("."), settings) for group in stage.groups if group != own}
+    return chosen | ({"retriever": settings.retrievers[stage.retriever]} if own in stage.groups else {})
 
 
 def _fresh_folder(path: Path) -> Path:

@@ -10,19 +10,23 @@ from model_code.errors import FreshetError
 BASE_CODE = ("model_code/errors.py", "model_code/files.py", "model_code/progress.py", "model_code/settings.py",
              "model_code/stages/context.py")  # fmt: skip
 
-RETRIEVER_CODE = (
+QUERY_CODE = (
     "model_code/corpus",
-    "model_code/dsi",
     "model_code/encoding",
     "model_code/evaluation",
     "model_code/hierarchy",
     "model_code/index",
-    "model_code/lexical",
     "model_code/losses",
     "model_code/queries",
+    "model_code/training",
+)
+
+RETRIEVER_CODE = (
+    *QUERY_CODE,
+    "model_code/dsi",
+    "model_code/lexical",
     "model_code/retrievers",
     "model_code/token_index",
-    "model_code/training",
 )
 
 
@@ -30,8 +34,9 @@ RETRIEVER_CODE = (
 class Stage:
     """One row of the table. In `inputs`, `output` and `groups`, `{retriever}` stands for the retriever's name.
 
-    `groups` are the keys of `params.yaml` that the stage may read; it is given no others. `code` are the files and
-    folders whose edit makes the stage run again, beside `BASE_CODE` and the stage's own module.
+    `groups` are the keys of `params.yaml` that the stage may read, dotted ones being parts of a group; it is given no
+    others. `code` are the files and folders whose edit makes the stage run again, beside `BASE_CODE` and the stage's
+    own module.
     """
 
     name: str
@@ -88,22 +93,22 @@ CORPUS = Stage(
     output="artifacts/corpus",
     code=("model_code/corpus",),
 )
+QUERY_GENERATOR = Stage(
+    name="query_generator",
+    description="A model that writes queries, trained on the corpus's own pairs; only a report if none is asked for.",
+    groups=("pseudo_queries.training", "pseudo_queries.sequence_to_sequence", "encoder", "seed"),
+    inputs={"corpus": "artifacts/corpus"},
+    output="artifacts/query_generator",
+    code=QUERY_CODE,
+    pool="gpu",
+)
 PSEUDO_QUERIES = Stage(
     name="pseudo_queries",
     description="Queries generated from the documents themselves, to train on and, without qrels, to evaluate with.",
     groups=("pseudo_queries", "encoder", "seed"),
-    inputs={"corpus": "artifacts/corpus"},
+    inputs={"corpus": "artifacts/corpus", "query_generator": "artifacts/query_generator"},
     output="artifacts/pseudo_queries",
-    code=(
-        "model_code/corpus",
-        "model_code/encoding",
-        "model_code/evaluation",
-        "model_code/hierarchy",
-        "model_code/index",
-        "model_code/losses",
-        "model_code/queries",
-        "model_code/training",
-    ),
+    code=QUERY_CODE,
 )
 ACCEPTANCE = Stage(
     name="acceptance",
@@ -155,8 +160,8 @@ INDEX = Stage(
 )
 BASELINES = Stage(
     name="baselines",
-    description="BM25 and the untrained encoder on the same queries: what every retriever has to beat.",
-    groups=("bm25", "encoder", "evaluation"),
+    description="BM25, with generated queries too if there are any, and the untrained encoder: what there is to beat.",
+    groups=("bm25", "encoder", "evaluation", "pseudo_queries.generators"),
     inputs={
         "corpus": "artifacts/corpus",
         "pseudo_queries": "artifacts/pseudo_queries",
@@ -197,14 +202,15 @@ COMPARISON = Stage(
 )
 
 TABLE: tuple[Stage, ...] = (
-    CORPUS, PSEUDO_QUERIES, ACCEPTANCE, BASE_INDEX, HIERARCHY, TRAIN, INDEX, BASELINES, EVALUATE, COMPARISON,
+    CORPUS, QUERY_GENERATOR, PSEUDO_QUERIES, ACCEPTANCE, BASE_INDEX, HIERARCHY, TRAIN, INDEX, BASELINES, EVALUATE,
+    COMPARISON,
 )  # fmt: skip
 
 
 def expand(retrievers: Iterable[str]) -> tuple[Stage, ...]:
     """Every stage that exists with these retrievers, in an order in which they can run.
 
-    >>> [stage.address for stage in expand(["hce"])][5:]
+    >>> [stage.address for stage in expand(["hce"])][6:]
     ['train@hce', 'index@hce', 'baselines', 'evaluate@hce', 'comparison']
     """
     names = tuple(retrievers)

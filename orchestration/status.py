@@ -1,4 +1,4 @@
-"""What is built, who is champion and what is live, as plain values and as text."""
+"""What is built, who is champion, what is live and how fresh it is, as plain values and as text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from model_code.files import read_json
 from orchestration import dvc_lock, parameters, promotion_history, registry, stages
+from orchestration.live_status import live_status, live_status_lines
 from orchestration.project import Project
 
 
@@ -46,6 +47,7 @@ def _live(project: Project) -> list[dict[str, Any]]:
             "generation": generation.number,
             "documents": generation.manifest["documents"],
             "fingerprint": generation.manifest["fingerprint"],
+            "freshness": live_status(project, name),
         }
         for name in sorted(names, key=lambda name: (name != default, name))
         for generation in [Collection(project.live, name).current()]
@@ -66,6 +68,7 @@ def status_text(status: dict[str, Any]) -> str:
         lines.append(f"{alias:11} " + (f"version {version['version']} ({version['retriever']})" if version else "none"))
     for live in status["live"] or [None]:
         lines.append("live        " + (_live_text(live) if live else "nothing (freshet promote opens the champion)"))
+        lines += live_status_lines(live["freshness"]) if live and live["default"] else []
     return "\n".join(lines)
 
 

@@ -46,19 +46,19 @@ class Tracker(Protocol):
         """The newest finished run of the stage key `key`."""
 
 
-def tracking_uri(root: Path) -> str:
+def tracking_uri(project: Project) -> str:
     """MLFLOW_TRACKING_URI, or else the SQLite file in the project's state folder."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store_folder(root) / 'mlflow.db'}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store_folder(project) / 'mlflow.db'}"
 
 
-def store_folder(root: Path) -> Path:
+def store_folder(project: Project) -> Path:
     """The folder of the project's own MLflow store: database, artifacts and locks."""
-    return Project(root.resolve()).state / "mlflow"
+    return project.state.resolve() / "mlflow"
 
 
 def tracker_for(project: Project) -> Tracker:
     """The project's tracker; one per process and store, as opening it takes seconds."""
-    return _tracker(tracking_uri(project.root), store_folder(project.root))
+    return _tracker(tracking_uri(project), store_folder(project))
 
 
 @lru_cache(maxsize=4)

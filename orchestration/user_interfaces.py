@@ -28,7 +28,7 @@ def commands(project: Project, dagster_port: int, mlflow_port: int) -> list[list
     """The two command lines; both listen on this machine only."""
     bin_folder = Path(sys.executable).parent
     dagster = [str(bin_folder / "dg"), "dev", "--port", str(dagster_port), "--host", HOST]
-    mlflow = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", tracking_uri(project.root),
+    mlflow = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", tracking_uri(project),
               "--host", HOST, "--port", str(mlflow_port), "--workers", "1"]  # fmt: skip
     return [dagster, mlflow]
 

@@ -27,10 +27,25 @@ def windows(text: str, words: int, stride: int) -> list[str]:
     return [text[spans[start][0] : spans[min(start + words, len(spans)) - 1][1]] for start in starts]
 
 
+def lines(text: str) -> list[str]:
+    """Each line after the first, with the first before it: what a document is, and one thing that it says.
+
+    >>> lines("Lists files.\\nls -a\\n\\nls -l")
+    ['Lists files.\\nls -a', 'Lists files.\\nls -l']
+    """
+    first, *rest = [line for line in text.split("\n") if line.strip()] or [text]
+    return [f"{first}\n{line}" for line in rest] or [text]
+
+
+def cut(text: str, settings: PassageSettings) -> list[str]:
+    """The passages of a text, at least one."""
+    return lines(text) if settings.cut == "lines" else windows(text, settings.words, settings.stride)
+
+
 def passage_rows(documents: Iterable[Document], settings: PassageSettings) -> list[dict[str, Any]]:
     """The rows of the passages table, in the order of the documents; `ordinal` counts a document's passages from 0."""
     return [
         {"document_id": document.document_id, "ordinal": ordinal, "title": document.title, "text": text}
         for document in documents
-        for ordinal, text in enumerate(windows(document.text, settings.words, settings.stride))
+        for ordinal, text in enumerate(cut(document.text, settings))
     ]

@@ -116,7 +116,7 @@ class PartSettings:
 class CorpusSettings:
     """Where documents, queries and qrels come from, and how they are cleaned, merged and split."""
 
-    source: Literal["installed_packages", "beir", "hub", "files"] = "installed_packages"
+    source: Literal["installed_packages", "beir", "hub", "files", "snapshot"] = "installed_packages"
     path: str | None = None
     packages: tuple[str, ...] = ("stdlib", "numpy", "pandas")
     qrels: str = "qrels"
@@ -132,7 +132,7 @@ class CorpusSettings:
     parts: PartSettings = field(default_factory=PartSettings)
 
     def __post_init__(self) -> None:
-        needs_path = self.source in ("beir", "files")
+        needs_path = self.source in ("beir", "files", "snapshot")
         require(not needs_path or bool(self.path), f"path is missing: the source {self.source!r} reads from it")
         require(self.source != "hub" or bool(self.hub.name), "hub.name is missing: a data set such as BeIR/scifact")
         require(self.source != "installed_packages" or bool(self.packages), "packages is empty: name at least one")
@@ -143,8 +143,13 @@ class CorpusSettings:
 
 @dataclass(frozen=True)
 class PassageSettings:
-    """Documents of more than `words` words become windows of that length, one every `stride` words; 0: never cut."""
+    """How documents become passages, each of which is encoded; a document is ranked by its best one.
 
+    cut: "words": documents of more than `words` words become windows of that length, one every `stride` words; 0: never
+    cut. "lines": each line after the first is a passage, with the first before it (for lists under a sentence).
+    """
+
+    cut: Literal["words", "lines"] = "words"
     words: int = 180
     stride: int = 150
 

@@ -1,4 +1,4 @@
-"""BERT's forward pass on torch alone, so that a cold search need not import transformers, which takes seconds.
+"""BERT's forward pass on torch alone, so that what only encodes need not import transformers, which takes seconds.
 
 It computes what transformers' `BertModel` computes, operation by operation (Devlin et al. 2019, section 3, post-norm
 layers): equal bits, equal names of the weights, hence equal fingerprints. Training and every other architecture go
@@ -7,15 +7,11 @@ through transformers.
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
-
-from model_code.files import read_json
 
 
 class Bert(nn.Module):
@@ -92,32 +88,3 @@ class _Added(nn.Module):
 
     def forward(self, states: Tensor, residual: Tensor) -> Tensor:
         return self.LayerNorm(self.dense(states) + residual)
-
-
-class PlainTokenizer:
-    """A `tokenizer.json`, with the two attributes of transformers' fast tokenizers that an encoder reads."""
-
-    def __init__(self, folder: Path) -> None:
-        from tokenizers import Tokenizer
-
-        self.backend_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.pad_token_id = read_json(folder / "config.json").get("pad_token_id")
-
-
-def is_plain_bert(folder: Path) -> bool:
-    """Whether the transformer in `folder` is one that `Bert` computes as transformers does."""
-    config = read_json(folder / "config.json")
-    usual = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
-    return (folder / "tokenizer.json").is_file() and all(
-        config.get(key, value) == value for key, value in usual.items()
-    )
-
-
-def load_plain_bert(folder: Path) -> Bert:
-    """The BERT that `save_transformer` wrote to `folder`, in float32."""
-    from safetensors.torch import load_file
-
-    model = Bert(SimpleNamespace(**read_json(folder / "config.json")))  # on "meta" torch would import its compiler
-    weights: dict[str, Any] = load_file(folder / "model.safetensors")
-    model.load_state_dict({name: weight.float() for name, weight in weights.items()}, assign=True)
-    return model.requires_grad_(False)

@@ -17,12 +17,12 @@ import torch
 
 from model_code.encoding.base_models import locate
 from model_code.encoding.batching import pad, token_batches
-from model_code.encoding.bert import PlainTokenizer, is_plain_bert, load_plain_bert
 from model_code.encoding.fingerprint import fingerprint
 from model_code.encoding.hardware import pick_device, uses_bfloat16
 from model_code.encoding.layered_layout import read_layers, write_layers
 from model_code.encoding.layers import Layers, hidden_states
 from model_code.encoding.layout import load_projection, read_layout, save_projection, write_layout
+from model_code.encoding.plain_bert import PlainTokenizer, is_plain_bert, load_plain_bert
 from model_code.encoding.settings import EncoderSettings, Pooling, Precision
 from model_code.encoding.transformer import load_tokenizer, load_transformer, save_tokenizer, save_transformer
 from model_code.errors import FreshetError
@@ -70,15 +70,16 @@ class Encoder(torch.nn.Module):
         """Load a folder in the sentence-transformers layout, a plain transformers folder, or a hub name.
 
         max_tokens, pooling: None takes the folder's own; where it states none, 512 or the tokenizer's limit, and mean.
-        for_search: the encoder is not to be trained, so a BERT is loaded without transformers, in half the time.
+        for_search: the encoder is not to be trained, so a BERT is loaded without transformers, to the same bits.
         Weights are float32 whatever the file has. Raises FreshetError if the model is not to be had, is no dense text
         encoder, or has fewer than `max_tokens` positions.
         """
         folder = locate(source)
         layout = read_layout(folder)
-        plain = for_search and layout.max_tokens is not None and is_plain_bert(layout.transformer)
+        stated = max_tokens or layout.max_tokens
+        plain = for_search and stated is not None and is_plain_bert(layout.transformer, stated)
         tokenizer = PlainTokenizer(layout.transformer) if plain else load_tokenizer(layout.transformer)
-        limit = max_tokens or layout.max_tokens or min(512, tokenizer.model_max_length)
+        limit = stated or min(512, tokenizer.model_max_length)
         backbone = load_plain_bert(layout.transformer) if plain else load_transformer(layout.transformer, limit)
         projections = [load_projection(folder) for folder in layout.projections]
         encoder = cls(backbone, tokenizer, pooling or layout.pooling or "mean", limit, precision, projections)
@@ -87,13 +88,13 @@ class Encoder(torch.nn.Module):
         return encoder.to(pick_device(device)).eval()
 
     @classmethod
-    def from_settings(cls, settings: EncoderSettings, source: str | Path | None = None) -> Encoder:
-        """Load `source` (default: the settings' base) as `settings` say.
+    def from_settings(cls, settings: EncoderSettings, source: Path | None = None, for_search: bool = False) -> Encoder:
+        """Load `source` (default: the settings' base) as `settings` say; for_search: see `load`.
 
         A trained encoder's folder states its own pooling, so the settings' pooling counts only for the base.
         """
-        pooling = settings.pooling if source is None else None
-        return cls.load(source or settings.base, settings.max_tokens, pooling, settings.precision, settings.device)
+        folder, pooling = (settings.base, settings.pooling) if source is None else (source, None)
+        return cls.load(folder, settings.max_tokens, pooling, settings.precision, settings.device, for_search)
 
     @property
     def device(self) -> torch.device:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from model_code.encoding.document_side import DocumentSide
 from model_code.encoding.encoder import Encoder
 from model_code.files import replacing
 from model_code.progress import Progress, silent
@@ -14,10 +15,13 @@ from model_code.progress import Progress, silent
 SHARD = 2048  # texts per shard: what a kill can cost
 
 
-def encode_resumably(encoder: Encoder, texts: Sequence[str], folder: Path, progress: Progress = silent) -> np.ndarray:
-    """`encoder.encode(texts)`, (n, H) float32, shard by shard, each kept in `folder` once it is done.
+def encode_resumably(
+    encoder: Encoder | DocumentSide, texts: Sequence[str], folder: Path, progress: Progress = silent
+) -> np.ndarray:
+    """`encoder.encode(texts)`, float32, shard by shard, each kept in `folder` once it is done.
 
-    The folder must belong to this encoder and these texts alone. Resumed or not, the result has the same bytes.
+    (n, H), or (n * v, H) from the documents' side of an encoder that gives v vectors per text. The folder must belong
+    to this encoder and these texts alone. Resumed or not, the result has the same bytes.
     """
     shards = [np.empty((0, encoder.dimension), dtype=np.float32)]
     for start in range(0, len(texts), SHARD):

@@ -35,7 +35,7 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
     for key in dropout:
         setattr(config, key, 0.0)
     kind = AutoModelForTextEncoding if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING else AutoModel  # T5: no decoder
-    with _quiet():
+    with quiet():
         model, found = kind.from_pretrained(
             folder,
             config=config,
@@ -60,7 +60,7 @@ def _fill_missing(model: Any, missing: list[str], folder: Path) -> None:
 
 def save_transformer(model: Any, folder: Path) -> None:
     """Write `config.json` (with the dropout that the model came with) and `model.safetensors`."""
-    with _quiet():
+    with quiet():
         model.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config |= getattr(model, "original_dropout", {})
@@ -71,7 +71,7 @@ def load_tokenizer(folder: Path) -> Any:
     """The folder's fast tokenizer. Raises FreshetError if it has only a slow one."""
     from transformers import AutoTokenizer
 
-    with _quiet():
+    with quiet():
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
     if not tokenizer.is_fast:
         raise FreshetError(f"{folder} has no fast tokenizer (tokenizer.json); convert it with transformers first")
@@ -88,7 +88,7 @@ def save_tokenizer(tokenizer: Any, folder: Path, max_tokens: int) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hold back transformers' progress bars and warnings: an encoder's missing pooler or head is no news here."""
     from transformers.utils import logging
 

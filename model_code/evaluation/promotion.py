@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Set
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,36 @@ def judge_promotion(
     return Verdict(not objections, reasons, challenger.queries, challenger.source, rows)
 
 
+def judge_retrain(
+    challenger: SystemScores, champion: SystemScores | None, settings: PromotionSettings, new: Set[str], seed: int = 0
+) -> Verdict:
+    """Pass a retrained challenger if it is better on the queries `new` and not worse on any protected metric elsewhere.
+
+    new: ids of queries that ask for documents added since the champion was trained. That is what a retrain is for:
+    a champion that adds well may keep its place. If none of `new` is judged, or no other, all queries are judged
+    together by `judge_promotion`, and the first reason says so. Raises `FreshetError` as `judge_promotion` does.
+    """
+    asked = [query for query in challenger.values.index if query in new]
+    others = [query for query in challenger.values.index if query not in new]
+    if champion is None or not asked or not others:
+        verdict = judge_promotion(challenger, champion, settings, seed)
+        what = "new" if not asked else "old"
+        why = f"no judged query asks for one of the {what} documents, so all queries were judged together"
+        return verdict if champion is None else replace(verdict, reasons=(why, *verdict.reasons))
+    check_comparable([challenger, champion])
+    old = _paired_differences(challenger.only(others), champion.only(others), settings, seed)
+    recent = _paired_differences(challenger.only(asked), champion.only(asked), settings, seed)
+    objections = [f"old documents: {text}" for text in _losses(old, settings)]
+    objections += [f"new documents: {text}" for text in _no_gain(recent, settings)]
+    gain = f"new documents: better: {_spoken(recent[settings.metric])}; old documents: no loss"
+    rows = (*_named("old", old), *_named("new", recent))
+    return Verdict(not objections, tuple(objections) or (gain,), challenger.queries, challenger.source, rows)
+
+
+def _named(group: str, rows: dict[str, PairedDifference]) -> list[PairedDifference]:
+    return [replace(row, metric=f"{row.metric} ({group} documents)") for row in rows.values()]
+
+
 def _paired_differences(
     challenger: SystemScores, champion: SystemScores, settings: PromotionSettings, seed: int
 ) -> dict[str, PairedDifference]:
@@ -81,10 +112,18 @@ def _paired_differences(
 
 
 def _objections(intervals: dict[str, PairedDifference], settings: PromotionSettings) -> list[str]:
+    return _no_gain(intervals, settings) + _losses(intervals, settings)
+
+
+def _no_gain(intervals: dict[str, PairedDifference], settings: PromotionSettings) -> list[str]:
     goal = intervals[settings.metric]
+    if goal.difference > 0 and goal.p < settings.alpha:
+        return []
+    return [f"not better: {_spoken(goal)}, needs a rise with p < {settings.alpha}"]
+
+
+def _losses(intervals: dict[str, PairedDifference], settings: PromotionSettings) -> list[str]:
     objections = []
-    if goal.difference <= 0 or goal.p >= settings.alpha:
-        objections.append(f"not better: {_spoken(goal)}, needs a rise with p < {settings.alpha}")
     for metric in settings.protected:
         row = intervals[metric]
         if row.difference < 0 and row.p < settings.alpha:

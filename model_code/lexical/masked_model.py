@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model_code.encoding.transformer import _quiet as quiet
-from model_code.encoding.transformer import load_transformer
+from model_code.encoding.transformer import load_transformer, quiet
 from model_code.errors import FreshetError
 from model_code.files import read_json
 

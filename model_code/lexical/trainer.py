@@ -17,7 +17,7 @@ from model_code.lexical.objective import BetaObjective, ScaledObjective, SemiPar
 from model_code.lexical.settings import LexicalSettings
 from model_code.token_index.index import TokenIndex
 from model_code.training.settings import TrainingSettings
-from model_code.training.trainer import Trainer, _to
+from model_code.training.trainer import Trainer, to_device
 
 
 class LexicalTrainer(Trainer):
@@ -50,7 +50,7 @@ class LexicalTrainer(Trainer):
             first = round(self.lexical.in_training_from * self._planned_steps())
             self.negatives = TokenNegatives(self.negatives, self.data, self.settings, self.lexical, self.tokens, first)
         super()._prepare(objective, optimizer, hierarchy)
-        objective.measure(_to(self.collate(0, self.schedule[0]), self.accelerator.device))
+        objective.measure(to_device(self.collate(0, self.schedule[0]), self.accelerator.device))
 
     def _planned_steps(self) -> int:
         from model_code.training.batches import BatchSchedule

@@ -3,40 +3,51 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json
-from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, Hierarchy
+from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 from model_code.index.id_map import IdMap
 from model_code.index.manifest import MANIFEST
-from model_code.live.documents import write_documents
+from model_code.live.documents import read_columns, write_documents
 from model_code.live.generation import DOCUMENTS, ENCODER, HIERARCHY, INDEX, PASSAGES
+from model_code.live.placement import Placements, recentred
+from model_code.live.text_rules import TextRules
 from model_code.retrievers.kinds import open_retriever
+from model_code.retrievers.segments import segments
 
-PARTS = {TENSORS, SUMMARY, DOCUMENT_IDS}  # of the hierarchy's folder, which holds a report and a picture too
 
-
-def copy_build(folder: Path, encoder: Path, index: Path, documents: Path, hierarchy: Path) -> dict[str, Any]:
+def copy_build(
+    folder: Path, encoder: Path, index: Path, documents: Path, hierarchy: Path, text: TextRules | None
+) -> dict[str, Any]:
     """Fill `folder` with the parts of a build and return the facts for its manifest.
 
-    Only the documents that the index holds are taken over. FreshetError if the encoder is not the one that made the
-    vectors, a document's text is missing, or the hierarchy has another number of passages.
+    Only the documents that the index holds are taken over, and the tree gets the centroids of the index's own vectors.
+    FreshetError if the encoder is not the one that made the vectors, a document's text is missing, the hierarchy has
+    another number of passages, or the documents were not cut into passages as `text` says.
     """
     shutil.copytree(encoder, folder / ENCODER)
     shutil.copytree(index, folder / INDEX)
-    shutil.copytree(hierarchy, folder / HIERARCHY, ignore=lambda _, names: set(names) - PARTS)
-    stated, found = read_json(folder / INDEX / MANIFEST), open_retriever(folder / ENCODER, folder / INDEX).fingerprint
-    if found != stated["fingerprint"]:
+    (folder / HIERARCHY).mkdir()
+    shutil.copyfile(hierarchy / DOCUMENT_IDS, folder / PASSAGES)
+    stated, opened = read_json(folder / INDEX / MANIFEST), open_retriever(folder / ENCODER, folder / INDEX)
+    if opened.fingerprint != stated["fingerprint"]:
         raise FingerprintMismatch(
-            f"{encoder} is encoder {found[:12]}, but {index} was built with {stated['fingerprint'][:12]}; run the "
-            "stage index again"
+            f"{encoder} is encoder {opened.fingerprint[:12]}, but {index} was built with {stated['fingerprint'][:12]}; "
+            "run the stage index again"
         )
-    passages = IdMap(read_json(folder / PASSAGES))
-    _check_hierarchy(hierarchy, len(Hierarchy.load(folder / HIERARCHY).leaves), passages, stated["documents"])
+    passages, tree = IdMap(read_json(folder / PASSAGES)), Hierarchy.load(hierarchy)
+    _check_hierarchy(hierarchy, len(tree.leaves), passages, stated["documents"])
+    _place(folder, tree, segments(stated["kind"]).passage_vectors(opened, passages.document_ids))
     write_documents(documents, folder / DOCUMENTS, set(passages.document_ids))
-    return {"fingerprint": found, "documents": passages.documents, "passages": len(passages)}
+    _check_text(folder, passages, text)
+    facts = {"fingerprint": opened.fingerprint, "documents": passages.documents, "passages": len(passages)}
+    return facts | {"text": None if text is None else text.facts()}
 
 
 def _check_hierarchy(source: Path, placed: int, passages: IdMap, documents: int) -> None:
@@ -45,3 +56,26 @@ def _check_hierarchy(source: Path, placed: int, passages: IdMap, documents: int)
             f"{source} places {placed} passages of {passages.documents} documents, but the index holds {documents} "
             "documents; run both stages again"
         )
+
+
+def _place(folder: Path, tree: Hierarchy, vectors: np.ndarray) -> None:
+    if len(vectors) != len(tree.leaves):
+        raise FreshetError(
+            f"the hierarchy places {len(tree.leaves)} passages, but the index holds {len(vectors)}; run both again"
+        )
+    own = recentred(tree, vectors)
+    own.save(folder / HIERARCHY)
+    Placements(own.paths(), Placements.find(own, vectors).cosines).save(folder)
+
+
+def _check_text(folder: Path, passages: IdMap, text: TextRules | None) -> None:
+    """Compare the number of passages of every document with what the rules give: what is added must be cut alike."""
+    if text is None:
+        return
+    counts = Counter(passages.document_ids)
+    for document, body in zip(*read_columns(folder / DOCUMENTS, "document_id", "text"), strict=True):
+        if text.count(body) != counts[document]:
+            raise FreshetError(
+                f"document {document!r} has {counts[document]} passages in the build, but {text.count(body)} by the "
+                f"settings passages.words: {text.words} and stride: {text.stride}; set them as they were, or build anew"
+            )

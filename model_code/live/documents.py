@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.files import replacing
+from model_code.live.changes import content_hash
 
-COLUMNS = ("document_id", "title", "text", "fields")
+SOURCE = ("document_id", "title", "text", "fields")
+COLUMNS = (*SOURCE, "content_hash")
 ROW_GROUP = 1024  # documents; a lookup reads whole row groups, found by the range of their ids
+Row = dict[str, str]
 
 
 def write_documents(source: Path, target: Path, document_ids: Collection[str]) -> None:
-    """Write id, title, text and fields (a JSON object) of `document_ids` from a corpus's `documents.parquet`.
+    """Write id, title, text, fields (a JSON object) and content hash of documents from a corpus's `documents.parquet`.
 
     Rows ascend by id. FreshetError if the corpus lacks one of them.
     """
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(source, columns=list(SOURCE), filters=[("document_id", "in", sorted(document_ids))])
+    columns = [table[name].to_pylist() for name in SOURCE]
+    missing = sorted(set(document_ids) - set(columns[0]))
+    if missing:
+        raise FreshetError(f"{source} lacks {len(missing)} documents that the index holds, first {missing[0]!r}")
+    write_rows((document_row(*values) for values in zip(*columns, strict=True)), target)
+
+
+def document_row(document_id: str, title: str, text: str, fields: str, queries: Sequence[str] = ()) -> Row:
+    """A document as it is kept; fields: a JSON object."""
+    return dict(
+        zip(COLUMNS, (document_id, title, text, fields, content_hash(title, text, fields, queries)), strict=True)
+    )
+
+
+def write_rows(rows: Iterable[Row], target: Path) -> None:
+    """Write rows that `document_row` made, by ascending id."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pq.read_table(source, columns=list(COLUMNS), filters=[("document_id", "in", sorted(document_ids))])
-    missing = sorted(set(document_ids) - set(table["document_id"].to_pylist()))
-    if missing:
-        raise FreshetError(f"{source} lacks {len(missing)} documents that the index holds, first {missing[0]!r}")
-    table = table.sort_by("document_id").cast(pa.schema([(name, pa.string()) for name in COLUMNS]))
+    schema = pa.schema([(name, pa.string()) for name in COLUMNS])
+    table = pa.Table.from_pylist(sorted(rows, key=lambda row: row["document_id"]), schema)
     with replacing(target) as aside:
-        pq.write_table(table.replace_schema_metadata(None), aside, row_group_size=ROW_GROUP)
+        pq.write_table(table, aside, row_group_size=ROW_GROUP)
 
 
 def read_documents(path: Path, document_ids: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Title, text and fields of each of `document_ids` from a file that `write_documents` wrote, by document id.
+    """Title, text, fields and content hash of each of `document_ids` in a file that `write_rows` wrote, by id.
 
     Rows are chosen by hand, since pyarrow's own filters and selections import pandas: a second of a cold search.
     """
@@ -47,7 +66,7 @@ def read_documents(path: Path, document_ids: Collection[str]) -> dict[str, dict[
 
 
 def read_columns(path: Path, *columns: str) -> list[list[str]]:
-    """Whole columns of a file that `write_documents` wrote, each in the order of the documents' ids.
+    """Whole columns of a file that `write_rows` wrote, each in the order of the documents' ids.
 
     FreshetError if the file has been written by a version that did not keep one of them.
     """

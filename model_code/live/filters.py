@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,41 @@ def index_fields(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Index:
             for one in value if isinstance(value, list) else [value]:
                 index.setdefault(name, {}).setdefault(_text(one), set()).add(document_id)
     return index
+
+
+class MergedFields(Mapping[str, Mapping[str, set[str]]]):
+    """The fields of several parts without those of removed documents; a field is merged when it is asked for.
+
+    >>> parts = [({"kind": {"new": {"a"}, "old": {"b"}}}, {"b"}), ({"kind": {"new": {"b"}}}, set())]
+    >>> {value: sorted(documents) for value, documents in MergedFields(parts)["kind"].items()}
+    {'new': ['a', 'b']}
+    """
+
+    def __init__(self, parts: Sequence[tuple[Index, Collection[str]]]) -> None:
+        """parts: each one's fields, and its documents that are removed."""
+        self._parts = [(index, frozenset(removed)) for index, removed in parts]
+        self._merged: dict[str, dict[str, set[str]]] = {}
+
+    def __getitem__(self, name: str) -> Mapping[str, set[str]]:
+        """The documents that have each value of a field."""
+        if name not in self._merged:
+            values: dict[str, set[str]] = {}
+            for index, removed in self._parts:
+                for value, documents in index.get(name, {}).items():
+                    values.setdefault(value, set()).update(documents - removed)
+            self._merged[name] = {value: documents for value, documents in values.items() if documents}
+        if not self._merged[name]:
+            raise KeyError(name)
+        return self._merged[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the fields that a document has."""
+        names = dict.fromkeys(name for index, _ in self._parts for name in index)
+        return (name for name in names if name in self)
+
+    def __len__(self) -> int:
+        """The number of fields."""
+        return sum(1 for _ in self)
 
 
 def matching(index: Index, filters: Sequence[str]) -> set[str]:

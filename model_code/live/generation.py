@@ -1,4 +1,4 @@
-"""A generation of a live collection: an immutable folder with all that a search needs, described by its manifest."""
+"""A generation of a live collection: an immutable folder with what it added, and a manifest that names the rest."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model_code.errors import FreshetError
 from model_code.hierarchy.tree import DOCUMENT_IDS
-from model_code.index.manifest import read_manifest, verify
+from model_code.index.manifest import MANIFEST, read_manifest, verify
+from model_code.live.text_rules import TextRules
 
-FORMAT = 2
+FORMAT = 3
 ENCODER, INDEX, DOCUMENTS, HIERARCHY = "encoder", "index", "documents.parquet", "hierarchy"
 PASSAGES = f"{HIERARCHY}/{DOCUMENT_IDS}"
 
@@ -18,9 +20,12 @@ PASSAGES = f"{HIERARCHY}/{DOCUMENT_IDS}"
 class Generation:
     """One generation, whose `folder` is never written to again.
 
-    `manifest` states format, retriever, parent (the number of the generation that was current before, or None), the
-    encoder's fingerprint, the counts `documents` and `passages`, `provenance` (what its maker said of where it comes
-    from) and a checksum per file.
+    The folder of a build holds encoder, index, documents and hierarchy; that of an addition the same of its documents,
+    without encoder and tree; `removed.json` is in those that took documents out. The manifest states format,
+    retriever, fingerprint, `parent` (the generation that was current before, or None), the counts `documents` and
+    `passages` of all that can be found, `text` (how documents become passages, None: unknown), `ledger` (its
+    `watermark` is the last event contained), `provenance` (what its maker said of where it comes from), a checksum per
+    file of the folder, and which other folders are searched: `base`, `segments` (oldest first) and `removed`.
     """
 
     folder: Path
@@ -46,6 +51,57 @@ class Generation:
         """Fingerprint of the encoder that made the vectors, and that queries must be encoded with."""
         return self.manifest["fingerprint"]
 
+    @property
+    def base(self) -> int:
+        """The number of the generation that is a build: encoder, tree, and most documents."""
+        return self.manifest["base"]
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """The numbers of the generations whose added documents are searched too, oldest first."""
+        return tuple(self.manifest["segments"])
+
+    @property
+    def removed(self) -> int | None:
+        """The number of the generation that lists which documents of the parts are no more; None: all are there."""
+        return self.manifest["removed"]
+
+    @property
+    def watermark(self) -> int:
+        """The last event of the ledger that the generation contains; 0 before the first."""
+        return self.manifest["ledger"]["watermark"]
+
+    @property
+    def text(self) -> TextRules:
+        """How documents become passages; FreshetError if the build did not say, so that nothing can be added."""
+        if self.manifest["text"] is None:
+            raise FreshetError(
+                f"generation {self.number} of {self.retriever!r} does not say how its documents were cut into "
+                "passages, so none can be added; open it again: freshet promote"
+            )
+        return TextRules.of(self.manifest["text"])
+
+    @property
+    def needs(self) -> frozenset[int]:
+        """The numbers of all generations whose folders this one reads, its own included."""
+        removed = () if self.removed is None else (self.removed,)
+        return frozenset((self.number, self.base, *self.segments, *removed))
+
+    def sibling(self, number: int) -> Path:
+        """The folder of another generation of the collection."""
+        return self.folder if number == self.number else self.folder.with_name(f"{number:06d}")
+
     def verify(self) -> None:
-        """Compare every file with its checksum; FreshetError names the first that differs."""
+        """Compare every file of the own folder with its checksum; FreshetError names the first that differs."""
         verify(self.folder, self.manifest)
+
+    def verify_all(self) -> None:
+        """`verify`, for every folder that this generation reads."""
+        for number in sorted(self.needs):
+            folder = self.sibling(number)
+            if not (folder / MANIFEST).is_file():
+                raise FreshetError(
+                    f"generation {self.number} of {self.retriever!r} needs {folder}, which is gone; "
+                    "switch to a newer generation, or promote again"
+                )
+            Generation.read(folder).verify()

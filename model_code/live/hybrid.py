@@ -1,17 +1,14 @@
-"""BM25 over a generation's own documents, fused with its retriever's ranking by reciprocal ranks."""
+"""BM25 over a generation's own documents, of all parts, fused with its retriever's ranking by reciprocal ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from model_code.index.bm25 import Bm25
 from model_code.index.settings import Bm25Settings
 from model_code.index.top_k import Ranking
-from model_code.live.documents import read_columns
 from model_code.retrievers.fusion import reciprocal_rank_fusion
-from model_code.retrievers.retriever import Retriever
 
 
 @dataclass(frozen=True)
@@ -26,19 +23,23 @@ class HybridSettings:
 class Hybrid:
     """BM25 over whole documents (title and text), in memory; built once, in about a second per 50,000 documents."""
 
-    def __init__(self, documents: Path, settings: HybridSettings) -> None:
-        """Read and index a generation's documents file."""
-        document_ids, titles, texts = read_columns(documents, "document_id", "title", "text")
-        whole = [f"{title} {text}" for title, text in zip(titles, texts, strict=True)]
-        self.settings, self.bm25 = settings, Bm25(whole, document_ids, settings.bm25)
+    def __init__(self, document_ids: Sequence[str], texts: Sequence[str], settings: HybridSettings) -> None:
+        """Index `texts` (n), whole documents with `document_ids` (n)."""
+        self.settings, self.bm25 = settings, Bm25(texts, document_ids, settings.bm25)
         self.documents = len(document_ids)
 
-    def search(
-        self, retriever: Retriever, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
+    def depth(self, k: int) -> int:
+        """How many documents of each ranking count for the best k."""
+        return max(k, self.settings.depth)
+
+    def fuse(
+        self, rankings: Sequence[Ranking], texts: Sequence[str], k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
-        """The k best documents for each text by both rankings together; of `allowed` documents only, unless None."""
-        depth = max(k, self.settings.depth)
-        pairs = zip(retriever.search(texts, depth, allowed), self._lexical(texts, depth, allowed), strict=True)
+        """The k best documents by both rankings together: a retriever's of `depth(k)` for each text, and BM25's.
+
+        Of `allowed` documents only, unless None.
+        """
+        pairs = zip(rankings, self._lexical(texts, self.depth(k), allowed), strict=True)
         return [reciprocal_rank_fusion(pair, k, self.settings.constant) for pair in pairs]
 
     def _lexical(self, texts: Sequence[str], depth: int, allowed: Collection[str] | None) -> list[Ranking]:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from model_code.errors import FingerprintMismatch
-from model_code.files import read_json
+from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.index.id_map import IdMap
 from model_code.index.top_k import Ranking
 from model_code.live.collection import Collection, default_retriever
 from model_code.live.documents import read_documents
-from model_code.live.generation import DOCUMENTS, ENCODER, HIERARCHY, INDEX, PASSAGES, Generation
+from model_code.live.generation import Generation
+from model_code.live.part import Base, Part, View, open_segment
+from model_code.live.removed import read_removed
+from model_code.live.segmented import SegmentedRetriever
 from model_code.live.snippet import snippet
-from model_code.retrievers.kinds import open_retriever
-from model_code.retrievers.retriever import Retriever, TokenMatch
+from model_code.retrievers.retriever import TokenMatch
 
 if TYPE_CHECKING:
     from model_code.live.filters import Index
@@ -41,14 +41,21 @@ class Hit:
 
 
 class Searcher:
-    """One generation, loaded: retriever and hierarchy in memory, texts on disk.
+    """One generation, loaded: indexes and hierarchy in memory, texts on disk. It answers from this generation for good.
 
     What only some searches need, fields and BM25, is read by the first of them and kept.
     """
 
-    def __init__(self, generation: Generation, retriever: Retriever, hierarchy: Hierarchy, rows: IdMap) -> None:
-        """rows: the document of each passage that the hierarchy places."""
-        self.generation, self.retriever, self.hierarchy, self.rows = generation, retriever, hierarchy, rows
+    def __init__(self, live: Path, generation: Generation, loaded: Mapping[int, Part]) -> None:
+        """Load the parts of `generation` that are not among those `loaded`, by their numbers."""
+        self.live, self.generation = live, generation
+        base = loaded.get(generation.base)
+        self.base = base if isinstance(base, Base) else Base.open(generation)
+        segments = {n: loaded.get(n) or open_segment(self.base, generation.sibling(n)) for n in generation.segments}
+        removed = read_removed(generation)
+        parts = {generation.base: self.base} | segments
+        self.views = tuple(View(part, removed.get(number, frozenset())) for number, part in parts.items())
+        self.retriever = SegmentedRetriever(self.views)
         self._hybrids: dict[HybridSettings, Hybrid] = {}
 
     @classmethod
@@ -57,15 +64,18 @@ class Searcher:
 
         FreshetError if nothing is live; FingerprintMismatch if encoder, index and manifest are not of one piece.
         """
-        generation = Collection(live, retriever or default_retriever(live)).current()
-        opened = open_retriever(generation.folder / ENCODER, generation.folder / INDEX)
-        if opened.fingerprint != generation.fingerprint:
-            raise FingerprintMismatch(
-                f"{generation.folder}: its encoder has fingerprint {opened.fingerprint[:12]}, its manifest says "
-                f"{generation.fingerprint[:12]}; the folder was changed: promote again or roll back"
-            )
-        rows = IdMap(read_json(generation.folder / PASSAGES))
-        return cls(generation, opened, Hierarchy.load(generation.folder / HIERARCHY), rows)
+        return _open(live, retriever or default_retriever(live), {})
+
+    def renewed(self) -> Searcher:
+        """A searcher of the current generation that shares every part with this one; this one if it is current."""
+        if Collection(self.live, self.generation.retriever).current_number() == self.generation.number:
+            return self
+        return _open(self.live, self.generation.retriever, {view.part.number: view.part for view in self.views})
+
+    @property
+    def hierarchy(self) -> Hierarchy:
+        """The tree that passages are placed in."""
+        return self.base.tree
 
     def search(
         self, text: str, k: int = 10, filters: Sequence[str] = (), hybrid: HybridSettings | None = None
@@ -81,27 +91,25 @@ class Searcher:
     def search_batch(
         self, texts: Sequence[str], k: int = 10, filters: Sequence[str] = (), hybrid: HybridSettings | None = None
     ) -> list[list[Hit]]:
-        """The hits of several texts at once, in their order."""
+        """The hits of several texts at once, in their order. Each is encoded once."""
         allowed = self._allowed(filters) if filters else None
+        queries = self.retriever.encode_queries(texts)
         if hybrid is None:
-            rankings = self.retriever.search(texts, k, allowed)
+            rankings = self.retriever.find(queries, k, allowed)
         else:
-            rankings = self._hybrid(hybrid).search(self.retriever, texts, k, allowed)
-        return [self._hits(*found) for found in zip(texts, rankings, strict=True)]
+            fused = self._hybrid(hybrid)
+            rankings = fused.fuse(self.retriever.find(queries, fused.depth(k), allowed), texts, k, allowed)
+        return [self._hits(text, queries[i : i + 1], rankings[i]) for i, text in enumerate(texts)]
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """Which tokens of the retriever matched, the heaviest first; FreshetError if it does not score by token."""
         return self.retriever.explain(text, document_id)
 
-    @property
-    def _documents(self) -> Path:
-        return self.generation.folder / DOCUMENTS
-
     @cached_property
     def _fields(self) -> Index:
-        from model_code.live.filters import read_fields
+        from model_code.live.filters import MergedFields
 
-        return read_fields(self._documents)
+        return MergedFields([(view.part.fields, view.removed) for view in self.views])
 
     def _allowed(self, filters: Sequence[str]) -> set[str]:
         from model_code.live.filters import matching
@@ -112,19 +120,36 @@ class Searcher:
         from model_code.live.hybrid import Hybrid
 
         if settings not in self._hybrids:
-            self._hybrids[settings] = Hybrid(self._documents, settings)
+            whole = {name: view.part.whole_texts[name] for view in self.views for name in view.document_ids()}
+            names = sorted(whole)  # BM25 must not depend on which part has a document
+            self._hybrids[settings] = Hybrid(names, [whole[name] for name in names], settings)
         return self._hybrids[settings]
 
-    def _hits(self, text: str, ranking: Ranking) -> list[Hit]:
-        documents = read_documents(self._documents, [document for document, _ in ranking])
+    def _hits(self, text: str, query: Any, ranking: Ranking) -> list[Hit]:
+        owners = {document: self.retriever.view_of(document).part for document, _ in ranking}
+        documents: dict[str, dict[str, Any]] = {}
+        for part in dict.fromkeys(owners.values()):
+            documents |= read_documents(part.documents, [name for name, owner in owners.items() if owner is part])
         hits = []
         for rank, (document, score) in enumerate(ranking, start=1):
             title, body = documents[document]["title"], documents[document]["text"]
-            hits.append(Hit(rank, score, document, title, snippet(body, text), self._path(text, document)))
+            path = self._path(query, document, owners[document])
+            hits.append(Hit(rank, score, document, title, snippet(body, text), path))
         return hits
 
-    def _path(self, text: str, document_id: str) -> tuple[int, ...]:
-        """The nodes above the document's best passage; a query is encoded again only where there are several."""
-        rows = self.rows.rows_of([document_id])
-        best = self.retriever.best_passage(text, document_id) if len(rows) > 1 else 0
-        return self.hierarchy.path(int(rows[best]))
+    def _path(self, query: Any, document_id: str, part: Part) -> tuple[int, ...]:
+        """The nodes above the document's best passage for an encoded query."""
+        rows = part.rows.rows_of([document_id])
+        best = part.retriever.best_passage_encoded(query, document_id) if len(rows) > 1 else 0
+        return tuple(part.placements.paths[rows[best]].tolist())
+
+
+def _open(live: Path, retriever: str, loaded: Mapping[int, Part]) -> Searcher:
+    """Load the current generation; once more if it was replaced, and its folders deleted, while it was being read."""
+    generation = Collection(live, retriever).current()
+    try:
+        return Searcher(live, generation, loaded)
+    except (FreshetError, FileNotFoundError):
+        if Collection(live, retriever).current_number() == generation.number:
+            raise
+        return _open(live, retriever, loaded)

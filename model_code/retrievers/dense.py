@@ -6,10 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.index.dense_index import DenseIndex
 from model_code.index.top_k import Ranking
+from model_code.retrievers.encoded import TextSearches
 from model_code.retrievers.retriever import Search, TokenMatch
 from model_code.stages.context import StageContext
 
@@ -17,27 +20,33 @@ if TYPE_CHECKING:
     from model_code.training.tables import TrainingTables
 
 
-class DenseRetriever:
-    """An encoder and the index of its vectors; see `Retriever`."""
+class DenseRetriever(TextSearches[np.ndarray]):
+    """An encoder and the index of its vectors; see `Retriever`. Encoded queries are their vectors (q, H)."""
 
-    def __init__(self, encoder: Encoder, index: DenseIndex) -> None:
-        """The index refuses every search if its vectors are not this encoder's."""
-        self.encoder, self.index, self.fingerprint = encoder, index, encoder.fingerprint()
+    def __init__(self, encoder: Encoder, index: DenseIndex, fingerprint: str | None = None) -> None:
+        """The index refuses every search if its vectors are not this encoder's.
 
-    def search(self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
-        """The k best documents for each query text, best first; of `allowed` documents only, unless None."""
-        vectors = self.encoder.encode(texts)
+        fingerprint: the encoder's, for callers that have computed it before.
+        """
+        self.encoder, self.index, self.fingerprint = encoder, index, fingerprint or encoder.fingerprint()
+
+    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """The vectors (q, H) of query texts."""
+        return self.encoder.encode(texts)
+
+    def search_encoded(self, queries: np.ndarray, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+        """`search` for queries (q, H)."""
         if allowed is None:
-            return self.index.search(vectors, k, self.fingerprint)
-        return [ranking[:k] for ranking in self.index.rank(vectors, [allowed] * len(texts), self.fingerprint)]
+            return self.index.search(queries, k, self.fingerprint)
+        return [ranking[:k] for ranking in self.index.rank(queries, [allowed] * len(queries), self.fingerprint)]
 
-    def rerank(self, texts: Sequence[str], candidates: Sequence[Collection[str]]) -> list[Ranking]:
-        """Each query's `candidates`, scored and sorted as `search` would."""
-        return self.index.rank(self.encoder.encode(texts), candidates, self.fingerprint)
+    def rerank_encoded(self, queries: np.ndarray, candidates: Sequence[Collection[str]]) -> list[Ranking]:
+        """`rerank` for queries (q, H)."""
+        return self.index.rank(queries, candidates, self.fingerprint)
 
-    def best_passage(self, text: str, document_id: str) -> int:
-        """Which of the document's passages (0, 1, ...) answers the query best."""
-        return self.index.best_passage(self.encoder.encode([text])[0], document_id)
+    def best_passage_encoded(self, query: np.ndarray, document_id: str) -> int:
+        """`best_passage` for a query (1, H)."""
+        return self.index.best_passage(query[0], document_id)
 
     def variants(self) -> Mapping[str, Search]:
         """None."""

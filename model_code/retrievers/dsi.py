@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_code.corpus.tables import load_corpus
-from model_code.dsi.folder import DocumentVectors
+from model_code.dsi.folder import DocumentVectors, Representatives
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.index.dense_index import DenseIndex
@@ -39,17 +39,34 @@ def index(context: StageContext) -> dict[str, Any]:
     _check_documents(trained, set(load_corpus(context.inputs["corpus"]).passages["document_id"]))
     dense = DenseIndex.build(trained.vectors, trained.document_ids, trained.fingerprint, context.settings["index"])
     report = save_index(dense, context)
-    folder = context.output / "index"
-    trained.representatives.save(folder)
-    manifest = read_json(folder / MANIFEST)
-    facts = {key: value for key, value in manifest.items() if key not in ("format", "checksums")}
-    seal(folder, manifest["format"], facts | {"kind": KIND, "logit_scale": trained.logit_scale})
+    complete(context.output / "index", trained.representatives, trained.logit_scale)
     return report
 
 
-def open_folders(encoder: Path, index: Path, **loading: Any) -> DenseRetriever:
+def complete(folder: Path, representatives: Representatives, logit_scale: float) -> None:
+    """Make a dense index's folder one of this kind."""
+    representatives.save(folder)
+    manifest = read_json(folder / MANIFEST)
+    facts = {key: value for key, value in manifest.items() if key not in ("format", "checksums")}
+    seal(folder, manifest["format"], facts | {"kind": KIND, "logit_scale": logit_scale})
+
+
+class DsiRetriever(DenseRetriever):
+    """A dense retriever of one learned vector per document, with what learning one for a new document needs."""
+
+    def __init__(self, dense: DenseRetriever, representatives: Representatives, logit_scale: float) -> None:
+        super().__init__(dense.encoder, dense.index, dense.fingerprint)
+        self.representatives, self.logit_scale = representatives, logit_scale
+
+
+def open_folders(encoder: Path, index: Path, **loading: Any) -> DsiRetriever:
     """The retriever in two folders; loading: what else `Encoder.load` takes."""
-    return open_dense(encoder, index, **loading)
+    return with_representatives(open_dense(encoder, index, **loading), index)
+
+
+def with_representatives(dense: DenseRetriever, index: Path) -> DsiRetriever:
+    """A dense retriever whose index is that of the folder, with what else lies there."""
+    return DsiRetriever(dense, Representatives.load(index), read_json(index / MANIFEST)["logit_scale"])
 
 
 def _check_documents(trained: DocumentVectors, corpus: set[str]) -> None:

@@ -7,36 +7,59 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from model_code.index.top_k import Ranking
+from model_code.retrievers.encoded import TextSearches
 from model_code.retrievers.retriever import Search, TokenMatch
 from model_code.stages.context import StageContext
 
 if TYPE_CHECKING:
     from model_code.lexical.searches import Searches
     from model_code.lexical.settings import MainSearch
+    from model_code.lexical.vocabulary import Sparse
     from model_code.training.tables import TrainingTables
 
 
-class LexicalRetriever:
-    """A lexical encoder and the indexes of its passages; see `Retriever`.
+class LexicalRetriever(TextSearches["list[Sparse]"]):
+    """A lexical encoder and the indexes of its passages; see `Retriever`. Encoded queries are their sparse weights.
 
     main: which of the searches is `search`; the others are variants.
     """
 
     def __init__(self, searches: Searches, main: MainSearch) -> None:
         self.searches, self.main, self.fingerprint = searches, main, searches.fingerprint
+        self.proposed = searches.rerank_depth if main == "beta_rerank" else None
 
-    def search(self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
-        """The k best documents for each query text, best first; of `allowed` documents only, unless None."""
-        return self.searches.search(self.main, texts, k, allowed)
+    def encode_queries(self, texts: Sequence[str]) -> list[Sparse]:
+        """The query side of the main search."""
+        return self.searches.queries(self.main, texts)
 
-    def rerank(self, texts: Sequence[str], candidates: Sequence[Collection[str]]) -> list[Ranking]:
-        """Each query's `candidates`, scored and sorted as `search` would."""
-        return self.searches.rank(self.main, texts, candidates)
+    def search_encoded(self, queries: list[Sparse], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+        """The k best documents for each query by the main search, or by the tokens that it begins with."""
+        index = self._embedded if self.main in ("full", "alpha") else self.searches.tokens
+        return index.search(queries, k, index.fingerprint, allowed)
 
-    def best_passage(self, text: str, document_id: str) -> int:
+    def rerank_encoded(self, queries: list[Sparse], candidates: Sequence[Collection[str]]) -> list[Ranking]:
+        """Each query's candidates, scored and sorted as the main search does."""
+        index = self.searches.tokens if self._by_tokens else self._embedded
+        return index.rank(queries, candidates, index.fingerprint)
+
+    def best_passage_encoded(self, query: list[Sparse], document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) answers the query best."""
-        return self.searches.best_passage(self.main, text, document_id)
+        if self._by_tokens:
+            return self.searches.tokens.best_passage(query[0], document_id, self.searches.tokens.fingerprint)
+        rows = self._embedded.ids.rows_of([document_id])
+        return int(np.argmax(self._embedded.scores_at(query[0], rows)))
+
+    @property
+    def _by_tokens(self) -> bool:
+        return self.main in ("beta", "beta_own")
+
+    @property
+    def _embedded(self) -> Any:
+        """The passages' embeddings, indexed or made when they are needed: the settings refuse a search without."""
+        return self.searches.passages
 
     def variants(self) -> Mapping[str, Search]:
         """The searches that the indexes allow, but for the main one: full, alpha, beta, beta_own, beta_rerank."""

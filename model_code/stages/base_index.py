@@ -14,4 +14,4 @@ from model_code.stages.context import StageContext
 
 def run(context: StageContext) -> dict[str, Any]:
     """Read `inputs["corpus"]`, write the folder `index/`, return its counts."""
-    return index_passages(context, Encoder.from_settings(context.settings["encoder"]))
+    return index_passages(context, Encoder.from_settings(context.settings["encoder"], for_search=True))

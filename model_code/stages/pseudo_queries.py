@@ -53,10 +53,10 @@ def _generate(
     documents: dict[str, str], splits: dict[str, str], settings: PseudoQuerySettings, context: StageContext
 ) -> list[PseudoQuery]:
     """All queries: those of training documents by each of `generators`, the held-out ones by `held_out_generator`."""
-    trained = {i: text for i, text in documents.items() if splits[i] == "train"}
+    to_train = {i: text for i, text in documents.items() if splits[i] == "train"}
     held_out = {i: text for i, text in documents.items() if splits[i] != "train"}
-    work = [(kind, trained) for kind in settings.generators] + [(settings.held_out_generator, held_out)]
-    trained = context.inputs["query_generator"] / TRAINED_FOLDER if "query_generator" in context.inputs else None
+    work = [(kind, to_train) for kind in settings.generators] + [(settings.held_out_generator, held_out)]
+    trained = context.inputs["query_generator"] / TRAINED_FOLDER
     queries: list[PseudoQuery] = []
     for kind, texts in work:
         if texts:

@@ -143,7 +143,7 @@ class Trainer:
         set_learning_rate(self.optimizer, self._rate_factor())
         first = self.state.step * self.schedule.per_step + accelerator.process_index
         for number in range(first, first + self.schedule.per_step, accelerator.num_processes):
-            batch = _to(self.collate(number, self.schedule[number]), accelerator.device)
+            batch = to_device(self.collate(number, self.schedule[number]), accelerator.device)
             with accelerator.accumulate(self.model):
                 parts = self.model(batch)
                 accelerator.backward(parts["loss"])
@@ -216,7 +216,8 @@ class Trainer:
         )
 
 
-def _to(batch: Any, device: Any) -> Any:
+def to_device(batch: Any, device: Any) -> Any:
+    """The same batch, a tensor or any nesting of tensors, with its tensors on `device`."""
     from accelerate.utils import send_to_device
 
     return send_to_device(batch, device, non_blocking=True)

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import typer
 
-from orchestration.cli import bench, build, compare, gc, release, results, search, status, ui
+from orchestration.cli import (
+    bench,
+    build,
+    compare,
+    documents,
+    freshness,
+    gc,
+    live,
+    release,
+    results,
+    search,
+    serve,
+    status,
+    ui,
+)
 
 app = typer.Typer(
     name="freshet",
@@ -14,5 +28,5 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Every command takes --debug, which shows the traceback of an error.",
 )
-for module in (build, results, compare, search, release, status, ui, gc, bench):
+for module in (build, results, compare, search, documents, live, serve, freshness, release, status, ui, gc, bench):
     module.add_to(app)

@@ -1,4 +1,4 @@
-"""`freshet promote` and `freshet rollback`: who is champion, decided by a gate, written down, undone at will."""
+"""`freshet promote` and `freshet rollback`: who is champion and what is live, written down, undone at will."""
 
 from __future__ import annotations
 
@@ -31,11 +31,21 @@ def promote() -> None:
         raise typer.Exit(1)
 
 
-def rollback() -> None:
-    """Make the previous champion the champion again."""
+def rollback(
+    generation: Annotated[
+        int | None, typer.Option("--generation", min=0, help="Search this live generation again; no champion changes.")
+    ] = None,
+    retriever: Annotated[str | None, typer.Option(help="With --generation: of another live retriever.")] = None,
+) -> None:
+    """Make the previous champion the champion again, or go to another live generation."""
     from orchestration import release
 
-    typer.echo(release.rollback(Project.find()).summary)
+    project = Project.find()
+    if generation is None:
+        typer.echo(release.rollback(project).summary)
+        return
+    found = release.rollback_generation(project, generation, retriever)
+    typer.echo(f"{found.retriever} is at generation {found.number}, {found.manifest['documents']:,} documents")
 
 
 def add_to(app: typer.Typer) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
 from orchestration.project import Project
-
-if TYPE_CHECKING:
-    from model_code.live.hybrid import HybridSettings
+from orchestration.service.client import ServiceClient
 
 
 def search(
@@ -25,31 +24,43 @@ def search(
     explain: Annotated[bool, typer.Option("--explain", help="Show which tokens matched (lexical retrievers).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Hits as a JSON list.")] = False,
 ) -> None:
-    """Search the live collection."""
-    from model_code.live.searcher import Searcher
-    from orchestration.hits import hits_text
+    """Search the live collection: by the running service (freshet serve) if there is one, else in this process."""
+    from orchestration.hits import rows_text
 
     project = Project.find()
+    service = ServiceClient.of(project)
+    asked = (text, k, retriever, filters or (), hybrid, explain)
+    rows = _here(project, *asked) if service is None else _by_service(service, *asked)
+    typer.echo(json.dumps(rows, indent=2, ensure_ascii=False) if as_json else rows_text(rows))
+
+
+def _by_service(
+    service: ServiceClient,
+    text: str,
+    k: int,
+    retriever: str | None,
+    filters: Sequence[str],
+    hybrid: bool,
+    explain: bool,
+) -> list[dict[str, Any]]:
+    options = {"filters": list(filters), "hybrid": hybrid, "explain": explain, "retriever": retriever}
+    hits = service.search(text, k, **options)["hits"]
+    return [{name: value for name, value in hit.items() if name != "tokens" or explain} for hit in hits]
+
+
+def _here(
+    project: Project, text: str, k: int, retriever: str | None, filters: Sequence[str], hybrid: bool, explain: bool
+) -> list[dict[str, Any]]:
+    from model_code.live.searcher import Searcher
+    from orchestration.hybrid_settings import hybrid_settings
+
     searcher = Searcher.open(project.live, retriever)
-    hits = searcher.search(text, k, filters or (), _hybrid_settings(project) if hybrid else None)
-    matches = [searcher.explain(text, hit.document_id) for hit in hits] if explain else None
-    if not as_json:
-        typer.echo(hits_text(hits, matches))
-        return
+    hits = searcher.search(text, k, filters, hybrid_settings(project) if hybrid else None)
     rows = [dataclasses.asdict(hit) for hit in hits]
-    if matches is not None:
-        tokens = [{"tokens": [dataclasses.asdict(token) for token in found]} for found in matches]
-        rows = [row | own for row, own in zip(rows, tokens, strict=True)]
-    typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
-
-
-def _hybrid_settings(project: Project) -> HybridSettings:
-    """As the evaluation's `rrf`: BM25, depth and constant of `params.yaml`."""
-    from model_code.live.hybrid import HybridSettings
-    from orchestration import parameters
-
-    settings = parameters.load(project.params_file)
-    return HybridSettings(settings.bm25, settings.evaluation.depth, settings.evaluation.fusion_constant)
+    if explain:
+        for row in rows:
+            row["tokens"] = [dataclasses.asdict(match) for match in searcher.explain(text, row["document_id"])]
+    return rows
 
 
 def add_to(app: typer.Typer) -> None:

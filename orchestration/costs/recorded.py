@@ -22,7 +22,7 @@ class StageCost:
 
 def stage_costs(project: Project, stages: Iterable[Stage]) -> dict[str, StageCost]:
     """The cost of each stage by its address, where a run of the same code, inputs and settings is recorded."""
-    tracker = MlflowTracker(tracking_uri(project.root), store_folder(project.root))
+    tracker = MlflowTracker(tracking_uri(project), store_folder(project))
     costs = {}
     for stage in stages:
         run = tracker.find_run(stage_key.read(stage, project.root).key) if _has_inputs(stage, project) else None

@@ -27,6 +27,12 @@ def test_the_shipped_file_is_valid_and_names_the_control(params):
     assert loaded.retrievers["contrastive"].training.hierarchy_weight == 0
 
 
+def test_bm25_with_generated_queries_is_a_system_where_a_model_writes_queries(params):
+    assert "bm25_generated" not in parameters.load(params).systems
+    parameters.assign(params, ["pseudo_queries.generators=[inverse_cloze, sequence_to_sequence]"])
+    assert parameters.load(params).systems[:3] == ("bm25", "zero_shot", "bm25_generated")
+
+
 def test_a_retriever_inherits_training_and_overrides_it(params):
     parameters.assign(params, ["training.temperature=0.03", "retrievers.hce.temperature=0.07"])
     loaded = parameters.load(params)
@@ -40,7 +46,8 @@ def test_a_retriever_inherits_training_and_overrides_it(params):
         ("training.temprature=1", "training.temprature is not a setting; did you mean 'temperature'"),
         ("retrievers.hce.stepz=1", "retrievers.hce.stepz is not a setting"),
         ("trainings.temperature=1", "params.yaml.trainings is not a setting"),
-        ("retrievers.bm25.steps=1", "belongs to the baseline"),
+        ("retrievers.bm25.steps=1", "belongs to a baseline"),
+        ("retrievers.bm25_generated.steps=1", "belongs to a baseline"),
         ("training.temperature=-1", "must be above 0"),
         ("training.batch_size=many", "training.batch_size must be of type int"),
         ("seed=-1", "seed must be a whole number"),

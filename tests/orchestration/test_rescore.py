@@ -13,7 +13,10 @@ from model_code.evaluation.scores import load_scores
 from model_code.files import read_json, write_text
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.index.dense_index import DenseIndex
+from model_code.live.changes import Put
 from model_code.live.collection import open_generation_zero
+from model_code.live.text_rules import TextRules
+from model_code.live.writer import LiveWriter
 from orchestration import registry
 from orchestration.project import Project
 from orchestration.rescore import rescore, served
@@ -56,7 +59,7 @@ def test_it_is_scored_on_every_query_of_today(project, champion):
 
 
 def test_the_live_generation_is_what_counts(project, champion):
-    assert served(project, champion) == project.root / "build"
+    assert served(project, champion) is None, "its registered build is searched then"
     tree = project.root / "tree"
     shutil.copytree(project.artifacts / "hierarchy", tree)
     document_ids = load_corpus(project.artifacts / "corpus").passages["document_id"].tolist()
@@ -67,7 +70,19 @@ def test_the_live_generation_is_what_counts(project, champion):
     generation = open_generation_zero(
         project.root, "hce", encoder=project.root / "build" / "encoder", index=project.root / "grown",
         documents=project.artifacts / "corpus" / "documents.parquet", hierarchy=tree, provenance={},
+        text=TextRules(include_title=False, words=0, stride=1),
     )  # fmt: skip
-    assert served(project, champion) == generation.folder
+    assert served(project, champion).generation.number == generation.number
     scores = load_scores(rescore(project, champion), "test").values
     assert scores.loc["test:engine-11", "nDCG@10"] > 0
+
+
+def test_documents_that_the_challenger_could_not_know_are_left_out(project, champion):
+    test_the_live_generation_is_what_counts(project, champion)
+    newcomer = Put("newcomer", "", TEXTS["engine-11"])
+    LiveWriter(project.live, "hce").apply([newcomer], watermark=1, provenance={})
+    found = served(project, champion).search(TEXTS["engine-11"], k=3)
+    assert "newcomer" in [hit.document_id for hit in found]
+    rows = (rescore(project, champion) / "run.test.trec").read_text().splitlines()
+    assert rows
+    assert not any(" newcomer " in row for row in rows)

@@ -56,6 +56,17 @@ def test_a_stage_sees_only_what_it_declares_and_its_output_appears_whole(project
     assert set(runner.declared_settings(stage, runner.parameters.load(project.params_file))) == {"seed", "index"}
 
 
+def test_a_part_of_a_group_is_given_alone_and_under_its_whole_name(project):
+    part, group = "pseudo_queries.training", "pseudo_queries.generators"
+    stage = Stage("train", "Trains.", (part, "retrievers.hce", group), {}, "artifacts/x", (), retriever="hce")
+    settings = runner.parameters.load(project.params_file)
+    assert runner.declared_settings(stage, settings) == {
+        part: settings.pseudo_queries.training,
+        group: settings.pseudo_queries.generators,
+        "retriever": settings.retrievers["hce"],
+    }
+
+
 @pytest.mark.parametrize("victim", ["params.yaml", "code.py", "input/numbers.txt"])
 def test_an_edit_during_the_run_is_refused_and_the_old_output_stays(project, stage, victim):
     runner.run_stage(stage, project)

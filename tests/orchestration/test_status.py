@@ -20,7 +20,7 @@ def test_an_empty_project_says_what_is_missing():
 
 
 def test_a_finished_project_names_versions_and_generations():
-    live = {"generation": 2, "documents": 1234, "fingerprint": "f"}
+    live = {"generation": 2, "documents": 1234, "fingerprint": "f", "freshness": {"ledger": None}}
     status = {
         "corpus": {"source": "files", "content_hash": "0123456789abcdef"},
         "stages": {"corpus": "built", "train@hce": "built", "index@hce": "not built"},
@@ -36,5 +36,26 @@ def test_a_finished_project_names_versions_and_generations():
         "challenger  none",
         "previous    version 1 (contrastive)",
         "live        hce generation 2, 1,234 documents, searched by default",
+        "live        other generation 2, 1,234 documents",
+    ]
+
+
+def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is():
+    ledger = {
+        "documents": {"pending": 2, "live": 1200, "superseded": 0, "rolled_back": 3},
+        "lag": {"pending": 2, "seconds": 300.0},
+        "drift": {"report": {"topics": {"value": 0.25, "threshold": 0.1}, "n": 7}},
+        "decisions": [{"kind": "retrain", "reason": "topics 0.25 is above 0.1"}],
+    }
+    live = {"retriever": "hce", "default": True, "generation": 2, "documents": 1234, "fingerprint": "f"}
+    live["freshness"] = {"watermark": 17, "ledger": ledger}
+    other = live | {"retriever": "other", "default": False}
+    status = NOTHING | dict.fromkeys(ALIASES) | {"live": [live, other]}
+    assert status_text(status).splitlines()[5:] == [
+        "live        hce generation 2, 1,234 documents, searched by default",
+        "documents   2 pending, 1,200 live, 3 rolled back (after event 17)",
+        "lag         2 waiting, the oldest for 5 min",
+        "drift       topics 0.25 (threshold 0.1)",
+        "decision    retrain: topics 0.25 is above 0.1",
         "live        other generation 2, 1,234 documents",
     ]

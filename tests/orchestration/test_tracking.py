@@ -85,11 +85,11 @@ def test_a_run_that_was_cut_off_is_not_found(tracker, monkeypatch):
 
 
 def test_the_store_lies_in_the_state_folder_unless_the_environment_names_another(tmp_path, monkeypatch):
-    assert tracking_uri(tmp_path) == f"sqlite:///{tmp_path}/.freshet/mlflow/mlflow.db"
+    assert tracking_uri(Project(tmp_path)) == f"sqlite:///{tmp_path}/.freshet/mlflow/mlflow.db"
     monkeypatch.setenv("FRESHET_STATE", str(tmp_path / "state"))
-    assert store_folder(tmp_path) == tmp_path / "state" / "mlflow"
+    assert store_folder(Project(tmp_path)) == tmp_path / "state" / "mlflow"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
-    assert tracking_uri(tmp_path) == "http://127.0.0.1:5000"
+    assert tracking_uri(Project(tmp_path)) == "http://127.0.0.1:5000"
 
 
 def test_one_process_opens_a_store_once(tracked_project, tracker):

@@ -1,17 +1,24 @@
-"""Guards the BERT without transformers: equal bits, equal fingerprint, refused architectures, and what it imports."""
+"""Guards the BERT without transformers: equal bits, equal fingerprint, what it imports, and what it leaves to them:
+other architectures, tokenizers that transformers would read differently, weights of other names, too long texts."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from model_code.encoding.bert import is_plain_bert, load_plain_bert
 from model_code.encoding.encoder import Encoder
+from model_code.encoding.fingerprint import tokenizer_rules
+from model_code.encoding.plain_bert import PAIR, SINGLE, PlainTokenizer, is_plain_bert, load_plain_bert
+from model_code.encoding.settings import EncoderSettings
+from model_code.encoding.transformer import load_tokenizer
+from model_code.errors import FreshetError
 from tests.tiny_encoder import make_tiny_encoder
 
 TEXTS = ["open a file", "sort", "read a table of comma separated values and sort its rows", "a b c d e f g"]
@@ -47,11 +54,59 @@ def test_the_same_fingerprint(folder):
 
 @pytest.mark.parametrize("change", [{"model_type": "t5"}, {"hidden_act": "relu"}, {"is_decoder": True}])
 def test_any_other_architecture_is_left_to_transformers(folder, tmp_path, change):
-    config = json.loads((folder / "config.json").read_text()) | change
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    (tmp_path / "tokenizer.json").write_text("{}")
-    assert is_plain_bert(folder)
-    assert not is_plain_bert(tmp_path)
+    shutil.copytree(folder, tmp_path / "other")
+    assert is_plain_bert(tmp_path / "other")
+    edit(tmp_path / "other" / "config.json", change)
+    assert not is_plain_bert(tmp_path / "other")
+
+
+def edit(path, change):
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+
+@pytest.mark.parametrize(
+    ("rules", "config", "alike"),
+    [
+        ({}, {}, True),
+        ({}, {"do_lower_case": False}, False),
+        ({"post_processor": None}, {}, False),
+        ({"decoder": None}, {}, False),
+        ({"pre_tokenizer": {"type": "WhitespaceSplit"}}, {}, False),
+        ({"pre_tokenizer": {"type": "WhitespaceSplit"}}, {"tokenizer_class": "PreTrainedTokenizerFast"}, True),
+        ({}, {"tokenizer_class": "RobertaTokenizer"}, False),
+    ],
+)
+def test_a_tokenizer_is_read_plainly_if_transformers_reads_the_same_rules(folder, tmp_path, rules, config, alike):
+    other = shutil.copytree(folder, tmp_path / "other")
+    tokens = {name: {"id": name, "ids": [i], "tokens": [name]} for i, name in ((2, "[CLS]"), (3, "[SEP]"))}
+    template = {"type": "TemplateProcessing", "single": SINGLE, "pair": PAIR, "special_tokens": tokens}
+    published = {"decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True}, "post_processor": template}
+    edit(other / "tokenizer.json", published | rules)
+    edit(other / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"} | config)
+    assert is_plain_bert(other) == alike
+    if "Bert" in json.loads((other / "tokenizer_config.json").read_text())["tokenizer_class"]:
+        assert (tokenizer_rules(PlainTokenizer(other)) == tokenizer_rules(load_tokenizer(other))) == alike
+
+
+def test_weights_of_other_names_and_too_long_texts_are_left_to_transformers(folder, tmp_path):
+    weights = load_file(folder / "model.safetensors")
+    for name, change in (("old", {"embeddings.position_ids": torch.arange(64)[None]}), ("head", {"x": torch.ones(1)})):
+        save_file(weights | change, shutil.copytree(folder, tmp_path / name) / "model.safetensors")
+    assert is_plain_bert(tmp_path / "old", max_tokens=64)
+    assert Encoder.load(tmp_path / "old", for_search=True).fingerprint() == Encoder.load(folder).fingerprint()
+    assert not is_plain_bert(tmp_path / "head")
+    with pytest.raises(FreshetError, match="has 64 positions"):
+        Encoder.load(folder, 65, for_search=True)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_packaged_base_gives_the_same_bits(precision):
+    settings = EncoderSettings(max_tokens=32, precision=precision, device="cpu")
+    ours, theirs = (Encoder.from_settings(settings, for_search=plain) for plain in (True, False))
+    assert type(ours.backbone).__name__ == "Bert" != type(theirs.backbone).__name__
+    texts = [*TEXTS, "Élan vital -- 東京 numpy.linalg.solve(a, b) " * 9]
+    np.testing.assert_array_equal(ours.encode(texts), theirs.encode(texts))
+    assert ours.fingerprint() == theirs.fingerprint()
 
 
 def test_searching_does_not_import_transformers(folder):

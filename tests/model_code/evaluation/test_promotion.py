@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from model_code.errors import FreshetError
-from model_code.evaluation.promotion import judge_promotion
+from model_code.evaluation.promotion import judge_promotion, judge_retrain
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import PromotionSettings
 
@@ -118,3 +118,43 @@ def test_the_verdict_is_json():
     assert record["passed"] is True
     assert [row["metric"] for row in record["intervals"]] == ["nDCG@10", "R@100"]
     assert record == verdict.as_dict()
+
+
+NEW = frozenset(f"q{i:04}" for i in range(300, SIZE))
+OLD_GAIN, NEW_GAIN = np.arange(SIZE) < 300, np.arange(SIZE) >= 300
+
+
+def test_a_retrain_must_gain_on_new_documents_and_hold_the_old_ones():
+    gained = scores("hce", BASE + NEW_GAIN * 0.1 + noise(4, 0.02))
+    verdict = judge_retrain(gained, CHAMPION, SETTINGS, NEW)
+    assert verdict.passed
+    assert verdict.reasons[0].startswith("new documents: better: nDCG@10")
+    assert [row.metric for row in verdict.intervals] == [
+        "nDCG@10 (old documents)", "R@100 (old documents)", "nDCG@10 (new documents)", "R@100 (new documents)",
+    ]  # fmt: skip
+
+
+def test_a_retrain_that_helps_only_old_documents_is_refused():
+    helped = scores("hce", BASE + OLD_GAIN * 0.1 + noise(4, 0.02))
+    assert judge_promotion(helped, CHAMPION, SETTINGS).passed, "else this test shows nothing"
+    verdict = judge_retrain(helped, CHAMPION, SETTINGS, NEW)
+    assert [reason.split(": nDCG")[0] for reason in verdict.reasons] == ["new documents: not better"]
+
+
+def test_a_retrain_that_costs_old_documents_is_refused():
+    forgetful = scores("hce", BASE + NEW_GAIN * 0.3 - OLD_GAIN * 0.05 + noise(4, 0.02))
+    verdict = judge_retrain(forgetful, CHAMPION, SETTINGS, NEW)
+    assert [reason.split(": nDCG")[0] for reason in verdict.reasons] == ["old documents: worse"]
+
+
+@pytest.mark.parametrize("new, group", [(frozenset(), "new"), (frozenset(CHAMPION.values.index), "old")])
+def test_without_judged_queries_of_one_age_all_are_judged_together_and_it_says_so(new, group):
+    better = scores("hce", BASE + 0.03 + noise(1))
+    verdict = judge_retrain(better, CHAMPION, SETTINGS, new)
+    assert verdict.passed
+    assert verdict.reasons[0].startswith(f"no judged query asks for one of the {group} documents")
+    assert verdict.intervals == judge_promotion(better, CHAMPION, SETTINGS).intervals
+
+
+def test_the_first_retrain_of_all_passes():
+    assert judge_retrain(CHAMPION, None, SETTINGS, NEW).reasons == ("there is no champion yet",)

@@ -16,11 +16,12 @@ from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 from model_code.index.dense_index import DenseIndex
 from model_code.live.collection import open_generation_zero
 from model_code.live.generation import Generation
+from model_code.live.text_rules import TextRules
 from tests.tiny_encoder import make_tiny_encoder
 
 DOCUMENTS = {
     "builtins.sorted": "Return a new sorted list from the items in an iterable.",
-    "csv.reader": "Read rows of a table from a csv file.",
+    "csv.reader": "Read rows of a table from a csv file. Rows end where lines end.",
     "json.load": "Read a json document from an open file.",
     "math.sqrt": "Return the square root of a number.",
     "os.listdir": "Return a list of the names of files in a folder.",
@@ -30,6 +31,7 @@ DOCUMENTS = {
     "time.sleep": "Wait for a number of seconds.",
 }
 PASSAGES = [*DOCUMENTS, "csv.reader"]
+RULES = TextRules(include_title=True, words=11, stride=5)
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,13 @@ class Build:
 
     def open(self, root: Path, retriever: str = "hce", **provenance: object) -> Generation:
         """Open this build's live collection under `root`."""
-        return open_generation_zero(root, retriever, **vars(self), provenance=provenance)
+        return open_generation_zero(root, retriever, **vars(self), provenance=provenance, text=RULES)
 
 
 def make_build(folder: Path, seed: int = 0) -> Build:
     """Build everything below `folder`; another seed is another encoder."""
-    texts = [f"{document} {DOCUMENTS[document]}" for document in PASSAGES]
+    passages = {document: RULES.passages(document, text) for document, text in DOCUMENTS.items()}
+    texts = [*(own[0] for own in passages.values()), passages["csv.reader"][1]]
     build = Build(folder / "encoder", folder / "index", folder / "documents.parquet", folder / "hierarchy")
     encoder = Encoder.load(make_tiny_encoder(build.encoder, texts, seed), precision="float32", device="cpu")
     vectors = encoder.encode(texts)

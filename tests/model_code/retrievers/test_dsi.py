@@ -15,8 +15,12 @@ from model_code.errors import FreshetError
 from model_code.evaluation.run_files import write_run
 from model_code.files import hash_path, read_json
 from model_code.index.dense_index import DenseIndex
+from model_code.live.changes import Put, Remove
 from model_code.live.collection import open_generation_zero
+from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
+from model_code.live.text_rules import TextRules
+from model_code.live.writer import LiveWriter
 from model_code.retrievers.kinds import open_retriever
 from model_code.stages import evaluate, index, train
 from model_code.stages.context import StageContext
@@ -113,4 +117,43 @@ def test_it_goes_live_beside_a_hierarchy_of_passages(built: tuple[StageContext, 
     hits = searcher.search("ask1 ask2", 24)
     assert {hit.document_id for hit in hits} == set(IDS)
     paths = {hit.document_id: hit.path for hit in hits}
-    assert all(paths[name] == searcher.hierarchy.path(int(searcher.rows.rows_of([name])[0])) for name in LONG)
+    assert all(paths[name] == searcher.hierarchy.path(int(searcher.base.rows.rows_of([name])[0])) for name in LONG)
+
+
+def test_a_new_document_starts_where_training_would_have_started_it(
+    built: tuple[StageContext, StageContext], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    training, indexing = built
+    open_generation_zero(
+        tmp_path,
+        "dsi",
+        encoder=training.output / "encoder",
+        index=indexing.output / "index",
+        documents=training.inputs["corpus"] / "documents.parquet",
+        hierarchy=training.inputs["hierarchy"],
+        provenance={},
+    )
+    rules = TextRules(include_title=False, words=4, stride=3)
+    monkeypatch.setattr(Generation, "text", rules)  # the corpus of this test was cut by hand
+    writer = LiveWriter(tmp_path / "live", "dsi")
+    text = "ask1 ask2 ask3 ask4 ask5 ask6"
+    writer.apply([Put("new", "", text, {}, ("ask1", "ask2")), Put("other", "", "ask9")], 1, {})
+    retriever = writer.searcher.views[1].part.retriever
+    encode = retriever.encoder.encode
+    mean = encode(rules.passages("", text)).astype(np.float64).mean(axis=0)
+    np.testing.assert_allclose(retriever.index.vectors[0], mean / np.linalg.norm(mean), atol=1e-6)
+    assert retriever.index.document_ids == ["new", "other"]
+    assert retriever.representatives.counts.tolist() == [2, 0]
+    np.testing.assert_allclose(retriever.representatives.vectors[0], encode(["ask1", "ask2"]).mean(axis=0), atol=1e-6)
+    np.testing.assert_array_equal(retriever.representatives.vectors[1], retriever.index.vectors[1])
+    before, hits = writer.searcher.retriever.search(["ask1 ask2"], 26)[0], writer.searcher.search("ask1 ask2", 26)
+    assert {hit.document_id for hit in hits} == {*IDS, "new", "other"}
+    writer.apply([Put("third", "", "ask7")], 2, {})
+    writer.apply([Remove("third"), Remove("d03")], 3, {})
+    writer.compact()
+    after = writer.searcher.retriever.search(["ask1 ask2"], 26)[0]
+    assert after == [hit for hit in before if hit[0] != "d03"]
+    merged = writer.searcher.views[1].part.retriever
+    np.testing.assert_array_equal(merged.representatives.vectors, retriever.representatives.vectors)
+    assert (merged.logit_scale, merged.representatives.counts.tolist()) == (20.0, [2, 0])

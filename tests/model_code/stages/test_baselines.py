@@ -1,7 +1,9 @@
-"""Guards the stage `baselines`: BM25 and the untrained encoder, on the same queries and texts as every retriever."""
+"""Guards the stage `baselines`: BM25 and the untrained encoder, on the same queries and texts as every retriever; and
+BM25 over documents with generated queries, where a model writes any."""
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from model_code.corpus.tables import load_corpus, passage_texts
@@ -32,11 +34,12 @@ def inputs(tmp_path_factory):
     return {name: root / name for name in ("corpus", "pseudo_queries", "hierarchy", "base_index", "base")}
 
 
-def run_stage(inputs, output):
+def run_stage(inputs, output, generators=("inverse_cloze",)):
     output.mkdir()
     base = str(inputs["base"])
     encoder = EncoderSettings(base=base, max_tokens=32, include_title=True, precision="float32", device="cpu")
     settings = {"encoder": encoder, "bm25": Bm25Settings(), "evaluation": EvaluationSettings()}
+    settings["pseudo_queries.generators"] = generators
     return baselines.run(StageContext(root=output, inputs=inputs, output=output, settings=settings, checkpoints=output))
 
 
@@ -60,6 +63,28 @@ def test_the_untrained_encoder_has_hybrids_and_bm25_has_none(inputs, tmp_path):
 
 def test_bm25_finds_documents_by_their_own_words(inputs, tmp_path):
     assert run_stage(inputs, tmp_path / "baselines")["bm25"]["test"]["hit@1"] == 1.0
+
+
+def test_generated_queries_count_as_words_of_their_documents(inputs, tmp_path):
+    table = pd.read_parquet(inputs["pseudo_queries"] / "pseudo_queries.parquet")
+    own = f"{TEXTS['river-01']} " * 3  # another document's words, which then find the wrong one first
+    rows = [
+        ("d~1", "river-00", own, "sequence_to_sequence", "train"),
+        ("d~2", "music-00", own, "inverse_cloze", "train"),
+    ]
+    written = pd.DataFrame(rows, columns=["query_id", "document_id", "text", "kind", "split"])
+    (tmp_path / "queries").mkdir()
+    pd.concat([table, written]).to_parquet(tmp_path / "queries" / "pseudo_queries.parquet")
+    inputs = inputs | {"pseudo_queries": tmp_path / "queries"}
+    report = run_stage(inputs, tmp_path / "baselines", ("inverse_cloze", "sequence_to_sequence"))
+    assert list(report) == ["bm25", "zero_shot", "bm25_generated"]
+    assert report["bm25"]["test"]["hit@1"] == 1.0
+    assert report["bm25_generated"]["test"]["hit@1"] == pytest.approx(47 / 48)
+    folder = tmp_path / "baselines" / "bm25_generated"
+    assert read_json(folder / "metrics.json")["system"] == "bm25_generated"
+    first = [line.split()[2] for line in (folder / "run.test.trec").read_text().splitlines()
+             if line.startswith("test:river-01 ")][0]  # fmt: skip
+    assert first == "river-00"
 
 
 def test_equal_inputs_give_equal_bytes(inputs, tmp_path):

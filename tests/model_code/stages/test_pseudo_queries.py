@@ -45,7 +45,7 @@ def run_stage(tmp_path):
         report = pseudo_queries.run(
             StageContext(
                 root=root,
-                inputs={"corpus": root / "corpus"},
+                inputs={"corpus": root / "corpus", "query_generator": root / "query_generator"},
                 output=root / "output",
                 settings={"pseudo_queries": settings, "seed": seed},
                 checkpoints=root,

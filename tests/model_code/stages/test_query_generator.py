@@ -4,6 +4,8 @@ and what the stage `pseudo_queries` does with it: queries by the trained model, 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -78,6 +80,17 @@ def test_off_means_a_report_and_nothing_else(tmp_path: Path):
     context = make_context(tmp_path, "off", training=GeneratorTrainingSettings())
     assert query_generator.run(context) == {"trained": False}
     assert not list(context.output.iterdir())
+
+
+def test_off_imports_nothing_slow():
+    code = (
+        "import sys; from types import SimpleNamespace as S; from model_code.stages import query_generator as stage;"
+        "from model_code.queries.training_settings import GeneratorTrainingSettings as T;"
+        "assert stage.run(S(settings={stage.TRAINING_GROUP: T()})) == {'trained': False};"
+        "print(sorted({'torch', 'numpy', 'pandas', 'transformers', 'accelerate'} & set(sys.modules)))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"
 
 
 def test_report_and_outputs(trained: tuple[Path, dict]):

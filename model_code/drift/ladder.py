@@ -1,0 +1,110 @@
+"""The ladder add -> recluster -> retrain: what a drift report calls for.
+
+*Retrain* on harm, which retraining mends: new documents found significantly worse than old ones, queries that lost
+documents, constraints that conflict, or growth past its limit. Where the vectors drifted, harm is tested a second time
+at the full alpha: that test counts only once a test of the corrected family has tripped, so documents like the old ones
+still cause a false alarm with a chance of at most alpha (a gatekeeping procedure), and drift with harm is found sooner.
+*Recluster* if the hierarchy no longer fits what arrives though it is found as well as ever. *Add* otherwise, even where
+vectors drifted: an encoder that serves new topics well needs no training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from model_code.drift.measured import Measured
+from model_code.drift.report import Report
+from model_code.drift.settings import DriftSettings
+
+Action = Literal["add", "recluster", "retrain"]
+RUNGS: tuple[Action, ...] = ("add", "recluster", "retrain")
+EMBEDDING = ("domain_auc", "mmd", "query_auc", "query_mmd")
+FITTING = ("topics", "fit")
+HARM = ("new_quality",)
+LIMITS = ("conflicts", "growth", "protected_old", "protected_new")
+
+
+@dataclass(frozen=True)
+class Past:
+    """What was decided for an earlier batch, and whether it was carried out and succeeded."""
+
+    action: Action
+    carried_out: bool = True
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, and why. wanted: what the measures call for, which a cooldown may hold back.
+
+    dry_run: nobody is to act on it.
+    """
+
+    action: Action
+    reasons: tuple[str, ...]
+    wanted: Action
+    dry_run: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """The decision as JSON-able values."""
+        return asdict(self)
+
+
+def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry_run: bool = False) -> Decision:
+    """The rung for `report`. history: one entry per earlier batch, oldest first.
+
+    A step is held back if one at least as high was carried out in the last `settings.cooldown` batches: its effect is
+    not measured yet. One that failed or was a dry run does not hold anything back.
+    """
+    wanted, reasons = _wanted(report, settings)
+    recent = history[-settings.cooldown :] if settings.cooldown else ()
+    taken = [past.action for past in recent if past.carried_out and RUNGS.index(past.action) >= RUNGS.index(wanted)]
+    if wanted == "add" or not taken:
+        return Decision(wanted, reasons, wanted, dry_run)
+    held = f"held back: {taken[-1]} was carried out within the last {settings.cooldown} batches (drift.cooldown)"
+    return Decision("add", (*reasons, held), wanted, dry_run)
+
+
+def _wanted(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str, ...]]:
+    drifted = [one for one in report.of(*EMBEDDING) if one.tripped]
+    harmed = [one for one in report.of(*HARM) if one.tripped or (drifted and one.suspected)]
+    broken = [one for one in report.of(*LIMITS) if one.tripped]
+    if harmed or broken:
+        shown = (*harmed, *broken, *(drifted if harmed else ()))
+        return "retrain", tuple(spoken(one) for one in shown)
+    misfit = [one for one in report.of(*FITTING) if one.tripped]
+    reasons = tuple(spoken(one) for one in (*misfit, *drifted))
+    if misfit:
+        return "recluster", (*reasons, _harmless(report))
+    if drifted:
+        return "add", (*reasons, _harmless(report))
+    return "add", (_nothing(report, settings),)
+
+
+def _harmless(report: Report) -> str:
+    harm = report.of(*HARM)
+    if harm:
+        return f"no harm: {spoken(harm[-1])}"
+    return "harm is unknown: there are too few new documents with held-out pseudo-queries"
+
+
+def _nothing(report: Report, settings: DriftSettings) -> str:
+    size = max(report.documents, report.window_documents)
+    if size < settings.minimum_batch:
+        return f"too few documents to measure: {size} so far, drift.minimum_batch is {settings.minimum_batch}"
+    return f"none of {len(report.measures)} measures is beyond its threshold"
+
+
+def spoken(one: Measured) -> str:
+    """A measure beside its threshold, in words.
+
+    >>> spoken(Measured("growth", 0.6, 0.5, {}, True, {}))
+    'growth 0.6000 is above 0.5000'
+    >>> spoken(Measured("fit", -0.01, -0.02, {}, False, {}, tail="low", scope="window"))
+    'fit (window) -0.0100 is not below -0.0200'
+    """
+    side = "above" if one.tail == "high" else "below"
+    if one.suspected and not one.tripped:
+        return f"{one.label} {one.value:.4f} is {side} what it would be by chance, had it been the only measure"
+    return f"{one.label} {one.value:.4f} is {'' if one.tripped else 'not '}{side} {one.threshold:.4f}"

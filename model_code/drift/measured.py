@@ -1,0 +1,108 @@
+"""One measure of drift beside its threshold: from a value and its null distribution to a judgement.
+
+The measures of a report share one chance of a false alarm by Bonferroni's rule: of k measures with a null distribution
+each is tested at alpha / k. Holm's procedure would not find the first alarm any sooner, and with Bonferroni's every
+threshold is a fixed number that can stand beside the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from model_code.errors import FreshetError
+
+Tail = Literal["high", "low"]
+Scope = Literal["batch", "window"]
+QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """A value and what it would be without drift. tail: on which side of `null` (B,) drift lies."""
+
+    name: str
+    value: float
+    null: np.ndarray
+    tail: Tail = "high"
+    scope: Scope = "batch"
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A judged measure.
+
+    threshold: the value must lie beyond it, not on it, to trip; None where a limit does not apply yet.
+    null: quantiles of the null distribution by level, such as {"0.95": 0.61}; empty where the threshold is a limit
+    that the settings name. suspected: beyond the threshold that this measure would have if it stood alone, at alpha.
+    """
+
+    name: str
+    value: float
+    threshold: float
+    null: Mapping[str, float]
+    tripped: bool
+    detail: Mapping[str, Any]
+    suspected: bool = False
+    tail: Tail = "high"
+    scope: Scope = "batch"
+
+    @property
+    def label(self) -> str:
+        """Name and scope, unique in a report."""
+        return self.name if self.scope == "batch" else f"{self.name} ({self.scope})"
+
+
+def judge(observations: Sequence[Observation], alpha: float) -> tuple[Measured, ...]:
+    """Each observation at alpha / k of k, so that the chance of any false alarm is at most alpha."""
+    level = alpha / max(len(observations), 1)
+    return tuple(_judged(one, level, alpha) for one in observations)
+
+
+def limited(name: str, value: float, limit: float, detail: Mapping[str, Any]) -> Measured:
+    """A measure that no chance moves: it trips past a limit."""
+    tripped = value > limit
+    return Measured(name, value, limit, {}, tripped, detail, suspected=tripped)
+
+
+def critical_value(null: np.ndarray, level: float, tail: Tail) -> float:
+    """The value that must be passed for p = (1 + b) / (1 + B) <= level, where b of the B draws in `null` reach it.
+
+    That is the k-th most extreme draw, k = floor(level (1 + B)). With value and draws exchangeable the chance to pass
+    it is at most `level`, whatever their distribution. FreshetError if B is too small for the level.
+
+    >>> critical_value(np.arange(1, 100), 0.05, "high"), critical_value(np.arange(1, 100), 0.05, "low")
+    (95.0, 5.0)
+    """
+    rank = int(level * (1 + len(null)) + 1e-9)
+    if rank < 1:
+        raise FreshetError(
+            f"{len(null)} draws cannot show a chance of {level:.4g}; raise drift.draws to {int(np.ceil(1 / level)) - 1}"
+        )
+    ascending = np.sort(null)
+    return float(ascending[-rank] if tail == "high" else ascending[rank - 1])
+
+
+def _judged(one: Observation, level: float, alpha: float) -> Measured:
+    threshold = critical_value(one.null, level, one.tail)
+    reached = one.null >= one.value if one.tail == "high" else one.null <= one.value
+    detail = {**one.detail, "p": float((1 + reached.sum()) / (1 + len(one.null))), "level": level}
+    return Measured(
+        one.name,
+        float(one.value),
+        threshold,
+        {str(q): float(np.quantile(one.null, q)) for q in QUANTILES},
+        _beyond(one.value, threshold, one.tail),
+        detail,
+        _beyond(one.value, critical_value(one.null, alpha, one.tail), one.tail),
+        one.tail,
+        one.scope,
+    )
+
+
+def _beyond(value: float, threshold: float, tail: Tail) -> bool:
+    return bool(value > threshold if tail == "high" else value < threshold)

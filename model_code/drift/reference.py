@@ -1,0 +1,153 @@
+"""What new documents are compared with: a sample of what the retriever was trained for, as a sealed folder of arrays.
+
+The sample should be of documents whose own queries the encoder was not trained on (those with dev or test queries):
+training moves documents, and a classifier can tell a moved document from one that merely resembles it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from model_code.drift.draws import most_measured
+from model_code.drift.fit import place, place_left_out
+from model_code.drift.settings import DriftSettings
+from model_code.errors import FreshetError
+from model_code.files import read_json, replacing, write_json
+from model_code.index.manifest import read_manifest, seal, verify
+
+if TYPE_CHECKING:
+    from model_code.hierarchy.tree import Hierarchy
+
+FORMAT, KIND = 1, "drift_reference"
+TENSORS, PROTECTED = "drift_reference.safetensors", "protected_queries.json"
+
+
+def _empty() -> np.ndarray:
+    return np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class DriftReference:
+    """n documents, and optionally p scores of old documents, q vectors of training queries, r protected queries.
+
+    topics, cosines: node and cosine of each document, placed as if it had come later. nodes: the node that each leaf
+    node counts under. trained: documents that the retriever was trained on. fingerprint: of the encoder.
+    """
+
+    vectors: np.ndarray  # (n, H) float32, unit norm
+    topics: np.ndarray  # (n,) int32
+    cosines: np.ndarray  # (n,) float32
+    centroids: np.ndarray  # (L, H) float32, of the leaf nodes
+    nodes: np.ndarray  # (L,) int32
+    trained: int
+    fingerprint: str
+    quality: np.ndarray = field(default_factory=_empty)  # (p,) float32, one mean score per document
+    queries: np.ndarray = field(default_factory=_empty)  # (q, H) float32
+    protected_ids: tuple[str, ...] = ()  # r
+    protected_scores: np.ndarray = field(default_factory=_empty)  # (r,) float32, when the retriever was trained
+
+    @classmethod
+    def build(
+        cls,
+        vectors: np.ndarray,
+        hierarchy: Hierarchy,
+        fingerprint: str,
+        settings: DriftSettings,
+        rows: np.ndarray | None = None,
+        trained: int | None = None,
+        quality: np.ndarray | None = None,
+        queries: np.ndarray | None = None,
+        protected: dict[str, float] | None = None,
+    ) -> DriftReference:
+        """Keep `settings.reference_documents` of the passages that `hierarchy` was built from, `vectors` (N, H).
+
+        rows: those that may be kept, one per document, by date if batches are drawn in order; None: all. In order the
+        last ones are kept, else any. trained: number of documents; None: N. quality, queries: see the class.
+        protected: score per id of the queries that additions must not harm.
+        """
+        eligible = np.arange(len(vectors)) if rows is None else np.asarray(rows)
+        kept = _kept(eligible, settings)
+        nodes = nodes_of_leaves(hierarchy, settings.minimum_batch)
+        leaves, cosines = place_left_out(vectors, hierarchy.leaves, hierarchy.centroids[-1], kept)
+        protected = dict(sorted((protected or {}).items()))
+        return cls(
+            np.ascontiguousarray(vectors[kept], np.float32),
+            nodes[leaves],
+            cosines.astype(np.float32),
+            hierarchy.centroids[-1],
+            nodes,
+            len(vectors) if trained is None else trained,
+            fingerprint,
+            _empty() if quality is None else np.asarray(quality, np.float32),
+            _empty() if queries is None else _sample(np.asarray(queries, np.float32), settings),
+            tuple(protected),
+            np.array(list(protected.values()), np.float32),
+        )
+
+    @property
+    def topic_count(self) -> int:
+        """Number of nodes that topics are counted over."""
+        return int(self.nodes.max()) + 1
+
+    def place(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Topics (m,) and cosines (m,) of new documents (m, H)."""
+        leaves, cosines = place(vectors, self.centroids)
+        return self.nodes[leaves], cosines
+
+    def save(self, folder: Path) -> None:
+        """Write and seal the folder; equal references give equal bytes."""
+        from safetensors.numpy import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / TENSORS) as aside:
+            save_file(self._arrays(), aside)
+        write_json(folder / PROTECTED, list(self.protected_ids))
+        facts = {"kind": KIND, "fingerprint": self.fingerprint, "trained": self.trained}
+        seal(folder, FORMAT, facts | {"documents": len(self.vectors), "topics": self.topic_count})
+
+    @classmethod
+    def load(cls, folder: Path) -> DriftReference:
+        """Read what `save` wrote; FreshetError if a file is not what the manifest says."""
+        from safetensors.numpy import load_file
+
+        manifest = read_manifest(folder, FORMAT)
+        verify(folder, manifest)
+        facts = {name: manifest[name] for name in ("trained", "fingerprint")}
+        return cls(**load_file(folder / TENSORS), **facts, protected_ids=tuple(read_json(folder / PROTECTED)))
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        names = ("vectors", "topics", "cosines", "centroids", "nodes", "quality", "queries", "protected_scores")
+        return {name: np.ascontiguousarray(getattr(self, name)) for name in names}
+
+
+def nodes_of_leaves(hierarchy: Hierarchy, batch: int) -> np.ndarray:
+    """The node that each leaf node (L,) counts under: at the deepest level with two or more documents of a batch per
+    node on average, or at level 1 if there is none. Finer levels leave most nodes of a batch empty.
+    """
+    level = hierarchy.depth
+    nodes = np.arange(len(hierarchy.parents[-1]), dtype=np.int32)
+    while level > 1 and 2 * len(hierarchy.parents[level - 1]) > batch:
+        nodes = hierarchy.parents[level - 1][nodes]
+        level -= 1
+    return nodes
+
+
+def _kept(eligible: np.ndarray, settings: DriftSettings) -> np.ndarray:
+    if most_measured(len(eligible), settings.largest_batch) < settings.minimum_batch:
+        raise FreshetError(
+            f"{len(eligible)} documents are too few for a drift reference: batches of drift.minimum_batch = "
+            f"{settings.minimum_batch} are drawn from it, so it must have 3 times as many; lower minimum_batch"
+        )
+    if settings.batches == "in_order":
+        return eligible[-settings.reference_documents :]
+    chance = np.random.default_rng([settings.seed, len(eligible)])
+    return eligible[np.sort(chance.permutation(len(eligible))[: settings.reference_documents])]
+
+
+def _sample(queries: np.ndarray, settings: DriftSettings) -> np.ndarray:
+    chance = np.random.default_rng([settings.seed, len(queries), 1])
+    return queries[np.sort(chance.permutation(len(queries))[: settings.reference_documents])]

@@ -1,0 +1,89 @@
+"""A drift report: every measure of a batch, and of the last batches together, judged as one family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from model_code.drift.calibration import Calibration
+from model_code.drift.measured import Measured, Observation, judge
+from model_code.drift.observations import Arrivals, Unmeasured, observe
+from model_code.drift.quality import observe_protected
+from model_code.drift.shares import measure_growth
+
+Paired = tuple[np.ndarray, np.ndarray]  # (q,) before and (q,) after, of the same queries
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was measured of the newest batch (`documents`) and of the last `batches` together (`window_documents`)."""
+
+    documents: int
+    batches: int
+    window_documents: int
+    alpha: float
+    measures: tuple[Measured, ...]
+    unmeasured: tuple[Unmeasured, ...] = ()
+
+    @property
+    def tripped(self) -> tuple[Measured, ...]:
+        """The measures beyond their thresholds."""
+        return tuple(one for one in self.measures if one.tripped)
+
+    def of(self, *names: str) -> tuple[Measured, ...]:
+        """The measures of these names, whether of the batch or of the window."""
+        return tuple(one for one in self.measures if one.name in names)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON-able values."""
+        return asdict(self)
+
+
+def make_report(
+    calibration: Calibration,
+    batches: Sequence[Arrivals],
+    added: int,
+    protected: Mapping[str, Paired] | None = None,
+) -> Report:
+    """Measure the newest of `batches`, oldest first, and the last `drift.window` of them together.
+
+    added: documents added since the last training, those of `batches` included. protected: by group ("old", "new")
+    the scores of queries before and after the additions. The chance that any measure trips although nothing has
+    changed is at most `drift.alpha`, growth aside, which is counted and not tested.
+    """
+    settings = calibration.settings
+    newest, last = batches[-1], batches[-settings.window :]
+    found = list(observe(calibration, newest, "batch"))
+    if len(last) > 1:
+        found += observe(calibration, pooled(last), "window")
+    for group, (before, after) in sorted((protected or {}).items()):
+        found.append(observe_protected(group, before, after, settings.quality_margin, settings.draws, settings.seed))
+    measures = judge([one for one in found if isinstance(one, Observation)], settings.alpha)
+    growth = measure_growth(added, calibration.reference.trained, settings.growth_limit)
+    return Report(
+        len(newest.vectors),
+        len(last),
+        sum(len(one.vectors) for one in last),
+        settings.alpha,
+        (*measures, growth),
+        tuple(one for one in found if isinstance(one, Unmeasured)),
+    )
+
+
+def pooled(batches: Sequence[Arrivals]) -> Arrivals:
+    """Batches of one encoder as one."""
+    return replace(
+        batches[-1],
+        vectors=np.concatenate([one.vectors for one in batches]),
+        quality=_joined([one.quality for one in batches]),
+        statuses=tuple(status for one in batches for status in one.statuses),
+        queries=_joined([one.queries for one in batches]),
+    )
+
+
+def _joined(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    given = [part for part in parts if part is not None]
+    return np.concatenate(given) if given else None

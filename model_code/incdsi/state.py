@@ -1,0 +1,125 @@
+"""What additions read and change: a vector and a representative query for each document, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from model_code.errors import FreshetError
+from model_code.incdsi.growing import GrowingRows
+from model_code.incdsi.scans import float32_error
+from model_code.incdsi.scores import deviation, dots, lengths
+from model_code.settings import require
+
+
+class IncDsiState:
+    """V `vectors` (n, H), Z `queries` (n, H), both float32, and their `ids`, in order of addition.
+
+    From these follow s `own_scores` (n) = z_j.v_j and the lengths of all rows, in float64 and always computed row by
+    row, so that a state rebuilt from V and Z equals the one that grew.
+
+    score_deviation: standard deviation of the scores z_i.v_j when the state was first made, the unit of margins; None:
+      computed now. Store it with V and Z: margins must not drift as documents come.
+    """
+
+    def __init__(
+        self, vectors: np.ndarray, queries: np.ndarray, ids: Sequence[str], score_deviation: float | None = None
+    ) -> None:
+        _require_matching(vectors, queries, ids)
+        vectors, queries = np.asarray(vectors, np.float32), np.asarray(queries, np.float32)
+        self.vectors, self.queries = GrowingRows(vectors), GrowingRows(queries)
+        self.vector_lengths, self.query_lengths = GrowingRows(lengths(vectors)), GrowingRows(lengths(queries))
+        self.own_scores = GrowingRows(dots(vectors, queries))
+        self.won: GrowingRows | None = None
+        self.ids = list(ids)
+        self._rows = {key: row for row, key in enumerate(self.ids)}
+        require(len(self._rows) == len(self.ids), "a document id occurs twice in a collection")
+        self.score_deviation = deviation(vectors, queries) if score_deviation is None else score_deviation
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._rows
+
+    @property
+    def width(self) -> int:
+        """H, the number of dimensions."""
+        return self.vectors.view.shape[1]
+
+    def row(self, key: str) -> int:
+        """The row of the document `key`; raises FreshetError if there is none."""
+        if key not in self._rows:
+            raise FreshetError(f"document {key!r} is not in the collection: add it first")
+        return self._rows[key]
+
+    def append(self, key: str, vector: np.ndarray, query: np.ndarray) -> None:
+        """Add one document at the end; both arrays (H) are rounded to float32 first."""
+        if key in self._rows:
+            raise FreshetError(f"document {key!r} is in the collection already: update it, or delete it first")
+        for rows, value in self._values(vector, query):
+            rows.append(value)
+        self._rows[key] = len(self.ids)
+        self.ids.append(key)
+
+    def replace(self, row: int, vector: np.ndarray, query: np.ndarray) -> None:
+        """Overwrite the vector and the query of one document, which keeps its row."""
+        for rows, value in self._values(vector, query):
+            rows.replace(row, value[0])
+
+    def delete(self, rows: np.ndarray) -> None:
+        """Take out `rows`; later documents move up."""
+        rows = np.unique(rows)
+        for growing in self._all():
+            growing.delete(rows)
+        gone = set(rows.tolist())
+        self.ids = [key for row, key in enumerate(self.ids) if row not in gone]
+        self._rows = {key: row for row, key in enumerate(self.ids)}
+
+    def truncate(self, count: int) -> None:
+        """Keep the first `count` documents."""
+        for growing in self._all():
+            growing.truncate(count)
+        for key in self.ids[count:]:
+            del self._rows[key]
+        del self.ids[count:]
+
+    def may_exceed(self, rows: np.ndarray, vector: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """Those of `rows` (k) whose query may score above `scores` (k) with `vector` (H); the rest are proven not to.
+
+        A cheap pass in float32 that spares most of them the test in float64.
+        """
+        rough = self.queries.view[rows] @ vector.astype(np.float32)
+        slack = 2 * float32_error(self.width) * float(np.sqrt(vector @ vector))  # twice: also for the addition here
+        return rows[rough + slack * self.query_lengths.view[rows] >= scores]
+
+    def copy(self) -> IncDsiState:
+        """An independent copy, as for a trial."""
+        other = object.__new__(IncDsiState)
+        other.vectors, other.queries = self.vectors.copy(), self.queries.copy()
+        other.vector_lengths, other.query_lengths = self.vector_lengths.copy(), self.query_lengths.copy()
+        other.own_scores = self.own_scores.copy()
+        other.won = None if self.won is None else self.won.copy()
+        other.ids, other._rows, other.score_deviation = list(self.ids), dict(self._rows), self.score_deviation
+        return other
+
+    def _all(self) -> list[GrowingRows]:
+        always = [self.vectors, self.queries, self.vector_lengths, self.query_lengths, self.own_scores]
+        return always if self.won is None else [*always, self.won]
+
+    def _values(self, vector: np.ndarray, query: np.ndarray) -> list[tuple[GrowingRows, np.ndarray]]:
+        vectors, queries = np.asarray(vector, np.float32)[None], np.asarray(query, np.float32)[None]
+        values = [vectors, queries, lengths(vectors), lengths(queries), dots(vectors, queries)]
+        return list(zip(self._all(), [*values, np.array([True])], strict=False))  # who wins is settled afterwards
+
+
+def _require_matching(vectors: np.ndarray, queries: np.ndarray, ids: Sequence[str]) -> None:
+    require(
+        vectors.ndim == 2 and vectors.shape == queries.shape and len(ids) == len(vectors),
+        f"vectors {vectors.shape}, queries {queries.shape} and {len(ids)} ids do not match: one row of each a document",
+    )
+    require(
+        bool(np.isfinite(vectors).all() and np.isfinite(queries).all()),
+        "vectors or queries hold a number that is not finite: encode them again",
+    )

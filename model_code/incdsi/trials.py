@@ -1,0 +1,116 @@
+"""Ways of adding documents, measured one after the other on the same documents and queries."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from model_code.incdsi.adder import IncDsiAdder
+from model_code.incdsi.documents import Added, NewDocument
+from model_code.incdsi.ranks import CachedRanks, Quality
+from model_code.incdsi.settings import IncDsiSettings
+from model_code.incdsi.state import IncDsiState
+from model_code.incdsi.wins import track_wins
+from model_code.settings import require
+
+
+@dataclass(frozen=True)
+class Split:
+    """Documents to add on trial, and queries that none of them was made from.
+
+    documents: as many as will be added later, if possible: the loss on old documents grows with their number.
+    old_queries (m, H) look for the old documents `old_targets` (m ids), new_queries (k, H) for `new_targets` (k ids).
+    """
+
+    documents: Sequence[NewDocument]
+    old_queries: np.ndarray
+    old_targets: Sequence[str]
+    new_queries: np.ndarray
+    new_targets: Sequence[str]
+
+    @property
+    def has_encodings(self) -> bool:
+        """Whether every document has a vector of its own."""
+        return all(document.encoding is not None for document in self.documents)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one way of adding reached: MRR@10 of `old` and `new` documents, and the F-beta `score` of both.
+
+    statuses: how many documents ended in each `Status`, by name.
+    """
+
+    name: str
+    settings: IncDsiSettings
+    old: float
+    new: float
+    score: float
+    statuses: dict[str, int]
+
+
+class TrialBench:
+    """Adds the documents of `split` to copies of `state`, which is left as it is.
+
+    before: how well the old documents are found as long as nothing is added.
+    """
+
+    def __init__(self, state: IncDsiState, split: Split, beta: float = 5.0) -> None:
+        require(
+            len(split.documents) > 0 and len(split.old_queries) > 0 and len(split.new_queries) > 0,
+            "a split needs documents to add, queries for them, and queries for old documents",
+        )
+        self.state, self.split, self.beta = state.copy(), split, beta
+        self._known: dict[IncDsiSettings, Trial] = {}
+        track_wins(self.state)
+        number = {document.id: i for i, document in enumerate(split.documents)}
+        self.ranks = CachedRanks(
+            state.vectors.view,
+            split.old_queries,
+            [state.row(key) for key in split.old_targets],
+            split.new_queries,
+            [number[key] for key in split.new_targets],
+        )
+        self.before = Quality.of(self.ranks.reciprocal_ranks(np.zeros((0, state.width), np.float32))[0])
+
+    def add(self, settings: IncDsiSettings, order: Sequence[int] | None = None) -> list[Added]:
+        """Add all documents, in their order or in that of their numbers `order`."""
+        documents = self.split.documents
+        chosen = documents if order is None else [documents[number] for number in order]
+        return IncDsiAdder(self.state.copy(), settings).add_batch(chosen)
+
+    def trial(self, name: str, settings: IncDsiSettings) -> Trial:
+        """Add all documents, and look for everything; equal settings are tried only once."""
+        if settings not in self._known:
+            self._known[settings] = self._trial(settings)
+        return replace(self._known[settings], name=name)
+
+    def _trial(self, settings: IncDsiSettings) -> Trial:
+        added = self.add(settings)
+        ranks = self.ranks.reciprocal_ranks(np.stack([one.vector for one in added]))
+        old, new = (float(one.mean()) for one in ranks)
+        statuses = dict(sorted(Counter(one.status.name for one in added).items()))
+        return Trial("", settings, old, new, f_beta(old, new, self.beta), statuses)
+
+
+def f_beta(old: float, new: float, beta: float = 5.0) -> float:
+    """(1 + beta^2) new old / (beta^2 new + old): old documents weigh beta times as much as new ones (IncDSI, 4.1).
+
+    >>> f_beta(.5, .5), f_beta(.5, 0.)
+    (0.5, 0.0)
+    """
+    return (1 + beta**2) * new * old / (beta**2 * new + old) if new and old else 0.0
+
+
+def refined_settings(settings: IncDsiSettings, values: dict[str, Any]) -> IncDsiSettings:
+    """`settings` with a trial's `values`, refined.
+
+    Priors other than zero keep the best compromise where constraints conflict, since they are meant as one; the zero
+    prior does as `settings` say.
+    """
+    changed = replace(settings, refine=True, **values)
+    return changed if changed.prior == "zero" else replace(changed, on_conflict="keep")

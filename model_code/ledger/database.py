@@ -1,0 +1,124 @@
+"""Open the ledger's database, and give each method its one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from model_code.errors import FreshetError
+from model_code.ledger import schema
+
+BUSY_SECONDS = 60  # how long a writer waits for another one
+CHUNK = 500  # values in one IN (...): SQLite once took no more than 999
+
+
+class Database:
+    """A SQLAlchemy engine whose writers take turns, so that a smaller event id is never committed after a larger."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._writing = engine.execution_options(ledger_writes=True)
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """One consistent view."""
+        with self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """One transaction that has the ledger to itself: all of it happens, or nothing."""
+        with self._writing.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.exec_driver_sql(f"LOCK TABLE {schema.events.name} IN EXCLUSIVE MODE")
+            yield connection
+
+    def close(self) -> None:
+        """Give back every connection."""
+        self._engine.dispose()
+
+
+def is_there(url: str) -> bool:
+    """Whether a ledger exists at `url`; looking creates nothing."""
+    file = _sqlite_file(url)
+    if file is not None and not file.exists():
+        return False
+    engine = _engine(url)
+    try:
+        with engine.begin() as connection:
+            return sa.inspect(connection).has_table(schema.versions.name)
+    finally:
+        engine.dispose()
+
+
+def open_database(url: str) -> Database:
+    """The database at `url`, its tables made if they are missing; FreshetError for one of another version."""
+    file = _sqlite_file(url)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    database = Database(_engine(url))
+    with database.read() as connection:
+        ready = sa.inspect(connection).has_table(schema.versions.name)
+        version = connection.scalar(sa.select(schema.versions.c.version)) if ready else None
+    if version is None:
+        version = _create(database)
+    if version != schema.VERSION:
+        shown = sa.make_url(url).render_as_string(hide_password=True)
+        raise FreshetError(f"{shown} is a ledger of version {version}, but this Freshet reads {schema.VERSION}")
+    return database
+
+
+def _create(database: Database) -> int:
+    """Make the tables, unless another process did so meanwhile."""
+    with database._writing.begin() as connection:
+        schema.metadata.create_all(connection)
+        version = connection.scalar(sa.select(schema.versions.c.version))
+        if version is None:
+            connection.execute(sa.insert(schema.versions).values(version=schema.VERSION))
+    return schema.VERSION if version is None else version
+
+
+def _engine(url: str) -> sa.Engine:
+    try:
+        engine = sa.create_engine(url)
+    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
+        raise FreshetError(f"the ledger's URL cannot be opened: {error}; write it as sqlite:///live/x.sqlite") from None
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", _prepare_sqlite)
+        sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _: Any) -> None:
+    """Write-ahead log, so that readers and the writer do not wait for each other; commits reach the disk."""
+    connection.isolation_level = None  # the driver's own BEGIN comes too late and takes no lock
+    for pragma in (f"busy_timeout = {BUSY_SECONDS * 1000}", "journal_mode = WAL", "synchronous = FULL"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    writes = connection.get_execution_options().get("ledger_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _sqlite_file(url: str) -> Path | None:
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        return None
+    named = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
+    return Path(parsed.database) if named else None
+
+
+def chunks(values: list[Any]) -> Iterator[list[Any]]:
+    """The values in pieces that fit into one IN (...).
+
+    >>> [len(piece) for piece in chunks(list(range(1100)))]
+    [500, 500, 100]
+    """
+    for start in range(0, len(values), CHUNK):
+        yield values[start : start + CHUNK]

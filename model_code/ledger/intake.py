@@ -1,0 +1,90 @@
+"""How documents enter the ledger: an event for each change, none for what it says already, a line for what is refused.
+
+All functions run inside the transaction of their caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from model_code.files import hash_text
+from model_code.ledger.database import chunks
+from model_code.ledger.records import PUT, REMOVE, ROLLED_BACK, Content, Rejection
+from model_code.ledger.schema import batches, events, outcomes, rejections
+
+Latest = Mapping[str, tuple[str, str]]  # document id -> kind and content hash of its latest event that counts
+
+
+def put_rows(documents: Iterable[Content]) -> list[dict[str, Any]]:
+    """Documents that arrived, as rows of the table of events."""
+    return [
+        {"kind": PUT, "document_id": one.document_id, "content_hash": one.content_hash, "payload": one.payload}
+        for one in documents
+    ]
+
+
+def remove_rows(document_ids: Iterable[str]) -> list[dict[str, Any]]:
+    """Removals, as rows of the table of events."""
+    return [{"kind": REMOVE, "document_id": one, "content_hash": "", "payload": None} for one in document_ids]
+
+
+def append(
+    connection: sa.Connection, retriever: str, rows: Sequence[dict[str, Any]], source: str, received: float
+) -> tuple[int, ...]:
+    """Add those of `rows`, in their order, that differ from their document's latest event; return the new ids."""
+    known = dict(latest(connection, retriever, {row["document_id"] for row in rows}))
+    new = []
+    for row in rows:
+        said = (row["kind"], row["content_hash"])
+        if known.get(row["document_id"]) == said:
+            continue
+        known[row["document_id"]] = said
+        new.append(row | {"source": source, "received": received})
+    if not new:
+        return ()
+    insert = sa.insert(events).returning(events.c.id, sort_by_parameter_order=True)
+    return tuple(connection.scalars(insert, new))
+
+
+def latest(connection: sa.Connection, retriever: str, document_ids: Iterable[str]) -> Latest:
+    """The latest event of each document that was not rolled back; documents without one are left out."""
+    join = events.outerjoin(outcomes, (outcomes.c.event_id == events.c.id) & (outcomes.c.retriever == retriever))
+    counts = sa.or_(outcomes.c.state.is_(None), outcomes.c.state != ROLLED_BACK)
+    found: dict[str, tuple[str, str]] = {}
+    for ids in chunks(sorted(document_ids)):
+        newest = (
+            sa.select(sa.func.max(events.c.id))
+            .select_from(join)
+            .where(events.c.document_id.in_(ids), counts)
+            .group_by(events.c.document_id)
+        )
+        columns = (events.c.document_id, events.c.kind, events.c.content_hash)
+        for row in connection.execute(sa.select(*columns).where(events.c.id.in_(newest))):
+            found[row.document_id] = (row.kind, row.content_hash)
+    return found
+
+
+def refuse(connection: sa.Connection, refused: Sequence[Rejection], source: str, received: float) -> None:
+    """Record refused rows; one that was recorded before (same source, place and reason) is not recorded again."""
+    rows = {_identity(one, source): one for one in refused}
+    for hashes in chunks(sorted(rows)):
+        for (known,) in connection.execute(sa.select(rejections.c.hash).where(rejections.c.hash.in_(hashes))):
+            del rows[known]
+    values = [vars(one) | {"hash": identity, "source": source, "received": received} for identity, one in rows.items()]
+    if values:
+        connection.execute(sa.insert(rejections), values)
+
+
+def _identity(refused: Rejection, source: str) -> str:
+    return hash_text("\0".join((source, str(refused.row), refused.document_id or "", refused.reason)))
+
+
+def is_new_batch(connection: sa.Connection, batch: str, source: str, received: float) -> bool:
+    """Whether this batch was never received before; from now on it was."""
+    if connection.scalar(sa.select(batches.c.batch).where(batches.c.batch == batch)) is not None:
+        return False
+    connection.execute(sa.insert(batches).values(batch=batch, source=source, received=received))
+    return True

@@ -1,0 +1,36 @@
+"""Which generations of a live collection nothing needs any more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection as Ids
+from dataclasses import dataclass
+
+from model_code.live.collection import Collection
+from model_code.live.generation import Generation
+from model_code.settings import require
+
+
+@dataclass(frozen=True)
+class Freed:
+    """The numbers of generations that were deleted, and how many megabytes that freed."""
+
+    generations: tuple[int, ...]
+    megabytes: float
+
+
+def unneeded(collection: Collection, keep: int, registered: Ids[int] = ()) -> list[Generation]:
+    """All generations but the `keep` newest, the current one, the `registered` ones and those that these read from."""
+    require(keep >= 1, f"keep is {keep}, but at least the newest generation stays: 1 or more")
+    generations = collection.generations()
+    chosen = {generation.number for generation in generations[-keep:]} | set(registered) | {collection.current_number()}
+    needed = {number for generation in generations if generation.number in chosen for number in generation.needs}
+    return [generation for generation in generations if generation.number not in needed]
+
+
+def collect(collection: Collection, keep: int, registered: Ids[int] = ()) -> Freed:
+    """Delete what is `unneeded`. A reader of a deleted generation must have been opened on a kept one since."""
+    doomed = unneeded(collection, keep, registered)
+    size = sum(path.stat().st_size for one in doomed for path in one.folder.rglob("*") if path.is_file())
+    for generation in doomed:
+        collection.delete(generation)
+    return Freed(tuple(generation.number for generation in doomed), size / 1e6)

@@ -1,0 +1,124 @@
+"""One folder of documents, loaded: the base that was built, or a segment that was added. Shared by many generations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from model_code.errors import FingerprintMismatch
+from model_code.files import read_json
+from model_code.hierarchy.tree import Hierarchy
+from model_code.index.id_map import IdMap
+from model_code.index.manifest import MANIFEST
+from model_code.live.documents import read_columns
+from model_code.live.generation import DOCUMENTS, ENCODER, HIERARCHY, INDEX, PASSAGES, Generation
+from model_code.live.placement import Placements
+from model_code.retrievers.encoded import TextSearches
+from model_code.retrievers.kinds import open_retriever
+from model_code.retrievers.segments import segments
+from model_code.retrievers.settings import Kind
+
+if TYPE_CHECKING:
+    from model_code.live.filters import Index
+
+
+class Part:
+    """Retriever, documents and places of a folder; `rows`: the document of each passage that is placed.
+
+    Texts stay on disk, and what only some callers need is read by the first of them and kept.
+    """
+
+    def __init__(self, folder: Path, retriever: TextSearches, rows: IdMap) -> None:
+        self.folder, self.retriever, self.rows = folder, retriever, rows
+
+    @property
+    def number(self) -> int:
+        """The number of the generation that the folder is of."""
+        return int(self.folder.name)
+
+    @property
+    def documents(self) -> Path:
+        """The file of the documents."""
+        return self.folder / DOCUMENTS
+
+    @cached_property
+    def kind(self) -> Kind:
+        """The retriever's kind."""
+        return read_json(self.folder / INDEX / MANIFEST)["kind"]
+
+    @cached_property
+    def placements(self) -> Placements:
+        """Where the passages stand in the hierarchy."""
+        return Placements.load(self.folder)
+
+    @cached_property
+    def content_hashes(self) -> dict[str, str]:
+        """The content hash of each document."""
+        return dict(zip(*read_columns(self.documents, "document_id", "content_hash"), strict=True))
+
+    @cached_property
+    def fields(self) -> Index:
+        """Which documents have which fields."""
+        from model_code.live.filters import read_fields
+
+        return read_fields(self.documents)
+
+    @cached_property
+    def whole_texts(self) -> dict[str, str]:
+        """Title and text of each document, as BM25 reads them."""
+        ids, titles, texts = read_columns(self.documents, "document_id", "title", "text")
+        return {document: f"{title} {text}" for document, title, text in zip(ids, titles, texts, strict=True)}
+
+
+class Base(Part):
+    """The part that was built, with the hierarchy that all passages are placed in."""
+
+    def __init__(self, folder: Path, retriever: TextSearches, rows: IdMap, tree: Hierarchy) -> None:
+        super().__init__(folder, retriever, rows)
+        self.tree = tree
+
+    @classmethod
+    def open(cls, generation: Generation) -> Base:
+        """Load the base of a generation; FingerprintMismatch if encoder, index and manifest are not of one piece."""
+        folder = generation.sibling(generation.base)
+        retriever = open_retriever(folder / ENCODER, folder / INDEX)
+        if retriever.fingerprint != generation.fingerprint:
+            raise FingerprintMismatch(
+                f"{folder}: its encoder has fingerprint {retriever.fingerprint[:12]}, its manifest says "
+                f"{generation.fingerprint[:12]}; the folder was changed: promote again or roll back"
+            )
+        return cls(folder, retriever, IdMap(read_json(folder / PASSAGES)), Hierarchy.load(folder / HIERARCHY))
+
+
+def open_segment(base: Part, folder: Path) -> Part:
+    """Load a segment, whose vectors must be of the encoder of `base`."""
+    retriever = segments(base.kind).reopen(base.retriever, folder / INDEX)
+    return Part(folder, retriever, IdMap(read_json(folder / PASSAGES)))
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A part as a generation sees it: without the documents that are removed by then."""
+
+    part: Part
+    removed: frozenset[str] = frozenset()
+
+    def __contains__(self, document_id: object) -> bool:
+        """Whether the document is in the part and not removed."""
+        return document_id in self.part.rows and document_id not in self.removed
+
+    @property
+    def documents(self) -> int:
+        """Number of documents that can be found."""
+        return self.part.rows.documents - len(self.removed)
+
+    @property
+    def passages(self) -> int:
+        """Number of passages that can be found."""
+        return len(self.part.rows) - len(self.part.rows.rows_of(self.removed))
+
+    def document_ids(self) -> list[str]:
+        """The documents that can be found, ascending."""
+        return sorted(set(self.part.rows.document_ids) - self.removed)

@@ -1,0 +1,54 @@
+"""Write the folder of a segment: documents that came together, or several segments merged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from model_code.files import write_text
+from model_code.live.changes import Put, canonical_fields
+from model_code.live.documents import COLUMNS, document_row, read_columns, write_rows
+from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES
+from model_code.live.part import Base, View
+from model_code.live.placement import Placements
+from model_code.live.text_rules import TextRules
+from model_code.retrievers.encoded import TextSearches
+from model_code.retrievers.segments import NewPassages, Refine, segments
+
+
+def write_segment(folder: Path, base: Base, puts: Sequence[Put], text: TextRules, refine: Refine | None) -> None:
+    """Encode, index and place the documents of `puts`, which differ, in `folder`; encoder and tree are the base's."""
+    kind = segments(base.kind)
+    passages = [(put.document_id, passage) for put in puts for passage in text.passages(put.title, put.text)]
+    ids = [document for document, _ in passages]
+    queries = {put.document_id: put.queries for put in puts if put.queries}
+    kind.write(base.retriever, folder / INDEX, NewPassages([passage for _, passage in passages], ids, queries, refine))
+    rows = [
+        document_row(put.document_id, put.title, put.text, canonical_fields(put.fields), put.queries) for put in puts
+    ]
+    write_rows(rows, folder / DOCUMENTS)
+    _write_passages(folder, ids)
+    vectors = kind.passage_vectors(kind.reopen(base.retriever, folder / INDEX), ids)
+    Placements.find(base.tree, vectors).save(folder)
+
+
+def merge_segments(folder: Path, views: Sequence[View]) -> None:
+    """One segment in `folder` of what is left of several, as it is: nothing is encoded or placed anew."""
+    views = [view for view in views if view.documents]
+    parts: list[tuple[TextSearches, list[str]]] = [(view.part.retriever, view.document_ids()) for view in views]
+    segments(views[0].part.kind).merge(parts, folder / INDEX)
+    documents, ids, placements = [], [], []
+    for view in views:
+        columns = read_columns(view.part.documents, *COLUMNS)
+        documents += [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True) if row[0] in view]
+        rows = view.part.rows.rows_of(view.document_ids())
+        ids += [view.part.rows.document_ids[row] for row in rows.tolist()]
+        placements.append(view.part.placements.take(rows))
+    write_rows(documents, folder / DOCUMENTS)
+    _write_passages(folder, ids)
+    Placements.join(placements).save(folder)
+
+
+def _write_passages(folder: Path, document_ids: Sequence[str]) -> None:
+    write_text(folder / PASSAGES, json.dumps(list(document_ids), ensure_ascii=False, separators=(",", ":")))

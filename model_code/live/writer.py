@@ -1,0 +1,98 @@
+"""The one that changes a live collection: every change is a new generation, and the pointer's switch its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection as Ids
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from model_code.live import garbage
+from model_code.live.changes import Change, Put
+from model_code.live.collection import Collection
+from model_code.live.draft import Draft, publish
+from model_code.live.generation import Generation
+from model_code.live.net_changes import NetChanges
+from model_code.live.searcher import Searcher
+from model_code.retrievers.segments import Refine
+from model_code.settings import require, require_at_least
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What became of a call's changes: the ids of documents, ascending, and the status of each by its id.
+
+    generation: the one that is current now. A status is "added", "updated", "deleted" or "unchanged".
+    """
+
+    generation: Generation
+    added: tuple[str, ...]
+    updated: tuple[str, ...]
+    deleted: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    statuses: Mapping[str, str]
+
+
+class LiveWriter:
+    """Changes one retriever's live collection; there must be one writer at a time. Encoder and parts stay loaded."""
+
+    def __init__(self, live: Path, retriever: str, refine: Refine | None = None, max_segments: int = 8) -> None:
+        """refine: what makes the vectors of new documents from the encoder's; None leaves them as they are.
+
+        max_segments: additions are searched in so many separate indexes at most; more are merged, newest first.
+        """
+        self.max_segments = max_segments
+        require_at_least(1, self, "max_segments")
+        self.collection, self.refine = Collection(live, retriever), refine
+        self._searcher: Searcher | None = None
+
+    @property
+    def searcher(self) -> Searcher:
+        """The current generation, loaded; parts that were loaded before are shared."""
+        current = self._searcher or Searcher.open(self.collection.live, self.collection.retriever)
+        self._searcher = current.renewed()
+        return self._searcher
+
+    def apply(self, changes: Sequence[Change], watermark: int, provenance: Mapping[str, Any]) -> Applied:
+        """Make the net effect of `changes`, in their order, the current generation; only the last of a document counts.
+
+        watermark: the last event of the ledger among the changes, at least the current generation's. Where nothing
+        changes, a new generation is made only if the watermark moved. FreshetError if the collection is not live, or
+        its build does not say how documents become passages; then nothing is changed.
+        """
+        searcher = self.searcher
+        current = searcher.generation
+        require(
+            watermark >= current.watermark,
+            f"watermark {watermark} lies before event {current.watermark}, which generation {current.number} contains; "
+            "apply the events after that",
+        )
+        net = NetChanges.of(changes, searcher.views)
+        if not net.nothing or watermark > current.watermark:
+            fill, removed = partial(self._add, net.puts), net.removed(searcher.views)
+            current = publish(self.collection, searcher, removed, fill, watermark, provenance)
+        kinds = {kind: net.with_status(kind) for kind in ("added", "updated", "deleted", "unchanged")}
+        return Applied(current, **kinds, statuses=net.statuses)
+
+    def compact(self) -> Generation:
+        """Merge all segments into one, without what is removed from them; the current generation if that changes none.
+
+        No ranking changes: vectors are copied, not made again.
+        """
+        searcher = self.searcher
+        current, segments = searcher.generation, searcher.views[1:]
+        if not segments or (len(segments) == 1 and not segments[0].removed):
+            return current
+        removed = {view.part.number: view.removed for view in searcher.views}
+        provenance = current.manifest["provenance"] | {"compacted": current.number}
+        return publish(self.collection, searcher, removed, Draft.merge_all, current.watermark, provenance)
+
+    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> garbage.Freed:
+        """Delete all generations but the `keep` newest, the current one, the `registered`, and what these share."""
+        return garbage.collect(self.collection, keep, registered)
+
+    def _add(self, puts: Sequence[Put], draft: Draft) -> None:
+        if puts:
+            draft.add(puts, self.refine, self.max_segments)

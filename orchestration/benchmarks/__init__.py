@@ -1,0 +1,1 @@
+"""Benchmarks of what lies above the science: how changes survive crashes."""

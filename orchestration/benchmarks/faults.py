@@ -1,0 +1,130 @@
+"""`freshet bench faults`: kill -9 a process that changes a live collection, and look what is left.
+
+A worker adds, updates, deletes, compacts, switches generations and collects garbage. It is killed at a random moment;
+then a search must answer from one whole generation, with the documents of before or after the change that was
+interrupted, and after the ledger has been reconciled nothing may be missing, doubled or pending.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from model_code.errors import FreshetError
+from orchestration.benchmarks import fault_checks, fault_worker
+from orchestration.benchmarks.fault_collection import make_collection
+from orchestration.freshening import Freshener
+from orchestration.project import Project
+
+KILLS = 200
+BASE = "sentence-transformers/all-MiniLM-L6-v2"
+PATIENCE = 120  # seconds until a worker must have finished its first change
+PRELOADED = ["torch", "transformers", "sqlalchemy", "pandas", "model_code.live.searcher", __name__]
+
+
+def rows(kills: int = KILLS, encoder: str | Path = BASE, longest: float = 1.0, seed: int = 0) -> list[dict[str, Any]]:
+    """Kill `kills` workers, each at most `longest` seconds after its first change, and count what went wrong."""
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Trial(Path(folder), encoder, seed)
+        for number in range(kills):
+            trial.kill(number, longest)
+    found = trial.found
+    return [
+        *(_row(f"{what} after {kills} kills", found[what], 0, "= 0", found[what] == 0) for what in PROBLEMS),
+        _row(
+            "kills that interrupted a change", found["interrupted"], kills, "> half", found["interrupted"] * 2 > kills
+        ),
+    ]
+
+
+PROBLEMS = ("searches not from one whole generation", "lost, doubled or half-visible", "ledgers that disagree")
+
+
+class Trial:
+    """One collection through many crashes, beside the plain model of what it must hold."""
+
+    def __init__(self, root: Path, encoder: str | Path, seed: int) -> None:
+        self.root, self.seed, self.chance = root, seed, random.Random(seed)
+        self.project, self.state = make_collection(root, encoder)
+        self.base = tuple(self.state)
+        self.generations: dict[int, fault_checks.State] = {0: dict(self.state)}
+        self.found: Counter[str] = Counter()
+        self.problems: list[str] = []
+        self.processes = multiprocessing.get_context("forkserver")  # each worker starts with everything imported
+        self.processes.set_forkserver_preload(PRELOADED)
+
+    def kill(self, number: int, longest: float) -> None:
+        """Start a worker, kill it, and compare."""
+        journal = fault_worker.Journal(self.root / f"journal-{number}.jsonl")
+        known = sorted(self.generations)[-3:]
+        known = [one for one in known if self._is_there(one)]
+        arguments = (self.root, journal.path, self.seed + number, dict.fromkeys(known))
+        worker = self.processes.Process(target=fault_worker.work, args=arguments)
+        worker.start()
+        _wait_for_change(journal, worker)
+        time.sleep(self.chance.uniform(0, longest))
+        worker.kill()
+        worker.join()
+        self._compare(self._replay(journal.read()))
+
+    def _is_there(self, generation: int) -> bool:
+        return (self.project.live / "hce" / "generations" / f"{generation:06d}").is_dir()
+
+    def _replay(self, lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """Follow the finished changes; return the one that was interrupted, if one was."""
+        begun = None
+        for line in lines:
+            if "error" in line:
+                raise FreshetError(f"the worker failed by itself: {line['error']}")
+            if "begin" in line:
+                begun = line["begin"]
+            else:
+                self.state = fault_checks.changed(self.state, begun, self.generations)
+                self.generations[line["end"]] = self.state
+                begun = None
+        return begun
+
+    def _compare(self, interrupted: dict[str, Any] | None) -> None:
+        before = self.state
+        after = before if interrupted is None else fault_checks.changed(before, interrupted, self.generations)
+        self.found["interrupted"] += interrupted is not None
+        freshener = Freshener(Project(self.root))
+        try:
+            if fault_checks.searched(freshener) not in (before, after):
+                self._note(PROBLEMS[0], f"{interrupted}")
+        except FreshetError as error:
+            self._note(PROBLEMS[0], str(error))
+        freshener.reconcile()
+        freshener.apply_pending()
+        self.state = fault_checks.searched(freshener)
+        if self.state not in (before, after):
+            self._note(PROBLEMS[1], f"{interrupted}: {fault_checks.difference(self.state, after)}")
+        self.generations[freshener.collection.current().number] = self.state
+        ids = [*self.base, *(f"new-{i}" for i in range(fault_worker.DOCUMENTS))]
+        problem = fault_checks.ledger_problem(freshener, self.state, ids)
+        if problem:
+            self._note(PROBLEMS[2], problem)
+        freshener.ledger.close()
+
+    def _note(self, what: str, problem: str) -> None:
+        self.found[what] += 1
+        self.problems.append(f"{what}: {problem}")
+
+
+def _wait_for_change(journal: fault_worker.Journal, worker: Any) -> None:
+    end = time.monotonic() + PATIENCE
+    while not any("end" in line for line in journal.read()):
+        if not worker.is_alive() or time.monotonic() > end:
+            failed = [line["error"] for line in journal.read() if "error" in line]
+            raise FreshetError(f"the worker did nothing before it was to be killed: {failed or 'no error'}")
+        time.sleep(0.005)
+
+
+def _row(what: str, ours: int, peer: int, goal: str, met: bool) -> dict[str, Any]:
+    """peer: the best there can be."""
+    return {"what": what, "ours": ours, "peer": peer, "ratio": ours / peer if peer else ours, "goal": goal, "met": met}

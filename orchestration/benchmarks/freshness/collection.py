@@ -1,0 +1,63 @@
+"""A live collection of any size in seconds: random unit vectors for the base, the real encoder for what is added."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from model_code.files import write_json, write_text
+from orchestration.project import Project
+
+RETRIEVER, LEAVES = "contrastive", 64
+
+
+def make_project(root: Path, base: str | Path, passages: int) -> Project:
+    """A project under `root` with so many documents of one passage live; `base`: the encoder that queries meet."""
+    from model_code.encoding.encoder import Encoder
+    from model_code.index.dense_index import DenseIndex
+    from model_code.index.settings import IndexSettings
+    from model_code.live.collection import open_generation_zero
+    from model_code.live.text_rules import TextRules
+
+    write_text(root / "params.yaml", f"{{retrievers: {{{RETRIEVER}: {{hierarchy_weight: 0}}}}}}\n")
+    write_text(root / "dvc.yaml", "stages: {}\n")
+    build, ids = root / "build", [f"base.{i:07d}" for i in range(passages)]
+    encoder = Encoder.load(base)
+    encoder.save(build / "encoder")
+    vectors = random_vectors(passages, encoder.dimension)
+    DenseIndex.build(vectors, ids, encoder.fingerprint(), IndexSettings(factory="Flat")).save(build / "index")
+    _write_documents(build / "documents.parquet", ids)
+    _write_hierarchy(build / "hierarchy", vectors, ids)
+    folders = {name: build / name for name in ("encoder", "index", "hierarchy")}
+    rules = TextRules(include_title=True, words=180, stride=150)
+    open_generation_zero(
+        root, RETRIEVER, **folders, documents=build / "documents.parquet", provenance={"made by": "bench"}, text=rules
+    )
+    return Project(root)
+
+
+def random_vectors(count: int, dimension: int) -> np.ndarray:
+    """Unit vectors (n, H) float32, always the same ones."""
+    vectors = np.random.default_rng(0).standard_normal((count, dimension), dtype=np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def _write_documents(path: Path, ids: list[str]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    texts = [f"Document {i} of the base." for i in range(len(ids))]
+    pq.write_table(pa.table({"document_id": ids, "title": ids, "text": texts, "fields": ["{}"] * len(ids)}), path)
+
+
+def _write_hierarchy(folder: Path, vectors: np.ndarray, ids: list[str]) -> None:
+    """One level; which leaf has which passage is without meaning, as the vectors have none."""
+    from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
+
+    leaves = (np.arange(len(ids)) % min(LEAVES, len(ids))).astype(np.int32)
+    centroids = np.stack([vectors[leaves == leaf].mean(axis=0) for leaf in range(leaves.max() + 1)])
+    centroids /= np.linalg.norm(centroids, axis=1, keepdims=True)
+    folder.mkdir()
+    Hierarchy((centroids,), (np.zeros(len(centroids), np.int32),), leaves).save(folder)
+    write_json(folder / DOCUMENT_IDS, ids)

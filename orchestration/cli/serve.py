@@ -1,0 +1,36 @@
+"""`freshet serve`: the resident service, until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from orchestration.project import Project
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's are not protected.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8765,
+    query_log: Annotated[
+        bool, typer.Option("--query-log", help="Keep the queries in .freshet/queries, on this machine only.")
+    ] = False,
+) -> None:
+    """Serve search, add, update and delete over HTTP, with everything warm; the other commands use it while it runs."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a team of threads per request costs ten times more
+    from orchestration.service.registration import registered
+    from orchestration.service.settings import ServiceSettings
+
+    project, settings = Project.find(), ServiceSettings(host=host, port=port, query_log=query_log)
+    with registered(project.state) as registration:  # before the slow imports, as it may refuse
+        from orchestration.service.server import serve as run
+
+        run(project, settings, registration)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands of this file."""
+    app.command()(serve)

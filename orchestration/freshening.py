@@ -1,0 +1,199 @@
+"""The way of a document into the live collection: cleaned, written to the ledger, made part of a new generation.
+
+The switch of the live collection's pointer is the one commit point. A generation's manifest says up to which event of
+the ledger it goes; so whatever was interrupted, comparing the two tells what became of every event, and each is applied
+exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection as Ids
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from model_code.ledger.records import Content, Made, Receipt, Rejection
+from orchestration import arrivals, known_documents, parameters
+from orchestration.file_lock import file_lock
+from orchestration.ledgers import WRITER_LOCK, open_ledger
+from orchestration.live_status import live_status
+from orchestration.project import Project
+
+if TYPE_CHECKING:
+    from model_code.corpus.settings import CorpusSettings
+    from model_code.ledger.ledger import Ledger
+    from model_code.ledger.records import Event
+    from model_code.live.garbage import Freed
+    from model_code.live.generation import Generation
+    from model_code.live.writer import Applied, LiveWriter
+
+
+class Freshener:
+    """Receives documents for one retriever's live collection and applies them; one process applies at a time."""
+
+    def __init__(self, project: Project, retriever: str | None = None) -> None:
+        """retriever: the one that is searched by default. FreshetError if nothing is live."""
+        from model_code.live.collection import Collection, default_retriever
+
+        self.project, self.retriever = project, retriever or default_retriever(project.live)
+        self.collection = Collection(project.live, self.retriever)
+        self.collection.current()
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The project's ledger, made by the first document."""
+        return open_ledger(self.project, self.retriever)
+
+    @cached_property
+    def writer(self) -> LiveWriter:
+        """The writer of the live collection; it keeps encoder and index in memory."""
+        from model_code.live.writer import LiveWriter
+
+        return LiveWriter(self.project.live, self.retriever)
+
+    @property
+    def settings(self) -> CorpusSettings:
+        """The rules by which rows are read and cleaned, as `params.yaml` states them now."""
+        return parameters.load(self.project.params_file).corpus
+
+    def receive(self, rows: Iterable[Mapping[str, Any]], source: str, known_only: bool = False) -> Receipt:
+        """Record rows with id, title, text, fields and queries; they are applied by `apply_pending`.
+
+        source: where they come from, such as "api"; known_only: refuse documents that are not there yet.
+        """
+        found = arrivals.rows_of_mappings(rows, self.settings, source)
+        return self.take(arrivals.admit(found, self.settings), source, known_only)
+
+    def receive_file(self, path: Path, source: str, known_only: bool = False, batch: str | None = None) -> Receipt:
+        """Record the rows of a file; a `batch` (the file's hash) is received once only."""
+        found = arrivals.rows_of_file(path, self.settings, source)
+        return self.take(arrivals.admit(found, self.settings), source, known_only, batch)
+
+    def take(
+        self, found: arrivals.Arrivals, source: str, known_only: bool = False, batch: str | None = None
+    ) -> Receipt:
+        """Record rows that are clean already."""
+        documents, refused = self.sift(found, known_only)
+        return self.ledger.receive(documents, source, refused, batch)
+
+    def sift(self, found: arrivals.Arrivals, known_only: bool) -> tuple[list[Content], list[Rejection]]:
+        """The documents to record and the rows to refuse; documents that are not there yet too, if `known_only`."""
+        documents, refused = list(found.documents), list(found.rejected)
+        if not known_only:
+            return documents, refused
+        ids = [one.document_id for one in documents]
+        known = known_documents.known(self.ledger, self.collection.current(), ids)
+        refused += [Rejection(row, one, UNKNOWN) for row, one in zip(found.rows, ids, strict=True) if one not in known]
+        return [one for one in documents if one.document_id in known], refused
+
+    def remove(self, document_ids: Iterable[str], source: str) -> Receipt:
+        """Record removals; ids of no document, searchable or waiting, are refused."""
+        asked = list(document_ids)
+        known = known_documents.known(self.ledger, self.collection.current(), asked, removed_too=True)
+        refused = [Rejection(i, one, UNKNOWN) for i, one in enumerate(asked, 1) if one not in known]
+        return self.ledger.remove([one for one in asked if one in known], source, refused)
+
+    def apply_pending(self, limit: int | None = None) -> Applied | None:
+        """Make the oldest pending events (at most `limit`) a new generation; None if there are none."""
+        with self._writing():
+            events = self._batch(limit)
+            if not events:
+                return None
+            watermark = max(events[-1].id, self.collection.current().watermark)
+            provenance = {
+                "sources": sorted({event.source for event in events}), "events": [events[0].id, watermark]
+            }  # fmt: skip
+            applied = self.writer.apply([event.change for event in events], watermark, provenance)
+            self.ledger.settle(watermark, applied.generation.number, applied.statuses)
+            return applied
+
+    def _batch(self, limit: int | None) -> list[Event]:
+        """The oldest pending events. Those before the generation's watermark, which another build held and this one
+        lacks, go together: a watermark can only say that a generation contains all of them.
+        """
+        events, current = self.ledger.pending(), self.collection.current().watermark
+        early = sum(event.id <= current for event in events)
+        return events if limit is None else events[: max(limit, early)]
+
+    def compact(self) -> Generation:
+        """Merge the generation's segments into one; rankings stay as they are."""
+        with self._writing():
+            generation = self.writer.compact()
+            self.ledger.settle(generation.watermark, generation.number, {})
+            return generation
+
+    def rollback(self, number: int) -> Generation:
+        """Search generation `number` again; events that it lacks are rolled back, those that it holds restored.
+
+        FreshetError if it is missing or damaged; then nothing is changed.
+        """
+        with self._writing():
+            before = self.collection.current().number
+            generation = self.collection.switch(number)
+            self.ledger.register(self._unknown(generation))
+            self.ledger.roll_back(number)
+            self.ledger.record_decision("rollback", f"generation {number} in place of {before}, as was asked for")
+            return generation
+
+    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> Freed:
+        """Delete generations that neither the `keep` newest, the current nor the `registered` ones need."""
+        with file_lock(self.project.live / WRITER_LOCK):
+            return self.writer.collect_garbage(keep, registered)
+
+    def status(self) -> dict[str, Any]:
+        """What `freshet status` says of the live collection's freshness; reads only."""
+        return live_status(self.project, self.retriever)
+
+    def reconcile(self) -> None:
+        """After a crash, or when another generation was made current: let the ledger say what is searchable."""
+        with self._writing():
+            pass
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Hold the one writer's lock, with a ledger that agrees with the current generation."""
+        with file_lock(self.project.live / WRITER_LOCK):
+            self._reconcile(self.collection.current())
+            yield
+
+    def _reconcile(self, current: Generation) -> None:
+        """A generation that continues the last one settles its events. Another one of the same build is a rollback;
+        another build shall hold all documents, so it gets those that it lacks.
+        """
+        position = self.ledger.position()
+        if position is not None and position.generation == current.number:
+            return
+        made = self._unknown(current)
+        if position is not None and made and _continues(made, position.generation, position.base):
+            for one in made:
+                self.ledger.settle(one.watermark, one.number, {})
+            return
+        self.ledger.register(made)
+        if position is not None and position.base == current.base:
+            self.ledger.roll_back(current.number)
+        else:
+            self.ledger.reopen(current.number)
+
+    def _unknown(self, generation: Generation) -> list[Made]:
+        """The generation and those that it continues, as far as the ledger does not know them, oldest first."""
+        from model_code.live.generation import Generation
+
+        found: list[Made] = []
+        while not self.ledger.knows(generation.number):
+            parent = generation.manifest["parent"]
+            found.append(Made(generation.number, parent, generation.base, generation.watermark))
+            if parent is None or generation.base == generation.number or not generation.sibling(parent).is_dir():
+                break
+            generation = Generation.read(generation.sibling(parent))
+        return found[::-1]
+
+
+UNKNOWN = "unknown id: no such document is searchable or waiting"
+
+
+def _continues(made: list[Made], generation: int, base: int) -> bool:
+    """Whether each generation was made on top of the one before, the first on top of `generation`."""
+    parents = [generation, *(one.number for one in made)]
+    return all(one.parent == parent and one.base == base for one, parent in zip(made, parents, strict=False))

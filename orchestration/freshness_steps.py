@@ -1,0 +1,66 @@
+"""What the live collection needs next, read from the ledger alone: documents to add, or a retrain that is due.
+
+The sensor asks this at every tick, and so may anyone. A step has a key that changes only when there is something new to
+do: a step that was asked for is not asked for twice, and a retrain that failed is asked for again under a new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from orchestration.ledgers import existing_ledger
+from orchestration.project import Project
+
+ADD, RETRAIN, RECLUSTER = "add", "retrain", "recluster"
+PROMOTED, REFUSED, FAILED = "promoted", "refused", "failed"
+ATTEMPTS = 3  # of one retrain; after so many failures a person must look
+REMEMBERED = 200  # decisions that are looked back at
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to do, under which key, and why."""
+
+    kind: Literal["add", "retrain"]
+    key: str
+    reason: str
+
+
+def next_steps(project: Project) -> list[Step]:
+    """The steps that wait, additions first; none where nothing is live or nothing arrived. Reads only."""
+    from model_code.live.collection import default_retriever, retrievers
+
+    if not retrievers(project.live):
+        return []
+    ledger = existing_ledger(project, default_retriever(project.live))
+    if ledger is None:
+        return []
+    pending = ledger.pending()
+    steps = []
+    if pending:
+        key = f"{pending[0].id:08d}-{pending[-1].id:08d}"
+        steps.append(Step(ADD, key, f"{len(pending)} changes wait"))
+    due = due_retrain(ledger.last_decisions(REMEMBERED))
+    return steps + ([due] if due else [])
+
+
+def due_retrain(decisions: list[dict[str, Any]]) -> Step | None:
+    """The retrain that drift asked for and that was neither promoted, refused nor tried `ATTEMPTS` times.
+
+    decisions: newest first, as the ledger lists them.
+
+    >>> asked = {"id": 7, "kind": "retrain", "reason": "topics moved"}
+    >>> due_retrain([asked]).key, due_retrain([{"id": 8, "kind": "failed"}, asked]).key
+    ('7-1', '7-2')
+    >>> due_retrain([{"id": 8, "kind": "promoted"}, asked])
+    """
+    failures = 0
+    for decision in decisions:
+        if decision["kind"] in (PROMOTED, REFUSED):
+            return None
+        failures += decision["kind"] == FAILED
+        if decision["kind"] == RETRAIN:
+            key = f"{decision['id']}-{failures + 1}"
+            return Step(RETRAIN, key, decision["reason"]) if failures < ATTEMPTS else None
+    return None

@@ -1,0 +1,67 @@
+"""Which documents there are: searchable in a generation, or on their way through the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from model_code.ledger.records import PUT, Content
+
+if TYPE_CHECKING:
+    from model_code.ledger.ledger import Ledger
+    from model_code.live.generation import Generation
+
+
+def held(generation: Generation, document_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Those of `document_ids` that the generation finds, with title, text, fields and content hash."""
+    from model_code.live.documents import read_documents
+    from model_code.live.generation import DOCUMENTS
+    from model_code.live.removed import read_removed
+
+    wanted, removed, found = set(document_ids), read_removed(generation), {}
+    for number in (generation.base, *generation.segments):
+        rows = read_documents(generation.sibling(number) / DOCUMENTS, wanted)
+        gone = removed.get(number, frozenset())
+        found |= {one: row for one, row in rows.items() if one not in gone}
+    return found
+
+
+def known(
+    ledger: Ledger | None, generation: Generation, document_ids: Iterable[str], removed_too: bool = False
+) -> set[str]:
+    """Those of `document_ids` whose latest event put them, or that are searchable without any event.
+
+    removed_too: also those whose latest event removed them, so that removing twice is no error.
+    """
+    wanted = set(document_ids)
+    said = ledger.latest(wanted) if ledger else {}
+    put = {one for one, kind in said.items() if removed_too or kind == PUT}
+    silent = wanted - said.keys()
+    return put | (held(generation, silent).keys() if silent else set())
+
+
+def forecast(ledger: Ledger | None, generation: Generation, documents: Iterable[Content]) -> dict[str, list[str]]:
+    """What adding `documents` would come to: ids that would be "added", "updated" or are "unchanged"; changes nothing.
+
+    Of a repeated id the last row counts.
+    """
+    last = {one.document_id: one for one in documents}
+    there = known(ledger, generation, last)
+    waiting = {event.document_id: event for event in ledger.pending()} if ledger else {}
+    rows = held(generation, there - waiting.keys())
+    found: dict[str, list[str]] = {"added": [], "updated": [], "unchanged": []}
+    for one, content in sorted(last.items()):
+        if one not in there:
+            found["added"].append(one)
+        else:
+            event = waiting.get(one)
+            same = event.content_hash == content.content_hash if event else rows[one]["content_hash"] == _hash(content)
+            found["unchanged" if same else "updated"].append(one)
+    return found
+
+
+def _hash(content: Content) -> str:
+    """The hash by which the live collection's writer knows equal contents."""
+    from model_code.live.changes import Put
+
+    return Put(content.document_id, content.title, content.text, content.fields, content.queries).content_hash

@@ -1,0 +1,90 @@
+"""How fresh a live collection is, as plain values and as text; reading makes no ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestration.ledgers import existing_ledger
+from orchestration.project import Project
+
+SHOWN = 5  # decisions
+
+
+def live_status(project: Project, retriever: str) -> dict[str, Any]:
+    """The retriever's generation and watermark, and of its ledger: documents by state, lag, decisions, drift, runs.
+
+    `ledger` is None if no document ever arrived.
+    """
+    from model_code.live.collection import Collection
+
+    current = Collection(project.live, retriever).current()
+    found = {"retriever": retriever, "generation": current.number, "watermark": current.watermark, "ledger": None}
+    ledger = existing_ledger(project, retriever)
+    if ledger is None:
+        return found
+    try:
+        found["ledger"] = {
+            "documents": ledger.counts(),
+            "lag": ledger.lag(),
+            "decisions": ledger.last_decisions(SHOWN),
+            "drift": next(iter(ledger.last_drift(1)), None),
+            "training_runs": ledger.training_runs(SHOWN),
+            "rejections": ledger.last_rejections(SHOWN),
+        }
+    finally:
+        ledger.close()
+    return found
+
+
+def live_status_lines(status: Mapping[str, Any]) -> Iterator[str]:
+    """The status in a few lines; none if no document ever arrived."""
+    ledger = status["ledger"]
+    if ledger is None:
+        return
+    states = [f"{number:,} {state.replace('_', ' ')}" for state, number in ledger["documents"].items() if number]
+    yield f"documents   {', '.join(states) or 'none arrived'} (after event {status['watermark']})"
+    lag = ledger["lag"]
+    waiting = (
+        f"{lag['pending']:,} waiting, the oldest for {_span(lag['seconds'])}" if lag["pending"] else "none waiting"
+    )
+    yield f"lag         {waiting}"
+    if ledger["drift"]:
+        values = [_drift_text(*measure) for measure in _measures(ledger["drift"]["report"])]
+        yield f"drift       {'; '.join(values) or 'a report without values'}"
+    for decision in ledger["decisions"]:
+        yield f"decision    {decision['kind']}: {decision['reason']}"
+
+
+def _span(seconds: float) -> str:
+    """A duration in one unit.
+
+    >>> _span(30), _span(150), _span(7200)
+    ('30 s', '2 min', '2 h')
+    """
+    for size, name in ((172_800, "d"), (7200, "h"), (120, "min")):
+        if seconds >= size:
+            return f"{seconds / {'d': 86_400, 'h': 3600, 'min': 60}[name]:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def _measures(report: Any, name: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every object with a value and a threshold in a drift report, by the name that it stands under."""
+    if isinstance(report, Mapping):
+        if {"value", "threshold"} <= report.keys():
+            yield str(report.get("name", name)), report
+            return
+        for key, part in report.items():
+            yield from _measures(part, key)
+    elif isinstance(report, list):
+        for part in report:
+            yield from _measures(part, name)
+
+
+def _drift_text(name: str, measure: Mapping[str, Any]) -> str:
+    value, threshold = (_number(measure[key]) for key in ("value", "threshold"))
+    return f"{name} {value} (threshold {threshold})"
+
+
+def _number(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

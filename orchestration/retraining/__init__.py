@@ -1,0 +1,1 @@
+"""Retraining on everything that is live: snapshot, temporary workspace, the same stages, a gate, and the switch."""

@@ -1,0 +1,64 @@
+"""What one retrain trains on, fixed at its start and kept beside its work, so that every step of it agrees."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from model_code.files import read_json, write_json
+from model_code.live.collection import Collection, default_retriever
+from model_code.live.generation import Generation
+from orchestration.project import Project
+from orchestration.retraining.snapshot import added_since_training
+
+FOLDER, PLAN = "retraining", "plan.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A retrain's `key`, the generation whose documents it takes with its watermark, and the documents new to it."""
+
+    key: str
+    retriever: str
+    generation: int
+    watermark: int
+    documents: int
+    new: tuple[str, ...]
+
+    def summary(self) -> dict[str, Any]:
+        """The plan as plain values, with the number of new documents in place of their ids."""
+        return {**asdict(self), "new": len(self.new)}
+
+
+def make_plan(project: Project, key: str) -> Plan:
+    """A retrain on what is live now; writes nothing."""
+    generation = Collection(project.live, default_retriever(project.live)).current()
+    new, facts = tuple(sorted(added_since_training(generation))), generation.manifest
+    return Plan(key, generation.retriever, generation.number, generation.watermark, facts["documents"], new)
+
+
+def read_plan(project: Project, key: str) -> Plan | None:
+    """The plan of a retrain that began before; None if there is none of this key."""
+    path = folder_of(project, key) / PLAN
+    if not path.is_file():
+        return None
+    stated = read_json(path)
+    return Plan(**{**stated, "new": tuple(stated["new"])})
+
+
+def keep_plan(project: Project, plan: Plan) -> None:
+    """Write the plan to the retrain's folder."""
+    folder = folder_of(project, plan.key)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / PLAN, asdict(plan))
+
+
+def folder_of(project: Project, key: str) -> Path:
+    """Where the retrain of a key works."""
+    return project.state / FOLDER / key
+
+
+def generation_of(project: Project, plan: Plan) -> Generation:
+    """The generation that the plan names; FreshetError if it is deleted meanwhile."""
+    return Collection(project.live, plan.retriever).read(plan.generation)

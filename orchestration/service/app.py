@@ -1,0 +1,69 @@
+"""The FastAPI application of one project."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from anyio.to_thread import run_sync
+from fastapi import FastAPI
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from model_code.live.searcher import Searcher
+from orchestration.project import Project
+from orchestration.service import document_routes, search_routes, state_routes
+from orchestration.service.errors import add_handlers
+from orchestration.service.middleware import BodyLimit, RequestCount
+from orchestration.service.models import ErrorResponse
+from orchestration.service.service import Service
+from orchestration.service.settings import ServiceSettings
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+DESCRIPTION = """Search, and add, update and delete documents, of one Freshet project. Every answer names the one
+generation that it comes from. Refusals are `{"error": "one line"}`; a 503 says in Retry-After when to come again."""
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorResponse, "description": text}
+    for status, text in {
+        404: "There is no such retriever or document",
+        413: "The request is too large",
+        422: "The request makes no sense",
+        503: "Too busy, or not ready; see Retry-After",
+    }.items()
+}
+
+
+def create_app(
+    project: Project,
+    settings: ServiceSettings,
+    make_freshener: Callable[[str], Any] | None = None,
+    opener: Callable[[Path, str], Searcher] | None = None,
+) -> FastAPI:
+    """The service of `project` as an ASGI application; its life cycle starts and stops what works behind it.
+
+    make_freshener, opener: stand-ins for the real `Freshener` and `Searcher.open`.
+    """
+    service = Service(project, settings, make_freshener, opener)
+    app = FastAPI(
+        title="Freshet", description=DESCRIPTION, lifespan=_life_cycle(service), responses=REFUSALS, version="1"
+    )
+    app.state.service = service
+    for routes in (search_routes, document_routes, state_routes):
+        app.include_router(routes.router)
+    add_handlers(app)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    if settings.host in LOOPBACK:  # a web page that makes its own name mean this machine is turned away
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]", "testserver"])
+    app.add_middleware(RequestCount, requests=service.metrics.requests)
+    return app
+
+
+def _life_cycle(service: Service) -> Callable[[FastAPI], Any]:
+    @asynccontextmanager
+    async def life_cycle(app: FastAPI) -> AsyncIterator[None]:
+        await run_sync(service.start)
+        yield
+        await run_sync(service.stop)
+
+    return life_cycle

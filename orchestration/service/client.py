@@ -1,0 +1,86 @@
+"""Ask the running service instead of working in this process. The standard library only: it must be quick."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from http.client import HTTPConnection, HTTPException
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from model_code.errors import FreshetError
+from orchestration.service.registration import running
+
+if TYPE_CHECKING:
+    from orchestration.project import Project
+
+SEARCH_SECONDS, CHANGE_SECONDS = 60.0, 3600.0
+USAGE = 422  # the status of a request that makes no sense
+
+
+class ServiceError(FreshetError):
+    """The service refused, failed, or does not answer; the message says which."""
+
+
+class ServiceClient:
+    """The service at `url`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @classmethod
+    def of(cls, project: Project) -> ServiceClient | None:
+        """The project's running service; None if there is none, and the caller does the work itself."""
+        found = running(project.state)
+        return cls(found["url"]) if found else None
+
+    def search(self, text: str, k: int = 10, **options: Any) -> dict[str, Any]:
+        """`retriever`, `generation` and `hits`, a list of what `freshet search --json` prints.
+
+        options: `filters`, `hybrid`, `explain`, `retriever`, as in `POST /search`.
+        """
+        return self._call("POST", "/search", {"text": text, "k": k} | options, SEARCH_SECONDS)
+
+    def add(self, rows: Sequence[Mapping[str, Any]], source: str, wait: bool = True) -> dict[str, Any]:
+        """Add or update documents; the answer is that of `POST /documents`."""
+        body = {"documents": list(rows), "source": source}
+        return self._call("POST", f"/documents?wait={str(wait).lower()}", body, CHANGE_SECONDS)
+
+    def delete(self, document_ids: Sequence[str], source: str, wait: bool = True) -> dict[str, Any]:
+        """Delete documents; the answer is that of `POST /documents/delete`."""
+        body = {"ids": list(document_ids), "source": source}
+        return self._call("POST", f"/documents/delete?wait={str(wait).lower()}", body, CHANGE_SECONDS)
+
+    def status(self) -> dict[str, Any]:
+        """Where the service stands, as `GET /status` says."""
+        return self._call("GET", "/status", None, SEARCH_SECONDS)
+
+    def _call(self, method: str, path: str, body: Any, seconds: float) -> dict[str, Any]:
+        at = urlsplit(self.url)
+        connection = HTTPConnection(at.hostname or "", at.port, timeout=seconds)
+        sent = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        try:
+            connection.request(method, quote(path, "/?=&"), sent, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            content = answer.read()
+        except (OSError, HTTPException) as error:
+            reason = str(error) or type(error).__name__
+            raise ServiceError(
+                f"the service at {self.url} does not answer ({reason}); end it or start it again"
+            ) from None
+        finally:
+            connection.close()
+        return _understood(answer.status, content, self.url)
+
+
+def _understood(status: int, content: bytes, url: str) -> dict[str, Any]:
+    """The answer, or what it says was wrong."""
+    try:
+        answer = json.loads(content)
+    except ValueError:
+        raise ServiceError(f"{url} answers with something that is no JSON (status {status}); is it Freshet?") from None
+    if status < 400:
+        return answer
+    error = ServiceError(f"{answer.get('error', content[:200])} (answered by the service at {url})")
+    error.exit_code = 2 if status == USAGE else 1
+    raise error

@@ -1,0 +1,75 @@
+"""`/documents`: add, update and delete; answered when the change can be found, unless the client will not wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from orchestration.service.jobs import Job, addition, deletion
+from orchestration.service.models import AddRequest, ChangeResponse, DeleteRequest, Rejected
+from orchestration.service.refusals import NotFound, TooLarge
+from orchestration.service.service import Service
+
+router = APIRouter(tags=["documents"])
+Wait = Annotated[bool, Query(description="Answer when the change is searchable (200), else once it is safe (202).")]
+
+
+@router.post("/documents", responses={202: {"model": ChangeResponse, "description": "Received, searchable soon"}})
+async def add(wanted: AddRequest, request: Request, response: Response, wait: Wait = True) -> ChangeResponse:
+    """Add documents, or update those that are there."""
+    service: Service = request.app.state.service
+    _check(len(wanted.documents), service)
+    return await _change(service, addition(wanted.documents, wanted.source), response, wait)
+
+
+@router.post("/documents/delete", responses={202: {"model": ChangeResponse, "description": "Received, gone soon"}})
+async def delete_all(wanted: DeleteRequest, request: Request, response: Response, wait: Wait = True) -> ChangeResponse:
+    """Delete documents; ids that are unknown are among `rejected`."""
+    service: Service = request.app.state.service
+    _check(len(wanted.ids), service)
+    return await _change(service, deletion(wanted.ids, wanted.source), response, wait)
+
+
+@router.delete("/documents/{document_id:path}")
+async def delete(document_id: str, request: Request, response: Response, wait: Wait = True) -> ChangeResponse:
+    """Delete one document; 404 if there is none of this id."""
+    service: Service = request.app.state.service
+    changed = await _change(service, deletion([document_id], "service"), response, wait)
+    if changed.rejected:
+        raise NotFound(f"there is no document {document_id!r}")
+    return changed
+
+
+async def _change(service: Service, job: Job, response: Response, wait: bool) -> ChangeResponse:
+    """Queue the job and wait for its answers; a client that leaves stops nothing."""
+    service.queue.put(job)
+    receipt = await asyncio.wrap_future(job.received)
+    generation = None
+    if wait:
+        try:
+            applied = asyncio.wrap_future(job.applied)
+            generation = (await asyncio.wait_for(applied, service.settings.add_wait_seconds)).generation
+        except TimeoutError:
+            pass  # it is safe in the ledger; the answer says that it cannot be found yet
+    response.status_code = 202 if generation is None else 200
+    return _response(receipt, generation)
+
+
+def _check(documents: int, service: Service) -> None:
+    most = service.settings.max_documents
+    if documents > most:
+        raise TooLarge(f"{documents:,} documents at once, but this service takes at most {most:,}; send them in parts")
+
+
+def _response(receipt: Any, generation: int | None) -> ChangeResponse:
+    rejected = [Rejected(row=each.row, document_id=each.document_id, reason=each.reason) for each in receipt.rejected]
+    return ChangeResponse(
+        searchable=generation is not None,
+        generation=generation,
+        received=receipt.received,
+        unchanged=receipt.unchanged,
+        rejected=rejected,
+        events=list(receipt.events),
+    )

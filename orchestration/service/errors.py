@@ -1,0 +1,49 @@
+"""Every error as one line of JSON, with the HTTP status that fits it."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from model_code.errors import FreshetError
+from orchestration.service.refusals import Refusal
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Answer what the routes raise."""
+    app.add_exception_handler(FreshetError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def error(status: int, message: str, retry_after: int | None = None) -> JSONResponse:
+    """The response `{"error": message}`."""
+    headers = {"Retry-After": str(retry_after)} if retry_after is not None else None
+    return JSONResponse({"error": message}, status, headers)
+
+
+async def _refused(request: Request, refused: Exception) -> JSONResponse:
+    """A `Refusal` knows its status; any other `FreshetError` is a request that the collection cannot answer."""
+    if isinstance(refused, Refusal):
+        return error(refused.status, str(refused), refused.retry_after)
+    return error(422, str(refused))
+
+
+async def _invalid(request: Request, invalid: Exception) -> JSONResponse:
+    assert isinstance(invalid, RequestValidationError)
+    first = invalid.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query")) or "the body"
+    return error(422, f"{where}: {first['msg'].lower()}; see /docs")
+
+
+async def _http(request: Request, raised: Exception) -> JSONResponse:
+    assert isinstance(raised, HTTPException)
+    return error(raised.status_code, f"{raised.detail}: {request.method} {request.url.path}; see /docs")
+
+
+async def _unexpected(request: Request, raised: Exception) -> JSONResponse:
+    """Ours to mend: the server prints the traceback, the client gets its kind."""
+    return error(500, f"the service failed ({type(raised).__name__}); its log has the traceback")

@@ -1,0 +1,114 @@
+"""The searcher of each live retriever, exchanged for its successor while requests run.
+
+A request takes one reference and answers from it to its end, so every answer comes from exactly one generation; the
+exchange is the assignment of that reference, which is atomic. An old searcher is freed with its last request.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from model_code.errors import FreshetError
+from model_code.live.collection import default_retriever, retrievers
+from model_code.live.searcher import Searcher
+from orchestration.service.refusals import NotFound, NotReady
+
+log = logging.getLogger(__name__)
+
+
+class Searchers:
+    """Open searchers by retriever; a retriever's is opened at its first use and kept warm."""
+
+    def __init__(self, live: Path, poll_seconds: float, opener: Callable[[Path, str], Searcher] | None = None) -> None:
+        """poll_seconds: how old the last look at a pointer may be; opener: `Searcher.open` or a stand-in."""
+        self.live, self.poll_seconds = live, poll_seconds
+        self.open = opener or Searcher.open
+        self.failure: str | None = None  # why the newest generation is not the one that is served
+        self.swaps = 0
+        self._open: dict[str, Searcher] = {}
+        self._looked: dict[str, float] = {}
+        self._lock = threading.Lock()  # held to open or exchange, never to search
+
+    def current(self, retriever: str | None = None) -> Searcher:
+        """The searcher to answer one request from; NotReady if nothing is live, NotFound if `retriever` is not."""
+        name = retriever or self.default()
+        searcher = self._open.get(name)
+        if searcher is None:
+            return self._first(name)
+        if time.monotonic() - self._looked[name] > self.poll_seconds and self._lock.acquire(blocking=False):
+            try:  # whoever finds the lock taken answers from what is there: nobody waits for an exchange
+                searcher = self._renew(name)
+            finally:
+                self._lock.release()
+        return searcher
+
+    def default(self) -> str:
+        """The retriever that is searched when none is named; NotReady if nothing is live."""
+        try:
+            return default_retriever(self.live)
+        except FreshetError as error:
+            raise NotReady(str(error)) from None
+
+    def refresh(self) -> None:
+        """Exchange every searcher whose generation is no longer the current one, now."""
+        with self._lock:
+            for name in list(self._open):
+                self._renew(name)
+
+    def opened(self) -> dict[str, Searcher]:
+        """The searchers that are open, by retriever."""
+        return dict(self._open)
+
+    def _first(self, name: str) -> Searcher:
+        if name not in retrievers(self.live):
+            known = ", ".join(retrievers(self.live))
+            raise NotFound(f"retriever {name!r} is not live (live: {known})")
+        with self._lock:
+            if name not in self._open:
+                self._open[name] = self.open(self.live, name)
+                self._looked[name] = time.monotonic()
+            return self._open[name]
+
+    def _renew(self, name: str) -> Searcher:
+        """Exchange if needed. While the new generation cannot be opened, the old one serves, and `failure` says so."""
+        before = self._open[name]
+        self._looked[name] = time.monotonic()
+        try:
+            renewed = before.renewed()
+        except Exception as error:  # whatever is wrong with the new one, the old one can still answer
+            reason = str(error) or type(error).__name__
+            if self.failure != reason:
+                log.error("the new generation of %s cannot be opened, the old one stays: %s", name, reason)
+            self.failure = reason
+            return before
+        self.failure = None
+        if renewed is not before:
+            self._open[name] = renewed
+            self.swaps += 1
+        return renewed
+
+
+class Watcher:
+    """A thread that looks for generations made by other processes, so that no request pays for opening them."""
+
+    def __init__(self, searchers: Searchers) -> None:
+        self.searchers = searchers
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look, every `poll_seconds`."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, after the look that is going on."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.searchers.poll_seconds):
+            self.searchers.refresh()

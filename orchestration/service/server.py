@@ -1,0 +1,85 @@
+"""Run the service until it is told to stop: then it takes no more requests, finishes what it has, and leaves."""
+
+from __future__ import annotations
+
+import signal
+import socket
+
+import uvicorn
+
+from model_code.errors import FreshetError
+from orchestration.project import Project
+from orchestration.service.app import LOOPBACK, create_app
+from orchestration.service.registration import Registration
+from orchestration.service.settings import ServiceSettings
+
+
+def serve(project: Project, settings: ServiceSettings, registration: Registration) -> None:
+    """Serve `project` until SIGINT, SIGTERM or SIGHUP; FreshetError if the port is taken or what is live is damaged."""
+    with _bound(settings) as listening:
+        app = create_app(project, settings)
+        app.state.service.start()  # before the server, which would turn its errors into tracebacks
+        try:
+            server = _server(app, settings, registration, _url(listening))
+            server.run(sockets=[listening])
+        finally:
+            app.state.service.stop()
+    if not server.started:
+        raise FreshetError("the service could not start; its messages above say why")
+    print("stopped; everything that was received is kept", flush=True)
+
+
+class _Server(uvicorn.Server):
+    """Tells clients where it is once it listens, and no longer when it begins to stop."""
+
+    registration: Registration
+    url: str
+    started_at: str
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then say so."""
+        await super().startup(sockets)
+        if self.started:
+            self.registration.announce(self.url, self.started_at)
+            print(f"serving {self.url}   (pages: {self.url}/docs, {self.url}/metrics; Ctrl-C ends it)", flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Send no more clients here, then finish."""
+        self.registration.withdraw()
+        await super().shutdown(sockets)
+
+
+def _server(app: object, settings: ServiceSettings, registration: Registration, url: str) -> _Server:
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=settings.stop_seconds
+    )
+    server = _Server(config)
+    server.registration, server.url, server.started_at = registration, url, app.state.service.started  # type: ignore[attr-defined]
+    for each in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+    ):  # uvicorn takes two while it runs, then raises them again
+        signal.signal(each, server.handle_exit)
+    return server
+
+
+def _bound(settings: ServiceSettings) -> socket.socket:
+    """A socket bound to host and port, not listening yet; FreshetError if that cannot be."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((settings.host, settings.port))
+    except OSError as error:
+        bound.close()
+        where = f"{settings.host}:{settings.port}"
+        raise FreshetError(f"cannot listen on {where} ({error.strerror or error}); choose another --port") from None
+    return bound
+
+
+def _url(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = LOOPBACK[0]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

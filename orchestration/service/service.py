@@ -1,0 +1,157 @@
+"""What the routes share, started and stopped together: searchers, writer, bounds, metrics and the query log."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from model_code.ledger.database import is_there
+from model_code.live.searcher import Searcher
+from orchestration.ledgers import ledger_url
+from orchestration.project import Project
+from orchestration.service.job_queue import JobQueue
+from orchestration.service.metrics import Metrics
+from orchestration.service.query_log import QueryLog
+from orchestration.service.refusals import NotReady
+from orchestration.service.search_pool import SearchPool
+from orchestration.service.searchers import Searchers, Watcher
+from orchestration.service.settings import ServiceSettings
+from orchestration.service.writer import WriterThread
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """One project's service; `start` and `stop` may be called again without effect."""
+
+    def __init__(
+        self,
+        project: Project,
+        settings: ServiceSettings,
+        make_freshener: Callable[[str], Any] | None = None,
+        opener: Callable[[Path, str], Searcher] | None = None,
+    ) -> None:
+        """make_freshener, opener: stand-ins for `Freshener(project, retriever)` and `Searcher.open`."""
+        self.project, self.settings = project, settings
+        self.started = datetime.now(UTC).isoformat(timespec="seconds")
+        self.searchers = Searchers(project.live, settings.poll_seconds, opener)
+        self.pool = SearchPool(settings.search_threads, settings.waiting_searches, settings.search_wait_seconds)
+        self.queue, self.metrics = JobQueue(settings.queued_documents), Metrics()
+        self.watcher = Watcher(self.searchers)
+        self.writer = WriterThread(
+            self._current_freshener, self.queue, self._switched, self.metrics.changed, settings.retry_seconds
+        )
+        self._make_freshener = make_freshener or _real_freshener(project)
+        self._freshener: tuple[str, Any] | None = None
+        self._making = threading.Lock()
+        self._query_log: QueryLog | None = None
+        self._running = False
+        self._add_gauges()
+
+    def start(self) -> None:
+        """Load what is live, then begin to watch and to write; raises what is wrong with the collection."""
+        if self._running:
+            return
+        if self.settings.query_log:
+            folder = self.project.state / "queries"
+            self._query_log = QueryLog(folder, self.settings.query_log_bytes, self.settings.query_log_files)
+        if self.not_ready() is None:
+            self.searchers.current().search("warm", 1)  # the first search of a process is the slow one
+            self._current_freshener()
+        self.writer.start(resume=is_there(ledger_url(self.project)))  # to look makes no ledger
+        self.watcher.start()
+        self._running = True
+
+    def stop(self) -> None:
+        """Finish what waits: changes first, then searches."""
+        if not self._running:
+            return
+        self._running = False
+        self.writer.stop()
+        self.watcher.stop()
+        self.pool.close()
+        if self._query_log is not None:
+            self._query_log.close()
+
+    def not_ready(self) -> str | None:
+        """Why no search can be answered; None if one can."""
+        try:
+            self.searchers.current()
+        except NotReady as error:
+            return str(error)
+        return None
+
+    def freshness(self) -> dict[str, Any] | None:
+        """The ledger's account of the retriever that documents are added to; None if nothing is live."""
+        try:
+            return self._current_freshener().status()
+        except NotReady:
+            return None
+
+    def log_query(self, entry: dict[str, Any]) -> None:
+        """Write one search to the query log, if there is one; a full disk is counted and told, and stops no search."""
+        if self._query_log is None:
+            return
+        try:
+            self._query_log.write({"time": time.time()} | entry)
+        except OSError as error:
+            self.metrics.lost_queries.inc()
+            log.error("the query log cannot be written: %s", error)
+
+    @property
+    def pid(self) -> int:
+        """The process that serves."""
+        return os.getpid()
+
+    def _current_freshener(self) -> Any:
+        """The freshener of the default retriever, which a promotion may have changed."""
+        name = self.searchers.default()
+        with self._making:
+            if self._freshener is None or self._freshener[0] != name:
+                self._freshener = (name, self._make_freshener(name))
+            return self._freshener[1]
+
+    def _switched(self) -> int:
+        self.searchers.refresh()
+        return self.searchers.current().generation.number
+
+    def _add_gauges(self) -> None:
+        gauge, opened = self.metrics.gauge, self.searchers.opened
+        gauge("freshet_queue_documents", "Documents that wait for the writer.", lambda: self.queue.documents)
+        gauge("freshet_queue_seconds", "How long the first of them has waited.", lambda: self.queue.oldest_seconds)
+        gauge("freshet_lag_seconds", "Age of the oldest change in the ledger that no search finds.", self._lag)
+        gauge("freshet_searches_running", "Searches that run or wait.", lambda: self.pool.inside)
+        gauge("freshet_generation_swaps", "Generations exchanged since the start.", lambda: self.searchers.swaps)
+        gauge("freshet_failing", "1 if a generation cannot be opened or documents not added.", lambda: self.failing)
+        generations = lambda: [(name, each.generation.number) for name, each in opened().items()]  # noqa: E731
+        documents = lambda: [(name, each.generation.manifest["documents"]) for name, each in opened().items()]  # noqa: E731
+        self.metrics.per_retriever("freshet_generation", "The generation that is searched.", generations)
+        self.metrics.per_retriever("freshet_documents", "Documents that a search can find.", documents)
+
+    def _lag(self) -> float:
+        """Seconds; 0 if nothing waits, or no document ever arrived: to look makes no ledger."""
+        if self._freshener is None or not is_there(ledger_url(self.project)):
+            return 0.0
+        return self._freshener[1].ledger.lag()["seconds"] or 0.0
+
+    @property
+    def failing(self) -> bool:
+        """Whether something keeps the newest documents from being found."""
+        return bool(self.writer.failure or self.searchers.failure)
+
+
+def _real_freshener(project: Project) -> Callable[[str], Any]:
+    def make(retriever: str) -> Any:
+        from orchestration.freshening import Freshener
+
+        freshener = Freshener(project, retriever)
+        _ = freshener.writer.searcher  # loads encoder and index, before the first document comes
+        return freshener
+
+    return make

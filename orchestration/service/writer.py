@@ -1,0 +1,94 @@
+"""The one thread that changes the collection: what waits becomes one batch, in the ledger first, then searchable."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from model_code.errors import FreshetError
+from orchestration.service.job_queue import JobQueue
+from orchestration.service.jobs import Job, Settled
+from orchestration.service.refusals import Failed
+
+log = logging.getLogger(__name__)
+
+
+class WriterThread:
+    """Runs jobs by a `Freshener`. What the ledger has and could not be applied is tried again every `retry_seconds`."""
+
+    def __init__(
+        self,
+        make_freshener: Callable[[], Any],
+        queue: JobQueue,
+        switched: Callable[[], int],
+        measured: Callable[[float, Sequence[float]], None],
+        retry_seconds: float,
+    ) -> None:
+        """make_freshener: for the retriever that is the default one now, called for each batch; returns the same
+        `Freshener` while that stays so. switched: make the searchers see the new generation and return its number.
+        measured: told the seconds of each batch, and of each of its jobs from arrival to searchable.
+        """
+        self.make_freshener, self.queue, self.switched, self.measured = make_freshener, queue, switched, measured
+        self.retry_seconds = retry_seconds
+        self.failure: str | None = None  # why received documents are not searchable
+        self._resume = False
+        self._thread = threading.Thread(target=self._run, name="writer")
+
+    def start(self, resume: bool) -> None:
+        """Begin; `resume`: with what an earlier process received and did not apply."""
+        self._resume = resume
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish what waits, then end."""
+        self.queue.close()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        if self._resume:
+            self._work([])
+        while (jobs := self.queue.take(self.retry_seconds if self.failure else None)) is not None:
+            self._work(jobs)
+
+    def _work(self, jobs: Sequence[Job]) -> None:
+        started = time.monotonic()
+        try:
+            freshener = self.make_freshener()
+            received = [job for job in jobs if _receive(freshener, job)]
+            applied = freshener.apply_pending()
+            number = self.switched()
+        except Exception as error:
+            self._fail(jobs, error)
+            return
+        self.failure, done = None, time.monotonic()
+        if jobs:
+            self.measured(done - started, [done - job.arrived for job in received])
+        for job in received:
+            job.applied.set_result(Settled(number, applied.statuses if applied else {}))
+
+    def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
+        if str(error) != self.failure:
+            log.error("documents could not be made searchable: %s", error, exc_info=not isinstance(error, FreshetError))
+        self.failure = str(error) or type(error).__name__
+        for job in jobs:
+            kept = "the documents are in the ledger, but not searchable yet" if _is_received(job) else "not received"
+            job.fail(Failed(f"{kept}: {self.failure}; the service tries again every {self.retry_seconds:g} s"))
+
+
+def _receive(freshener: Any, job: Job) -> bool:
+    """Record a job in the ledger; a refusal of the ledger is this job's own and leaves the others alone."""
+    try:
+        receipt = job.receive(freshener)
+    except FreshetError as error:
+        job.fail(error)
+        return False
+    job.received.set_result(receipt)
+    return True
+
+
+def _is_received(job: Job) -> bool:
+    return job.received.done() and job.received.exception() is None

@@ -1,0 +1,64 @@
+"""The drift reference of a live build: made from its base when it is first asked for, and kept with its calibration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from model_code.drift.calibration import Calibration
+from model_code.drift.reference import DriftReference
+from model_code.files import canonical_json, hash_text
+from model_code.index.manifest import MANIFEST
+from model_code.live.documents import read_columns
+from model_code.live.searcher import Searcher
+from orchestration.parameters import Parameters
+from orchestration.project import Project
+from orchestration.watching.quality import document_scores
+from orchestration.watching.vectors import first_rows, passage_vectors
+
+SCORED = 600  # old documents whose pseudo-queries are searched once, as the measure of what new ones should reach
+
+
+def calibration_of(project: Project, searcher: Searcher, settings: Parameters) -> Calibration:
+    """The calibration of the live build, from `.freshet/drift`; that folder may be deleted at any time."""
+    folder = _folder(project, searcher, settings)
+    reference = folder / "reference"
+    if not (reference / MANIFEST).is_file():
+        build_reference(searcher, settings, folder).save(reference)
+    return Calibration(DriftReference.load(reference), settings.drift, folder / "nulls")
+
+
+def build_reference(searcher: Searcher, settings: Parameters, folder: Path) -> DriftReference:
+    """A reference from the base of the live generation, which is what its retriever was trained for."""
+    base = searcher.base
+    rows = first_rows(base.rows.document_ids)
+    return DriftReference.build(
+        passage_vectors(base),
+        base.tree,
+        searcher.generation.fingerprint,
+        settings.drift,
+        rows,
+        trained=len(rows),
+        quality=_quality(searcher, settings, folder),
+    )
+
+
+def _quality(searcher: Searcher, settings: Parameters, folder: Path) -> np.ndarray:
+    ids, texts = read_columns(searcher.base.documents, "document_id", "text")
+    alive = set(searcher.views[0].document_ids())
+    known = {one: text for one, text in zip(ids, texts, strict=True) if one in alive}
+    chance = np.random.default_rng([settings.drift.seed, len(known)])
+    chosen = sorted(known)
+    chosen = [chosen[i] for i in sorted(chance.permutation(len(chosen))[:SCORED].tolist())]
+    sample = {one: known[one] for one in chosen}
+    scores = document_scores(searcher, sample, settings.pseudo_queries, settings.drift.seed, folder)
+    return np.array(list(scores.values()), np.float32)
+
+
+def _folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:
+    """One folder per build and settings: the base never changes under its number and fingerprint."""
+    generation = searcher.generation
+    facts = {"base": generation.base, "fingerprint": generation.fingerprint, "settings": repr(settings.drift)}
+    facts |= {"queries": repr(settings.pseudo_queries)}
+    return project.state / "drift" / f"{generation.retriever}-{hash_text(canonical_json(facts))[:16]}"

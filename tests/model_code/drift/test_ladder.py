@@ -1,0 +1,124 @@
+"""Guards the ladder as a table: which measures call for which rung, what cooldown holds back, and the words for it.
+
+pytest tests/model_code/drift/test_ladder.py
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from model_code.drift.ladder import Action, Past, decide
+from model_code.drift.measured import Measured
+from model_code.drift.observations import Unmeasured
+from model_code.drift.rendering import report_dict, report_text
+from model_code.drift.report import Report
+from model_code.drift.settings import DriftSettings
+
+SETTINGS = DriftSettings(cooldown=2)
+NULL = {"0.01": -0.1, "0.05": -0.05, "0.5": 0.0, "0.95": 0.05, "0.99": 0.1}
+NAMES = ("domain_auc", "mmd", "topics", "fit", "new_quality", "conflicts", "protected_old", "protected_new", "growth")
+
+
+def report(*states: str) -> Report:
+    """A report in which the measures named trip; `name?` is suspected only, and `name@window` is of the window."""
+    measures = {name: Measured(name, 0.0, 0.2, NULL, False, {"p": 0.5}) for name in NAMES}
+    for state in states:
+        name, _, scope = state.rstrip("?").partition("@")
+        tripped = not state.endswith("?")
+        found = Measured(name, 0.3 if tripped else 0.15, 0.2, NULL, tripped, {"p": 0.001}, suspected=True)
+        measures[state] = replace(found, scope=scope or "batch")
+    return Report(150, 1, 150, 0.05, tuple(measures.values()))
+
+
+@pytest.mark.parametrize(
+    ("states", "action"),
+    [
+        ((), "add"),
+        (("domain_auc",), "add"),
+        (("domain_auc", "mmd", "query_auc"), "add"),
+        (("new_quality?",), "add"),
+        (("topics",), "recluster"),
+        (("fit@window",), "recluster"),
+        (("fit", "mmd"), "recluster"),
+        (("fit", "new_quality?"), "recluster"),
+        (("new_quality",), "retrain"),
+        (("new_quality@window",), "retrain"),
+        (("mmd", "new_quality?"), "retrain"),
+        (("mmd@window", "fit", "new_quality?"), "retrain"),
+        (("query_mmd", "new_quality?"), "retrain"),
+        (("mmd?", "new_quality?"), "add"),
+        (("conflicts",), "retrain"),
+        (("growth",), "retrain"),
+        (("protected_old",), "retrain"),
+        (("protected_new", "topics"), "retrain"),
+    ],
+)
+def test_which_rung(states: tuple[str, ...], action: Action) -> None:
+    decision = decide(report(*states), (), SETTINGS)
+    assert (decision.action, decision.wanted) == (action, action)
+    assert decision.reasons
+
+
+@pytest.mark.parametrize(
+    ("state", "history", "action"),
+    [
+        ("topics", [Past("recluster")], "add"),
+        ("topics", [Past("retrain"), Past("add")], "add"),
+        ("topics", [Past("retrain"), Past("add"), Past("add")], "recluster"),
+        ("topics", [Past("recluster", carried_out=False)], "recluster"),
+        ("growth", [Past("recluster")], "retrain"),
+        ("growth", [Past("retrain")], "add"),
+        ("growth", [Past("retrain", carried_out=False)], "retrain"),
+        ("growth", [Past("add"), Past("add")], "retrain"),
+    ],
+)
+def test_cooldown(state: str, history: list[Past], action: Action) -> None:
+    decision = decide(report(state), history, SETTINGS)
+    assert decision.action == action
+    assert (decision.wanted != action) == any("held back" in reason for reason in decision.reasons)
+    assert decide(report(state), history, replace(SETTINGS, cooldown=0)).action == decision.wanted
+
+
+def test_reasons_name_the_measures_beside_their_thresholds() -> None:
+    assert decide(report("growth"), (), SETTINGS).reasons == ("growth 0.3000 is above 0.2000",)
+    assert "none of 9 measures is beyond its threshold" in decide(report(), (), SETTINGS).reasons
+    assert decide(report("mmd"), (), SETTINGS).reasons[-1] == "no harm: new_quality 0.0000 is not above 0.2000"
+
+
+def test_unknown_harm_is_said_and_is_no_reason_to_retrain() -> None:
+    blind = report("fit", "mmd")
+    blind = replace(blind, measures=tuple(one for one in blind.measures if one.name != "new_quality"))
+    decision = decide(blind, (), SETTINGS)
+    assert decision.action == "recluster"
+    assert "harm is unknown" in decision.reasons[-1]
+
+
+def test_too_few_documents_are_added_and_counted() -> None:
+    small = replace(report(), documents=20, window_documents=60)
+    assert "60 so far, drift.minimum_batch is 100" in decide(small, (), SETTINGS).reasons[0]
+    assert decide(replace(report("growth"), documents=20), (), SETTINGS).action == "retrain"
+
+
+def test_the_text_shows_every_value_and_the_decision() -> None:
+    unmeasured = (Unmeasured("query_auc", "nothing was given"), Unmeasured("query_mmd", "nothing was given"))
+    found = replace(report("fit", "mmd@window"), batches=3, window_documents=400, unmeasured=unmeasured)
+    text = report_text(found, decide(found, [Past("recluster")], SETTINGS, dry_run=True))
+    lines = text.splitlines()
+    assert lines[0].startswith("drift of 150 documents, 400 in the last 3 batches; false alarms")
+    assert all(any(line.startswith(one.label) for line in lines) for one in found.measures)
+    assert text.count("TRIPPED") == 2
+    assert "not measured (batch): query_auc, query_mmd: nothing was given" in lines
+    assert "decision: add (called for: recluster), a dry run" in lines
+    assert "mmd (window)" in text
+    assert "decision" not in report_text(found)
+
+
+def test_the_values_for_programs_are_json() -> None:
+    found = report("fit")
+    values = json.loads(json.dumps(report_dict(found, decide(found, (), SETTINGS))))
+    assert values["decision"]["action"] == "recluster"
+    assert {one["name"]: one["tripped"] for one in values["report"]["measures"]}["growth"] is False
+    assert report_dict(found)["decision"] is None

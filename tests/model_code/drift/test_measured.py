@@ -1,0 +1,79 @@
+"""Guards thresholds: the exact rule p <= alpha, how a family shares alpha, and batches drawn for the null.
+
+pytest tests/model_code/drift/test_measured.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from model_code.drift.draws import canonical, draw_batches, most_measured, some
+from model_code.drift.measured import Observation, Tail, critical_value, judge, limited
+from model_code.errors import FreshetError
+
+
+@pytest.mark.parametrize("tail", ["high", "low"])
+@pytest.mark.parametrize("level", [0.01, 0.05, 0.2])
+def test_beyond_the_threshold_is_exactly_p_at_most_the_level(tail: Tail, level: float) -> None:
+    null = np.random.default_rng(0).integers(40, size=199).astype(float)  # with ties
+    for value in np.arange(-1.0, 41.0):
+        reached = (null >= value).sum() if tail == "high" else (null <= value).sum()
+        (found,) = judge([Observation("m", value, null, tail)], level)
+        assert found.tripped is bool((1 + reached) / 200 <= level)
+        assert found.detail["p"] == pytest.approx((1 + reached) / 200)
+
+
+def test_exchangeable_values_trip_as_often_as_alpha_says() -> None:
+    drawn = np.random.default_rng(0).standard_normal((1500, 100))
+    tripped = [judge([Observation("m", row[0], row[1:])], 0.05)[0].tripped for row in drawn]
+    assert abs(np.mean(tripped) - 0.05) < 3 * np.sqrt(0.05 * 0.95 / 1500)
+
+
+def test_a_family_shares_alpha_and_a_suspicion_does_not() -> None:
+    null = np.arange(1.0, 400.0)
+    values = [400.0, 385.0, 370.0, 1.0]  # p = .0025, .04, .0775, 1
+    found = judge([Observation(str(value), value, null) for value in values], 0.05)
+    assert [one.tripped for one in found] == [True, False, False, False]
+    assert [one.suspected for one in found] == [True, True, False, False]
+    assert found[0].threshold == 395
+    assert found[0].detail["level"] == 0.0125
+
+
+def test_too_few_draws_are_refused() -> None:
+    with pytest.raises(FreshetError, match=r"raise drift.draws to 99"):
+        critical_value(np.arange(50), 0.01, "high")
+
+
+def test_a_limit_trips_past_it() -> None:
+    assert [limited("growth", value, 0.5, {}).tripped for value in (0.5, 0.51)] == [False, True]
+
+
+def test_random_batches_are_subsets_and_every_document_is_drawn() -> None:
+    members = draw_batches(60, 20, 50, seed=0)
+    assert members.shape == (50, 60)
+    assert (members.sum(axis=1) == 20).all()
+    assert members.any(axis=0).all()
+    assert (draw_batches(60, 20, 50, seed=0) == members).all()
+    assert (draw_batches(60, 20, 50, seed=1) != members).any()
+
+
+def test_batches_in_order_are_runs_each_once() -> None:
+    members = draw_batches(60, 20, 399, seed=0, batches="in_order")
+    starts = sorted(int(row.argmax()) for row in members)
+    assert starts == list(range(41))
+    assert all(row[start : start + 20].all() for row, start in zip(members, members.argmax(axis=1), strict=True))
+
+
+def test_a_small_reference_lends_no_batch() -> None:
+    assert most_measured(59, 500) == 19
+    with pytest.raises(FreshetError, match=r"3 times as many"):
+        draw_batches(59, 20, 10, seed=0)
+
+
+def test_a_sample_does_not_depend_on_order() -> None:
+    rows = np.random.default_rng(0).standard_normal((30, 4))
+    shuffled = rows[np.random.default_rng(1).permutation(30)]
+    assert (some(rows, 10, seed=0) == some(shuffled, 10, seed=0)).all()
+    assert len(np.unique(some(rows, 10, seed=0), axis=0)) == 10
+    assert (rows[canonical(rows)] == shuffled[canonical(shuffled)]).all()

@@ -1,0 +1,97 @@
+"""Guards the reference: what it keeps, the level that topics are counted at, its sealed folder, and the kept nulls.
+
+pytest tests/model_code/drift/test_reference.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_code.drift.calibration import Calibration
+from model_code.drift.reference import DriftReference, nodes_of_leaves
+from model_code.errors import FreshetError
+from model_code.files import hash_path
+from model_code.hierarchy.tree import Hierarchy
+from tests.model_code.drift.unit_vectors import SETTINGS, reference, topical, tree
+
+
+def test_save_and_load_is_the_identity(tmp_path: Path) -> None:
+    made = replace(reference(), protected_ids=("q1", "q2"), protected_scores=np.array([0.5, 1.0], np.float32))
+    made.save(tmp_path / "a")
+    loaded = DriftReference.load(tmp_path / "a")
+    for field in fields(DriftReference):
+        ours, theirs = getattr(made, field.name), getattr(loaded, field.name)
+        same = (
+            (ours.dtype, ours.tolist()) == (theirs.dtype, theirs.tolist()) if hasattr(ours, "dtype") else ours == theirs
+        )
+        assert same, field.name
+    loaded.save(tmp_path / "b")
+    assert hash_path(tmp_path / "a") == hash_path(tmp_path / "b")
+
+
+def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
+    reference().save(tmp_path)
+    (tmp_path / "protected_queries.json").write_text("[]")
+    with pytest.raises(FreshetError, match=r"protected_queries.json was changed"):
+        DriftReference.load(tmp_path)
+
+
+def test_random_batches_keep_a_sample_and_ordered_ones_the_last_documents() -> None:
+    vectors = topical(300, 0)
+    hierarchy = tree(vectors)
+    ordered = DriftReference.build(vectors, hierarchy, "f", replace(SETTINGS, batches="in_order"))
+    assert (ordered.vectors == vectors[-240:]).all()
+    rows = np.arange(0, 300, 2)
+    chosen = DriftReference.build(vectors, hierarchy, "f", SETTINGS, rows=rows)
+    assert (chosen.vectors == vectors[rows]).all()
+    assert chosen.trained == 300
+
+
+def test_protected_queries_are_in_order_of_their_ids() -> None:
+    vectors = topical(100, 0)
+    made = DriftReference.build(vectors, tree(vectors), "f", SETTINGS, protected={"b": 0.25, "a": 1.0})
+    assert (made.protected_ids, made.protected_scores.tolist()) == (("a", "b"), [1.0, 0.25])
+
+
+def test_too_few_documents_are_refused() -> None:
+    vectors = topical(59, 0)
+    with pytest.raises(FreshetError, match=r"59 documents are too few for a drift reference"):
+        DriftReference.build(vectors, tree(vectors), "f", SETTINGS)
+
+
+def test_topics_are_counted_where_a_batch_fills_the_nodes() -> None:
+    leaves = np.repeat(np.arange(8, dtype=np.int32), 2)
+    levels = (np.zeros((2, 4), np.float32), np.zeros((8, 4), np.float32))
+    parents = (np.zeros(2, np.int32), np.array([0, 0, 0, 0, 1, 1, 1, 1], np.int32))
+    hierarchy = Hierarchy(levels, parents, leaves)
+    assert nodes_of_leaves(hierarchy, batch=16).tolist() == list(range(8))
+    assert nodes_of_leaves(hierarchy, batch=15).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert nodes_of_leaves(hierarchy, batch=1).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_nulls_are_kept_by_size_and_made_anew_for_another_reference(tmp_path: Path) -> None:
+    first = Calibration(reference(0), SETTINGS, tmp_path)
+    nulls = {measure: first.null(measure, 25) for measure in ("domain_auc", "mmd", "topics", "fit", "new_quality")}
+    assert {path.name for path in tmp_path.iterdir()} == {f"{measure}-25.json" for measure in nulls}
+    again = Calibration(reference(0), SETTINGS, tmp_path)
+    again._nulls = {}  # so that nothing can be drawn
+    for measure, null in nulls.items():
+        assert (again.null(measure, 25) == null).all()
+    other = Calibration(reference(1), SETTINGS, tmp_path)
+    assert (other.null("mmd", 25) != nulls["mmd"]).any()
+    assert (Calibration(reference(0), replace(SETTINGS, seed=1)).null("mmd", 25) != nulls["mmd"]).any()
+
+
+def test_nulls_of_a_corpus_in_order_are_wider_where_topics_come_in_runs() -> None:
+    vectors = topical(300, 0)
+    in_runs = vectors[np.argsort(vectors[:, :6].argmax(axis=1), kind="stable")]
+    found = []
+    for batches in ("random", "in_order"):
+        settings = replace(SETTINGS, batches=batches)
+        made = DriftReference.build(in_runs, tree(in_runs), "f", settings)
+        found.append(np.median(Calibration(made, settings).null("topics", 25)))
+    assert found[1] > 3 * found[0]

@@ -1,0 +1,130 @@
+"""Guards the report as a whole: false alarms at most alpha, power, order, windows, and what it refuses to compare.
+
+pytest tests/model_code/drift/test_report.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from model_code.drift.calibration import Calibration
+from model_code.drift.observations import Arrivals
+from model_code.drift.report import Report, make_report, pooled
+from model_code.errors import FingerprintMismatch, FreshetError
+from tests.model_code.drift.unit_vectors import SETTINGS, arrivals, calibration, reference, topical
+
+OF_VECTORS = {"domain_auc", "mmd", "topics", "fit"}
+
+
+@pytest.fixture(scope="module")
+def calibrated() -> Calibration:
+    return calibration()
+
+
+def names(report: Report) -> set[str]:
+    return {one.name for one in report.tripped}
+
+
+def test_documents_like_the_old_ones_alarm_at_most_as_often_as_alpha_says() -> None:
+    alarms = []
+    for seed in range(4):  # of references too: the luck of one sample is part of the chance
+        calibrated = calibration(seed)
+        alarms += [bool(make_report(calibrated, [arrivals(1000 * seed + i)], 30).tripped) for i in range(40, 80)]
+    limit = 0.05 + 2.33 * np.sqrt(0.05 * 0.95 / len(alarms))  # passed with a chance of .01 at exactly alpha
+    assert len(alarms) == 160
+    assert np.mean(alarms) <= limit
+
+
+def test_shifted_documents_trip_what_looks_at_vectors(calibrated: Calibration) -> None:
+    found = [names(make_report(calibrated, [arrivals(50 + i, shift=0.8)], 30)) for i in range(20)]
+    assert sum({"domain_auc", "mmd", "fit"} <= one for one in found) >= 19
+    assert not any("new_quality" in one for one in found)
+
+
+def test_worse_documents_trip_quality_alone(calibrated: Calibration) -> None:
+    found = [names(make_report(calibrated, [arrivals(50 + i, worse=0.4)], 30)) for i in range(20)]
+    assert sum("new_quality" in one for one in found) >= 19
+    assert sum(bool(one & OF_VECTORS) for one in found) <= 3
+
+
+def test_a_missing_topic_trips_topics(calibrated: Calibration) -> None:
+    vectors = topical(200, 9)
+    one_topic = vectors[vectors[:, :6].argmax(axis=1) == 0][:30]
+    assert "topics" in names(make_report(calibrated, [Arrivals(one_topic, "f")], 30))
+
+
+def test_queries_are_measured_as_vectors_are(calibrated: Calibration) -> None:
+    batch = arrivals(7, queries=True)
+    shifted = replace(batch, queries=topical(30, 8, shift=0.8))
+    assert not names(make_report(calibrated, [batch], 30)) & {"query_auc", "query_mmd"}
+    assert names(make_report(calibrated, [shifted], 30)) >= {"query_auc", "query_mmd"}
+
+
+def test_neither_order_nor_a_second_run_changes_a_report(calibrated: Calibration) -> None:
+    batch = arrivals(3, count=60)  # more than are measured, so a sample
+    order = np.random.default_rng(0).permutation(60)
+    turned = Arrivals(batch.vectors[order], "f", batch.quality[order])
+    first, second = (make_report(calibrated, [one], 60) for one in (batch, turned))
+    for ours, theirs in zip(first.measures, second.measures, strict=True):
+        assert ours.value == pytest.approx(theirs.value, abs=1e-9)
+        assert ours.threshold == theirs.threshold
+    assert make_report(calibration(), [batch], 60) == first
+
+
+def test_a_window_finds_what_small_batches_cannot_show(calibrated: Calibration) -> None:
+    batches = [arrivals(60 + i, count=10, shift=0.8) for i in range(4)]
+    alone, together = make_report(calibrated, batches[:1], 10), make_report(calibrated, batches, 40)
+    assert not alone.tripped
+    assert {one.name for one in alone.unmeasured} >= OF_VECTORS
+    assert (together.documents, together.batches, together.window_documents) == (10, 3, 30)
+    assert {"mmd", "fit"} <= names(together)
+    assert all(one.scope == "window" for one in together.tripped)
+
+
+def test_the_family_is_batch_and_window_together(calibrated: Calibration) -> None:
+    one, two = (make_report(calibrated, [arrivals(80 + i) for i in range(count)], 60) for count in (1, 2))
+    levels = [{m.detail["level"] for m in report.measures if "level" in m.detail} for report in (one, two)]
+    assert levels == [{0.05 / 5}, {0.05 / 10}]
+
+
+def test_protected_queries_and_growth_are_part_of_it(calibrated: Calibration) -> None:
+    before = np.random.default_rng(0).random(80)
+    report = make_report(calibrated, [arrivals(1)], 200, {"old": (before, before - 0.2), "new": (before, before)})
+    assert names(report) >= {"protected_old", "growth"}
+    assert "protected_new" not in names(report)
+
+
+def test_statuses_of_refined_additions_count(calibrated: Calibration) -> None:
+    conflicting = replace(arrivals(1), statuses=("INFEASIBLE",) * 30)
+    assert "conflicts" in names(make_report(calibrated, [conflicting], 30))
+    unrefined = make_report(calibrated, [replace(arrivals(1), statuses=("NOT_REFINED",) * 30)], 30)
+    assert "conflicts" in {one.name for one in unrefined.unmeasured}
+
+
+def test_pooling_keeps_what_was_given() -> None:
+    both = pooled([arrivals(0, count=5), replace(arrivals(1, count=7), quality=None, statuses=("FITS",))])
+    assert (both.vectors.shape, both.quality.shape, both.statuses, both.queries) == ((12, 8), (5,), ("FITS",), None)
+
+
+def test_vectors_of_another_encoder_are_refused(calibrated: Calibration) -> None:
+    with pytest.raises(FingerprintMismatch, match=r"build the reference of the retriever that is live"):
+        make_report(calibrated, [replace(arrivals(0), fingerprint="other")], 30)
+
+
+def test_arrays_that_mean_nothing_are_refused(calibrated: Calibration) -> None:
+    batch = arrivals(0)
+    with pytest.raises(FreshetError, match=r"vectors of documents must be finite and \(n, 8\)"):
+        make_report(calibrated, [replace(batch, vectors=batch.vectors[:, :5])], 30)
+    with pytest.raises(FreshetError, match=r"vectors of queries must be finite"):
+        make_report(calibrated, [replace(batch, queries=batch.vectors * np.nan)], 30)
+    with pytest.raises(FreshetError, match=r"score is not a number"):
+        make_report(calibrated, [replace(batch, quality=np.full(30, np.nan))], 30)
+
+
+def test_a_reference_without_scores_says_so() -> None:
+    bare = Calibration(replace(reference(), quality=np.zeros(0, np.float32)), SETTINGS)
+    report = make_report(bare, [arrivals(0)], 30)
+    assert "the reference has 0" in {one.name: one.why for one in report.unmeasured}["new_quality"]

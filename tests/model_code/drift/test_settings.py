@@ -1,0 +1,47 @@
+"""Guards the group `drift`: the defaults are allowed, and every impossible value is refused with a line that teaches.
+
+pytest tests/model_code/drift/test_settings.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from model_code.drift.settings import DriftSettings, draws_needed
+from model_code.errors import SettingsError
+from model_code.settings import parse
+
+
+def test_the_defaults_are_allowed() -> None:
+    assert parse(DriftSettings, {}, "drift") == DriftSettings()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"alpha": 0.0}, r"drift: alpha is 0.0, but must be in \(0, 0.5\]"),
+        ({"alpha": 0.01}, r"draws is 999, but must be at least 1999"),
+        ({"draws": 100}, r"draws is 100, but must be at least 399"),
+        ({"minimum_batch": 5}, r"minimum_batch is 5, but must be at least 10"),
+        ({"largest_batch": 50}, r"largest_batch is 50, below minimum_batch 100"),
+        ({"reference_documents": 299}, r"must be at least 3 x minimum_batch = 300"),
+        ({"window": 0}, r"window is 0, but must be at least 1"),
+        ({"cooldown": -1}, r"cooldown is -1, but must be at least 0"),
+        ({"growth_limit": 0.0}, r"growth_limit is 0.0, but must be above 0"),
+        ({"conflict_limit": 1.0}, r"conflict_limit is 1.0, but must be in \(0, 1\)"),
+        ({"batches": "sorted"}, r"drift.batches is 'sorted', but must be one of 'random', 'in_order'"),
+        ({"topic_divergence": "psi"}, r"must be one of 'jensen_shannon', 'population_stability'"),
+    ],
+)
+def test_impossible_values_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        parse(DriftSettings, values, "drift")
+
+
+def test_draws_needed_are_the_fewest_that_reach_the_level() -> None:
+    for alpha, measures in ((0.05, 20), (0.05, 7), (0.1, 3)):
+        draws = draws_needed(alpha, measures)
+        assert 1 / (1 + draws) <= alpha / measures + 1e-12
+        assert 1 / draws > alpha / measures

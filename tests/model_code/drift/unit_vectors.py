@@ -1,0 +1,52 @@
+"""Unit vectors around a few topics, and a drift reference made of them, for the tests of drift."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from model_code.drift.calibration import Calibration
+from model_code.drift.observations import Arrivals
+from model_code.drift.reference import DriftReference
+from model_code.drift.settings import DriftSettings
+from model_code.hierarchy.tree import Hierarchy
+
+WIDTH, TOPICS = 8, 6
+SETTINGS = DriftSettings(
+    minimum_batch=20, largest_batch=40, reference_documents=240, draws=399, classifier_contrast=60, window=3
+)
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def topical(count: int, seed: int, shift: float = 0.0) -> np.ndarray:
+    """`count` unit vectors around TOPICS axes; with a shift all lean towards an axis that has no topic."""
+    chance = np.random.default_rng(seed)
+    vectors = np.eye(WIDTH)[chance.integers(TOPICS, size=count)] + 0.25 * chance.standard_normal((count, WIDTH))
+    vectors[:, -1] += shift
+    return unit(vectors)
+
+
+def tree(vectors: np.ndarray) -> Hierarchy:
+    """One level: the node of each vector is its nearest axis."""
+    leaves = vectors[:, :TOPICS].argmax(axis=1).astype(np.int32)
+    centroids = unit(np.stack([vectors[leaves == node].sum(axis=0) for node in range(TOPICS)]))
+    return Hierarchy((centroids,), (np.zeros(TOPICS, np.int32),), leaves)
+
+
+def reference(seed: int = 0, settings: DriftSettings = SETTINGS, count: int = 300) -> DriftReference:
+    vectors = topical(count, seed)
+    quality = np.random.default_rng([seed, 1]).random(200)
+    return DriftReference.build(
+        vectors, tree(vectors), "f", settings, quality=quality, queries=topical(200, seed + 500)
+    )
+
+
+def calibration(seed: int = 0, settings: DriftSettings = SETTINGS) -> Calibration:
+    return Calibration(reference(seed, settings), settings)
+
+
+def arrivals(seed: int, count: int = 30, shift: float = 0.0, worse: float = 0.0, queries: bool = False) -> Arrivals:
+    quality = np.random.default_rng([seed, 2]).random(count) - worse
+    return Arrivals(topical(count, seed, shift), "f", quality, queries=topical(count, seed + 900) if queries else None)

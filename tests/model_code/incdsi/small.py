@@ -1,0 +1,72 @@
+"""Small collections with near-duplicates, so that additions meet conflicts, and the objective in plain loops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from model_code.incdsi.documents import NewDocument
+from model_code.incdsi.settings import IncDsiSettings
+from model_code.incdsi.state import IncDsiState
+
+
+def make(
+    old: int, new: int, width: int = 8, seed: int = 0, noise: float = 0.8
+) -> tuple[IncDsiState, list[NewDocument]]:
+    """A state of `old` documents and `new` ones to add, three queries each; two old documents are equal."""
+    random = np.random.default_rng(seed)
+    vectors = random.normal(size=(old + new, width))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors[old // 2] = vectors[old // 3]
+    queries = vectors[:, None] + noise * random.normal(size=(old + new, 3, width)) / width**0.5
+    state = IncDsiState(vectors[:old], queries[:old].mean(axis=1), [f"old {i}" for i in range(old)])
+    documents = [NewDocument(f"new {i}", queries[old + i], vectors[old + i]) for i in range(new)]
+    return state, documents
+
+
+class Oracle:
+    """L of one document, row by row from V and Z as they are before it is added."""
+
+    def __init__(self, state: IncDsiState, document: NewDocument, settings: IncDsiSettings) -> None:
+        vectors, queries = state.vectors.view.tolist(), state.queries.view.tolist()
+        self.query = np.float32(np.mean(document.queries, axis=0)).astype(float).tolist()
+        self.settings = settings
+        unit = state.score_deviation if settings.margins_in == "standard_deviations" else 1.0
+        scores = [[dot(z, v) for v in vectors] for z in queries]
+        wins = [row[j] >= max(row) - 1e-6 for j, row in enumerate(scores)]
+        self.rows = [z for j, z in enumerate(queries) if settings.protect == "all" or wins[j]]
+        own = [row[j] for j, row in enumerate(scores) if settings.protect == "all" or wins[j]]
+        self.limits = [score - settings.gamma2 * unit for score in own]
+        self.best_rival = max(dot(self.query, v) for v in vectors)
+        self.own_limit = self.best_rival + settings.gamma1 * unit
+        encoding = np.zeros(len(self.query)) if document.encoding is None else document.encoding
+        mixed = (1 - settings.query_share) * encoding + settings.query_share * np.array(self.query)
+        prior = {"zero": np.zeros(len(self.query)), "encoder": encoding, "mixed": mixed}[settings.prior]
+        self.prior = (settings.prior_scale * np.asarray(prior, float)).tolist()
+
+    def value(self, vector: np.ndarray) -> float:
+        v, settings = vector.tolist(), self.settings
+        total = settings.lambda1 * self._hinge(self.own_limit - dot(self.query, v))
+        for row, limit in zip(self.rows, self.limits, strict=True):
+            total += (1 - settings.lambda1) * self._hinge(dot(row, v) - limit)
+        return total + settings.lambda2 * math.fsum((a - b) ** 2 for a, b in zip(v, self.prior, strict=True))
+
+    def gradient(self, vector: np.ndarray) -> np.ndarray:
+        v, settings = vector.tolist(), self.settings
+        slope = settings.lambda1 * self._slope(self.own_limit - dot(self.query, v))
+        found = [2 * settings.lambda2 * (a - b) - slope * q for a, b, q in zip(v, self.prior, self.query, strict=True)]
+        for row, limit in zip(self.rows, self.limits, strict=True):
+            slope = (1 - settings.lambda1) * self._slope(dot(row, v) - limit)
+            found = [g + slope * z for g, z in zip(found, row, strict=True)]
+        return np.array(found)
+
+    def _hinge(self, x: float) -> float:
+        return max(0.0, x) ** 2 if self.settings.hinge == "squared" else max(0.0, x)
+
+    def _slope(self, x: float) -> float:
+        return 2 * max(0.0, x) if self.settings.hinge == "squared" else float(x > 0)
+
+
+def dot(a: list[float], b: list[float]) -> float:
+    return math.fsum(x * y for x, y in zip(a, b, strict=True))

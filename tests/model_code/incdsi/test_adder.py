@@ -1,0 +1,159 @@
+"""Guards the laws of addition: batches equal one by one, deleting undoes adding, replay and update repeat, nothing half
+done; and the record of who wins its own query."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from model_code.errors import FreshetError, SettingsError
+from model_code.incdsi.adder import IncDsiAdder
+from model_code.incdsi.documents import Added, NewDocument, Status
+from model_code.incdsi.settings import IncDsiSettings
+from model_code.incdsi.state import IncDsiState
+from tests.model_code.incdsi.small import make
+
+WAYS = [
+    IncDsiSettings(hinge=hinge, prior=prior, protect=protect, gamma1=margin, gamma2=margin, lambda2=pull, batch_size=5)
+    for hinge, (prior, pull), protect, margin in product(
+        ["squared", "plain"], [("zero", 1e-5), ("mixed", 0.1)], ["all", "won"], [0.3, 1.0]
+    )
+]
+
+
+def assert_same(ours: list[Added], theirs: list[Added]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one.vector, other.vector)
+        assert (one.id, one.status, one.broken, one.dropped) == (other.id, other.status, other.broken, other.dropped)
+
+
+def contents(state: IncDsiState) -> list[np.ndarray]:
+    grown = [state.vectors, state.queries, state.own_scores, state.vector_lengths, state.query_lengths]
+    return [np.array(state.ids), *(rows.view.copy() for rows in grown)]
+
+
+def assert_equal_states(one: IncDsiState, other: IncDsiState) -> None:
+    for ours, theirs in zip(contents(one), contents(other), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    if one.won is not None and other.won is not None:
+        np.testing.assert_array_equal(one.won.view, other.won.view)
+
+
+@pytest.mark.parametrize(("seed", "settings"), enumerate(WAYS))
+def test_a_batch_equals_one_by_one(seed: int, settings: IncDsiSettings) -> None:
+    state, documents = make(50, 12, seed=seed)
+    alone, together = IncDsiAdder(state.copy(), settings), IncDsiAdder(state.copy(), settings)
+    assert_same([alone.add(document) for document in documents], together.add_batch(documents))
+    assert_equal_states(alone.state, together.state)
+
+
+@pytest.mark.parametrize("settings", WAYS)
+def test_deleting_the_last_undoes_its_addition(settings: IncDsiSettings) -> None:
+    state, documents = make(50, 2)
+    adder = IncDsiAdder(state, settings)
+    adder.add(documents[0])
+    before = state.copy()
+    adder.add(documents[1])
+    adder.delete(["new 1"])
+    assert_equal_states(state, before)
+
+
+@pytest.mark.parametrize("settings", WAYS)
+def test_an_update_gives_the_vector_of_deleting_and_adding_anew(settings: IncDsiSettings) -> None:
+    state, documents = make(50, 5)
+    IncDsiAdder(state, settings).add_batch(documents)
+    changed = NewDocument("new 2", documents[2].queries + 0.2, documents[2].encoding)
+    updated, moved = IncDsiAdder(state.copy(), settings), IncDsiAdder(state.copy(), settings)
+    one = updated.update(changed)
+    moved.delete(["new 2"])
+    other = moved.add(changed)
+    np.testing.assert_array_equal(one.vector, other.vector)
+    assert (one.row, other.row) == (52, 54)
+    assert updated.state.ids == state.ids
+
+
+def test_a_state_made_from_stored_rows_goes_on_as_the_one_that_grew() -> None:
+    state, documents = make(50, 8)
+    adder = IncDsiAdder(state, IncDsiSettings(protect="won"))
+    adder.add_batch(documents[:4])
+    stored = IncDsiState(state.vectors.view, state.queries.view, state.ids, state.score_deviation)
+    replayed = IncDsiAdder(stored, adder.settings)
+    assert_same(adder.add_batch(documents[4:]), replayed.add_batch(documents[4:]))
+    assert_equal_states(state, stored)
+
+
+def wins_by_loops(state: IncDsiState) -> list[bool]:
+    scores = state.queries.view.astype(np.float64) @ state.vectors.view.astype(np.float64).T
+    return [row[j] >= row.max() - 1e-6 for j, row in enumerate(scores)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_record_of_wins_follows_every_change(seed: int) -> None:
+    state, documents = make(40, 10, seed=seed, noise=1.5)
+    adder = IncDsiAdder(state, IncDsiSettings(protect="won", prior="encoder", lambda2=0.5, on_conflict="keep"))
+    assert state.won.view.tolist() == wins_by_loops(state)
+    adder.add_batch(documents[:6])
+    assert state.won.view.tolist() == wins_by_loops(state)
+    adder.update(NewDocument("old 3", documents[7].queries, documents[7].encoding))
+    assert state.won.view.tolist() == wins_by_loops(state)
+    adder.delete(["old 9", "new 2", "old 30"])
+    assert state.won.view.tolist() == wins_by_loops(state)
+    assert not state.won.view.all()
+
+
+def test_plain_additions_are_the_prior_and_forget_who_wins() -> None:
+    state, documents = make(40, 2)
+    IncDsiAdder(state, IncDsiSettings(protect="won"))
+    adder = IncDsiAdder(state, IncDsiSettings(refine=False, prior="encoder", prior_scale=0.5))
+    added = adder.add(documents[0])
+    assert (added.status, added.broken) == (Status.NOT_REFINED, None)
+    np.testing.assert_array_equal(added.vector, np.float32(0.5 * documents[0].encoding))
+    assert state.won is None
+
+
+def test_the_first_document_of_an_empty_collection_is_found() -> None:
+    adder = IncDsiAdder(IncDsiState(np.zeros((0, 3)), np.zeros((0, 3)), []), IncDsiSettings(margins_in="scores"))
+    added = adder.add_batch([NewDocument("first", np.eye(3)[:1]), NewDocument("second", np.eye(3)[1:2])])
+    assert [one.status for one in added] == [Status.FITS, Status.FITS]
+    scores = adder.state.queries.view @ adder.state.vectors.view.T
+    assert scores.argmax(axis=1).tolist() == [0, 1]
+
+
+BAD = {
+    "twice in this batch": [NewDocument("a", np.ones((1, 8))), NewDocument("a", np.ones((1, 8)))],
+    "in the collection already": [NewDocument("b", np.ones((1, 8))), NewDocument("old 1", np.ones((1, 8)))],
+    "at least one row of 8": [NewDocument("b", np.ones((0, 8)))],
+    "have shape": [NewDocument("b", np.ones((1, 7)))],
+    "encoding of document": [NewDocument("b", np.ones((1, 8)), np.ones(7))],
+    "not finite": [NewDocument("b", np.full((1, 8), np.nan))],
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_a_bad_document_leaves_the_collection_as_it_was(words: str) -> None:
+    state, documents = make(20, 1)
+    before = contents(state)
+    with pytest.raises(FreshetError, match=words):
+        IncDsiAdder(state).add_batch([*documents, *BAD[words]])
+    for ours, theirs in zip(contents(state), before, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_unknown_documents_are_refused_before_anything_is_deleted() -> None:
+    state, documents = make(20, 1)
+    adder = IncDsiAdder(state)
+    with pytest.raises(FreshetError, match="'nobody' is not in the collection"):
+        adder.delete(["old 1", "nobody"])
+    with pytest.raises(FreshetError, match="add it first"):
+        adder.update(documents[0])
+    assert len(state) == 20
+
+
+def test_a_prior_that_needs_an_encoding_says_so_and_adds_nothing() -> None:
+    state, (document,) = make(20, 1)
+    adder = IncDsiAdder(state, IncDsiSettings(prior="encoder"))
+    with pytest.raises(SettingsError, match="needs the document's own vector"):
+        adder.add_batch([document, NewDocument("bare", document.queries)])
+    assert len(state) == 20

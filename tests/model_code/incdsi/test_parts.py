@@ -1,0 +1,71 @@
+"""Guards the stored state: parts add up to the state that grew, damage is found, equal rows give equal bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_code.errors import FreshetError
+from model_code.files import hash_path
+from model_code.incdsi import scores
+from model_code.incdsi.adder import IncDsiAdder
+from model_code.incdsi.documents import NewDocument
+from model_code.incdsi.parts import read_state, write_part
+from model_code.incdsi.state import IncDsiState
+from tests.model_code.incdsi.small import make
+
+
+def test_a_part_per_generation_adds_up_to_the_state_that_grew(tmp_path: Path) -> None:
+    state, documents = make(30, 6)
+    adder = IncDsiAdder(state)
+    write_part(tmp_path / "1", state)
+    adder.add_batch(documents[:4])
+    write_part(tmp_path / "2", state, ["new 0", "new 1", "new 2", "new 3"])
+    adder.update(NewDocument("new 1", documents[5].queries))
+    adder.delete(["old 7", "new 3"])
+    write_part(tmp_path / "3", state, ["new 1"])
+    read = read_state([tmp_path / name for name in "123"], alive=state.ids)
+    assert sorted(read.ids) == sorted(state.ids)
+    assert read.score_deviation == state.score_deviation
+    for key in state.ids:
+        for one, other in ((read.vectors, state.vectors), (read.queries, state.queries)):
+            np.testing.assert_array_equal(one.view[read.row(key)], other.view[state.row(key)])
+    ours, theirs = IncDsiAdder(read).add(documents[4]), adder.add(documents[4])
+    np.testing.assert_allclose(ours.vector, theirs.vector, rtol=1e-6, atol=1e-7)
+
+
+def test_equal_rows_give_equal_bytes(tmp_path: Path) -> None:
+    state, _ = make(10, 0)
+    for name in "ab":
+        write_part(tmp_path / name, state)
+    assert hash_path(tmp_path / "a") == hash_path(tmp_path / "b")
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    state, _ = make(10, 0)
+    write_part(tmp_path / "1", state)
+    with (tmp_path / "1" / "vectors.npy").open("r+b") as stream:
+        stream.seek(200)
+        stream.write(b"\x01\x02")
+    with pytest.raises(FreshetError, match="was changed"):
+        read_state([tmp_path / "1"])
+    with pytest.raises(FreshetError, match="was not finished"):
+        read_state([tmp_path / "2"])
+
+
+def test_parts_of_other_widths_are_refused(tmp_path: Path) -> None:
+    for width in (2, 3):
+        write_part(tmp_path / str(width), IncDsiState(np.eye(width), np.eye(width), [str(i) for i in range(width)]))
+    with pytest.raises(FreshetError, match="vectors of 3 numbers"):
+        read_state([tmp_path / "2", tmp_path / "3"])
+
+
+def test_what_follows_from_the_rows_does_not_depend_on_how_many_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, _ = make(60, 0, width=33)
+    monkeypatch.setattr(scores, "BLOCK", 7)
+    again = IncDsiState(state.vectors.view, state.queries.view, state.ids)
+    np.testing.assert_array_equal(again.own_scores.view, state.own_scores.view)
+    one = scores.dots(state.queries.view[31:32], state.vectors.view[31])
+    np.testing.assert_array_equal(one, state.own_scores.view[31:32])

@@ -1,0 +1,61 @@
+"""Guards how a ledger is opened: nothing by looking, versions, URLs, write-ahead log, and the tables on PostgreSQL."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from model_code.errors import FreshetError
+from model_code.ledger import schema
+from model_code.ledger.database import is_there, open_database
+from model_code.ledger.ledger import Ledger
+from model_code.ledger.reading import _latest
+
+
+def test_looking_creates_nothing(tmp_path):
+    url = f"sqlite:///{tmp_path}/live/ledger.sqlite"
+    assert not is_there(url)
+    assert list(tmp_path.iterdir()) == []
+    Ledger.open(url, "hce").close()
+    assert is_there(url)
+
+
+def test_another_version_is_refused(tmp_path):
+    url = f"sqlite:///{tmp_path}/ledger.sqlite"
+    open_database(url).close()
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as connection:
+        connection.execute("UPDATE ledger_version SET version = 99")
+    with pytest.raises(FreshetError, match=r"is a ledger of version 99, but this Freshet reads 1"):
+        open_database(url)
+
+
+@pytest.mark.parametrize("url", ["nonsense", "sqlite", "nosuchbase://x/y"])
+def test_a_wrong_url_is_explained(url):
+    with pytest.raises(FreshetError, match="the ledger's URL cannot be opened"):
+        open_database(url)
+
+
+def test_commits_go_to_a_write_ahead_log_and_to_the_disk(tmp_path):
+    database = open_database(f"sqlite:///{tmp_path}/ledger.sqlite")
+    with database.read() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+
+
+def test_a_reader_is_not_held_up_by_a_writer(tmp_path):
+    database = open_database(f"sqlite:///{tmp_path}/ledger.sqlite")
+    row = {"kind": "put", "document_id": "a", "content_hash": "", "source": "", "received": 0.0}
+    with database.write() as writing:
+        writing.execute(sa.insert(schema.events).values(row))
+        with database.read() as reading:
+            assert reading.scalar(sa.select(sa.func.count()).select_from(schema.events)) == 0
+
+
+def test_the_tables_and_the_longest_question_are_valid_postgresql():
+    for table in schema.metadata.sorted_tables:
+        assert "CREATE TABLE" in str(sa.schema.CreateTable(table).compile(dialect=postgresql.dialect()))
+    query = str(_latest("hce", 7).compile(dialect=postgresql.dialect()))
+    assert "GROUP BY ledger_events.document_id" in query

@@ -1,0 +1,117 @@
+"""Live collections of every kind of retriever over one small corpus, and what the laws compare: whole rankings."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from model_code.encoding.document_side import represent_documents
+from model_code.encoding.encoder import Encoder
+from model_code.encoding.layer_settings import LayerSettings
+from model_code.encoding.settings import EncoderSettings
+from model_code.files import write_json
+from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
+from model_code.index.dense_index import DenseIndex
+from model_code.lexical.indexing import build_folder
+from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
+from model_code.lexical.settings import LexicalSettings
+from model_code.live.changes import Put, canonical_fields
+from model_code.live.collection import open_generation_zero
+from model_code.live.searcher import Searcher
+from model_code.live.text_rules import TextRules
+from model_code.live.writer import LiveWriter
+from tests.tiny_encoder import make_tiny_encoder
+
+KINDS = ("dense", "multi_vector", "lexical", "beta_rerank", "on_the_fly")
+RULES = TextRules(include_title=True, words=5, stride=3)
+WORDS = [f"word{i}" for i in range(30)]
+QUERIES = ["word1 word2", "word7", "word3 word11 word20 word29", "word12 word4"]
+LEXICAL = {
+    "lexical": LexicalSettings(head="closed_form", search="full"),
+    "beta_rerank": LexicalSettings(head="closed_form", search="beta_rerank", rerank_depth=3),
+    "on_the_fly": LexicalSettings(head="closed_form", search="beta_rerank", rerank_depth=3, embeddings=False, cache=9),
+}
+Texts = Mapping[str, tuple[str, str]]
+
+
+def corpus(names: Iterable[str], seed: int) -> dict[str, tuple[str, str]]:
+    """Title and text of each document: one to three passages of random words."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: (str(rng.choice(WORDS)), " ".join(rng.choice(WORDS, size=int(rng.integers(3, 11))))) for name in names
+    }
+
+
+OLD = corpus([f"d{i:02d}" for i in range(12)], seed=1)
+NEW = corpus([f"d{i:02d}x" for i in range(8)], seed=2)  # their ids lie between the others'
+
+
+def put(document_id: str, texts: Texts, queries: tuple[str, ...] = ()) -> Put:
+    """The document as a change; its fields are its title, and whether its number is even."""
+    title, text = texts[document_id]
+    return Put(document_id, title, text, fields_of(document_id, texts), queries)
+
+
+def fields_of(document_id: str, texts: Texts) -> dict[str, object]:
+    """Fields that both old and new documents have, and one that only the new have."""
+    fields: dict[str, object] = {"title": texts[document_id][0], "even": int(document_id[1:3]) % 2 == 0}
+    return fields | ({"arrived": "later"} if document_id.endswith("x") else {})
+
+
+def make_encoder(kind: str, folder: Path) -> None:
+    """The encoder of a kind; equal calls give equal bytes."""
+    base = make_tiny_encoder(folder.with_name(f"{folder.name}.base"), WORDS)
+    if kind in LEXICAL:
+        settings = EncoderSettings(base=str(base), max_tokens=16, precision="float32", device="cpu")
+        save_encoder(start_encoder(settings, LEXICAL[kind], WORDS, 0), folder)
+        return
+    encoder = Encoder.load(base, 16, precision="float32", device="cpu")
+    if kind == "multi_vector":
+        represent_documents(encoder, LayerSettings(numbers=(1, 2), pooling="multi_vector"), WORDS)
+    encoder.save(folder)
+
+
+def open_build(kind: str, root: Path, encoder: Path, texts: Texts, rules: TextRules | None = RULES) -> Path:
+    """Build everything for `texts` under a temporary folder of `root`, open it there, and return the live folder."""
+    build = root / "build"
+    shutil.rmtree(build, ignore_errors=True)
+    passages = [(name, passage) for name, own in texts.items() for passage in RULES.passages(*own)]
+    ids, bodies = [name for name, _ in passages], [passage for _, passage in passages]
+    if kind in LEXICAL:
+        loaded = load_encoder(encoder, precision="float32", device="cpu")
+        build_folder(build / "index", loaded, bodies, ids, LEXICAL[kind], build / "shards")
+    else:
+        loaded = Encoder.load(encoder, precision="float32", device="cpu")
+        per = loaded.vectors_per_passage
+        rows = [name for name in ids for _ in range(per)]
+        index = DenseIndex.build(loaded.encode_documents(bodies), rows, loaded.fingerprint(), vectors_per_passage=per)
+        index.save(build / "index")
+    _write_tree(build / "hierarchy", ids)
+    rows = [(name, *own, canonical_fields(fields_of(name, texts))) for name, own in texts.items()]
+    frame = pd.DataFrame(rows, columns=["document_id", "title", "text", "fields"])
+    frame.to_parquet(build / "documents.parquet", index=False)
+    open_generation_zero(
+        root, "r", encoder=encoder, index=build / "index", documents=build / "documents.parquet",
+        hierarchy=build / "hierarchy", provenance={"build": 1}, text=rules,
+    )  # fmt: skip
+    return root / "live"
+
+
+def _write_tree(folder: Path, ids: list[str]) -> None:
+    """Two levels of 2 and 4 nodes; its centroids are of another encoder, as a base encoder's are."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    centroids = tuple(rng.standard_normal((nodes, 6)).astype(np.float32) for nodes in (2, 4))
+    parents = (np.zeros(2, np.int32), np.array([0, 0, 1, 1], np.int32))
+    Hierarchy(centroids, parents, np.arange(len(ids), dtype=np.int32) % 4).save(folder)
+    write_json(folder / DOCUMENT_IDS, ids)
+
+
+def rankings(live: Path | LiveWriter | Searcher, k: int = 50) -> list[list[tuple[str, float]]]:
+    """What is found for every query, with scores."""
+    searcher = live if isinstance(live, Searcher) else live.searcher if isinstance(live, LiveWriter) else None
+    return (searcher or Searcher.open(live, "r")).retriever.search(QUERIES, k)

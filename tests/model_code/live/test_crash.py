@@ -1,0 +1,156 @@
+"""Guards against crashes: a writer that dies at any file operation, or is killed, leaves the old generation or the new
+one, and the next writer goes on as if nothing had been, and clears up."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model_code.live.changes import Put, Remove
+from model_code.live.collection import Collection
+from model_code.live.searcher import Searcher
+from model_code.live.writer import LiveWriter
+from tests.model_code.live.laws import OLD, make_encoder, open_build, rankings
+
+OPERATIONS = ("replace", "rename", "mkdir", "unlink", "rmdir")
+
+
+class Killed(OSError):
+    """The process is dead: nothing that it would still do happens."""
+
+
+class Crash:
+    """Dies at file operation number `at`: that one and all later ones fail."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, at: int) -> None:
+        self.at, self.done = at, 0
+        for name in OPERATIONS:
+            patch.setattr(os, name, self._counted(getattr(os, name)))
+
+    def _counted(self, real: Any) -> Any:
+        def operation(*arguments: Any, **options: Any) -> Any:
+            self.done += 1
+            if self.done >= self.at:
+                raise Killed("dead")
+            return real(*arguments, **options)
+
+        return operation
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Path:
+    """A live collection."""
+    make_encoder("dense", tmp_path / "encoder")
+    return open_build("dense", tmp_path, tmp_path / "encoder", OLD)
+
+
+def crash(live: Path, changes: list[Put | Remove], event: int, at: int) -> bool:
+    """Apply `changes` and die at an operation; False if there were fewer."""
+    writer = LiveWriter(live, "r", max_segments=2)
+    assert writer.searcher
+    with pytest.MonkeyPatch.context() as patch:
+        Crash(patch, at)
+        try:
+            writer.apply(changes, event, {})
+        except Killed:
+            return True
+    return False
+
+
+def test_dying_at_any_file_operation_leaves_old_or_new(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    seen, at, died = set(), 0, True
+    while died:
+        at += 1
+        changes = [
+            Put(f"n{at}", "word1", f"word{at % 30} word3"),
+            Remove(f"n{at - 3}"),
+            Put("d03", "", f"word{at % 29}"),
+        ]
+        old, before = Collection(live, "r").current(), rankings(live)
+        died = crash(live, changes, at, at)
+        found = Searcher.open(live, "r")
+        found.generation.verify_all()
+        seen.add(is_new := found.generation.watermark == at)
+        assert is_new or (found.generation == old and rankings(found) == before)
+        writer = LiveWriter(live, "r", max_segments=2)
+        assert writer.apply(changes, at, {}).statuses[f"n{at}"] == ("unchanged" if is_new else "added")
+        assert not is_new or rankings(found) == rankings(writer)
+        assert writer.searcher.generation.manifest["documents"] == len(OLD) + min(at, 3)
+    assert seen == {True, False}
+    assert at > 30
+    writer.apply([Remove("d03")], at + 1, {})
+    assert all(path.name.isdigit() for path in (live / "r" / "generations").iterdir())
+    assert not (live / "r" / "pending").exists()
+    numbers = [generation.number for generation in Collection(live, "r").generations()]
+    assert numbers == list(range(at + 2)), "no generation was left that was never switched to"
+
+
+def test_dying_while_garbage_is_deleted_leaves_whole_generations(live: Path) -> None:
+    writer, at = LiveWriter(live, "r", max_segments=2), 0
+    for event in range(1, 7):
+        writer.apply([Put(f"n{event}", "word1", "word2")], event, {})
+    expected, died = rankings(writer), True
+    while died:
+        at += 1
+        with pytest.MonkeyPatch.context() as patch:
+            Crash(patch, at)
+            try:
+                writer.collect_garbage(keep=1)
+                died = False
+            except Killed:
+                pass
+        for generation in Collection(live, "r").generations():
+            generation.verify()
+        assert rankings(live) == expected
+        at += 2
+    assert len(Collection(live, "r").generations()) < 7
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from model_code.live.changes import Put
+from model_code.live.writer import LiveWriter
+writer = LiveWriter(Path(sys.argv[1]), "r", max_segments=2)
+event = writer.searcher.generation.watermark
+while True:
+    event += 1
+    writer.apply([Put(f"n{event}", "word1", f"word{event % 30}")], event, {})
+    print(event, flush=True)
+"""
+
+
+def test_kill_9_at_any_moment_loses_nothing_that_was_reported(live: Path) -> None:
+    rng, root = random.Random(), Path(__file__).parents[3]
+    for _ in range(2):
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(live)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=root,
+        )
+        assert child.stdout is not None
+        lines = [child.stdout.readline() for _ in range(3)]
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(timeout=rng.uniform(0.0, 0.15))
+        os.kill(child.pid, signal.SIGKILL)
+        rest, errors = child.communicate()
+        assert all(lines), errors
+        reported = int((lines + rest.split())[-1])
+        searcher = Searcher.open(live, "r")
+        searcher.generation.verify_all()
+        watermark = searcher.generation.watermark
+        assert reported <= watermark <= reported + 1
+        added = {f"n{event}" for event in range(1, watermark + 1)}
+        assert {hit.document_id for hit in searcher.search("word1", 1000)} == added | OLD.keys()
+    LiveWriter(live, "r").apply([Remove("n1")], watermark + 1, {})
+    assert all(path.name.isdigit() for path in (live / "r" / "generations").iterdir())

@@ -1,0 +1,249 @@
+"""Guards the writer: what counts as a change, what a generation's folder holds and shares, readers, and garbage."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
+from model_code.files import read_json
+from model_code.index.manifest import seal
+from model_code.live.changes import Put, Remove
+from model_code.live.collection import Collection
+from model_code.live.placement import Placements
+from model_code.live.searcher import Searcher
+from model_code.live.writer import LiveWriter
+from tests.model_code.live.laws import NEW, OLD, RULES, make_encoder, open_build, put, rankings
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here pulls the plug."""
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dense encoder."""
+    folder = tmp_path_factory.mktemp("dense") / "encoder"
+    make_encoder("dense", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def opened(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A live collection of the old documents."""
+    return open_build("dense", tmp_path_factory.mktemp("opened"), encoder, OLD)
+
+
+@pytest.fixture
+def live(opened: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(opened, tmp_path / "live"))
+
+
+@pytest.fixture
+def writer(live: Path) -> LiveWriter:
+    """Its writer."""
+    return LiveWriter(live, "r")
+
+
+def names_below(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_net_effect_counts_and_each_document_has_a_status(writer: LiveWriter) -> None:
+    changed = Put("d03", "word1", "word2 word3")
+    first = [put("d00x", NEW), Remove("d00x"), put("d01x", NEW), Remove("d05"), put("d05", OLD), Remove("d06")]
+    applied = writer.apply([*first, put("d03", OLD), changed, Remove("nobody")], 9, {"by": "test"})
+    assert (applied.added, applied.updated, applied.deleted) == (("d01x",), ("d03",), ("d06",))
+    assert applied.unchanged == ("d00x", "d05", "nobody")
+    assert applied.statuses["d03"] == "updated"
+    assert set(applied.statuses) == {"d00x", "d01x", "d03", "d05", "d06", "nobody"}
+    manifest = applied.generation.manifest
+    assert (manifest["parent"], manifest["base"], manifest["segments"], manifest["removed"]) == (0, 0, [1], 1)
+    assert (manifest["ledger"], manifest["provenance"]) == ({"watermark": 9}, {"by": "test"})
+    assert manifest["documents"] == len(OLD)
+    assert Collection(writer.collection.live, "r").current() == applied.generation
+
+
+def test_the_same_changes_again_change_nothing(writer: LiveWriter) -> None:
+    changes = [put("d00x", NEW, ("word1 word2",)), Remove("d06"), Put("d03", "word1", "word2 word3", {"a": [1]})]
+    first = writer.apply(changes, 3, {})
+    again = writer.apply(changes, 3, {})
+    assert again.generation == first.generation
+    assert again.unchanged == ("d00x", "d03", "d06")
+    moved = writer.apply(changes, 4, {})
+    assert moved.generation.number == 2
+    assert names_below(moved.generation.folder) == {"manifest.json"}
+    assert moved.generation.segments == first.generation.segments
+    assert moved.generation.watermark == 4
+    for other in (
+        put("d00x", NEW, ("word1",)), Put("d03", "word1", "word2 word3", {"a": [2]}), Put("d03", "", "word2 word3")
+    ):  # fmt: skip
+        assert writer.apply([other], 4, {}).updated == (other.document_id,)
+
+
+def test_a_generation_holds_only_what_it_added(writer: LiveWriter) -> None:
+    added = writer.apply([put("d00x", NEW)], 1, {}).generation
+    assert names_below(added.folder) == {
+        "documents.parquet", "hierarchy/document_ids.json", "placements.safetensors", "manifest.json",
+        "index/vectors.npy", "index/document_ids.json", "index/manifest.json",
+    }  # fmt: skip
+    deleted = writer.apply([Remove("d02")], 2, {}).generation
+    assert names_below(deleted.folder) == {"manifest.json", "removed.json"}
+    later = writer.apply([put("d01x", NEW)], 3, {}).generation
+    assert (later.base, later.segments, later.removed) == (0, (1, 3), 2)
+    assert later.needs == {0, 1, 2, 3}
+
+
+def test_added_passages_are_placed_by_the_tree_in_the_encoders_own_space(writer: LiveWriter) -> None:
+    writer.apply([put("d00x", NEW), put("d01x", NEW)], 1, {})
+    base, segment = (view.part for view in writer.searcher.views)
+    tree, vectors = writer.searcher.hierarchy, segment.retriever.index.vectors
+    for leaf in range(4):
+        mean = base.retriever.index.vectors[tree.leaves == leaf].astype(np.float64).mean(axis=0)
+        np.testing.assert_allclose(tree.centroids[-1][leaf], mean / np.linalg.norm(mean), atol=1e-6)
+    for row, vector in enumerate(vectors):
+        cosines = [float(np.dot(vector.astype(np.float64), centroid)) for centroid in tree.centroids[-1]]
+        assert tuple(segment.placements.paths[row]) in {
+            tree.path(p) for p in np.flatnonzero(tree.leaves == np.argmax(cosines))
+        }
+        assert segment.placements.cosines[row] == pytest.approx(max(cosines), abs=1e-6)
+    assert len(Placements.load(base.folder).cosines) == len(tree.leaves)
+    title, text = NEW["d00x"]
+    hit = writer.searcher.search(RULES.passages(title, text)[0], 1)[0]
+    assert (hit.document_id, hit.title) == ("d00x", title)
+    assert hit.path == tuple(segment.placements.paths[segment.rows.rows_of(["d00x"])[0]].tolist())
+
+
+def test_a_renewed_searcher_shares_all_that_it_had_and_the_old_one_answers_as_before(
+    writer: LiveWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.apply([put("d00x", NEW)], 1, {})
+    old = Searcher.open(writer.collection.live, "r")
+    before, hits = rankings(old), old.search("word1 word2", 4)
+    assert old.renewed() is old
+    writer.apply([put("d01x", NEW), Remove("d00x"), Remove("d03")], 2, {})
+    monkeypatch.setattr("model_code.live.part.Base.open", lambda generation: pytest.fail("read the base again"))
+    new = old.renewed()
+    assert new.generation.number == 2
+    assert new.base is old.base
+    assert new.retriever.first.encoder is old.retriever.first.encoder
+    assert rankings(new) == rankings(writer) != before
+    assert writer.collect_garbage(keep=2).generations == ()
+    assert rankings(old) == before
+    assert old.search("word1 word2", 4) == hits
+    writer.collection.rollback()
+    assert rankings(new.renewed()) == before
+
+
+def test_garbage_is_what_no_kept_generation_needs(writer: LiveWriter) -> None:
+    for event, name in enumerate(NEW, start=1):
+        writer.apply([put(name, NEW)], event, {})
+    writer.apply([Remove("d02")], 9, {})
+    writer.compact()
+    expected = rankings(writer)
+    freed = writer.collect_garbage(keep=1, registered=[3])
+    assert freed.generations == (4, 5, 6, 7, 8)
+    assert freed.megabytes > 0
+    numbers = [generation.number for generation in writer.collection.generations()]
+    assert numbers == [0, 1, 2, 3, 9, 10], "9 has the removals of 10; 3 shares 1 and 2"
+    assert rankings(writer) == rankings(writer.collection.live) == expected
+    writer.collection.switch(3)
+    writer.collection.switch(10)
+    assert writer.apply([put("d03", NEW | {"d03": ("word1", "word2")})], 20, {}).generation.number == 11
+    with pytest.raises(SettingsError, match="keep is 0"):
+        writer.collect_garbage(keep=0)
+
+
+def test_there_are_never_more_segments_than_asked_for(live: Path) -> None:
+    writer, most = LiveWriter(live, "r", max_segments=3), []
+    for event, name in enumerate(NEW, start=1):
+        generation = writer.apply([put(name, NEW)], event, {}).generation
+        most.append(len(generation.segments))
+        assert not (generation.folder / "fresh").exists()
+    assert max(most) == 3
+    with pytest.raises(SettingsError, match="max_segments is 0"):
+        LiveWriter(live, "r", max_segments=0)
+
+
+def test_refine_makes_the_vectors_that_are_indexed(live: Path) -> None:
+    seen = []
+
+    def refine(ids: list[str], vectors: np.ndarray, queries: list[np.ndarray]) -> np.ndarray:
+        seen.append((list(ids), [own.shape for own in queries]))
+        return np.stack([own.mean(axis=0) if len(own) else v for v, own in zip(vectors, queries, strict=True)])
+
+    writer = LiveWriter(live, "r", refine=refine)
+    writer.apply([Put("a", "word1", "word2", {}, ("word5 word6", "word6 word5")), Put("b", "word1", "word3")], 1, {})
+    assert seen == [(["a", "b"], [(2, 32), (0, 32)])]
+    encoder = writer.searcher.retriever.first.encoder
+    index = writer.searcher.views[1].part.retriever.index
+    np.testing.assert_allclose(index.vectors[0], encoder.encode(["word5 word6", "word6 word5"]).mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(index.vectors[1], encoder.encode(["word1 word3"])[0], atol=1e-6)
+    before = rankings(writer)
+    writer.apply([Remove("d01")], 2, {})
+    writer.compact()
+    assert {hit for ranking in rankings(writer) for hit in ranking} == {
+        hit for ranking in before for hit in ranking if hit[0] != "d01"
+    }
+    bad = LiveWriter(live, "r", refine=lambda ids, vectors, queries: vectors[:, :3])
+    with pytest.raises(FreshetError, match="refine gave vectors of shape"):
+        bad.apply([Put("c", "word1", "word2")], 3, {})
+
+
+def test_what_cannot_be_applied_is_refused_and_changes_nothing(
+    writer: LiveWriter, encoder: Path, tmp_path: Path
+) -> None:
+    writer.apply([put("d00x", NEW)], 7, {})
+    before = writer.collection.generations()
+    with pytest.raises(SettingsError, match="watermark 6 lies before event 7, which generation 1 contains"):
+        writer.apply([put("d01x", NEW)], 6, {})
+    assert writer.collection.generations() == before
+    with pytest.raises(SettingsError, match="has neither title nor text"):
+        Put("a", "", "")
+    unknown = open_build("dense", tmp_path / "unknown", encoder, OLD, rules=None)
+    with pytest.raises(FreshetError, match="does not say how its documents were cut"):
+        LiveWriter(unknown, "r").apply([put("d00x", NEW)], 1, {})
+    assert LiveWriter(unknown, "r").apply([Remove("d03")], 1, {}).deleted == ("d03",)
+
+
+def test_a_segment_of_another_encoder_is_refused(writer: LiveWriter) -> None:
+    folder = writer.apply([put("d00x", NEW)], 1, {}).generation.folder
+    facts = read_json(folder / "index" / "manifest.json")
+    seal(
+        folder / "index",
+        facts.pop("format"),
+        {k: v for k, v in facts.items() if k != "checksums"} | {"fingerprint": "f" * 64},
+    )
+    with pytest.raises(FingerprintMismatch, match="the index was built with encoder ffffffffffff"):
+        rankings(writer.collection.live)
+
+
+def test_opening_the_same_build_again_keeps_what_was_added(writer: LiveWriter, encoder: Path, tmp_path: Path) -> None:
+    root = tmp_path
+    added = writer.apply([put("d00x", NEW)], 1, {}).generation
+    open_build("dense", root, encoder, OLD)
+    assert writer.collection.current() == added
+    other = {**OLD, "d99": ("word1", "word2")}
+    open_build("dense", root, encoder, other)
+    assert writer.collection.current().base == 2
+    assert writer.apply([put("d01x", NEW)], 1, {}).generation.base == 2
+    open_build("dense", root, encoder, OLD)
+    assert writer.collection.current() == added
+
+
+def test_a_damaged_shared_folder_is_found_when_going_back(writer: LiveWriter) -> None:
+    first = writer.apply([put("d00x", NEW)], 1, {}).generation
+    writer.apply([put("d01x", NEW)], 2, {})
+    (first.folder / "documents.parquet").write_bytes(b"nonsense")
+    assert writer.apply([put("d02x", NEW)], 3, {}).generation.number == 3, "shared folders are not read on every switch"
+    with pytest.raises(FreshetError, match="documents.parquet was changed"):
+        writer.collection.switch(2)
+    shutil.rmtree(first.folder)
+    with pytest.raises(FreshetError, match="generation 2 of 'r' needs .*000001, which is gone"):
+        writer.collection.switch(2)

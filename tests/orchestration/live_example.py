@@ -1,0 +1,112 @@
+"""A project whose live collection holds documents but no vectors, and a writer that makes generations of it.
+
+Enough for everything between a user's documents and `LiveWriter.apply`, in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from model_code.index.manifest import seal
+from model_code.live.changes import Change, Put, canonical_fields, net_effect
+from model_code.live.collection import Collection, set_default_retriever
+from model_code.live.documents import document_row, write_rows
+from model_code.live.generation import DOCUMENTS, FORMAT, Generation
+from model_code.live.removed import read_removed, write_removed
+from model_code.live.writer import Applied
+from orchestration.freshening import Freshener
+from orchestration.known_documents import held
+from orchestration.project import Project
+
+BASE = {"numpy.sort": "Return a sorted copy of an array.", "str.split": "Split a string into words."}
+
+
+def make_project(root: Path) -> Project:
+    """A project with the two documents `BASE` in generation 0 of the retriever hce."""
+    (root / "params.yaml").write_text("{retrievers: {hce: {}}}\n")
+    (root / "dvc.yaml").touch()
+    project = Project(root)
+    open_build(project, BASE)
+    set_default_retriever(project.live, "hce")
+    return project
+
+
+def open_build(project: Project, documents: Mapping[str, str], watermark: int = 0) -> Generation:
+    """Another build becomes current, as a promotion makes it."""
+    rows = (document_row(one, one, text, "{}") for one, text in documents.items())
+    return _switch(Collection(project.live, "hce"), rows, None, watermark, {})
+
+
+def freshener_of(project: Project) -> Freshener:
+    """A freshener with the stand-in writer."""
+    freshener = Freshener(project)
+    freshener.__dict__["writer"] = StandInWriter(project.live, "hce")
+    return freshener
+
+
+def texts(project: Project, asked: Iterable[str]) -> dict[str, str]:
+    """What the current generation holds of the documents asked for: id -> text."""
+    found = held(Collection(project.live, "hce").current(), asked)
+    return {one: row["text"] for one, row in sorted(found.items())}
+
+
+class StandInWriter:
+    """Changes generations as `LiveWriter` does, without vectors."""
+
+    def __init__(self, live: Path, retriever: str) -> None:
+        self.collection = Collection(live, retriever)
+
+    def apply(self, changes: Sequence[Change], watermark: int, provenance: Mapping[str, object]) -> Applied:
+        before = self.collection.current()
+        assert watermark >= before.watermark  # as the real one requires
+        last = {change.document_id: change for change in net_effect(changes)}
+        there, statuses, rows = held(before, last), {}, []
+        for one, change in last.items():
+            row = there.get(one)
+            if isinstance(change, Put):
+                same = row is not None and row["content_hash"] == change.content_hash
+                statuses[one] = "unchanged" if same else "updated" if row else "added"
+                if not same:
+                    fields = canonical_fields(change.fields)
+                    rows.append(document_row(one, change.title, change.text, fields, change.queries))
+            else:
+                statuses[one] = "deleted" if row else "unchanged"
+        gone = {one for one, status in statuses.items() if status in ("updated", "deleted")}
+        after = _switch(self.collection, rows, before, watermark, provenance, gone)
+        ids = {kind: tuple(one for one in statuses if statuses[one] == kind)
+               for kind in ("added", "updated", "deleted", "unchanged")}  # fmt: skip
+        return Applied(after, **ids, statuses=statuses)
+
+    def compact(self) -> Generation:
+        before = self.collection.current()
+        return _switch(self.collection, [], before, before.watermark, {"compact": True})
+
+
+def _switch(
+    collection: Collection,
+    rows: Iterable[dict[str, str]],
+    before: Generation | None,
+    watermark: int,
+    provenance: Mapping[str, object],
+    gone: Iterable[str] = (),
+) -> Generation:
+    parent = collection.current_number()
+    with collection.aside() as folder:
+        number = len(collection.generations())
+        rows = list(rows)
+        write_rows(rows, folder / DOCUMENTS)
+        removed = dict(read_removed(before)) if before else {}
+        parts = (before.base, *before.segments) if before else ()
+        for part in parts:
+            removed[part] = removed.get(part, frozenset()) | frozenset(gone)
+        write_removed(folder, removed)
+        (folder / "number").write_text(str(number))  # two generations of equal content stay two
+        facts = {
+            "retriever": "hce", "parent": parent, "provenance": dict(provenance), "fingerprint": "f", "documents": 0,
+            "passages": 0, "text": None, "ledger": {"watermark": watermark}, "base": before.base if before else number,
+            "segments": [*before.segments, *([number] if rows else [])] if before else [], "removed": number,
+        }  # fmt: skip
+        seal(folder, FORMAT, facts)
+        made = collection.keep(folder)
+    return collection.switch(made.number)

@@ -1,0 +1,150 @@
+"""A service over a collection in memory: what it does with searchers, queues and bounds, without encoder or disk."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fastapi.testclient import TestClient
+
+from model_code.errors import FreshetError
+from model_code.ledger.records import Rejection
+from model_code.live.searcher import Hit
+from orchestration.project import Project
+from orchestration.service.app import create_app
+from orchestration.service.settings import ServiceSettings
+
+
+@dataclass
+class FakeLive:
+    """The collection on the disk, as it were: generations of documents, and what the ledger has beyond them."""
+
+    generations: list[dict[str, str]] = field(default_factory=lambda: [{"a": "apple", "b": "bread"}])
+    pending: list[tuple[str, str | None]] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+    gate: threading.Event = field(default_factory=threading.Event)  # cleared: applying and searching "slow" wait
+    broken: bool = False  # new generations cannot be opened
+    failing: str = ""  # why pending documents cannot be applied
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    def change(self, *changes: tuple[str, str | None]) -> None:
+        """A new generation."""
+        documents = dict(self.generations[-1])
+        for document, text in changes:
+            documents.pop(document, None)
+            if text is not None:
+                documents[document] = text
+        self.generations.append(documents)
+
+
+class FakeSearcher:
+    """Finds the documents that hold the text; each title names the generation that it was read from."""
+
+    def __init__(self, live: FakeLive, number: int | None = None) -> None:
+        self.live, self.number = live, len(live.generations) - 1 if number is None else number
+        manifest = {"documents": len(live.generations[self.number])}
+        self.generation = SimpleNamespace(number=self.number, retriever="hce", manifest=manifest)
+
+    def renewed(self) -> FakeSearcher:
+        if self.number == len(self.live.generations) - 1:
+            return self
+        if self.live.broken:
+            raise FreshetError("generation is damaged")
+        return FakeSearcher(self.live)
+
+    def search(self, text, k=10, filters=(), hybrid=None):
+        if text == "slow":
+            assert self.live.gate.wait(10)
+        if filters:
+            raise FreshetError("no document has a field 'colour'; fields: package")
+        if text == "bug":
+            raise ZeroDivisionError
+        documents = self.live.generations[self.number]
+        found = [name for name, body in sorted(documents.items()) if text in body]
+        return [
+            Hit(i, 1 / i, name, f"generation {self.number}", documents[name], (0, 1))
+            for i, name in enumerate(found[:k], 1)
+        ]
+
+    def explain(self, text, document_id):
+        raise FreshetError("a dense retriever does not score by token")
+
+
+class FakeFreshener:
+    """Receives and applies as `Freshener` does; rows without text are rejected."""
+
+    def __init__(self, live: FakeLive) -> None:
+        self.live, self.events = live, 0
+
+    def receive(self, rows, source):
+        if source == "refused":
+            raise FreshetError("the ledger refuses this source")
+        good = [row for row in rows if row.get("text")]
+        self.live.pending += [(row["_id"], row["text"]) for row in good]
+        return self._receipt(rows, [i for i, row in enumerate(rows, 1) if not row.get("text")])
+
+    def remove(self, ids, source):
+        known = [name for name in ids if name in self.live.generations[-1]]
+        self.live.pending += [(name, None) for name in known]
+        return self._receipt(ids, [i for i, name in enumerate(ids, 1) if name not in known])
+
+    def _receipt(self, rows, bad):
+        events = tuple(range(self.events, self.events + len(rows) - len(bad)))
+        self.events += len(events)
+        rejected = tuple(Rejection(i, None, "empty text") for i in bad)
+        return SimpleNamespace(received=len(rows), unchanged=0, rejected=rejected, events=events)
+
+    def apply_pending(self, limit=None):
+        if not self.live.pending:
+            return None
+        assert self.live.gate.wait(10)
+        if self.live.failing:
+            raise FreshetError(self.live.failing)
+        self.live.batches.append(len(self.live.pending))
+        self.live.change(*self.live.pending)
+        self.live.pending.clear()
+        return SimpleNamespace(statuses={})
+
+    def status(self):
+        return {"pending": len(self.live.pending)}
+
+
+@pytest.fixture
+def live() -> FakeLive:
+    return FakeLive()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project with a live retriever "hce", as far as its pointers say so."""
+    monkeypatch.delenv("FRESHET_STATE", raising=False)
+    (tmp_path / "live" / "hce").mkdir(parents=True)
+    (tmp_path / "live" / "hce" / "current").write_text("0\n")
+    (tmp_path / "live" / "current").write_text("hce\n")
+    (tmp_path / "params.yaml").write_text("{retrievers: {hce: {}}}")
+    (tmp_path / "dvc.yaml").touch()
+    return Project(tmp_path)
+
+
+@pytest.fixture
+def serve(project: Project, live: FakeLive):
+    """Starts the service with settings; gives a client. All are stopped at the end."""
+    clients = []
+
+    def start(**settings) -> TestClient:
+        chosen = ServiceSettings(**{"poll_seconds": 0.02, "retry_seconds": 0.02} | settings)
+        app = create_app(project, chosen, lambda name: FakeFreshener(live), lambda folder, name: FakeSearcher(live))
+        client = TestClient(app, raise_server_exceptions=False)
+        client.__enter__()
+        clients.append(client)
+        return client
+
+    yield start
+    live.gate.set()
+    for client in clients:
+        client.__exit__(None, None, None)

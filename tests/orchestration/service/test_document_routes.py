@@ -1,0 +1,180 @@
+"""Guards `/documents`: found when answered, receipts without waiting, groups, a full line, failures, and the stop."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+CAKE = {"_id": "c", "title": "", "text": "cake"}
+
+
+def found(client, text):
+    return [hit["document_id"] for hit in client.get("/search", params={"text": text}).json()["hits"]]
+
+
+def test_what_is_added_updated_or_deleted_is_so_when_the_answer_comes(serve):
+    client = serve()
+    answer = client.post("/documents", json={"documents": [CAKE, {"_id": "x", "text": ""}]})
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "searchable": True,
+        "generation": 1,
+        "received": 2,
+        "unchanged": 0,
+        "rejected": [{"row": 2, "document_id": None, "reason": "empty text"}],
+        "events": [0],
+    }
+    assert found(client, "cake") == ["c"]
+    client.post("/documents", json={"documents": [{"_id": "c", "text": "crumble"}]})
+    assert (found(client, "cake"), found(client, "crumble")) == ([], ["c"])
+    assert client.delete("/documents/c").json()["generation"] == 3
+    assert found(client, "crumble") == []
+    assert client.post("/documents/delete", json={"ids": ["a", "b", "zzz"]}).json()["received"] == 3
+    assert client.get("/status").json()["open"] == [{"retriever": "hce", "generation": 4, "documents": 0}]
+
+
+def test_deleting_what_is_not_there_is_not_found(serve):
+    answer = serve().delete("/documents/folder/page")
+    assert (answer.status_code, answer.json()["error"]) == (404, "there is no document 'folder/page'")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"documents": []}, 422, "documents: list should have at least 1 item"),
+        ({"documents": [CAKE] * 4}, 413, "4 documents at once, but this service takes at most 3"),
+        ({"documents": [CAKE], "source": "refused"}, 422, "the ledger refuses this source"),
+        ({"documents": "cake"}, 422, "documents: input should be a valid list"),
+        ({"rows": [CAKE]}, 422, "documents: field required"),
+    ],
+)
+def test_bad_requests_change_nothing(serve, live, body, status, message):
+    answer = serve(max_documents=3).post("/documents", json=body)
+    assert (answer.status_code, len(live.generations)) == (status, 1)
+    assert message in answer.json()["error"]
+
+
+def test_who_does_not_wait_gets_a_receipt(serve, live):
+    client = serve()
+    live.gate.clear()
+    answer = client.post("/documents?wait=false", json={"documents": [CAKE]})
+    assert (answer.status_code, answer.json()["searchable"], answer.json()["events"]) == (202, False, [0])
+    assert found(client, "cake") == []
+    live.gate.set()
+    assert _until(lambda: found(client, "cake") == ["c"])
+
+
+def test_who_has_waited_long_enough_gets_a_receipt_too(serve, live):
+    client = serve(add_wait_seconds=0.05)
+    live.gate.clear()
+    answer = client.post("/documents", json={"documents": [CAKE]})
+    assert (answer.status_code, answer.json()["searchable"]) == (202, False)
+
+
+def test_what_waits_becomes_one_generation_and_what_exceeds_the_line_is_refused(serve, live):
+    client = serve(queued_documents=8)
+    live.gate.clear()
+    with ThreadPoolExecutor(9) as pool:
+        first = pool.submit(client.post, "/documents", json={"documents": [CAKE]})
+        assert _until(lambda: live.pending)
+        others = [
+            pool.submit(client.post, "/documents", json={"documents": [{"_id": str(i), "text": "tea"}]})
+            for i in range(8)
+        ]
+        assert _until(lambda: client.get("/status").json()["waiting_documents"] == 8)
+        refused = client.post("/documents", json={"documents": [CAKE]})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert "8 documents wait for the writer, and 1 more exceed the 8 that may" in refused.json()["error"]
+        live.gate.set()
+        assert first.result().json()["generation"] == 1
+        assert {other.result().json()["generation"] for other in others} == {2}
+    assert live.batches == [1, 8]
+
+
+def test_a_failure_is_told_kept_and_mended(serve, live):
+    client = serve()
+    live.failing = "the disk is full"
+    failed = client.post("/documents", json={"documents": [{"_id": "t", "text": "tea"}]})
+    assert (failed.status_code, failed.headers["retry-after"]) == (503, "5")
+    assert "in the ledger, but not searchable yet: the disk is full; the service tries again" in failed.json()["error"]
+    assert client.get("/status").json()["reason"] == "the disk is full"
+    assert "freshet_failing 1.0" in client.get("/metrics").text
+    live.failing = ""
+    assert _until(lambda: found(client, "tea") == ["t"])
+    assert client.get("/status").json()["reason"] is None
+
+
+def test_a_refused_request_leaves_the_others_of_its_group_alone(serve, live):
+    client = serve()
+    live.gate.clear()
+    with ThreadPoolExecutor(3) as pool:
+        pool.submit(client.post, "/documents", json={"documents": [CAKE]})
+        assert _until(lambda: live.pending)
+        bad = pool.submit(client.post, "/documents", json={"documents": [CAKE], "source": "refused"})
+        good = pool.submit(client.post, "/documents", json={"documents": [{"_id": "t", "text": "tea"}]})
+        assert _until(lambda: client.get("/status").json()["waiting_documents"] == 2)
+        live.gate.set()
+        assert (bad.result().status_code, good.result().status_code) == (422, 200)
+
+
+def test_stopping_finishes_what_was_received(serve, live):
+    client = serve()
+    live.gate.clear()
+    client.post("/documents?wait=false", json={"documents": [{"_id": "t", "text": "tea"}]})
+    service = client.app.state.service
+    with ThreadPoolExecutor(3) as pool:
+        waiting = pool.submit(client.post, "/documents", json={"documents": [CAKE]})
+        assert _until(lambda: service.queue.documents == 1)
+        stopping = pool.submit(service.stop)
+        assert _until(lambda: service.queue.closed)
+        late = client.post("/documents", json={"documents": [CAKE]})
+        assert (late.status_code, "stopping" in late.json()["error"]) == (503, True)
+        live.gate.set()
+        assert waiting.result().status_code == 200
+        stopping.result()
+    assert {"t", "c"} <= set(live.generations[-1])
+
+
+def test_the_metrics_tell_what_happened(serve):
+    client = serve()
+    client.post("/documents", json={"documents": [CAKE]})
+    found(client, "cake")
+    client.get("/nowhere/1")
+    page = client.get("/metrics").text
+    for line in (
+        'freshet_requests_total{route="POST /documents",status="200"} 1.0',
+        'freshet_requests_total{route="GET /search",status="200"} 1.0',
+        'freshet_requests_total{route="GET none",status="404"} 1.0',
+        "freshet_search_seconds_count 1.0",
+        "freshet_apply_seconds_count 1.0",
+        "freshet_freshness_seconds_count 1.0",
+        "freshet_queue_documents 0.0",
+        'freshet_generation{retriever="hce"} 1.0',
+        'freshet_documents{retriever="hce"} 3.0',
+        "freshet_failing 0.0",
+    ):
+        assert line in page
+
+
+def test_nothing_live_is_said_and_ends_by_itself(serve, project):
+    (project.live / "current").unlink()
+    client = serve()
+    for answer in (client.get("/search?text=a"), client.post("/documents", json={"documents": [CAKE]})):
+        assert answer.status_code == 503
+        assert "nothing is live yet" in answer.json()["error"]
+    health = client.get("/health")
+    assert (health.status_code, health.json()["ready"], client.get("/health/live").status_code) == (503, False, 200)
+    (project.live / "current").write_text("hce\n")
+    assert client.get("/health").json() == {"live": True, "ready": True, "reason": None}
+    assert client.post("/documents", json={"documents": [CAKE]}).status_code == 200
+
+
+def _until(condition, seconds: float = 5.0) -> bool:
+    latest = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > latest:
+            return False
+        time.sleep(0.01)
+    return True

@@ -1,0 +1,123 @@
+"""Guards how a service is found: while it lives, and never by what a dead one left; and the client's plain errors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from model_code.errors import FreshetError
+from orchestration.project import Project
+from orchestration.service.client import ServiceClient, ServiceError
+from orchestration.service.registration import FILE, registered, running
+
+ROOT = Path(__file__).parents[3]
+HOLD = """
+import sys, time
+from pathlib import Path
+from orchestration.service.registration import registered
+with registered(Path(sys.argv[1])) as registration:
+    registration.announce("http://127.0.0.1:1", "now")
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that is registered."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    latest = time.monotonic() + 10
+    while running(tmp_path) is None and time.monotonic() < latest:
+        time.sleep(0.02)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_service_is_found_while_it_lives_and_there_is_only_one(tmp_path, holder):
+    found = running(tmp_path)
+    assert found == {"pid": holder.pid, "url": "http://127.0.0.1:1", "started": "now"}
+    message = rf"served already at http://127.0.0.1:1 \(process {holder.pid}\)"
+    with pytest.raises(FreshetError, match=message), registered(tmp_path):
+        pass
+    assert running(tmp_path) == found
+
+
+def test_what_a_killed_service_left_is_ignored(tmp_path, holder):
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert (tmp_path / FILE).exists()
+    assert running(tmp_path) is None
+    with registered(tmp_path) as registration:
+        assert running(tmp_path) is not None or not (tmp_path / FILE).exists()
+        registration.announce("http://127.0.0.1:2", "later")
+        assert running(tmp_path)["pid"] == os.getpid()
+    assert not (tmp_path / FILE).exists()
+    assert running(tmp_path) is None
+
+
+def test_a_service_that_only_starts_is_not_found_yet(tmp_path):
+    with registered(tmp_path):
+        assert running(tmp_path) is None
+
+
+def test_no_service_no_client(tmp_path, monkeypatch):
+    monkeypatch.delenv("FRESHET_STATE", raising=False)
+    assert ServiceClient.of(Project(tmp_path)) is None
+    assert not (tmp_path / ".freshet").exists()
+
+
+def test_a_service_that_does_not_answer_is_one_line():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        with pytest.raises(ServiceError, match=f"the service at {url} does not answer"):
+            ServiceClient(url).search("x")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message", "code"),
+    [
+        (503, b'{"error": "come later"}', r"come later \(answered by the service at http", 1),
+        (422, b'{"error": "no field"}', "no field", 2),
+        (200, b"<html>", "no JSON", 1),
+    ],
+)
+def test_what_a_service_refuses_is_one_line(status, body, message, code):
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(ServiceError, match=message) as caught:
+            ServiceClient(f"http://127.0.0.1:{server.server_port}").add([{"_id": "ü"}], "test")
+        thread.join()
+    assert caught.value.exit_code == code
+    assert "\n" not in str(caught.value)
+
+
+def test_the_client_imports_nothing_slow():
+    code = (
+        "import sys; import orchestration.service.client, orchestration.hits;"
+        "slow = {'numpy', 'torch', 'fastapi', 'pydantic', 'httpx', 'sqlalchemy', 'ruamel.yaml'};"
+        "print(sorted(slow & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"

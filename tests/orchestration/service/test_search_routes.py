@@ -1,0 +1,143 @@
+"""Guards `/search`: both forms, its bounds and refusals, generations that change under it, and the query log."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+
+def test_both_forms_give_hits_of_a_stated_generation(serve):
+    client = serve()
+    posted = client.post("/search", json={"text": "a", "k": 1}).json()
+    assert posted == {
+        "retriever": "hce",
+        "generation": 0,
+        "hits": [
+            {"rank": 1, "score": 1.0, "document_id": "a", "title": "generation 0", "snippet": "apple", "path": [0, 1],
+             "tokens": None}
+        ],
+    }  # fmt: skip
+    assert client.get("/search", params={"text": "a", "k": 1}).json() == posted
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"text": "a", "k": 51}, 422, "k is 51, but this service gives at most 50"),
+        ({"text": "a", "k": 0}, 422, "k: input should be greater than or equal to 1"),
+        ({"text": "a" * 101}, 422, "text has 101 characters, but this service takes at most 100"),
+        ({"text": "a", "filters": ["x=y"] * 51}, 422, "51 filters"),
+        ({"text": "a", "filters": ["colour=red"]}, 422, "no document has a field 'colour'"),
+        ({"text": "a", "explain": True}, 422, "does not score by token"),
+        ({"text": "a", "kk": 3}, 422, "kk: extra inputs are not permitted"),
+        ({"k": 3}, 422, "text: field required"),
+        ({"text": "a", "retriever": "mlr"}, 404, "'mlr' is not live (live: hce)"),
+        ({"text": "a" * 3000}, 413, "more than the 2,000 bytes"),
+        ({"text": "bug"}, 500, "the service failed (ZeroDivisionError)"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(serve, body, status, message):
+    client = serve(max_k=50, max_text_characters=100, max_body_bytes=2000)
+    answer = client.post("/search", json=body)
+    assert answer.status_code == status
+    assert message in answer.json()["error"]
+    assert "\n" not in answer.json()["error"]
+    assert client.post("/search", json={"text": "a"}).status_code == 200
+
+
+def test_a_body_without_a_stated_length_is_bounded_too(serve):
+    client = serve(max_body_bytes=2000)
+    answer = client.post(
+        "/search", content=(b"x" * 500 for _ in range(10)), headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 413
+
+
+def test_a_page_that_pretends_to_be_this_machine_is_turned_away(serve):
+    client = serve()
+    assert client.get("/search?text=a", headers={"host": "evil.example"}).status_code == 400
+    simple = {"content-type": "text/plain"}  # what a browser sends to other sites without asking them
+    assert client.post("/documents", content='{"documents": [{"_id": "x"}]}', headers=simple).status_code == 422
+
+
+def test_a_generation_of_another_process_is_found_and_a_damaged_one_is_not_served(serve, live):
+    client = serve()
+    live.change(("c", "cake"))
+    assert _until(lambda: client.get("/search?text=cake").json()["generation"] == 1)
+    live.broken = True
+    live.change(("d", "date"))
+    assert _until(lambda: client.get("/status").json()["reason"] == "generation is damaged")
+    assert client.get("/search?text=cake").json()["generation"] == 1
+    live.broken = False
+    assert _until(lambda: client.get("/search?text=date").json()["generation"] == 2)
+    assert client.get("/status").json()["reason"] is None
+
+
+def test_no_answer_mixes_generations_while_they_are_swapped(serve, live):
+    client = serve(search_threads=3)
+    done = threading.Event()
+
+    def read():
+        answers = []
+        while not done.is_set():
+            answers.append(client.get("/search?text=e").json())
+        return answers
+
+    with ThreadPoolExecutor(3) as pool:
+        readers = [pool.submit(read) for _ in range(3)]
+        for number in range(40):
+            live.change((f"n{number}", "e"))
+            time.sleep(0.01)
+        done.set()
+    answers = [answer for reader in readers for answer in reader.result()]
+    for answer in answers:
+        expected = sum("e" in text for text in live.generations[answer["generation"]].values())
+        assert len(answer["hits"]) == min(10, expected)
+        assert {hit["title"] for hit in answer["hits"]} == {f"generation {answer['generation']}"}
+    assert len({answer["generation"] for answer in answers}) > 5
+
+
+def test_only_so_many_searches_wait(serve, live):
+    client = serve(search_threads=1, waiting_searches=1, search_wait_seconds=0.05)
+    live.gate.clear()
+    with ThreadPoolExecutor(2) as pool:
+        slow = [pool.submit(client.get, "/search?text=slow") for _ in range(2)]
+        assert _until(lambda: client.get("/status").json()["running_searches"] == 2)
+        refused = client.get("/search?text=a")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert "1 searches run and 1 wait" in refused.json()["error"]
+        time.sleep(0.1)
+        live.gate.set()
+        late = sorted((each.result().status_code, each.result().json().get("error", "")) for each in slow)
+    assert [status for status, _ in late] == [200, 503]
+    assert "waited more than 0.05 s" in late[1][1]
+    assert client.get("/search?text=a").status_code == 200
+
+
+def test_queries_are_kept_only_if_asked_and_rotate(serve, project):
+    serve().get("/search?text=secret")
+    assert not (project.state / "queries").exists()
+    client = serve(query_log=True, query_log_bytes=1, query_log_files=2)
+    for text in ("apple", "bread", "nothing"):
+        client.get("/search", params={"text": text, "k": 3})
+    files = sorted((project.state / "queries").iterdir())
+    assert [path.name for path in files] == ["queries-000002.jsonl", "queries-000003.jsonl"]
+    entries = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    assert [(entry["text"], entry["first"], entry["hits"]) for entry in entries] == [
+        ("bread", "b", 1),
+        ("nothing", None, 0),
+    ]
+    assert (files[0].stat().st_mode & 0o777, entries[0]["generation"]) == (0o600, 0)
+
+
+def _until(condition, seconds: float = 5.0) -> bool:
+    latest = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > latest:
+            return False
+        time.sleep(0.01)
+    return True

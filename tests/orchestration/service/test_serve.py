@@ -1,0 +1,147 @@
+"""Guards `freshet serve` as a process with the real parts: what is added over HTTP or by another process is found, the
+command line uses it, and SIGTERM ends it after what it had begun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from model_code.live.searcher import Searcher
+from orchestration.freshening import Freshener
+from orchestration.project import Project
+from orchestration.service.client import ServiceClient, ServiceError
+from orchestration.service.registration import running
+from tests.model_code.live.conftest import RULES, make_build
+
+ROOT = Path(__file__).parents[3]
+NEW = {"_id": "str.join", "title": "str.join", "text": "Join words of a list into a string.", "package": "str"}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Project:
+    root = tmp_path_factory.mktemp("served")
+    settings = f"{{retrievers: {{hce: {{}}}}, passages: {{words: {RULES.words}, stride: {RULES.stride}}}}}"
+    (root / "params.yaml").write_text(settings)
+    (root / "dvc.yaml").touch()
+    make_build(root / "build").open(root)
+    return Project(root)
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
+    return inherited | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def process(project, environment):
+    command = [sys.executable, "-m", "orchestration.cli", "serve", "--port", "0"]
+    started = subprocess.Popen(
+        command, cwd=project.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    latest = time.monotonic() + 60
+    while running(project.state) is None:
+        assert started.poll() is None, started.communicate()
+        assert time.monotonic() < latest
+        time.sleep(0.05)
+    yield started
+    if started.poll() is None:
+        started.kill()
+        started.wait()
+
+
+@pytest.fixture
+def client(project, process) -> ServiceClient:
+    return ServiceClient.of(project)
+
+
+@pytest.fixture
+def freshet(project, environment):
+    """Runs a command of the command line, and gives what it printed."""
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "orchestration.cli", *arguments]
+        done = subprocess.run(command, cwd=project.root, env=environment, capture_output=True, text=True)
+        return done.stdout + done.stderr
+
+    return run
+
+
+def metrics(client: ServiceClient) -> str:
+    with urlopen(f"{client.url}/metrics") as page:
+        return page.read().decode()
+
+
+def first(client: ServiceClient, text: str) -> str:
+    return client.search(text, 1)["hits"][0]["document_id"]
+
+
+def test_what_is_added_updated_and_deleted_is_found_at_once(project, client):
+    assert "freshet_lag_seconds 0.0" in metrics(client)
+    assert not (project.live / "ledger.sqlite").exists()  # to look makes none
+    added = client.add([NEW, {"_id": "bad"}], "test")
+    assert (added["searchable"], added["generation"], len(added["events"])) == (True, 1, 1)
+    assert [(each["row"], each["document_id"]) for each in added["rejected"]] == [(2, "bad")]
+    assert first(client, "join words of a list") == "str.join"
+    assert client.add([NEW], "again") == {
+        "searchable": True, "generation": 1, "received": 1, "unchanged": 1, "rejected": [], "events": []
+    }  # fmt: skip
+    client.add([{**NEW, "text": "Wait for nothing."}], "test")
+    assert [hit["snippet"] for hit in client.search("nothing", 9)["hits"] if hit["document_id"] == "str.join"] == [
+        "Wait for nothing."
+    ]
+    assert client.delete(["str.join"], "test")["generation"] == 3
+    assert "str.join" not in [hit["document_id"] for hit in client.search("str.join", 100)["hits"]]
+    assert "freshet_lag_seconds 0.0" in metrics(client)
+    with pytest.raises(ServiceError, match="answered by the service"):
+        client.search("x", filters=["colour=red"])
+
+
+def test_what_another_process_adds_is_swapped_in(project, client):
+    before = client.status()["open"][0]["generation"]
+    freshener = Freshener(project)
+    freshener.receive([{"_id": "os.walk", "title": "os.walk", "text": "Walk the tree below a folder."}], "other")
+    number = freshener.apply_pending().generation.number
+    assert number > before
+    latest = time.monotonic() + 5
+    while client.status()["open"][0]["generation"] != number:
+        assert time.monotonic() < latest
+        time.sleep(0.02)
+    assert first(client, "walk the tree below a folder") == "os.walk"
+    assert client.status()["freshness"]["ledger"]["lag"]["pending"] == 0
+
+
+def test_the_command_line_uses_it_and_prints_the_same(project, client, freshet):
+    printed = json.loads(freshet("search", "split a string", "--json", "-k", "3", "--filter", "tags=text"))
+    hits = Searcher.open(project.live).search("split a string", 3, ["tags=text"])
+    assert printed == json.loads(json.dumps([asdict(hit) for hit in hits]))
+    assert len(printed) == 2
+    refused = freshet("search", "x", "--filter", "colour=red")
+    assert refused.startswith("error: no document has a field 'colour'")
+    assert refused.rstrip().endswith(f"(answered by the service at {client.url})")
+    assert "this project is served already at " + client.url in freshet("serve", "--port", "0")
+
+
+def test_it_ends_gracefully(project, process, client):
+    receipt = client.add([{"_id": f"late.{i}", "title": "late", "text": f"Number {i} came late."} for i in range(50)],
+                         "late", wait=False)  # fmt: skip
+    assert (receipt["searchable"], len(receipt["events"])) == (False, 50)
+    process.send_signal(signal.SIGTERM)
+    printed, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    assert printed.splitlines()[-1] == "stopped; everything that was received is kept"
+    assert not (project.state / "service.json").exists()
+    assert ServiceClient.of(project) is None
+    freshener = Freshener(project)
+    assert freshener.ledger.lag()["pending"] == 0
+    assert freshener.apply_pending() is None

@@ -1,0 +1,176 @@
+"""Guards `freshet add`, `update`, `delete`, `compact` and `rollback --generation`: what they print, by this process and
+by the service, that a dry run changes nothing, and that what nobody needs can be freed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from types import SimpleNamespace
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from orchestration import changing, freshening, garbage
+from orchestration.cli import live, release
+from orchestration.live_status import live_status
+from tests.orchestration.live_example import BASE, StandInWriter, freshener_of, make_project, texts
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    writer = property(lambda self: StandInWriter(self.project.live, self.retriever))
+    monkeypatch.setattr(freshening.Freshener, "writer", writer)
+    monkeypatch.chdir(tmp_path)
+    return make_project(tmp_path)
+
+
+@pytest.fixture
+def run(project):
+    """Runs a command; gives its exit code and output."""
+    app = typer.Typer()
+    live.add_to(app)
+    release.add_to(app)
+
+    def call(*arguments, **more):
+        done = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False, **more)
+        return done.exit_code, done.output
+
+    return call
+
+
+@pytest.fixture
+def more(tmp_path):
+    """A file with a new document, a changed one, an equal one and a malformed row."""
+    path = tmp_path / "more.jsonl"
+    rows = [{"_id": "a", "title": "a", "text": "new"}, {"_id": "str.split", "title": "s", "text": "changed"},
+            {"_id": "numpy.sort", "title": "numpy.sort", "text": BASE["numpy.sort"]},
+            {"_id": "b", "title": "b"}]  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_add_says_what_became_of_each_row(run, project, more):
+    assert run("add", more) == (0, (
+        "1 added, 1 updated, 1 rejected, 1 unchanged (generation 1)\n"
+        "  rejected  more.jsonl:4  b  missing column: the row has no column for text\n"
+    ))  # fmt: skip
+    code, output = run("add", more, "--json")
+    assert code == 0
+    assert json.loads(output) == {
+        "added": [], "updated": [], "deleted": [], "waiting": [], "unchanged": 3, "generation": 1, "dry_run": False,
+        "rejected": [{"file": "more.jsonl", "row": 4, "document_id": "b",
+                      "reason": "missing column: the row has no column for text"}],
+    }  # fmt: skip
+    assert live_status(project, "hce")["ledger"]["documents"]["rejected"] == 1
+
+
+def test_a_dry_run_tells_the_same_and_changes_nothing(run, project, more):
+    _, told = run("add", more, "--dry-run", "--json")
+    assert json.loads(told) | {"added": ["a"], "updated": ["str.split"], "unchanged": 1} == json.loads(told)
+    assert not (project.live / "ledger.sqlite").exists()
+    _, done = run("add", more, "--json")
+    assert json.loads(done) | {"dry_run": True, "generation": None} == json.loads(told)
+
+
+def test_formats_and_standard_input(run, project, tmp_path):
+    (tmp_path / "x.csv").write_text("_id,title,text\nc,c,from csv\n")
+    (tmp_path / "x.tsv").write_text("_id\ttitle\ttext\nd\td\tfrom tsv\n")
+    assert run("add", "x.csv", "x.tsv", "-", input='{"id": "e", "text": "from input"}\n')[1].startswith("3 added")
+    run("add", "-", "--format", "csv", input="_id,title,text\nf,f,csv input\n")
+    assert texts(project, "cdef") == {"c": "from csv", "d": "from tsv", "e": "from input", "f": "csv input"}
+
+
+def test_update_refuses_what_is_not_there(run, project, more):
+    code, output = run("update", more, "--dry-run", "--json")
+    assert (code, json.loads(output)["updated"], json.loads(output)["rejected"][-1]["document_id"]) == (
+        0, ["str.split"], "a"
+    )  # fmt: skip
+    code, output = run("update", more)
+    assert code == 0
+    assert "1 updated, 2 rejected, 1 unchanged" in output
+    assert "a  unknown id: no such document is searchable or waiting" in output
+    assert texts(project, "a") == {}
+
+
+def test_delete_takes_ids_and_fails_if_none_is_known(run, project):
+    assert run("delete", "numpy.sort", "nothing")[1].startswith("1 deleted, 1 rejected (generation 1)\n")
+    assert run("delete", "numpy.sort") == (0, "1 unchanged (generation 1)\n")
+    assert run("delete", "nothing")[0] == 1
+    assert texts(project, BASE).keys() == {"str.split"}
+
+
+def test_compact_and_roll_back_to_a_generation(run, project, more):
+    run("add", more)
+    assert run("compact")[1].startswith("hce generation 2")
+    assert run("rollback", "--generation", 0)[1].startswith("hce is at generation 0")
+    assert texts(project, ["a", *BASE]) == BASE
+    assert live_status(project, "hce")["ledger"]["documents"]["rolled_back"] == 3
+    assert run("add", more)[1].startswith("1 added, 1 updated")
+
+
+def test_the_running_service_does_the_work(project, more, monkeypatch):
+    serving = freshener_of(project)
+
+    class Client:
+        """What the service would do, in this process."""
+
+        def add(self, rows, source):
+            receipt = serving.receive(rows, source)
+            serving.apply_pending()
+            return vars(receipt) | {"rejected": [vars(one) for one in receipt.rejected]}
+
+        def delete(self, ids, source):
+            receipt = serving.remove(ids, source)
+            serving.apply_pending()
+            return vars(receipt) | {"rejected": [vars(one) for one in receipt.rejected]}
+
+    monkeypatch.setattr(changing.ServiceClient, "of", lambda project: Client())
+    monkeypatch.setattr(changing, "PART", 2)
+    own = freshener_of(project)
+    monkeypatch.setattr(own, "apply_pending", None)  # never called: the service does it
+    found = changing.add_files(own, [more])
+    assert (found.added, found.updated, found.unchanged, found.failed) == (["a"], ["str.split"], 1, False)
+    assert [one["row"] for one in found.rejected] == [4]
+    assert own.ledger.counts()["rejected"] == 1
+    assert changing.add_files(own, [more], known_only=True).unchanged == 3
+    assert changing.delete_documents(own, ["a"]).deleted == ["a"]
+
+
+def test_what_the_service_has_not_applied_yet_waits(project, monkeypatch):
+    own = freshener_of(project)
+    client = SimpleNamespace(delete=lambda ids, source: vars(own.remove(ids, source)))
+    monkeypatch.setattr(changing.ServiceClient, "of", lambda project: client)
+    assert changing.delete_documents(own, ["str.split"]).waiting == ["str.split"]
+
+
+def test_rows_survive_the_way_through_the_service(project, monkeypatch):
+    own = freshener_of(project)
+    rows = [{"_id": "x", "title": "T", "text": "some\ntext", "date": "2025-01-02", "queries": ["q"],
+             "fields": {"fields": {"n": 1}, "queries": "text"}, "package": "p"}]  # fmt: skip
+    arrive = changing.arrivals
+    first = arrive.admit(arrive.rows_of_mappings(rows, own.settings, "x"), own.settings).documents
+    again = [arrive.as_row(one, own.settings) for one in first]
+    assert arrive.admit(arrive.rows_of_mappings(again, own.settings, "x"), own.settings).documents == first
+
+
+def test_generations_that_nothing_needs_can_be_freed(run, project):
+    run("delete", "numpy.sort")
+    run("delete", "str.split")
+    assert garbage.find_garbage(project, keep=2) == []
+    found = garbage.find_garbage(project, keep=1)
+    assert [item.what for item in found] == ["live generation 1 of hce"]
+    garbage.collect(project, found)
+    assert garbage.find_garbage(project, keep=1) == []
+    assert texts(project, BASE) == {}
+    assert run("rollback", "--generation", 0)[0] == 0
+    assert texts(project, BASE) == BASE
+
+
+def test_standard_input_is_read_as_bytes(monkeypatch):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"\xff")))
+    with changing._readable(changing.STANDARD_INPUT, ".jsonl") as (path, name):
+        assert (path.read_bytes(), path.suffix, name) == (b"\xff", ".jsonl", "standard input")

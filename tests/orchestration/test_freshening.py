@@ -1,0 +1,285 @@
+"""Guards the way of a document into the live collection: refusals, exactly once through crashes at every point between
+ledger and pointer, rollbacks forwards and back, another build, and one writer at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from model_code.errors import FreshetError
+from model_code.live.collection import Collection
+from orchestration.arrivals import admit, rows_of_mappings
+from orchestration.known_documents import forecast
+from orchestration.live_status import live_status_lines
+from orchestration.project import Project
+from tests.orchestration.live_example import BASE, freshener_of, make_project, open_build, texts
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
+    return make_project(tmp_path)
+
+
+@pytest.fixture
+def freshener(project):
+    return freshener_of(project)
+
+
+def row(document_id: str, text: str = "some text", **more) -> dict:
+    return {"id": document_id, "title": document_id, "text": text, **more}
+
+
+def current(project: Project):
+    return Collection(project.live, "hce").current()
+
+
+def states(freshener) -> dict[str, int]:
+    return {state: number for state, number in freshener.ledger.counts().items() if number}
+
+
+def test_documents_become_searchable_and_twice_the_same_changes_nothing(project, freshener):
+    receipt = freshener.receive([row("a"), row("str.split", "Split differently.")], "api")
+    assert (receipt.received, receipt.unchanged, receipt.rejected, len(receipt.events)) == (2, 0, (), 2)
+    applied = freshener.apply_pending()
+    assert (applied.added, applied.updated) == (("a",), ("str.split",))
+    assert texts(project, ["a", *BASE]) == {"a": "some text", "numpy.sort": BASE["numpy.sort"],
+                                             "str.split": "Split differently."}  # fmt: skip
+    assert applied.generation.watermark == 2
+    assert applied.generation.manifest["provenance"] == {"sources": ["api"], "events": [1, 2]}
+    assert freshener.receive([row("a"), row("str.split", "Split differently.")], "file").unchanged == 2
+    assert freshener.apply_pending() is None
+    assert freshener.ledger.history("a")[0].reason == "added"
+
+
+def test_rows_are_cleaned_and_refused_by_the_corpus_rules(freshener):
+    rows = [
+        {"_id": 7, "title": "Two\n lines", "text": "Cafe\u0301\x00 ", "package": "x"},
+        row("b", "   "),
+        {"title": "no id", "text": "x"},
+        row("c", 5),
+        row("d", queries=["  what\tis d? ", ""], fields={"package": "y"}),
+        row("e", queries=[1]),
+    ]
+    receipt = freshener.receive(rows, "api")
+    assert [(one.row, one.document_id, one.reason.partition(":")[0]) for one in receipt.rejected] == [
+        (2, "b", "empty text"), (3, None, "missing id"), (4, "c", "wrong type"),
+        (6, "e", "wrong type"),
+    ]  # fmt: skip
+    first, second = freshener.ledger.pending()
+    assert first.document_id == "7"
+    assert first.payload == {"title": "Two lines", "text": "Café", "fields": {"package": "x"}, "queries": []}
+    assert (second.payload["queries"], second.payload["fields"]) == (["what is d?"], {"package": "y"})
+    assert freshener.ledger.counts()["rejected"] == 4
+
+
+def test_a_file_is_read_like_a_source(freshener, tmp_path):
+    path = tmp_path / "more.csv"
+    path.write_text("_id,title,text,package\na,A,some words,numpy\nb,B\n")
+    receipt = freshener.receive_file(path, "more.csv")
+    assert [one.reason for one in receipt.rejected] == ["bad line: 2 cells under 4 columns"]
+    assert freshener.ledger.pending()[0].payload["fields"] == {"package": "numpy"}
+    with pytest.raises(FreshetError, match="unknown format"):
+        freshener.receive_file(tmp_path / "params.yaml", "params.yaml")
+    with pytest.raises(FreshetError, match="is not a file"):
+        freshener.receive_file(tmp_path / "absent.csv", "absent.csv")
+
+
+def test_removing_takes_ids_of_the_base_and_of_the_ledger_and_refuses_others(project, freshener):
+    freshener.receive([row("a"), row("b")], "api")
+    freshener.apply_pending()
+    freshener.receive([row("waiting")], "api")
+    receipt = freshener.remove(["a", "numpy.sort", "nothing", "waiting"], "cli")
+    assert [(one.document_id, one.reason.partition(":")[0]) for one in receipt.rejected] == [("nothing", "unknown id")]
+    assert len(receipt.events) == 3
+    assert freshener.apply_pending().deleted == ("a", "numpy.sort")
+    assert texts(project, ["a", "b", "waiting", *BASE]).keys() == {"b", "str.split"}
+    assert freshener.remove(["a"], "cli").unchanged == 1
+
+
+def test_only_known_documents_can_be_updated(freshener):
+    freshener.receive([row("waiting")], "api")
+    rows = [row("bad", ""), row("waiting", "2"), row("numpy.sort", "2"), row("x")]
+    receipt = freshener.receive(rows, "api", known_only=True)
+    assert [(one.row, one.document_id) for one in receipt.rejected] == [(1, "bad"), (4, "x")]
+    assert len(receipt.events) == 2
+
+
+def test_pending_documents_can_be_applied_in_batches(project, freshener):
+    freshener.receive([row(one) for one in "abcde"], "api")
+    assert freshener.apply_pending(limit=2).added == ("a", "b")
+    assert states(freshener) == {"pending": 3, "live": 2}
+    assert freshener.apply_pending(limit=9).added == ("c", "d", "e")
+    assert current(project).watermark == 5
+
+
+def test_a_crash_before_the_switch_loses_nothing(project, freshener, monkeypatch):
+    freshener.receive([row("a")], "api")
+    monkeypatch.setattr(freshener.writer, "apply", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        freshener.apply_pending()
+    assert states(freshener) == {"pending": 1}
+    assert freshener_of(project).apply_pending().added == ("a",)
+
+
+def test_a_crash_after_the_switch_doubles_nothing(project, freshener, monkeypatch):
+    freshener.receive([row("a"), row("b")], "api")
+    monkeypatch.setattr(freshener.ledger, "settle", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        freshener.apply_pending(limit=1)
+    assert texts(project, "ab") == {"a": "some text"}
+    after = freshener_of(project)
+    assert [event.document_id for event in after.ledger.pending()] == ["a", "b"]
+    assert after.apply_pending().added == ("b",)
+    assert states(after) == {"live": 2}
+    assert [event.generation for one in "ab" for event in after.ledger.history(one)] == [1, 2]
+
+
+def test_a_crash_between_switch_and_ledger_of_a_compaction_or_rollback_is_reconciled(project, freshener, monkeypatch):
+    freshener.receive([row("a")], "api")
+    freshener.apply_pending()
+    freshener.writer.compact()
+    freshener.reconcile()
+    assert freshener.ledger.position().generation == current(project).number == 2
+    assert states(freshener) == {"live": 1}
+    Collection(project.live, "hce").switch(0)  # someone rolled back without telling
+    freshener.reconcile()
+    assert states(freshener) == {"rolled_back": 1}
+
+
+def test_rolling_back_and_forward(project, freshener):
+    freshener.receive([row("a", "1")], "api")
+    first = freshener.apply_pending().generation.number
+    freshener.receive([row("a", "2"), row("b")], "api")
+    second = freshener.apply_pending().generation.number
+    assert freshener.rollback(first).number == first
+    assert texts(project, "ab") == {"a": "1"}
+    assert states(freshener) == {"live": 1, "rolled_back": 2}
+    assert freshener.ledger.last_decisions(1)[0]["reason"] == "generation 1 in place of 2, as was asked for"
+    assert freshener.apply_pending() is None
+    freshener.rollback(second)
+    assert texts(project, "ab") == {"a": "2", "b": "some text"}
+    assert states(freshener) == {"live": 2, "superseded": 1}
+    with pytest.raises(FreshetError, match="no generation 9"):
+        freshener.rollback(9)
+    assert current(project).number == second
+
+
+def test_what_was_rolled_back_comes_again_if_it_is_added_again(project, freshener):
+    freshener.receive([row("a")], "api")
+    freshener.apply_pending()
+    freshener.rollback(0)
+    assert texts(project, "a") == {}
+    assert len(freshener.receive([row("a")], "api").events) == 1
+    freshener.apply_pending()
+    assert texts(project, "a") == {"a": "some text"}
+
+
+def test_another_build_gets_what_it_lacks(project, freshener):
+    freshener.receive([row("a"), row("b")], "api")
+    freshener.apply_pending()
+    freshener.receive([row("c")], "api")
+    freshener.apply_pending()
+    open_build(project, BASE | {"a": "some text", "b": "some text"}, watermark=2)  # retrained on a snapshot up to 2
+    assert freshener.apply_pending().added == ("c",)
+    assert texts(project, ["a", "b", "c", *BASE]).keys() == {"a", "b", "c", *BASE}
+    assert states(freshener) == {"absorbed": 2, "live": 1}
+    Collection(project.live, "hce").switch(0)  # the champion before it is champion again
+    assert freshener.apply_pending().added == ("a", "b", "c")
+    assert states(freshener) == {"live": 3}
+
+
+def test_events_before_the_watermark_are_applied_together(project, freshener):
+    freshener.receive([row("x", "1"), row("y"), row("z")], "api")
+    freshener.apply_pending()
+    freshener.rollback(0)
+    freshener.receive([row("x", "2")], "api")
+    freshener.apply_pending()
+    open_build(project, BASE)
+    other = freshener.apply_pending().generation.number
+    freshener.rollback(1)
+    Collection(project.live, "hce").switch(other)
+    assert freshener.apply_pending(limit=1).added == ("y", "z")
+    assert texts(project, "xyz") == {"x": "2", "y": "some text", "z": "some text"}
+    assert current(project).watermark == 4
+
+
+def test_a_collection_that_had_generations_before_its_ledger(project, freshener):
+    open_build(project, BASE | {"x": "y"})
+    freshener.receive([row("a")], "api")
+    assert freshener.apply_pending().generation.manifest["parent"] == 1
+
+
+def test_compaction_keeps_everything_settled(project, freshener):
+    freshener.receive([row("a")], "api")
+    freshener.apply_pending()
+    number = freshener.compact().number
+    freshener.receive([row("b")], "api")
+    freshener.apply_pending()
+    assert states(freshener) == {"live": 2}
+    freshener.rollback(number)
+    assert states(freshener) == {"live": 1, "rolled_back": 1}
+
+
+def test_writers_in_threads_apply_each_event_once(project):
+    added: list[str] = []
+
+    def work(worker: int) -> None:
+        own = freshener_of(project)
+        for number in range(4):
+            own.receive([row(f"{worker}-{number}")], "api")
+            applied = own.apply_pending()
+            added.extend(applied.added if applied else ())
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    everything = sorted(f"{worker}-{number}" for worker in range(3) for number in range(4))
+    assert sorted(added) == everything
+    assert sorted(texts(project, everything)) == everything
+
+
+def test_a_forecast_is_what_then_happens(project, freshener):
+    freshener.receive([row("a"), row("b")], "api")
+    freshener.apply_pending()
+    freshener.receive([row("waiting"), row("a", "new")], "api")
+    rows = [row("a", "new"), row("b"), row("c"), row("waiting", "2"), row("numpy.sort", BASE["numpy.sort"]),
+            row("str.split", "2"), row("c", "2")]  # fmt: skip
+    documents = admit(rows_of_mappings(rows, freshener.settings, "x"), freshener.settings).documents
+    before = freshener.ledger.watermark()
+    told = forecast(freshener.ledger, current(project), documents)
+    assert told == {"added": ["c"], "updated": ["str.split", "waiting"], "unchanged": ["a", "b", "numpy.sort"]}
+    assert freshener.ledger.watermark() == before
+    without = forecast(None, current(project), documents[:1])
+    assert without == {"added": [], "updated": [], "unchanged": []} | {"updated": ["a"]}
+
+
+def test_status_reads_only_and_tells_states_lag_and_drift(project, freshener):
+    assert freshener.status() == {"retriever": "hce", "generation": 0, "watermark": 0, "ledger": None}
+    assert list(live_status_lines(freshener.status())) == []
+    assert not (project.live / "ledger.sqlite").exists()
+    freshener.receive([row("a"), row("b", "")], "api")
+    freshener.apply_pending()
+    freshener.receive([row("c")], "api")
+    freshener.ledger.record_drift({"measures": [{"name": "auc", "value": 0.61234, "threshold": 0.7}]}, (1, 1))
+    freshener.ledger.record_decision("add", "auc below its threshold")
+    status = json.loads(json.dumps(freshener.status()))
+    assert status["ledger"]["documents"] | {"pending": 1, "live": 1, "rejected": 1} == status["ledger"]["documents"]
+    assert list(live_status_lines(status)) == [
+        "documents   1 pending, 1 live, 1 rejected (after event 1)",
+        "lag         1 waiting, the oldest for 0 s",
+        "drift       auc 0.612 (threshold 0.7)",
+        "decision    add: auc below its threshold",
+    ]
+
+
+def test_another_database_can_be_named(project, monkeypatch, tmp_path):
+    monkeypatch.setenv("FRESHET_LEDGER", f"sqlite:///{tmp_path}/elsewhere.sqlite")
+    freshener_of(project).receive([row("a")], "api")
+    assert (tmp_path / "elsewhere.sqlite").exists()
+    assert not (project.live / "ledger.sqlite").exists()

@@ -1,0 +1,127 @@
+"""Guards the inbox: each finished file once, by content, through crashes; unreadable ones aside with their reason."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestration import inbox
+from tests.orchestration.live_example import freshener_of, make_project
+
+LINE = '{{"_id": "{0}", "title": "{0}", "text": "{1}"}}\n'
+
+
+@pytest.fixture
+def freshener(tmp_path, monkeypatch):
+    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
+    (tmp_path / "inbox").mkdir()
+    return freshener_of(make_project(tmp_path))
+
+
+def drop(freshener, name: str, content: str, age: float = 0) -> Path:
+    path = freshener.project.root / "inbox" / name
+    path.write_text(content)
+    os.utime(path, (1e9 - age, 1e9 - age))
+    return path
+
+
+def listing(freshener) -> list[str]:
+    folder = freshener.project.root / "inbox"
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_finished_files_are_received_in_order_and_moved(freshener):
+    drop(freshener, "new.jsonl", LINE.format("a", "2"), age=1)
+    drop(freshener, "old.csv", "_id,title,text\na,a,1\nb,b,\n", age=2)
+    drop(freshener, "growing.jsonl.part", "{")
+    drop(freshener, ".hidden.jsonl", "{")
+    old, new = inbox.take_all(freshener)
+    assert (old.file, len(old.receipt.events), len(old.receipt.rejected)) == ("old.csv", 1, 1)
+    assert (new.file, len(new.receipt.events), new.reason) == ("new.jsonl", 1, None)
+    assert listing(freshener) == [".hidden.jsonl", ".lock", "done/new.jsonl", "done/old.csv", "growing.jsonl.part"]
+    assert freshener.apply_pending().added == ("a",)
+    assert freshener.ledger.history("a")[-1].payload["text"] == "2"
+    assert freshener.ledger.history("a")[-1].source == "inbox/new.jsonl"
+    assert inbox.take_all(freshener) == []
+
+
+def test_an_empty_or_missing_inbox_is_no_work_and_no_ledger(freshener):
+    assert inbox.take_all(freshener) == []
+    (freshener.project.root / "inbox").rmdir()
+    assert inbox.take_all(freshener) == []
+    assert not (freshener.project.live / "ledger.sqlite").exists()
+
+
+def test_the_same_content_again_is_received_no_more_whatever_its_name(freshener):
+    drop(freshener, "one.jsonl", LINE.format("a", "1"))
+    inbox.take_all(freshener)
+    freshener.receive([{"id": "a", "title": "a", "text": "2"}], "api")
+    drop(freshener, "two.jsonl", LINE.format("a", "1"))
+    assert inbox.take_all(freshener)[0].receipt.events == ()
+    assert freshener.ledger.history("a")[-1].payload["text"] == "2"
+    assert listing(freshener) == [".lock", "done/one.jsonl", "done/two.jsonl"]
+
+
+def test_files_of_one_name_and_other_content_are_all_kept(freshener):
+    for text in "123":
+        drop(freshener, "x.jsonl", LINE.format("a", text))
+        inbox.take_all(freshener)
+    assert len(list((freshener.project.root / "inbox" / "done").iterdir())) == 3
+    assert len(freshener.ledger.history("a")) == 3
+
+
+@pytest.mark.parametrize(("name", "content", "reason"), [
+    ("x.pdf", "%PDF", "unknown format"),
+    ("x.parquet", "no parquet", "not a Parquet file"),
+    ("x.jsonl.gz", "no gzip", "not a whole .gz file"),
+])  # fmt: skip
+def test_an_unreadable_file_fails_alone_and_says_why(freshener, name, content, reason):
+    drop(freshener, name, content, age=9)
+    drop(freshener, "good.jsonl", LINE.format("a", "1"))
+    bad, good = inbox.take_all(freshener)
+    assert bad.receipt is None
+    assert reason in bad.reason
+    assert len(good.receipt.events) == 1
+    assert listing(freshener) == [".lock", "done/good.jsonl", f"failed/{name}", f"failed/{name}.reason"]
+    assert reason in (freshener.project.root / "inbox" / "failed" / f"{name}.reason").read_text()
+
+
+@pytest.mark.parametrize("point", ["take", "_move", "write_text"])
+def test_a_crash_at_any_point_receives_everything_once(freshener, monkeypatch, point):
+    drop(freshener, "bad.pdf", "%PDF", age=3)
+    drop(freshener, "a.jsonl", LINE.format("a", "1"), age=2)
+    drop(freshener, "b.jsonl", LINE.format("a", "2"), age=1)
+    where = freshener if point == "take" else inbox
+    kept, calls = getattr(where, point), []
+
+    def crash(*arguments, **named):
+        calls.append(1)
+        if len(calls) % 2:
+            raise KeyboardInterrupt
+        return kept(*arguments, **named)
+
+    monkeypatch.setattr(where, point, crash)
+    for _ in range(4):
+        try:
+            inbox.take_all(freshener)
+        except KeyboardInterrupt:
+            continue
+    assert [event.payload["text"] for event in freshener.ledger.history("a")] == ["1", "2"]
+    assert listing(freshener) == [".lock", "done/a.jsonl", "done/b.jsonl", "failed/bad.pdf", "failed/bad.pdf.reason"]
+
+
+def test_a_file_that_changes_while_it_is_read_is_left_for_later(freshener, monkeypatch):
+    path = drop(freshener, "a.jsonl", LINE.format("a", "1"))
+    admit = inbox.arrivals.admit
+
+    def slow(*arguments):
+        found = admit(*arguments)
+        path.write_text(path.read_text() + LINE.format("b", "1"))
+        return found
+
+    monkeypatch.setattr(inbox.arrivals, "admit", slow)
+    assert inbox.take_all(freshener) == []
+    monkeypatch.setattr(inbox.arrivals, "admit", admit)
+    assert len(inbox.take_all(freshener)[0].receipt.events) == 2
