@@ -10,7 +10,7 @@ from orchestration import parameters, stages
 from orchestration.build import build_assets
 from orchestration.freshness_assets import freshness_assets
 from orchestration.freshness_sensor import sensors
-from orchestration.jobs import jobs
+from orchestration.jobs import jobs, live_jobs
 from orchestration.project import Project
 from orchestration.release_assets import release_assets
 
@@ -18,10 +18,11 @@ from orchestration.release_assets import release_assets
 def definitions(project: Project) -> dg.Definitions:
     """The definitions of the project, for the retrievers that its `params.yaml` names."""
     table = stages.expand(parameters.load(project.params_file).retrievers)
+    live = live_jobs()
     return dg.Definitions(
         assets=[*build_assets(project, table), *release_assets(project, table), *freshness_assets(project)],
-        jobs=jobs(table),
-        sensors=sensors(project),
+        jobs=[*jobs(table), *live],
+        sensors=sensors(project, live),
         executor=dg.in_process_executor,
     )
 

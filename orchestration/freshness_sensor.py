@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import dagster as dg
 
 from orchestration.freshness_assets import BATCHES, RETRAINS
@@ -14,15 +16,15 @@ PARTITIONS = {ADD: BATCHES, RETRAIN: RETRAINS}
 JOBS = {ADD: ADD_DOCUMENTS, RETRAIN: RETRAIN_JOB}
 
 
-def sensors(project: Project) -> list[dg.SensorDefinition]:
-    """`freshness` and `retrain_failures`."""
-    return [_freshness(project), _failures(project)]
+def sensors(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]) -> list[dg.SensorDefinition]:
+    """`freshness`, which starts `jobs`, and `retrain_failures`."""
+    return [_freshness(project, jobs), _failures(project)]
 
 
-def _freshness(project: Project) -> dg.SensorDefinition:
+def _freshness(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]) -> dg.SensorDefinition:
     @dg.sensor(
         name="freshness",
-        job_names=list(JOBS.values()),
+        jobs=list(jobs),
         minimum_interval_seconds=SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Receives what lies in the inbox; asks for additions, and for a retrain when drift says so.",
