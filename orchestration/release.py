@@ -70,7 +70,7 @@ def open_live(project: Project, watermark: int = 0) -> Generation:
         documents=files / "documents.parquet",
         hierarchy=files / "hierarchy",
         provenance={"model_version": champion.version, "stage_key": champion.key, "mlflow_run": champion.run_id},
-        text=TextRules(settings.encoder.include_title, settings.passages.words, settings.passages.stride),
+        text=TextRules.stated(settings.encoder.include_title, settings.passages),
         watermark=watermark,
     )
 

@@ -26,7 +26,7 @@ def results_over_seeds(project: Project, split: str = "test") -> dict[str, Any]:
     from model_code.corpus.tables import load_corpus
 
     settings = parameters.load(project.params_file)
-    folders = [project.artifacts / "baselines" / name for name in parameters.BASELINES]
+    folders = [project.artifacts / "baselines" / name for name in settings.baselines]
     folders += [project.artifacts / "evaluate" / name for name in settings.retrievers]
     groups = by_system(one for folder in folders for one in load_all_scores(folder, split))
     averaged = [mean_over_seeds(runs, system) for system, runs in groups.items()]

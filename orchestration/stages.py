@@ -100,7 +100,6 @@ QUERY_GENERATOR = Stage(
     inputs={"corpus": "artifacts/corpus"},
     output="artifacts/query_generator",
     code=QUERY_CODE,
-    pool="gpu",
 )
 PSEUDO_QUERIES = Stage(
     name="pseudo_queries",

@@ -35,7 +35,7 @@ from model_code.files import replacing
 
 HOME, NEIGHBOURS, JARGON = ("stdlib", "numpy", "pandas"), ("scipy", "matplotlib"), ("sklearn",)
 SETS, BY_DATE = ("tldr", "scifact"), "tldr"  # folders of FRESHET_DATA in BEIR layout
-SHARES, HARM, CUSTOMARY_PSI, MOST_FALSE = (0.1, 0.25, 0.5, 1.0), 0.15, 0.2, 0.05
+SHARES, HARM, LOSS, CUSTOMARY_PSI, MOST_FALSE = (0.1, 0.25, 0.5, 1.0), 0.15, 0.01, 0.2, 0.05
 OTHER_LETTERS = str.maketrans("aeioubcdfghjklmnpqrstvwxyz", "eiouadfghjklmnpqrstvwxyzbc")
 Pairs = list[tuple[str, str]]  # documents, each with a query that it answers
 
@@ -150,17 +150,20 @@ def write_curve(path: Path, cells: Mapping[tuple[str, str, float], Cell]) -> Non
 
 
 def _row(study: str, source: str, share: float, cell: Cell) -> dict[str, Any]:
-    """Without a shift no alarm is right; with one, retraining where it is due and not where it is not."""
+    """Without a shift no alarm is right; with one, retraining where it is due and not where nothing is lost.
+
+    Between the two the goal is 0: a loss that is real and too small for 100 documents to show may be found or not.
+    """
     harm = float(np.mean(cell.harm))
-    due = harm >= HARM
+    due = share > 0 and harm > LOSS
     calls = np.array(cell.alarm if share == 0 else cell.retrain)
     right, peer = (calls, np.array(cell.customary)) if due else (~calls, ~np.array(cell.customary))
     low, high = wilson(int(right.sum()), len(right))
-    judged = "no alarm" if share == 0 else "retrained, as is due" if due else "not retrained"
+    judged = "retrained" if due else "not retrained" if share else "no alarm"
     shift = "no shift" if share == 0 else f"{share:.0%} {source}, harm {harm:+.2f}, alarm {np.mean(cell.alarm):.2f}"
     what = f"{study}: {shift}: {judged}, of {len(right)} batches [{low:.3f}, {high:.3f}]"
     ours, theirs = float(right.mean()), float(peer.mean())
-    goal = 1 - MOST_FALSE
+    goal = 0.0 if due and harm < HARM else 1 - MOST_FALSE
     ratio = ours / theirs if theirs else None
     return {"what": what, "ours": ours, "peer": theirs, "ratio": ratio, "goal": goal, "met": ours >= goal}
 

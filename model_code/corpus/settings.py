@@ -149,9 +149,9 @@ class PassageSettings:
     cut. "lines": each line after the first is a passage, with the first before it (for lists under a sentence).
     """
 
-    cut: Literal["words", "lines"] = "words"
     words: int = 180
     stride: int = 150
+    cut: Literal["words", "lines"] = "words"
 
     def __post_init__(self) -> None:
         require(self.words >= 0, f"words is {self.words}, but must be positive, or 0 for one passage per document")

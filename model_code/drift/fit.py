@@ -1,14 +1,22 @@
 """Fit to the hierarchy: how near documents lie to the centroid of their leaf node.
 
-The reference's documents are the ones that the centroids were made from, which draws the centroids near. So each is
-placed as if it had come later: the centroid of its own node is computed without it, and it may move to another node.
+Documents that a clustering was made from lie nearer to its centroids than later ones, in no drift at all: it settled
+around them, and leaving each out of its own centroid takes back but four fifths of that (measured on docstrings, 16
+documents per node). So reference and new documents are both placed in a twin of the hierarchy, clustered without the
+reference.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+if TYPE_CHECKING:
+    from model_code.hierarchy.tree import Hierarchy
+
 CHUNK = 1024  # documents compared with all centroids at once
+CLUSTERED, PER_LEAF, ITERATIONS = 20_000, 8, 20  # of a twin: most passages, passages per leaf node, of k-means
 
 
 def place(vectors: np.ndarray, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -21,31 +29,25 @@ def place(vectors: np.ndarray, centroids: np.ndarray) -> tuple[np.ndarray, np.nd
     return nodes, cosines
 
 
-def place_left_out(
-    vectors: np.ndarray, leaves: np.ndarray, centroids: np.ndarray, rows: np.ndarray
+def twin(
+    vectors: np.ndarray, hierarchy: Hierarchy, rows: np.ndarray, level: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`place` for the documents `rows`, each against the centroids that the other documents give.
+    """Centroids (L, H) of leaf nodes made without the passages `rows`, and the node (L,) at `level` that each is under.
 
-    vectors: (N, H) of all documents, leaves: (N,) the node of each, centroids: (L, H). A node that only the document
-    itself is in does not count for it.
+    vectors: (N, H) of all passages of `hierarchy`, which has as many leaf nodes, unless the twin's would have fewer
+    than PER_LEAF passages on average. At most CLUSTERED of the others are clustered.
     """
-    sums = np.zeros(centroids.shape)
-    np.add.at(sums, leaves, vectors.astype(np.float64))
-    nodes, cosines = np.empty(len(rows), np.int64), np.empty(len(rows))
-    for start in range(0, len(rows), CHUNK):
-        part = rows[start : start + CHUNK]
-        scores = (vectors[part] @ centroids.T).astype(np.float64)
-        scores[np.arange(len(part)), leaves[part]] = _own_cosines(vectors[part].astype(np.float64), sums[leaves[part]])
-        nodes[start : start + CHUNK], cosines[start : start + CHUNK] = scores.argmax(axis=1), scores.max(axis=1)
-    return nodes, cosines
+    from model_code.hierarchy.build import unit_vectors
+    from model_code.hierarchy.settings import HierarchySettings
+    from model_code.hierarchy.spherical_kmeans import spherical_kmeans
 
-
-def _own_cosines(vectors: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Cosine to the mean of the node's other documents, -1 where there is none."""
-    others = sums - vectors
-    norms = np.linalg.norm(others, axis=1)
-    alone = norms < 1e-5  # what is left of a sum of float32 vectors after its only one is taken away
-    return np.where(alone, -1.0, (vectors * others).sum(axis=1) / np.where(alone, 1.0, norms))
+    others = np.setdiff1d(np.arange(len(vectors)), rows)
+    others = np.sort(np.random.default_rng([seed, len(others)]).permutation(others)[:CLUSTERED])
+    leaves = min(len(hierarchy.centroids[-1]), max(1, len(others) // PER_LEAF))
+    settings = HierarchySettings(max_iterations=ITERATIONS, device="cpu")
+    found = spherical_kmeans(unit_vectors(vectors[others], "cpu"), leaves, settings, seed)
+    centroids = found.centroids.cpu().numpy()
+    return centroids, hierarchy.place(centroids)[:, level - 1]
 
 
 def mean_difference(old: np.ndarray, new: np.ndarray) -> float:

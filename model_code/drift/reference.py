@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from model_code.drift.draws import most_measured
-from model_code.drift.fit import place, place_left_out
+from model_code.drift.fit import place, twin
 from model_code.drift.settings import DriftSettings
 from model_code.errors import FreshetError
 from model_code.files import read_json, replacing, write_json
@@ -34,14 +34,15 @@ def _empty() -> np.ndarray:
 class DriftReference:
     """n documents, and optionally p scores of old documents, q vectors of training queries, r protected queries.
 
-    topics, cosines: node and cosine of each document, placed as if it had come later. nodes: the node that each leaf
-    node counts under. trained: documents that the retriever was trained on. fingerprint: of the encoder.
+    topics, cosines: of each document, in a twin of the hierarchy that was clustered without it. nodes: the node of
+    the hierarchy that each leaf node of the twin counts under. trained: documents that the retriever was trained on.
+    fingerprint: of the encoder.
     """
 
     vectors: np.ndarray  # (n, H) float32, unit norm
     topics: np.ndarray  # (n,) int32
     cosines: np.ndarray  # (n,) float32
-    centroids: np.ndarray  # (L, H) float32, of the leaf nodes
+    centroids: np.ndarray  # (L, H) float32, of the twin's leaf nodes
     nodes: np.ndarray  # (L,) int32
     trained: int
     fingerprint: str
@@ -63,22 +64,24 @@ class DriftReference:
         queries: np.ndarray | None = None,
         protected: dict[str, float] | None = None,
     ) -> DriftReference:
-        """Keep `settings.reference_documents` of the passages that `hierarchy` was built from, `vectors` (N, H).
+        """Keep `settings.reference_documents` of the passages that `hierarchy` was built from, `vectors` (N, H), and at
+        most half of them: the others make the twin of the hierarchy that documents are placed in.
 
         rows: those that may be kept, one per document, by date if batches are drawn in order; None: all. In order the
         last ones are kept, else any. trained: number of documents; None: N. quality, queries: see the class.
         protected: score per id of the queries that additions must not harm.
         """
         eligible = np.arange(len(vectors)) if rows is None else np.asarray(rows)
-        kept = _kept(eligible, settings)
-        nodes = nodes_of_leaves(hierarchy, settings.minimum_batch)
-        leaves, cosines = place_left_out(vectors, hierarchy.leaves, hierarchy.centroids[-1], kept)
+        kept = _kept(eligible, min(settings.reference_documents, len(vectors) // 2), settings)
+        level = topic_level(hierarchy, settings.minimum_batch)
+        centroids, nodes = twin(vectors, hierarchy, kept, level, settings.seed)
+        leaves, cosines = place(vectors[kept], centroids)
         protected = dict(sorted((protected or {}).items()))
         return cls(
             np.ascontiguousarray(vectors[kept], np.float32),
             nodes[leaves],
             cosines.astype(np.float32),
-            hierarchy.centroids[-1],
+            centroids,
             nodes,
             len(vectors) if trained is None else trained,
             fingerprint,
@@ -124,28 +127,26 @@ class DriftReference:
         return {name: np.ascontiguousarray(getattr(self, name)) for name in names}
 
 
-def nodes_of_leaves(hierarchy: Hierarchy, batch: int) -> np.ndarray:
-    """The node that each leaf node (L,) counts under: at the deepest level with two or more documents of a batch per
-    node on average, or at level 1 if there is none. Finer levels leave most nodes of a batch empty.
+def topic_level(hierarchy: Hierarchy, batch: int) -> int:
+    """The deepest level with two or more documents of a batch per node on average, or 1 if there is none: finer ones
+    leave most nodes of a batch empty.
     """
-    level = hierarchy.depth
-    nodes = np.arange(len(hierarchy.parents[-1]), dtype=np.int32)
-    while level > 1 and 2 * len(hierarchy.parents[level - 1]) > batch:
-        nodes = hierarchy.parents[level - 1][nodes]
-        level -= 1
-    return nodes
+    fitting = [t for t in range(1, hierarchy.depth + 1) if 2 * len(hierarchy.parents[t - 1]) <= batch]
+    return max(fitting, default=1)
 
 
-def _kept(eligible: np.ndarray, settings: DriftSettings) -> np.ndarray:
-    if most_measured(len(eligible), settings.largest_batch) < settings.minimum_batch:
+def _kept(eligible: np.ndarray, most: int, settings: DriftSettings) -> np.ndarray:
+    found = min(len(eligible), most)
+    if most_measured(found, settings.largest_batch) < settings.minimum_batch:
         raise FreshetError(
-            f"{len(eligible)} documents are too few for a drift reference: batches of drift.minimum_batch = "
-            f"{settings.minimum_batch} are drawn from it, so it must have 3 times as many; lower minimum_batch"
+            f"{found} documents are too few for a drift reference: batches of drift.minimum_batch = "
+            f"{settings.minimum_batch} are drawn from it, so it must have 3 times as many, and the corpus 6 times; "
+            "lower minimum_batch"
         )
     if settings.batches == "in_order":
-        return eligible[-settings.reference_documents :]
+        return eligible[-most:]
     chance = np.random.default_rng([settings.seed, len(eligible)])
-    return eligible[np.sort(chance.permutation(len(eligible))[: settings.reference_documents])]
+    return eligible[np.sort(chance.permutation(len(eligible))[:most])]
 
 
 def _sample(queries: np.ndarray, settings: DriftSettings) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json
-from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
+from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, Hierarchy
 from model_code.index.id_map import IdMap
 from model_code.index.manifest import MANIFEST
 from model_code.live.documents import read_columns, write_documents
@@ -31,6 +31,7 @@ def copy_build(
     FreshetError if the encoder is not the one that made the vectors, a document's text is missing, the hierarchy has
     another number of passages, or the documents were not cut into passages as `text` says.
     """
+    _check_parts(hierarchy)
     shutil.copytree(encoder, folder / ENCODER)
     shutil.copytree(index, folder / INDEX)
     (folder / HIERARCHY).mkdir()
@@ -48,6 +49,12 @@ def copy_build(
     _check_text(folder, passages, text)
     facts = {"fingerprint": opened.fingerprint, "documents": passages.documents, "passages": len(passages)}
     return facts | {"text": None if text is None else text.facts()}
+
+
+def _check_parts(hierarchy: Path) -> None:
+    missing = [name for name in (DOCUMENT_IDS, SUMMARY, TENSORS) if not (hierarchy / name).is_file()]
+    if missing:
+        raise FreshetError(f"{hierarchy} has no {missing[0]}: an older version built it; run the stage hierarchy again")
 
 
 def _check_hierarchy(source: Path, placed: int, passages: IdMap, documents: int) -> None:

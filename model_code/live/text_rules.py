@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
-from model_code.corpus.passages import windows
+from model_code.corpus.passages import cut
+from model_code.corpus.settings import PassageSettings
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,12 @@ class TextRules:
     include_title: bool
     words: int
     stride: int
+    cut: Literal["words", "lines"] = "words"
+
+    @classmethod
+    def stated(cls, include_title: bool, passages: PassageSettings) -> TextRules:
+        """The rules of a build with these settings."""
+        return cls(include_title, passages.words, passages.stride, passages.cut)
 
     @classmethod
     def of(cls, mapping: Mapping[str, Any]) -> TextRules:
@@ -32,9 +39,11 @@ class TextRules:
 
     def count(self, text: str) -> int:
         """How many passages a text becomes."""
-        return len(windows(text, self.words, self.stride))
+        return len(self._cut(text))
 
     def passages(self, title: str, text: str) -> list[str]:
         """The texts of a document's passages, in their order; as `corpus.tables.passage_texts` composes them."""
-        cut = windows(text, self.words, self.stride)
-        return [f"{title} {window}".strip() for window in cut] if self.include_title else cut
+        return [f"{title} {own}".strip() if self.include_title else own for own in self._cut(text)]
+
+    def _cut(self, text: str) -> list[str]:
+        return cut(text, PassageSettings(self.words, self.stride, self.cut))

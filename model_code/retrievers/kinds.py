@@ -41,5 +41,5 @@ def open_retriever(encoder: Path, index: Path, settings: EncoderSettings | None 
         raise FreshetError(f"{index} has no {MANIFEST}: it was not finished, or is no index; build it again")
     loading: dict[str, Any] = {"for_search": True}
     if settings is not None:
-        loading = {"max_tokens": settings.max_tokens, "precision": settings.precision, "device": settings.device}
+        loading |= {"max_tokens": settings.max_tokens, "precision": settings.precision, "device": settings.device}
     return module(read_json(path)["kind"]).open_folders(encoder, index, **loading)

@@ -17,7 +17,7 @@ from model_code.benchmarks.drift import Plan, Vectors, reciprocal_ranks, simulat
 from model_code.errors import FreshetError
 from tests.tiny_encoder import make_tiny_encoder
 
-TINY = Plan(reference=66, batch=20, per_source=20, splits=1, repeats=2, max_tokens=16)
+TINY = Plan(reference=120, batch=20, per_source=20, splits=1, repeats=2, max_tokens=16)
 
 
 WORDS = [f"{a}{b}" for a in ("red", "blue", "old", "new", "wet", "dry", "big", "odd") for b in ("cat", "dog", "car")]
@@ -27,7 +27,7 @@ def made_up_docstrings(packages: tuple[str, ...]) -> list[tuple[str, str]]:
     """Texts of some of the words, and their first words as the queries."""
     chance = np.random.default_rng(len(packages))
     words = WORDS[:16] if len(packages) > 1 else WORDS[8:]
-    texts = [list(chance.choice(words, 8)) for _ in range(110 if len(packages) > 1 else 25)]
+    texts = [list(chance.choice(words, 8)) for _ in range(170 if len(packages) > 1 else 25)]
     return [(" ".join(text), " ".join(text[:4])) for text in texts]
 
 
@@ -74,15 +74,17 @@ def test_harmed_documents_are_due_and_found_and_others_are_not() -> None:
         queries = documents + noise * chance.standard_normal((count, 16))
         return Vectors(*(each / np.linalg.norm(each, axis=1, keepdims=True) for each in (documents, queries)))
 
-    plan = Plan(reference=120, batch=40, splits=1, repeats=6)
+    plan = Plan(reference=240, batch=40, splits=1, repeats=6)
     elsewhere = {"harmless": vectors(80, 1, 1.0, 1.0), "harmful": vectors(80, 2, 6.0, 1.0)}
-    cells = simulate(vectors(280, 0, 1.5, 0.0), elsewhere, plan)
+    cells = simulate(vectors(400, 0, 1.5, 0.0), elsewhere, plan)
     assert len(cells["none", 0.0].alarm) == 4
     assert not any(cells["harmless", 1.0].retrain)
     assert all(cells["harmful", 1.0].retrain)
     assert all(cells["harmless", 1.0].alarm)
     due = drift._row("x", "harmful", 1.0, cells["harmful", 1.0])
-    assert "retrained, as is due, of 6 batches" in due["what"]
+    assert ": retrained, of 6 batches" in due["what"]
+    assert (due["ours"], due["goal"], due["met"]) == (1.0, 0.95, True)
+    assert drift._row("x", "small", 0.1, drift.Cell([0.05], [True], [False], [False]))["goal"] == 0
     assert "not retrained, of 6 batches" in drift._row("x", "harmless", 1.0, cells["harmless", 1.0])["what"]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from model_code.drift.calibration import Calibration
-from model_code.drift.reference import DriftReference, nodes_of_leaves
+from model_code.drift.reference import DriftReference, topic_level
 from model_code.errors import FreshetError
 from model_code.files import hash_path
 from model_code.hierarchy.tree import Hierarchy
@@ -44,7 +44,7 @@ def test_random_batches_keep_a_sample_and_ordered_ones_the_last_documents() -> N
     vectors = topical(300, 0)
     hierarchy = tree(vectors)
     ordered = DriftReference.build(vectors, hierarchy, "f", replace(SETTINGS, batches="in_order"))
-    assert (ordered.vectors == vectors[-240:]).all()
+    assert (ordered.vectors == vectors[-150:]).all()
     rows = np.arange(0, 300, 2)
     chosen = DriftReference.build(vectors, hierarchy, "f", SETTINGS, rows=rows)
     assert (chosen.vectors == vectors[rows]).all()
@@ -52,13 +52,13 @@ def test_random_batches_keep_a_sample_and_ordered_ones_the_last_documents() -> N
 
 
 def test_protected_queries_are_in_order_of_their_ids() -> None:
-    vectors = topical(100, 0)
+    vectors = topical(130, 0)
     made = DriftReference.build(vectors, tree(vectors), "f", SETTINGS, protected={"b": 0.25, "a": 1.0})
     assert (made.protected_ids, made.protected_scores.tolist()) == (("a", "b"), [1.0, 0.25])
 
 
 def test_too_few_documents_are_refused() -> None:
-    vectors = topical(59, 0)
+    vectors = topical(119, 0)
     with pytest.raises(FreshetError, match=r"59 documents are too few for a drift reference"):
         DriftReference.build(vectors, tree(vectors), "f", SETTINGS)
 
@@ -68,9 +68,9 @@ def test_topics_are_counted_where_a_batch_fills_the_nodes() -> None:
     levels = (np.zeros((2, 4), np.float32), np.zeros((8, 4), np.float32))
     parents = (np.zeros(2, np.int32), np.array([0, 0, 0, 0, 1, 1, 1, 1], np.int32))
     hierarchy = Hierarchy(levels, parents, leaves)
-    assert nodes_of_leaves(hierarchy, batch=16).tolist() == list(range(8))
-    assert nodes_of_leaves(hierarchy, batch=15).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert nodes_of_leaves(hierarchy, batch=1).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert topic_level(hierarchy, batch=16) == 2
+    assert topic_level(hierarchy, batch=15) == 1
+    assert topic_level(hierarchy, batch=1) == 1
 
 
 def test_nulls_are_kept_by_size_and_made_anew_for_another_reference(tmp_path: Path) -> None:
@@ -88,7 +88,8 @@ def test_nulls_are_kept_by_size_and_made_anew_for_another_reference(tmp_path: Pa
 
 def test_nulls_of_a_corpus_in_order_are_wider_where_topics_come_in_runs() -> None:
     vectors = topical(300, 0)
-    in_runs = vectors[np.argsort(vectors[:, :6].argmax(axis=1), kind="stable")]
+    topics = vectors[:, :6].argmax(axis=1)
+    in_runs = vectors[np.argsort(np.where(np.arange(300) < 150, 0, 10) + topics, kind="stable")]
     found = []
     for batches in ("random", "in_order"):
         settings = replace(SETTINGS, batches=batches)
