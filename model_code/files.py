@@ -8,14 +8,35 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+
+SYNCS_AT_ONCE = 8  # a journalling file system writes what waits together at once
+
+
+_synced_later: ContextVar[tuple[Path, ...]] = ContextVar("synced_later", default=())
+
+
+@contextmanager
+def syncing_later(folder: Path) -> Iterator[None]:
+    """In this block `replacing` forces nothing below `folder` to the disk, each file of which would cost a wait.
+
+    For a folder that is being made aside and that nobody reads: call `fsync_tree` before it gets its name.
+    """
+    token = _synced_later.set((*_synced_later.get(), folder))
+    try:
+        yield
+    finally:
+        _synced_later.reset(token)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to; on success fsync it and rename it over `path`, else remove it."""
+    later = any(path.is_relative_to(folder) for folder in _synced_later.get())
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
@@ -23,11 +44,14 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield aside
         aside.chmod(0o644)
-        fsync(aside)
+        if not later:
+            fsync(aside)
         aside.replace(path)
-        fsync(path.parent)
-    finally:
+        if not later:
+            fsync(path.parent)
+    except BaseException:
         aside.unlink(missing_ok=True)
+        raise
 
 
 def fsync(path: Path) -> None:
@@ -41,10 +65,9 @@ def fsync(path: Path) -> None:
 
 def fsync_tree(folder: Path) -> None:
     """Force every file and folder below `folder`, and itself, to the disk."""
-    for path in sorted(folder.rglob("*")):
-        if not path.is_symlink():
-            fsync(path)
-    fsync(folder)
+    paths = [folder, *(path for path in folder.rglob("*") if not path.is_symlink())]
+    with ThreadPoolExecutor(SYNCS_AT_ONCE) as pool:
+        list(pool.map(fsync, paths))  # which raises the first error
 
 
 def replace_folder(source: Path, target: Path) -> None:

@@ -85,13 +85,18 @@ def _parse_retriever(name: str, own: Any, shared: Mapping[str, Any]) -> Retrieve
 
 
 def load(path: Path) -> Parameters:
-    """Parse the file `path`."""
-    return parse(read(path))
+    """Parse the file `path`; once, for as long as its text stays the same."""
+    return _parse_text(path.read_text(encoding="utf-8"))
 
 
 def read(path: Path) -> dict[str, Any]:
     """The plain mapping in `path`."""
     return _read_text(path.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=4)
+def _parse_text(text: str) -> Parameters:
+    return parse(_read_text(text))
 
 
 @lru_cache(maxsize=4)

@@ -58,14 +58,14 @@ class IdMap:
     def rows_of(self, document_ids: Iterable[str]) -> np.ndarray:
         """The rows of these documents, ascending; FreshetError if one is unknown."""
         wanted = set(document_ids)
-        unknown = sorted(wanted - self._rows.keys())
+        unknown = sorted(document for document in wanted if document not in self._rows)
         if unknown:
             raise FreshetError(f"the index holds no document {unknown[0]!r} ({len(unknown)} unknown in all)")
         return np.array(sorted(row for document in wanted for row in self._rows[document]), dtype=np.int64)
 
     def added(self, document_ids: Sequence[str]) -> IdMap:
         """This map with more rows at its end; FreshetError if one of the documents is there already."""
-        known = sorted(set(document_ids) & self._rows.keys())
+        known = sorted(document for document in set(document_ids) if document in self._rows)
         if known:
             raise FreshetError(f"the index already holds {known[0]!r} ({len(known)} such in all); update replaces it")
         return IdMap([*self.document_ids, *document_ids])

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code.errors import FreshetError
-from model_code.files import fsync, fsync_tree, read_json, write_text
+from model_code.files import fsync, fsync_tree, read_json, syncing_later, write_text
 from model_code.index.manifest import MANIFEST, seal
 from model_code.live.generation import FORMAT, Generation
 from model_code.live.text_rules import TextRules
@@ -130,7 +130,8 @@ class Collection:
     def aside(self) -> Iterator[Path]:
         """An empty folder on the collection's own disk to make a generation in; what is left of it is removed.
 
-        What a writer left that was killed, at any point before the switch, is removed first.
+        `keep` forces its files to the disk, all at once. What a writer left that was killed, at any point before the
+        switch, is removed first.
         """
         parent = self.folder / GENERATIONS
         parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +139,8 @@ class Collection:
         path = Path(tempfile.mkdtemp(prefix=MAKING, dir=parent))
         path.chmod(0o755)
         try:
-            yield path
+            with syncing_later(path):
+                yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)
 

@@ -91,10 +91,10 @@ def write_encoder(folder: Path) -> None:
     make_tiny_encoder(folder, sorted({*" ".join(TOPICS.values()).split(), *FILLERS, *TOPICS}))
 
 
-def environment() -> dict[str, str]:
+def environment(**extra: str) -> dict[str, str]:
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("FRESHET_", "DAGSTER_"))}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return {**inherited, "PATH": path, "OMP_NUM_THREADS": "1", "DVC_NO_ANALYTICS": "1"}
+    return {**inherited, "PATH": path, "OMP_NUM_THREADS": "1", "DVC_NO_ANALYTICS": "1", **extra}
 
 
 def freshet(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -107,7 +107,7 @@ def freshet(folder: Path, *arguments: str, check: bool = True) -> subprocess.Com
 
 def dvc(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dvc", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, env=environment(FRESHET_TRACKING="off"), capture_output=True, text=True)
     assert not check or done.returncode == 0, f"dvc {' '.join(arguments)}:\n{done.stdout}\n{done.stderr}"
     return done
 
@@ -118,3 +118,10 @@ def output_hashes(folder: Path) -> dict[str, str]:
 
     lock = YAML(typ="safe", pure=True).load((folder / "dvc.lock").read_text())
     return {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage["outs"]}
+
+
+def run(folder: Path, code: str) -> str:
+    """Run Python code in a project; returns what it prints."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from model_code.errors import FreshetError
 from orchestration.mlflow_tracker import MlflowTracker, valid_name
 from orchestration.project import Project
 from orchestration.tracking import StageRecord, git_state, store_folder, tracker_for, tracking_uri
@@ -121,3 +122,14 @@ def test_git_state_sees_edits_but_not_dvc_lock(tmp_path):
     assert git_state(tmp_path) == (commit, False)
     (tmp_path / "params.yaml").write_text("b")
     assert git_state(tmp_path) == (commit, True)
+
+
+def test_it_can_be_switched_off(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRESHET_TRACKING", "off")
+    tracker = tracker_for(Project(tmp_path))
+    assert tracker.record_stage(RECORD) == ""
+    assert tracker.find_run(RECORD.key) is None
+    assert not list(tmp_path.iterdir()), "no store is made"
+    monkeypatch.setenv("FRESHET_TRACKING", "no")
+    with pytest.raises(FreshetError, match="FRESHET_TRACKING is 'no', but must be on or off"):
+        tracker_for(Project(tmp_path))

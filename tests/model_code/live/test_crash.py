@@ -85,12 +85,30 @@ def test_dying_at_any_file_operation_leaves_old_or_new(live: Path, monkeypatch: 
         assert not is_new or rankings(found) == rankings(writer)
         assert writer.searcher.generation.manifest["documents"] == len(OLD) + min(at, 3)
     assert seen == {True, False}
-    assert at > 30
+    assert at > 20
     writer.apply([Remove("d03")], at + 1, {})
     assert all(path.name.isdigit() for path in (live / "r" / "generations").iterdir())
     assert not (live / "r" / "pending").exists()
     numbers = [generation.number for generation in Collection(live, "r").generations()]
     assert numbers == list(range(at + 2)), "no generation was left that was never switched to"
+
+
+def test_every_file_is_on_the_disk_before_its_generation_gets_its_name(live: Path, monkeypatch) -> None:
+    synced, named = set(), []
+    rename = os.rename
+
+    def sync(handle: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{handle}"))
+
+    def checked(source: Any, target: Any, **options: Any) -> None:
+        named.append({str(path) for path in (source, *Path(source).rglob("*"))} - synced)
+        rename(source, target, **options)
+
+    writer = LiveWriter(live, "r")
+    monkeypatch.setattr("os.fsync", sync)
+    monkeypatch.setattr("os.rename", checked)
+    writer.apply([Put("n", "word1", "word3"), Remove("d03")], 1, {})
+    assert named == [set()]
 
 
 def test_dying_while_garbage_is_deleted_leaves_whole_generations(live: Path) -> None:

@@ -1,0 +1,42 @@
+"""The group `additions` of the settings: what the user may choose about documents added to a live collection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from model_code.incdsi.settings import IncDsiSettings, Prior
+from model_code.settings import require_at_least
+
+
+@dataclass(frozen=True)
+class AdditionSettings(IncDsiSettings):
+    """Keys of `IncDsiSettings`, off by default, and pulled to the document's encoding where they are on.
+
+    spans: parts of a document's text, besides title and first sentence, that it should be found by; 0: none.
+    use: "these" settings, or those that `freshet tune-additions` found best ("tuned"), of which spans is kept.
+    """
+
+    refine: bool = False
+    prior: Prior = "encoder"
+    spans: int = 4
+    use: Literal["these", "tuned"] = "these"
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        super().__post_init__()
+        require_at_least(0, self, "spans")
+
+    @property
+    def incdsi(self) -> IncDsiSettings:
+        """The part that the solver reads."""
+        return IncDsiSettings(**{field.name: getattr(self, field.name) for field in fields(IncDsiSettings)})
+
+    @property
+    def changes_vectors(self) -> bool:
+        """Whether an added document gets another vector than the encoder's.
+
+        >>> AdditionSettings().changes_vectors, AdditionSettings(prior_scale=.9).changes_vectors
+        (False, True)
+        """
+        return self.refine or self.prior != "encoder" or self.prior_scale != 1.0

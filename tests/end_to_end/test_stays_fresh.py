@@ -1,0 +1,114 @@
+"""Guards the life of a live collection with the real tools: documents arrive, are found, move it, and it is retrained.
+
+Run: python -m pytest tests/end_to_end/test_stays_fresh.py
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sqlite3
+
+import pytest
+
+from tests.end_to_end.tiny_project import freshet, output_hashes, run
+
+DESERT = "dune cactus sand mirage oasis camel scorpion heat dust nomad"
+
+TICK = """
+import dagster as dg
+from pathlib import Path
+from orchestration.dagster_home import open_instance
+from orchestration.definitions import definitions
+from orchestration.freshness_sensor import tick
+from orchestration.project import Project
+
+project = Project(Path.cwd())
+repository = definitions(project).get_repository_def()
+with open_instance(project) as instance:
+    context = dg.build_sensor_context(instance=instance, repository_def=repository)
+    found = repository.get_sensor_def("freshness").evaluate_tick(context)
+    for request in found.dynamic_partitions_requests or []:
+        instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
+    for request in found.run_requests or []:
+        job = repository.get_job(request.job_name)
+        done = job.execute_in_process(instance=instance, partition_key=request.partition_key, raise_on_error=False)
+        print(request.job_name, request.run_key, done.success)
+"""
+
+RETRAIN = """
+from pathlib import Path
+from model_code.evaluation.promotion import Verdict
+from orchestration.freshening import Freshener
+from orchestration.project import Project
+from orchestration.retraining import retrain
+
+judged = {}
+def gate(challenger, champion, settings, new, seed):
+    judged["new"] = sorted(new)
+    latecomer = {"id": "late", "title": "late", "text": "mirage nomad heat"}
+    Freshener(Project(Path.cwd())).receive([latecomer], "while it was trained")
+    return Verdict(True, ("as the test wants it",), challenger.queries, challenger.source, ())
+
+retrain.judge_retrain = gate
+done = retrain.retrain(Project(Path.cwd()), "first", lambda text: None)
+print(done.promoted, done.generation, len(judged["new"]), done.plan.documents)
+"""
+
+
+@pytest.fixture(scope="module")
+def live(built_by_dagster, tmp_path_factory):
+    """A copy of the promoted build; its MLflow store names the copy's own folders."""
+    folder = shutil.copytree(built_by_dagster, tmp_path_factory.mktemp("fresh") / "project")
+    with sqlite3.connect(folder / ".freshet" / "mlflow" / "mlflow.db") as store:
+        tables = [name for (name,) in store.execute("select name from sqlite_master where type = 'table'")]
+        for table in tables:
+            for column in [row[1] for row in store.execute(f"pragma table_info({table})") if "CHAR" in row[2].upper()]:
+                query = f"update {table} set {column} = replace({column}, ?, ?) where {column} like ?"
+                store.execute(query, (str(built_by_dagster), str(folder), f"%{built_by_dagster}%"))
+    return folder
+
+
+def documents(count):
+    draw = random.Random(3)
+    for number in range(count):
+        words = draw.sample(DESERT.split(), 6)
+        yield {"id": f"desert-{number}", "title": f"desert {words[0]}", "text": " ".join(words), "queries": [words[1]]}
+
+
+def found(folder, text):
+    return [hit["document_id"] for hit in json.loads(freshet(folder, "search", text, "-k", "3", "--json").stdout)]
+
+
+def test_a_file_in_the_inbox_is_found_after_one_tick_of_the_sensor(live):
+    (live / "inbox").mkdir()
+    lines = [json.dumps(row) for row in documents(12)]
+    (live / "inbox" / "desert.jsonl").write_text("\n".join([*lines, "no JSON"]) + "\n")
+    assert run(live, TICK).split() == ["add_documents", "add", "00000001-00000012", "True"]
+    assert any(one.startswith("desert") for one in found(live, "dune camel oasis"))
+    assert found(live, "wave tide harbour")[0].startswith("sea"), "old documents are still found"
+    status = json.loads(freshet(live, "status", "--json").stdout)
+    assert status["live"][0]["documents"] == 72
+    assert run(live, TICK) == "", "nothing waits any more"
+
+
+def test_the_same_file_again_changes_nothing_and_a_deleted_document_is_gone(live):
+    file = live / "again.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in documents(12)) + "\n")
+    assert "12 unchanged" in freshet(live, "add", str(file)).stdout
+    freshet(live, "delete", "desert-3")
+    assert "desert-3" not in found(live, next(row["text"] for row in documents(12) if row["id"] == "desert-3"))
+
+
+def test_a_retrain_trains_on_all_that_is_live_and_opens_with_what_came_meanwhile(live):
+    before = output_hashes(live), (live / "params.yaml").read_text()
+    promoted, generation, new_queries, trained_on = run(live, RETRAIN).split()[-4:]
+    assert (promoted, trained_on) == ("True", "71")
+    assert int(new_queries) > 0, "queries that documents came with are judged"
+    assert (output_hashes(live), (live / "params.yaml").read_text()) == before, "the user's build stays as it was"
+    assert "late" in found(live, "mirage nomad heat")
+    status = json.loads(freshet(live, "status", "--json").stdout)
+    assert status["live"][0]["documents"] == 72
+    assert status["champion"]["version"] == "2"
+    assert status["live"][0]["generation"] == int(generation) or status["live"][0]["retriever"] != "hce"

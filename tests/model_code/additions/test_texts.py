@@ -1,0 +1,35 @@
+"""Guards what a document should be found by: never empty, never twice, spread over the whole text."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_code.additions.settings import AdditionSettings
+from model_code.additions.texts import SPAN, constraint_texts
+from model_code.errors import SettingsError
+from model_code.incdsi.settings import IncDsiSettings
+from model_code.settings import parse
+
+
+def test_spans_are_spread_from_the_second_sentence_to_the_end() -> None:
+    words = [f"w{i}" for i in range(100)]
+    title, first, *spans = constraint_texts("t", "First one. " + " ".join(words), spans=4)
+    assert (title, first) == ("t", "First one.")
+    assert [span.split()[0] for span in spans] == ["w0", "w29", "w59", "w88"]
+    assert {len(span.split()) for span in spans} == {SPAN}
+    assert spans[-1].endswith("w99")
+
+
+def test_a_short_text_is_not_repeated() -> None:
+    assert constraint_texts("", "no sentence at all", 4) == ["no sentence at all"]
+    assert constraint_texts("title", "", 4) == ["title"]
+    assert constraint_texts("same", "same", 4) == ["same"]
+    assert constraint_texts("t", "One line\nand a second one", 1) == ["t", "One line", "and a second one"]
+    assert constraint_texts("t", "One. Two three.", 0) == ["t", "One."]
+
+
+def test_settings_say_which_vectors_change() -> None:
+    assert AdditionSettings(lambda2=0.5).incdsi == IncDsiSettings(refine=False, prior="encoder", lambda2=0.5)
+    assert parse(AdditionSettings, {"refine": True, "spans": 2}, "additions").changes_vectors
+    with pytest.raises(SettingsError, match="spans is -1"):
+        parse(AdditionSettings, {"spans": -1}, "additions")

@@ -1,0 +1,193 @@
+"""Guards refined additions: equal histories give equal vectors, warm or cold, compacted or not, rolled back or not;
+what is remembered can be lost without harm to what is searched; and what cannot be refined is refused in words."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_code.additions import store
+from model_code.additions.memory import load_state, token_of
+from model_code.additions.settings import AdditionSettings
+from model_code.additions.statuses import statuses
+from model_code.additions.writer import RefiningWriter
+from model_code.errors import SettingsError
+from model_code.incdsi.adder import IncDsiAdder
+from model_code.incdsi.documents import NewDocument
+from model_code.incdsi.state import IncDsiState
+from model_code.live.changes import Change, Put, Remove
+from model_code.live.collection import Collection
+from model_code.live.searcher import Searcher
+from model_code.live.writer import LiveWriter
+from tests.model_code.live.laws import OLD, WORDS, make_encoder, open_build
+
+SHORT = {name: (title, " ".join(text.split()[:5])) for name, (title, text) in OLD.items()}  # one passage each
+ON = AdditionSettings(refine=True, gamma1=2.0, gamma2=0.1, on_conflict="keep", lambda2=1e-3)
+HISTORY: list[list[Change]] = [
+    [Put("n1", "word1", "word2 word3. word4 word5", {}, ("word1 word9", "word3")), Put("n0", "word7", "word8 word9")],
+    [Put("n1", "word1", "word2 word3 word11"), Remove("d02")],
+    [Remove("n0")],
+    [Put("d03", "word12", "word4 word5"), Put("n2", "word1", "word2 word3. word4 word5")],
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Nothing here pulls the plug."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A live collection of the old documents."""
+    encoder = tmp_path_factory.mktemp("encoder") / "encoder"
+    make_encoder("dense", encoder)
+    return open_build("dense", tmp_path_factory.mktemp("opened"), encoder, SHORT)
+
+
+@pytest.fixture
+def live(opened: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(opened, tmp_path / "live"))
+
+
+def writer_of(live: Path, settings: AdditionSettings = ON, folder: str = "additions") -> RefiningWriter:
+    return RefiningWriter(live, "r", settings, live.with_name(folder))
+
+
+def vectors(live: Path) -> dict[str, list[float]]:
+    found = {}
+    for view in Searcher.open(live, "r").views:
+        index = view.part.retriever.index
+        found |= {key: row.tolist() for key, row in zip(index.document_ids, index.vectors, strict=True) if key in view}
+    return found
+
+
+def play(live: Path, history: list[list[Change]] = HISTORY, cold: bool = False, compact: bool = False) -> dict:
+    writer = writer_of(live)
+    for number, changes in enumerate(history, start=1):
+        writer = writer_of(live) if cold else writer
+        writer.apply(changes, number, {"n": number})
+        if compact:
+            writer.compact()
+    return vectors(live)
+
+
+def test_replaying_gives_the_same_vectors(opened: Path, tmp_path: Path) -> None:
+    found = [
+        play(Path(shutil.copytree(opened, tmp_path / name / "live")), cold=cold, compact=compact)
+        for name, cold, compact in (("a", False, False), ("b", True, False), ("c", True, True))
+    ]
+    assert found[0] == found[1] == found[2]
+    assert sorted(found[0]) == sorted({*SHORT, "n1", "n2"} - {"d02"})
+
+
+def test_a_vector_is_that_of_the_solver_over_all_others(live: Path) -> None:
+    plain = Path(shutil.copytree(live, live.with_name("plain")))
+    LiveWriter(plain, "r").apply(HISTORY[0], 1, {})
+    encoded = vectors(plain)
+    writer = writer_of(live)
+    writer.apply(HISTORY[0], 1, {})
+    encode = writer.searcher.base.retriever.encoder.encode
+    old = {key: encode([title, text]).mean(axis=0) for key, (title, text) in SHORT.items()}
+    ids = writer.searcher.base.retriever.index.document_ids
+    state = IncDsiState(np.array([encoded[key] for key in ids]), np.stack([old[key] for key in ids]), ids)
+    new = {"n0": ["word7", "word8 word9"], "n1": ["word1", "word2 word3.", "word4 word5", "word1 word9", "word3"]}
+    for key, texts in new.items():
+        added = IncDsiAdder(state, ON.incdsi).add(NewDocument(key, encode(texts), np.array(encoded[key])))
+        np.testing.assert_allclose(vectors(live)[key], added.vector, atol=1e-5)
+        assert not np.allclose(vectors(live)[key], encoded[key], atol=1e-3)
+
+
+def test_rolling_back_takes_the_later_additions_out_of_the_state(live: Path) -> None:
+    writer = writer_of(live)
+    first = writer.apply(HISTORY[0], 1, {}).generation.number
+    writer.apply([Put("n9", "word1", "word2 word3. word4 word5")], 2, {})
+    before = vectors(live)["n9"]
+    Collection(live, "r").switch(first)
+    assert writer.apply([Put("n9", "word1", "word2 word3. word4 word5")], 2, {}).added == ("n9",)
+    assert vectors(live)["n9"] == before
+
+
+def test_additions_that_were_not_refined_are_taken_in_from_their_texts(live: Path) -> None:
+    LiveWriter(live, "r").apply(HISTORY[0], 1, {})
+    state, loose = load_state(*_opened(live))
+    assert loose == ["n0", "n1"]
+    assert state.ids[-2:] == loose
+    writer_of(live).apply([Put("n3", "word1", "word2")], 2, {})
+    state, loose = load_state(*_opened(live))
+    assert not loose
+    assert state.ids[-3:] == ["n0", "n1", "n3"]
+
+
+def _opened(live: Path) -> tuple:
+    writer = writer_of(live)
+    return writer.searcher, writer.store, ON.spans
+
+
+def test_a_lost_memory_changes_no_vector_that_is_searched(live: Path) -> None:
+    before = play(live)
+    shutil.rmtree(live.with_name("additions"))
+    writer_of(live).apply([Put("n3", "word1", "word2")], 9, {})
+    after = vectors(live)
+    after.pop("n3")
+    assert after == before
+
+
+def test_long_chains_are_cut_without_changing_anything(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Path(shutil.copytree(live, live.with_name("whole")))
+    expected = play(whole)
+    monkeypatch.setattr(store, "LONGEST", 1)
+    assert play(live, cold=True) == expected
+    writer = writer_of(live)
+    assert len(writer.store.chain(token_of(writer.searcher.generation))) == 1
+
+
+def test_statuses_are_told_and_nothing_is_unsearchable(live: Path) -> None:
+    hard = AdditionSettings(refine=True, gamma1=0.0, gamma2=0.0)
+    writer = writer_of(live, hard)
+    twin = SHORT["d00"]
+    applied = writer.apply([Put("twin", *twin), Put("own", "word29", "word28 word27")], 1, {})
+    assert applied.added == ("own", "twin")
+    found = statuses(live.with_name("additions"), applied.generation, hard.spans)
+    assert set(found) == {"own", "twin"}
+    assert found["own"] != "NOT_REFINED"
+    assert {hit.document_id for hit in writer.searcher.search(" ".join(twin), 20)} >= {"own", "twin"}
+    unchanged = writer.apply([Put("twin", *twin)], 2, {})
+    assert unchanged.unchanged == ("twin",)
+    assert statuses(live.with_name("additions"), unchanged.generation, hard.spans) == found
+
+
+def test_the_encoding_scaled_needs_no_optimisation(live: Path) -> None:
+    plain = Path(shutil.copytree(live, live.with_name("plain")))
+    LiveWriter(plain, "r").apply(HISTORY[0], 1, {})
+    writer_of(live, AdditionSettings(prior_scale=0.5)).apply(HISTORY[0], 1, {})
+    np.testing.assert_allclose(vectors(live)["n1"], 0.5 * np.array(vectors(plain)["n1"]), atol=1e-6)
+
+
+def test_a_failed_publication_leaves_no_trace(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = writer_of(live)
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "seal", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            writer.apply(HISTORY[0], 1, {})
+    writer.apply(HISTORY[0], 1, {})
+    other = Path(shutil.copytree(live.parent / "live", live.with_name("other")))
+    Collection(other, "r").switch(0)
+    writer_of(other, folder="clean").apply(HISTORY[0], 1, {})
+    assert vectors(other) == vectors(live)
+
+
+@pytest.mark.parametrize("kind", ["multi_vector", "lexical"])
+def test_what_cannot_be_refined_is_refused(kind: str, tmp_path: Path) -> None:
+    make_encoder(kind, tmp_path / "encoder")
+    live = open_build(kind, tmp_path, tmp_path / "encoder", dict(list(SHORT.items())[:4]))
+    with pytest.raises(SettingsError, match="cannot be refined"):
+        writer_of(live).apply([Put("n", WORDS[0], WORDS[1])], 1, {})
+    assert Collection(live, "r").current_number() == 0

@@ -1,0 +1,68 @@
+"""Guards what is on the disk when: a file replaced whole or not at all, and a folder whose files wait for one sync."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from model_code.files import fsync_tree, replacing, syncing_later, write_text
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files and folders that were forced to the disk; those written aside without their suffix."""
+    names: list[str] = []
+
+    def record(handle: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{handle}")).name
+        names.append(name.rpartition(".")[0].lstrip(".") if name.startswith(".") else name)
+
+    monkeypatch.setattr("os.fsync", record)
+    return names
+
+
+def test_a_file_and_its_folder_are_synced_unless_they_are_below_one_that_waits(tmp_path, synced):
+    waiting = tmp_path / "waiting"
+    with syncing_later(waiting):
+        write_text(waiting / "below" / "a", "1")
+        assert synced == []
+        write_text(tmp_path / "beside" / "pointer", "1")
+        assert synced == ["pointer", "beside"]
+        other = threading.Thread(target=write_text, args=(waiting / "b", "1"))
+        other.start()
+        other.join()
+        assert synced[2:] == ["b", "waiting"]  # another thread asked for nothing
+    write_text(waiting / "c", "1")
+    assert synced[4:] == ["c", "waiting"]
+
+
+def test_a_tree_is_synced_with_every_file_and_folder_and_an_error_is_raised(tmp_path, synced, monkeypatch):
+    for name in ("a", "x/b", "x/y/c"):
+        write_text(tmp_path / name, name)
+    (tmp_path / "link").symlink_to("nowhere")
+    synced.clear()
+    fsync_tree(tmp_path)
+    assert sorted(synced) == sorted(["a", "x", "b", "y", "c", tmp_path.name])
+
+    def full(handle: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        fsync_tree(tmp_path)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
+    write_text(tmp_path / "a", "old")
+
+    def half_way() -> None:
+        with replacing(tmp_path / "a") as aside:
+            aside.write_text("ne")
+            raise ValueError("half way")
+
+    with pytest.raises(ValueError, match="half way"):
+        half_way()
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "old")]
