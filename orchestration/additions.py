@@ -35,37 +35,41 @@ def settings_of(project: Project) -> AdditionSettings:
     return settings.parse(AdditionSettings, parameters.read(project.params_file).get("additions"), "additions")
 
 
-def writer_of(project: Project, retriever: str) -> LiveWriter:
-    """The writer of a retriever's live collection; plain where the settings leave encodings as they are."""
+def writer_of(project: Project, retriever: str, pointer: str = "current") -> LiveWriter:
+    """The writer of a retriever's live collection; plain where the settings leave encodings as they are.
+
+    pointer: see `Collection`.
+    """
     from model_code.additions.writer import RefiningWriter
-    from model_code.live.collection import Collection
     from model_code.live.writer import LiveWriter
 
-    chosen = resolved(project, settings_of(project), Collection(project.live, retriever).current())
+    chosen = resolved(project, settings_of(project), retriever)
     if not chosen.changes_vectors:
-        return LiveWriter(project.live, retriever)
-    return RefiningWriter(project.live, retriever, chosen, folder_of(project))
+        return LiveWriter(project.live, retriever, pointer=pointer)
+    return RefiningWriter(project.live, retriever, chosen, folder_of(project), pointer=pointer)
 
 
-def resolved(project: Project, own: AdditionSettings, generation: Generation) -> AdditionSettings:
-    """`own`, or where these say `use: tuned` the best settings that were found for the live encoder.
+def resolved(project: Project, own: AdditionSettings, retriever: str) -> AdditionSettings:
+    """`own`, or where these say `use: tuned` the best settings that were found for this retriever.
 
-    FreshetError if nothing was tuned, or for another encoder or other spans.
+    A later build keeps them: margins are in deviations of its own scores. FreshetError if nothing was tuned, or for
+    another retriever or other spans.
     """
     if own.use == "these":
         return own
     file = folder_of(project) / BEST
     found = read_json(file) if file.is_file() else None
-    if found is None or found["live"] != live_facts(generation, own):
-        why = "nothing was tuned yet" if found is None else "what was tuned is another retriever, build or spans"
+    if found is None or (found["retriever"], found["spans"]) != (retriever, own.spans):
+        why = "nothing was tuned yet" if found is None else "what was tuned is another retriever, or with other spans"
         raise FreshetError(f"additions.use is tuned, but {why}: run freshet tune-additions, or set use to these")
     return replace(own, **found["settings"])
 
 
-def live_facts(generation: Generation, own: AdditionSettings) -> dict[str, Any]:
-    """What tuned settings are for."""
-    names = {"retriever": generation.retriever, "fingerprint": generation.fingerprint}
-    return {**names, "base": generation.base, "spans": own.spans}
+def statuses_of(project: Project, generation: Generation) -> dict[str, str]:
+    """The name of the IncDSI `Status` of each document that was added by refinement, for the drift measure."""
+    from model_code.additions.statuses import statuses
+
+    return statuses(folder_of(project), generation, settings_of(project).spans)
 
 
 def tune(project: Project, documents: int, trials: int, seed: int = 0) -> tuple[TuningReport, dict[str, Any]]:
@@ -95,7 +99,10 @@ def tune(project: Project, documents: int, trials: int, seed: int = 0) -> tuple[
 def _best(report: TuningReport, searcher: Searcher, own: AdditionSettings) -> dict[str, Any]:
     names = ("name", "old", "new", "score", "statuses")
     return {
-        "live": live_facts(searcher.generation, own),
+        "retriever": searcher.generation.retriever,
+        "generation": searcher.generation.number,
+        "fingerprint": searcher.generation.fingerprint,
+        "spans": own.spans,
         "settings": asdict(report.best.settings),
         "found": {name: getattr(report.best, name) for name in names},
         "plain": {name: getattr(report.trials[0], name) for name in names},

@@ -14,12 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model_code.ledger.records import Content, Made, Receipt, Rejection
+from model_code.ledger.records import Content, Receipt, Rejection
 from orchestration import arrivals, known_documents, parameters
 from orchestration.file_lock import file_lock
 from orchestration.ledgers import WRITER_LOCK, open_ledger
 from orchestration.live_status import live_status
+from orchestration.opening import apply_events
 from orchestration.project import Project
+from orchestration.reconciling import reconcile, unknown
 
 if TYPE_CHECKING:
     from model_code.corpus.settings import CorpusSettings
@@ -96,17 +98,18 @@ class Freshener:
         return self.ledger.remove([one for one in asked if one in known], source, refused)
 
     def apply_pending(self, limit: int | None = None) -> Applied | None:
-        """Make the oldest pending events (at most `limit`) a new generation; None if there are none."""
+        """Make the oldest pending events (at most `limit`) a new generation; None if there are none.
+
+        FreshetError if not every document would be found by its own vector (see `live.guard`); the events stay pending.
+        """
+        from model_code.live.guard import everything_is_found
+
         with self._writing():
             events = self._batch(limit)
             if not events:
                 return None
-            watermark = max(events[-1].id, self.collection.current().watermark)
-            provenance = {
-                "sources": sorted({event.source for event in events}), "events": [events[0].id, watermark]
-            }  # fmt: skip
-            applied = self.writer.apply([event.change for event in events], watermark, provenance)
-            self.ledger.settle(watermark, applied.generation.number, applied.statuses)
+            applied = apply_events(self.writer, events, everything_is_found)
+            self.ledger.settle(applied.generation.watermark, applied.generation.number, applied.statuses)
             return applied
 
     def _batch(self, limit: int | None) -> list[Event]:
@@ -132,7 +135,7 @@ class Freshener:
         with self._writing():
             before = self.collection.current().number
             generation = self.collection.switch(number)
-            self.ledger.register(self._unknown(generation))
+            self.ledger.register(unknown(self.ledger, generation))
             self.ledger.roll_back(number)
             self.ledger.record_decision("rollback", f"generation {number} in place of {before}, as was asked for")
             return generation
@@ -155,45 +158,8 @@ class Freshener:
     def _writing(self) -> Iterator[None]:
         """Hold the one writer's lock, with a ledger that agrees with the current generation."""
         with file_lock(self.project.live / WRITER_LOCK):
-            self._reconcile(self.collection.current())
+            reconcile(self.ledger, self.collection.current())
             yield
-
-    def _reconcile(self, current: Generation) -> None:
-        """A generation that continues the last one settles its events. Another one of the same build is a rollback;
-        another build shall hold all documents, so it gets those that it lacks.
-        """
-        position = self.ledger.position()
-        if position is not None and position.generation == current.number:
-            return
-        made = self._unknown(current)
-        if position is not None and made and _continues(made, position.generation, position.base):
-            for one in made:
-                self.ledger.settle(one.watermark, one.number, {})
-            return
-        self.ledger.register(made)
-        if position is not None and position.base == current.base:
-            self.ledger.roll_back(current.number)
-        else:
-            self.ledger.reopen(current.number)
-
-    def _unknown(self, generation: Generation) -> list[Made]:
-        """The generation and those that it continues, as far as the ledger does not know them, oldest first."""
-        from model_code.live.generation import Generation
-
-        found: list[Made] = []
-        while not self.ledger.knows(generation.number):
-            parent = generation.manifest["parent"]
-            found.append(Made(generation.number, parent, generation.base, generation.watermark))
-            if parent is None or generation.base == generation.number or not generation.sibling(parent).is_dir():
-                break
-            generation = Generation.read(generation.sibling(parent))
-        return found[::-1]
 
 
 UNKNOWN = "unknown id: no such document is searchable or waiting"
-
-
-def _continues(made: list[Made], generation: int, base: int) -> bool:
-    """Whether each generation was made on top of the one before, the first on top of `generation`."""
-    parents = [generation, *(one.number for one in made)]
-    return all(one.parent == parent and one.base == base for one, parent in zip(made, parents, strict=False))

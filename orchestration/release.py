@@ -51,16 +51,23 @@ def rollback_generation(project: Project, number: int, retriever: str | None = N
 
 
 def open_live(project: Project, watermark: int = 0) -> Generation:
-    """Open the champion's build as the live collection; nothing happens if it is the one that is live.
+    """Open the champion's build as the live collection, with all that arrived since it was made; nothing happens if it
+    is the one that is live.
 
     watermark: the last event of the ledger whose documents it was built with.
     """
-    from model_code.live.collection import open_generation_zero
-    from model_code.live.text_rules import TextRules
+    from orchestration.opening import open_complete
 
     champion = registry.holder(project)
     if champion is None:
         raise FreshetError("there is no champion to open: register and promote a retriever first")
+    return open_complete(project, champion.retriever, partial(_candidate, project, champion, watermark))
+
+
+def _candidate(project: Project, champion: registry.Version, watermark: int) -> Generation:
+    from model_code.live.collection import open_generation_zero
+    from model_code.live.text_rules import TextRules
+
     files, settings = registry.files(project, champion), parameters.load(project.params_file)
     return open_generation_zero(
         project.live.parent,
@@ -72,6 +79,7 @@ def open_live(project: Project, watermark: int = 0) -> Generation:
         provenance={"model_version": champion.version, "stage_key": champion.key, "mlflow_run": champion.run_id},
         text=TextRules.stated(settings.encoder.include_title, settings.passages),
         watermark=watermark,
+        switch=False,
     )
 
 

@@ -69,6 +69,13 @@ class Store:
         """The name of the latest `Status` of each document that the parts of `token` added."""
         return {key: one for name in self.chain(token) for key, one in read_json(self._statuses(name)).items()}
 
+    def forget_all_but(self, tokens: Collection[str | None]) -> None:
+        """Delete every part that none of `tokens` stands on."""
+        needed = {BASE}.union(*(self.chain(token) for token in tokens))
+        for file in sorted(self.folder.glob(f"*/{PARENT}")):
+            if file.parent.name not in needed:
+                shutil.rmtree(file.parent)
+
     def _statuses(self, token: str) -> Path:
         return self.folder / token / STATUSES
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection as Ids
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from model_code.files import canonical_json, hash_text
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import NewDocument
 from model_code.live.changes import Change
+from model_code.live.collection import CURRENT
+from model_code.live.garbage import Freed
 from model_code.live.net_changes import NetChanges
-from model_code.live.writer import Applied, LiveWriter
+from model_code.live.writer import Applied, Guard, LiveWriter
 
 
 class RefiningWriter(LiveWriter):
@@ -28,15 +31,23 @@ class RefiningWriter(LiveWriter):
     """
 
     def __init__(
-        self, live: Path, retriever: str, settings: AdditionSettings, folder: Path, max_segments: int = 8
+        self,
+        live: Path,
+        retriever: str,
+        settings: AdditionSettings,
+        folder: Path,
+        max_segments: int = 8,
+        pointer: str = CURRENT,
     ) -> None:
-        super().__init__(live, retriever, self._refined, max_segments)
+        super().__init__(live, retriever, self._refined, max_segments, pointer)
         self.settings, self.folder = settings, folder
         self._net, self._token = NetChanges(), ""
         self._warm: tuple[int, IncDsiAdder] | None = None  # with the generation that it belongs to
         self._grown: IncDsiAdder | None = None  # belongs to the generation in the making
 
-    def apply(self, changes: Sequence[Change], watermark: int, provenance: Mapping[str, Any]) -> Applied:
+    def apply(
+        self, changes: Sequence[Change], watermark: int, provenance: Mapping[str, Any], guard: Guard | None = None
+    ) -> Applied:
         """See `LiveWriter.apply`; SettingsError too, and nothing is changed, if the collection cannot be refined."""
         searcher = self.searcher
         require_one_vector(searcher.base)
@@ -44,10 +55,16 @@ class RefiningWriter(LiveWriter):
         token = token_of(searcher.generation)
         if self._net.puts:
             token = self._token = self._new_token(searcher.generation.number, watermark)
-        applied = super().apply(changes, watermark, {**provenance, **({TOKEN: token} if token else {})})
+        applied = super().apply(changes, watermark, {**provenance, **({TOKEN: token} if token else {})}, guard)
         if self._grown is not None:
             self._warm = (applied.generation.number, self._grown)
         return applied
+
+    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> Freed:
+        """See `LiveWriter.collect_garbage`; what is remembered for deleted generations alone goes too."""
+        freed = super().collect_garbage(keep, registered)
+        self.store.forget_all_but({token_of(generation) for generation in self.collection.generations()})
+        return freed
 
     @property
     def store(self) -> Store:

@@ -25,6 +25,7 @@ from model_code.corpus.sources.base import open_source
 from model_code.files import canonical_json, hash_text, replacing
 from model_code.incdsi.documents import NewDocument
 from model_code.incdsi.frontier import BEST, Point, frontier
+from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.trials import Split, TrialBench
 from model_code.settings import require
@@ -126,16 +127,21 @@ def _vectors(texts: Sequence[str], base: str | Path, max_tokens: int, cache: Pat
     return vectors
 
 
+Difference = tuple[float, float, float]
+"""A mean difference and the bounds of its interval."""
+
+
 @dataclass(frozen=True)
 class Compared:
-    """A point, and its difference to the plain encoding on all test queries at once, with the 95 % interval of each.
+    """A point, and for the best settings of a method its difference to the plain encoding on old and on new queries.
 
-    Differences are of reciprocal ranks with every document added, in the order of the file; paired bootstrap.
+    Differences are of MRR@10 with every document added, in the order of the file, each with the 95 % interval of a
+    paired bootstrap over the queries.
     """
 
     point: Point
-    old: tuple[float, float, float]
-    new: tuple[float, float, float]
+    old: Difference | None = None
+    new: Difference | None = None
 
 
 def compare(
@@ -144,21 +150,22 @@ def compare(
     """Every way of adding in the vectors of `space`, with all settings chosen on the tuning split."""
     state, (tuning, test) = encoded.state(space, seed), encoded.splits()
     points = frontier(state, tuning, test, trials=trials, orders=orders, steps=steps, seed=seed)
-    bench = TrialBench(state, test)
-    ranks = {point.settings: None for point in points}
-    found = {settings: _ranks(bench, settings) for settings in ranks}
-    plain = found[points[0].settings]
-    differences = {one: [_difference(a, b) for a, b in zip(own, plain, strict=True)] for one, own in found.items()}
-    return [Compared(point, *differences[point.settings]) for point in points]
+    bench, differences = TrialBench(state, test), {}
+    plain = _ranks(bench, points[0].settings)
+    for settings in dict.fromkeys(point.settings for point in points if point.chosen_for == BEST):
+        own = _ranks(bench, settings)
+        differences[settings] = tuple(_difference(*pair) for pair in zip(own, plain, strict=True))
+    none = (None, None)
+    return [Compared(point, *(differences[point.settings] if point.chosen_for == BEST else none)) for point in points]
 
 
-def _ranks(bench: TrialBench, settings: object) -> tuple[np.ndarray, np.ndarray]:
+def _ranks(bench: TrialBench, settings: IncDsiSettings) -> tuple[np.ndarray, np.ndarray]:
     added = bench.add(settings)
     return bench.ranks.reciprocal_ranks(np.stack([one.vector for one in added]))
 
 
-def _difference(ours: np.ndarray, plain: np.ndarray) -> tuple[float, float, float]:
-    """Mean difference and its 95 % interval, by resampling the queries."""
+def _difference(ours: np.ndarray, plain: np.ndarray) -> Difference:
+    """The mean difference and its 95 % interval, by resampling the queries."""
     change, random = ours - plain, np.random.default_rng(0)
     means = [change[random.integers(len(change), size=len(change))].mean() for _ in range(SAMPLES)]
     low, high = np.quantile(means, [0.025, 0.975])
@@ -178,7 +185,7 @@ def table(found: Sequence[Compared], purposes: Sequence[str] | None = (BEST,)) -
 def _line(one: Compared) -> str:
     point = one.point
     qualities = [f"{q.hit_at_1:.3f}, {q.hit_at_10:.3f}, {q.mrr_at_10:.3f}" for q in (point.old, point.new)]
-    changes = [f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]" for mean, low, high in (one.old, one.new)]
+    changes = ["" if of is None else f"{of[0]:+.3f} [{of[1]:+.3f}, {of[2]:+.3f}]" for of in (one.old, one.new)]
     return f"| {' | '.join([point.method, point.chosen_for, str(point.added), *qualities, *changes])} |"
 
 

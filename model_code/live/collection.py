@@ -2,6 +2,7 @@
 
     live/current                              the default retriever's name
     live/RETRIEVER/current                    the current generation's number
+    live/RETRIEVER/candidate                  the number of one that is made ready, as if it were current
     live/RETRIEVER/pending                    the number of a generation that is about to become current
     live/RETRIEVER/generations/000000/...     immutable
 
@@ -25,7 +26,7 @@ from model_code.index.manifest import MANIFEST, seal
 from model_code.live.generation import FORMAT, Generation
 from model_code.live.text_rules import TextRules
 
-LIVE, CURRENT, GENERATIONS, PENDING = "live", "current", "generations", "pending"
+LIVE, CURRENT, GENERATIONS, PENDING, CANDIDATE = "live", "current", "generations", "pending", "candidate"
 MAKING, REMOVING = ".making.", ".removing."
 SAME = ("checksums", "text")  # equal in the manifests of two copies of one build
 
@@ -41,6 +42,7 @@ def open_generation_zero(
     provenance: Mapping[str, Any],
     text: TextRules | None = None,
     watermark: int = 0,
+    switch: bool = True,
 ) -> Generation:
     """Make a finished build the current generation of `retriever` under `root`/live, and `retriever` the default one.
 
@@ -48,8 +50,9 @@ def open_generation_zero(
     the manifest shall say of the build (model version, run id, stage key); text: how the build cut documents into
     passages, without which nothing can be added; watermark: the last event of the ledger that the build contains. The
     files are copied, so that no later build changes what is searched. A build that was opened before gets its newest
-    generation again, with what was added to it. FreshetError if the parts do not belong together; then nothing is
-    changed.
+    generation again, with what was added to it. switch: else the generation is only made the candidate, which nobody
+    searches, and becomes current by a later `Collection.switch`. FreshetError if the parts do not belong together;
+    then nothing is changed.
     """
     from model_code.live.build_copy import copy_build
 
@@ -62,16 +65,20 @@ def open_generation_zero(
         generation = collection.newest_of(folder)
         if generation is None:
             generation = collection.keep(folder)
-    collection.switch(generation.number)
-    set_default_retriever(root / LIVE, retriever)
+    if switch:
+        collection.switch(generation.number)
+        set_default_retriever(root / LIVE, retriever)
+    else:
+        Collection(root / LIVE, retriever, CANDIDATE).switch(generation.number)
     return generation
 
 
 class Collection:
     """The generations of one retriever under the folder `live`. Any number of readers; one writer at a time."""
 
-    def __init__(self, live: Path, retriever: str) -> None:
-        self.live, self.retriever = live, retriever
+    def __init__(self, live: Path, retriever: str, pointer: str = CURRENT) -> None:
+        """pointer: `CANDIDATE` to change a generation that is made ready, beside the one that is searched."""
+        self.live, self.retriever, self.pointer = live, retriever, pointer
         self.folder = live / retriever
 
     def generations(self) -> list[Generation]:
@@ -86,7 +93,7 @@ class Collection:
 
     def current_number(self) -> int | None:
         """The number of the generation that is searched, None if the collection was never opened."""
-        pointer = self.folder / CURRENT
+        pointer = self.folder / self.pointer
         return int(pointer.read_text(encoding="utf-8")) if pointer.is_file() else None
 
     def current(self) -> Generation:
@@ -115,8 +122,11 @@ class Collection:
             generation.verify_all()
         else:
             generation.verify()
-        write_text(self.folder / CURRENT, f"{number}\n")
-        (self.folder / PENDING).unlink(missing_ok=True)
+        write_text(self.folder / self.pointer, f"{number}\n")
+        if self.pointer == CURRENT:
+            (self.folder / CANDIDATE).unlink(missing_ok=True)
+        if self.pointer == CURRENT or generation.base == number:  # an addition that nobody ever searched shall go
+            (self.folder / PENDING).unlink(missing_ok=True)
         return generation
 
     def rollback(self) -> Generation:
@@ -169,6 +179,11 @@ class Collection:
         made.rename(target)
         fsync(target.parent)
         return Generation.read(target)
+
+    def refuse(self, generation: Generation) -> None:
+        """Delete a generation that was kept and shall never become current."""
+        self.delete(generation)
+        (self.folder / PENDING).unlink(missing_ok=True)
 
     def delete(self, generation: Generation) -> None:
         """Delete a generation's folder; a crash leaves it whole or for the next writer to remove."""

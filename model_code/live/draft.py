@@ -86,12 +86,22 @@ def publish(
     fill: Callable[[Draft], None],
     watermark: int,
     provenance: Mapping[str, Any],
+    check: Callable[[Generation], None] | None = None,
 ) -> Generation:
-    """Make a generation on top of the searcher's, with what `fill` adds to its draft, and switch to it."""
+    """Make a generation on top of the searcher's, with what `fill` adds to its draft, and switch to it.
+
+    check: called with the finished generation; one for which it raises is deleted instead.
+    """
     with collection.aside() as folder:
         draft = Draft(folder, searcher, removed)
         fill(draft)
         facts = draft.facts(collection.next_number())
         collection.seal(folder, facts | {"ledger": {"watermark": watermark}, "provenance": dict(provenance)})
         generation = collection.keep(folder)
+    if check is not None:
+        try:
+            check(generation)
+        except BaseException:
+            collection.refuse(generation)
+            raise
     return collection.switch(generation.number, check_shared=False)

@@ -70,7 +70,15 @@ class Searcher:
         """A searcher of the current generation that shares every part with this one; this one if it is current."""
         if Collection(self.live, self.generation.retriever).current_number() == self.generation.number:
             return self
-        return _open(self.live, self.generation.retriever, {view.part.number: view.part for view in self.views})
+        return _open(self.live, self.generation.retriever, self._parts)
+
+    def at(self, generation: Generation) -> Searcher:
+        """A searcher of another generation of the collection that shares every part with this one."""
+        return Searcher(self.live, generation, self._parts)
+
+    @property
+    def _parts(self) -> dict[int, Part]:
+        return {view.part.number: view.part for view in self.views}
 
     @property
     def hierarchy(self) -> Hierarchy:

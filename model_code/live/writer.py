@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Collection as Ids
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from model_code.live import garbage
 from model_code.live.changes import Change, Put
-from model_code.live.collection import Collection
+from model_code.live.collection import CURRENT, Collection
 from model_code.live.draft import Draft, publish
 from model_code.live.generation import Generation
 from model_code.live.net_changes import NetChanges
@@ -35,32 +35,49 @@ class Applied:
     statuses: Mapping[str, str]
 
 
+Guard = Callable[[Searcher, Applied], None]
+"""Told what an addition came to, with a searcher of the generation that is about to become current; raises to refuse"""
+
+
 class LiveWriter:
     """Changes one retriever's live collection; there must be one writer at a time. Encoder and parts stay loaded."""
 
-    def __init__(self, live: Path, retriever: str, refine: Refine | None = None, max_segments: int = 8) -> None:
+    def __init__(
+        self, live: Path, retriever: str, refine: Refine | None = None, max_segments: int = 8, pointer: str = CURRENT
+    ) -> None:
         """refine: what makes the vectors of new documents from the encoder's; None leaves them as they are.
 
         max_segments: additions are searched in so many separate indexes at most; more are merged, newest first.
+        pointer: see `Collection`.
         """
         self.max_segments = max_segments
         require_at_least(1, self, "max_segments")
-        self.collection, self.refine = Collection(live, retriever), refine
+        self.collection, self.refine = Collection(live, retriever, pointer), refine
         self._searcher: Searcher | None = None
 
     @property
     def searcher(self) -> Searcher:
         """The current generation, loaded; parts that were loaded before are shared."""
-        current = self._searcher or Searcher.open(self.collection.live, self.collection.retriever)
-        self._searcher = current.renewed()
+        generation = self.collection.current()
+        if self._searcher is None:
+            self._searcher = Searcher(self.collection.live, generation, {})
+        elif self._searcher.generation.number != generation.number:
+            self._searcher = self._searcher.at(generation)
         return self._searcher
 
-    def apply(self, changes: Sequence[Change], watermark: int, provenance: Mapping[str, Any]) -> Applied:
+    def apply(
+        self,
+        changes: Sequence[Change],
+        watermark: int,
+        provenance: Mapping[str, Any],
+        guard: Guard | None = None,
+    ) -> Applied:
         """Make the net effect of `changes`, in their order, the current generation; only the last of a document counts.
 
         watermark: the last event of the ledger among the changes, at least the current generation's. Where nothing
-        changes, a new generation is made only if the watermark moved. FreshetError if the collection is not live, or
-        its build does not say how documents become passages; then nothing is changed.
+        changes, a new generation is made only if the watermark moved. guard: looks at the new generation before anyone
+        else; if it raises, the generation is deleted. FreshetError if the collection is not live, or its build does not
+        say how documents become passages; then nothing is changed.
         """
         searcher = self.searcher
         current = searcher.generation
@@ -72,9 +89,9 @@ class LiveWriter:
         net = NetChanges.of(changes, searcher.views)
         if not net.nothing or watermark > current.watermark:
             fill, removed = partial(self._add, net.puts), net.removed(searcher.views)
-            current = publish(self.collection, searcher, removed, fill, watermark, provenance)
-        kinds = {kind: net.with_status(kind) for kind in ("added", "updated", "deleted", "unchanged")}
-        return Applied(current, **kinds, statuses=net.statuses)
+            check = None if guard is None else partial(self._guarded, guard, searcher, net)
+            current = publish(self.collection, searcher, removed, fill, watermark, provenance, check)
+        return _applied(current, net)
 
     def compact(self) -> Generation:
         """Merge all segments into one, without what is removed from them; the current generation if that changes none.
@@ -93,6 +110,16 @@ class LiveWriter:
         """Delete all generations but the `keep` newest, the current one, the `registered`, and what these share."""
         return garbage.collect(self.collection, keep, registered)
 
+    def _guarded(self, guard: Guard, before: Searcher, net: NetChanges, generation: Generation) -> None:
+        opened = before.at(generation)
+        guard(opened, _applied(generation, net))
+        self._searcher = opened
+
     def _add(self, puts: Sequence[Put], draft: Draft) -> None:
         if puts:
             draft.add(puts, self.refine, self.max_segments)
+
+
+def _applied(generation: Generation, net: NetChanges) -> Applied:
+    kinds = {kind: net.with_status(kind) for kind in ("added", "updated", "deleted", "unchanged")}
+    return Applied(generation, **kinds, statuses=net.statuses)

@@ -20,7 +20,7 @@ def tune_additions(
     """Try ways of adding documents on documents that are live, and remember the best.
 
     The live collection is not changed. The best settings go to .freshet/additions/best.json, where they are used only
-    if params.yaml says `additions: {use: tuned}`, and only until another build is live. A way is judged by how well
+    if params.yaml says `additions: {use: tuned}`, for this retriever and its later builds. A way is judged by how well
     old and added documents are found, old ones weighing five times as much (IncDSI's F-beta); a refinement that does
     not beat the plain encoding is not chosen. Take out about as many documents as you expect to add.
     """

@@ -76,7 +76,7 @@ def judge(ready: Ready) -> Verdict:
 
 
 def finish(ready: Ready) -> Retrained:
-    """The gate; behind it the challenger is champion and live, with all that arrived since the snapshot."""
+    """The gate; behind it the challenger is champion and live, from its first moment with all that arrived since."""
     move = _at_the_gate(ready, registry.promote)
     opened = _open(ready) if move.passed else None
     kind = PROMOTED if move.passed else REFUSED
@@ -135,7 +135,7 @@ def _at_the_gate(ready: Ready, ask: Callable[..., Any]) -> Any:
 def _open(ready: Ready) -> int:
     from orchestration.freshening import Freshener
 
-    generation = release.open_live(ready.workspace, ready.plan.watermark)
+    generation = release.open_live(ready.workspace, ready.plan.watermark)  # with all that waited when it began
     applied = Freshener(ready.project, generation.retriever).apply_pending()
     return applied.generation.number if applied else generation.number
 

@@ -57,7 +57,9 @@ class StandInWriter:
     def __init__(self, live: Path, retriever: str) -> None:
         self.collection = Collection(live, retriever)
 
-    def apply(self, changes: Sequence[Change], watermark: int, provenance: Mapping[str, object]) -> Applied:
+    def apply(
+        self, changes: Sequence[Change], watermark: int, provenance: Mapping[str, object], guard: object = None
+    ) -> Applied:
         before = self.collection.current()
         assert watermark >= before.watermark  # as the real one requires
         last = {change.document_id: change for change in net_effect(changes)}

@@ -14,10 +14,12 @@ from typer.testing import CliRunner
 from model_code.additions.settings import AdditionSettings
 from model_code.additions.writer import RefiningWriter
 from model_code.errors import FreshetError
+from model_code.incdsi.documents import Status
 from model_code.live.collection import Collection
 from model_code.live.writer import LiveWriter
 from orchestration import additions
 from orchestration.cli import additions as command
+from orchestration.freshening import Freshener
 from orchestration.project import Project
 from tests.model_code.live.laws import WORDS, make_encoder, open_build
 
@@ -82,13 +84,32 @@ def test_the_writer_is_plain_unless_vectors_are_to_change(project: Project, monk
     assert type(additions.writer_of(project, "r")) is RefiningWriter
 
 
-def test_tuned_settings_are_of_this_build_or_refused(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    current, own = Collection(project.live, "r").current(), AdditionSettings(use="tuned")
+def test_documents_that_arrive_are_refined_and_their_statuses_told(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
+    setting(project, monkeypatch, refine=True)
+    freshener = Freshener(project)
+    freshener.__dict__["writer"] = additions.writer_of(project, "r")
+    freshener.receive([{"id": "n", "title": "word1", "text": "word2 word3", "queries": ["word4"]}], "test")
+    applied = freshener.apply_pending()
+    assert (applied.added, applied.statuses) == (("n",), {"n": "added"})
+    told = additions.statuses_of(project, applied.generation)
+    assert told.keys() == {"n"}
+    assert told["n"] in Status.__members__
+    freshener.rollback(0)
+    assert additions.statuses_of(project, Collection(project.live, "r").current()) == {}
+
+
+def test_tuned_settings_are_of_this_retriever_or_refused(project: Project) -> None:
+    own = AdditionSettings(use="tuned")
     file = additions.folder_of(project) / additions.BEST
     file.unlink(missing_ok=True)
     with pytest.raises(FreshetError, match="nothing was tuned"):
-        additions.resolved(project, own, current)
+        additions.resolved(project, own, "r")
     _, best = additions.tune(project, 6, trials=1)
-    assert additions.resolved(project, own, current).incdsi == AdditionSettings(**best["settings"]).incdsi
-    with pytest.raises(FreshetError, match="another retriever, build or spans"):
-        additions.resolved(project, AdditionSettings(use="tuned", spans=1), current)
+    assert additions.resolved(project, own, "r").incdsi == AdditionSettings(**best["settings"]).incdsi
+    with pytest.raises(FreshetError, match="other spans"):
+        additions.resolved(project, AdditionSettings(use="tuned", spans=1), "r")
+    with pytest.raises(FreshetError, match="another retriever"):
+        additions.resolved(project, own, "other")

@@ -149,6 +149,19 @@ def test_long_chains_are_cut_without_changing_anything(live: Path, monkeypatch: 
     assert len(writer.store.chain(token_of(writer.searcher.generation))) == 1
 
 
+def test_parts_of_generations_that_are_gone_go_too(live: Path) -> None:
+    play(live)
+    writer = writer_of(live)
+    state, _ = load_state(*_opened(live))
+    before = len(list(writer.store.folder.iterdir()))
+    Collection(live, "r").switch(1)
+    writer.apply([Put("n8", "word1", "word2")], 9, {})
+    writer.collect_garbage(keep=1)
+    assert len(list(writer.store.folder.iterdir())) < before
+    assert load_state(*_opened(live))[0].ids == [*SHORT, "n0", "n1", "n8"]
+    assert len(state) == len(SHORT) + 1
+
+
 def test_statuses_are_told_and_nothing_is_unsearchable(live: Path) -> None:
     hard = AdditionSettings(refine=True, gamma1=0.0, gamma2=0.0)
     writer = writer_of(live, hard)

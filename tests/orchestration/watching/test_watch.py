@@ -20,8 +20,8 @@ from orchestration.project import Project
 from orchestration.watching.watch import past, watch
 from tests.tiny_encoder import make_tiny_encoder
 
-SEA = "wave tide harbour sail anchor gull reef current deck mast rope keel".split()
-SPACE = "orbit comet lunar rocket galaxy probe star crater solar nebula dust ring".split()
+SEA = ["wave", "tide", "harbour", "sail", "anchor", "gull", "reef", "current", "deck", "mast", "rope", "keel"]
+SPACE = ["orbit", "comet", "lunar", "rocket", "galaxy", "probe", "star", "crater", "solar", "nebula", "dust", "ring"]
 PARAMS = {
     "retrievers": {"hce": {}},
     "encoder": {"include_title": False},

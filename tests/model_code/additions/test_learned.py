@@ -1,0 +1,88 @@
+"""Guards refined additions beside learned vectors: training's own representatives protect the old documents, documents
+of several passages have one vector, and a replay gives the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_code.additions.memory import load_state, token_of
+from model_code.additions.settings import AdditionSettings
+from model_code.additions.writer import RefiningWriter
+from model_code.dsi.settings import DocumentVectorSettings
+from model_code.live.changes import Change, Put, Remove
+from model_code.live.collection import open_generation_zero
+from model_code.live.generation import Generation
+from model_code.live.text_rules import TextRules
+from model_code.stages import index, train
+from tests.model_code.dsi.small_corpus import make_context
+
+TRAINED = DocumentVectorSettings(epochs=2, batch_size=16, learning_rate=2e-2, patience=None)
+ON = AdditionSettings(refine=True, gamma1=0.5, gamma2=0.1, on_conflict="keep")
+LONG = "ask1 ask2. ask3 ask4 ask5 ask6"
+HISTORY: list[list[Change]] = [
+    [Put("new", "", LONG, {}, ("ask1 ask7",)), Put("other", "", "ask9")],
+    [Put("d05", "", LONG), Remove("other"), Remove("d03")],
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def in_short():
+    """Nothing here pulls the plug, and the corpus of these tests was cut by hand."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda handle: None)
+        patch.setattr(Generation, "text", TextRules(include_title=False, words=4, stride=3))
+        yield
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two folders with the same live dsi."""
+    root = tmp_path_factory.mktemp("dsi")
+    training = make_context(root, TRAINED)
+    train.run(training)
+    (root / "index").mkdir()
+    index.run(replace(training, inputs=training.inputs | {"trained": training.output}, output=root / "index"))
+    for name in ("one", "two"):
+        open_generation_zero(
+            root / name,
+            "dsi",
+            encoder=training.output / "encoder",
+            index=root / "index" / "index",
+            documents=training.inputs["corpus"] / "documents.parquet",
+            hierarchy=training.inputs["hierarchy"],
+            provenance={},
+        )
+    return [root / "one", root / "two"]
+
+
+def play(root: Path) -> RefiningWriter:
+    writer = RefiningWriter(root / "live", "dsi", ON, root / "additions")
+    for number, changes in enumerate(HISTORY, start=1):
+        writer.apply(changes, number, {})
+    return writer
+
+
+def test_additions_to_learned_vectors(roots: list[Path]) -> None:
+    writers = [play(root) for root in roots]
+    states = [load_state(writer.searcher, writer.store, ON.spans) for writer in writers]
+    (state, loose), (other, _) = states
+    assert loose == []
+    assert state.ids == other.ids
+    np.testing.assert_array_equal(state.vectors.view, other.vectors.view)
+    np.testing.assert_array_equal(state.queries.view, other.queries.view)
+    assert state.ids[-2:] == ["new", "d05"]
+    assert not {"other", "d03"} & set(state.ids)
+    base = writers[0].searcher.base.retriever
+    for key in state.ids[:-2]:
+        row = base.index.document_ids.index(key)
+        np.testing.assert_array_equal(state.queries.view[state.row(key)], base.representatives.vectors[row])
+    encode = base.encoder.encode
+    asked = encode(["ask1 ask2.", "ask3 ask4 ask5 ask6", "ask1 ask7"]).mean(axis=0)
+    told = writers[0].store.statuses(token_of(writers[0].searcher.generation))
+    assert told.keys() == {"new", "other", "d05"}
+    assert set(told.values()) <= {"FITS", "COMPROMISE"}
+    np.testing.assert_allclose(state.queries.view[state.row("new")], asked, atol=1e-5)
