@@ -23,6 +23,7 @@ def project_status(project: Project) -> dict[str, Any]:
         "challenger": _version(project, registry.CHALLENGER),
         "previous": _version(project, registry.PREVIOUS),
         "live": _live(project),
+        "service": _service(project),
         "moves": promotion_history.read(project)[-5:],
     }
 
@@ -30,6 +31,13 @@ def project_status(project: Project) -> dict[str, Any]:
 def _version(project: Project, alias: str) -> dict[str, str] | None:
     version = registry.holder(project, alias)
     return asdict(version) if version else None
+
+
+def _service(project: Project) -> dict[str, Any] | None:
+    """Where `freshet serve` answers, if it runs."""
+    from orchestration.service.registration import running
+
+    return running(project.state)
 
 
 def _live(project: Project) -> list[dict[str, Any]]:
@@ -69,6 +77,8 @@ def status_text(status: dict[str, Any]) -> str:
     for live in status["live"] or [None]:
         lines.append("live        " + (_live_text(live) if live else "nothing (freshet promote opens the champion)"))
         lines += live_status_lines(live["freshness"]) if live and live["default"] else []
+    if status["service"]:
+        lines.append(f"service     {status['service']['url']}")
     return "\n".join(lines)
 
 

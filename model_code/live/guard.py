@@ -14,10 +14,12 @@ import numpy as np
 from model_code.errors import FreshetError
 from model_code.live.part import View
 from model_code.live.searcher import Searcher
+from model_code.live.segmented import SegmentedRetriever
 from model_code.live.writer import Applied
 from model_code.retrievers.dense import DenseRetriever
 
 SAMPLE = 20  # older documents
+LONGER = 1e-6  # a norm that is larger by this share is so, and not by rounding
 
 
 def everything_is_found(searcher: Searcher, applied: Applied, sample: int = SAMPLE, seed: int = 0) -> None:
@@ -33,24 +35,30 @@ def everything_is_found(searcher: Searcher, applied: Applied, sample: int = SAMP
     _refuse(lost, "added, but in no part")
     older = _sample(searcher.views, {*changed}, sample, [seed, applied.generation.number])
     if isinstance(searcher.base.retriever, DenseRetriever):
-        _by_own_vectors(searcher, changed, older)
+        _refuse(_missed(searcher.retriever, changed), "not found by its own vector")
+        _refuse(_missed(_without_unchanged(searcher, older), older), "older, and no longer found by its own vector")
     else:
         _by_words(searcher, changed)
 
 
-def _by_own_vectors(searcher: Searcher, changed: Sequence[str], older: Sequence[str]) -> None:
-    asked = [*changed, *older]
-    if not asked:
-        return
-    queries = np.stack([own_vector(searcher.retriever.view_of(one), one) for one in asked])
-    _refuse([one for one, query in zip(asked, queries, strict=True) if not np.isfinite(query).all()], "not finite")
-    rankings = searcher.retriever.search_encoded(queries, 1)
-    wrong = [
-        one for one, query, ranking in zip(asked, queries, rankings, strict=True)
-        if not ranking or ranking[0][0] != one and not _outdone(searcher, one, query, *ranking[0])
+def _without_unchanged(searcher: Searcher, document_ids: Sequence[str]) -> SegmentedRetriever:
+    """What could have come between documents and their searches: their own parts, and the one that is new."""
+    holding = {searcher.retriever.view_of(one) for one in document_ids}
+    return SegmentedRetriever([view for view in searcher.views if view in holding or view is searcher.views[-1]])
+
+
+def _missed(retriever: SegmentedRetriever, document_ids: Sequence[str]) -> list[str]:
+    """Those that their own vector does not find; FreshetError for vectors that are no numbers."""
+    if not document_ids:
+        return []
+    queries = np.stack([own_vector(retriever.view_of(one), one) for one in document_ids])
+    finite = np.isfinite(queries).all(axis=1)
+    _refuse([one for one, sound in zip(document_ids, finite, strict=True) if not sound], "not finite")
+    rankings = retriever.search_encoded(queries, 1)
+    return [
+        one for one, query, ranking in zip(document_ids, queries, rankings, strict=True)
+        if not ranking or (ranking[0][0] != one and not _outdone(retriever, one, query, *ranking[0]))
     ]  # fmt: skip
-    _refuse([one for one in wrong if one in set(changed)], "not found by its own vector")
-    _refuse(wrong, "older, and no longer found by its own vector")
 
 
 def own_vector(view: View, document_id: str) -> np.ndarray:
@@ -59,14 +67,16 @@ def own_vector(view: View, document_id: str) -> np.ndarray:
     return index.vectors[index.ids.rows_of([document_id])[0]]
 
 
-def _outdone(searcher: Searcher, document_id: str, query: np.ndarray, winner: str, best: float) -> bool:
+def _outdone(retriever: SegmentedRetriever, document_id: str, query: np.ndarray, winner: str, best: float) -> bool:
     """Whether the winner may well rank above the document: by an equal score, or by a longer vector, as |q| |d| bounds
-    the inner product of a query with a document (Cauchy and Schwarz).
+    the inner product of a query with a document (Cauchy and Schwarz). An approximate index may miss any document.
     """
-    own = searcher.retriever.rerank_encoded(query[None], [[document_id]])[0][0][1]
-    index = searcher.retriever.view_of(winner).part.retriever.index
-    longest = max(np.linalg.norm(index.vectors[row]) for row in index.ids.rows_of([winner]))
-    return own >= best or float(longest) > float(np.linalg.norm(query)) * (1 + 1e-6)
+    own, holds = retriever.rerank_encoded(query[None], [[document_id]])[0][0][1], retriever.view_of
+    if own > best:
+        return holds(document_id).part.retriever.index.approximate is not None
+    index = holds(winner).part.retriever.index
+    longest = max(float(np.linalg.norm(index.vectors[row])) for row in index.ids.rows_of([winner]))
+    return own == best or longest > float(np.linalg.norm(query)) * (1 + LONGER)
 
 
 def _by_words(searcher: Searcher, changed: Sequence[str]) -> None:

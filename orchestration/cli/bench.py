@@ -12,7 +12,10 @@ OWNERS = {"kills": "faults", "seconds": "freshness", "passages": "freshness"}  #
 
 def bench(
     name: Annotated[
-        str, typer.Argument(help="encode, train, cluster, search, token-index, incdsi, faults, freshness or overhead.")
+        str,
+        typer.Argument(
+            help="encode, train, cluster, search, token-index, incdsi, drift, faults, freshness or overhead."
+        ),
     ],
     kills: Annotated[int | None, typer.Option(min=1, help="faults: how many processes to kill.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0.1, help="freshness: how long to read under writes.")] = None,

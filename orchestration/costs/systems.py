@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
+
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.variants import RERANK, RRF
@@ -15,11 +17,12 @@ from model_code.index.bm25 import Bm25
 from model_code.index.dense_index import DenseIndex
 from model_code.index.manifest import MANIFEST
 from model_code.index.top_k import Ranking
+from model_code.queries.expansion import expanded_texts, generated_queries
 from model_code.retrievers.dense import DenseRetriever
 from model_code.retrievers.fusion import reciprocal_rank_fusion
 from model_code.retrievers.kinds import open_retriever
 from model_code.retrievers.retriever import Retriever, Search
-from orchestration.parameters import Parameters
+from orchestration.parameters import BM25_GENERATED, Parameters
 from orchestration.project import Project
 
 
@@ -41,6 +44,8 @@ def open_systems(project: Project, settings: Parameters) -> list[System]:
     """All systems whose build is there, each followed by its variants; those that are not built are left out."""
     bm25, bm25_system = open_bm25(project, settings)
     systems = [bm25_system]
+    if BM25_GENERATED in settings.baselines:
+        systems.append(open_bm25(project, settings, generated=True)[1])
     for name, stages, retriever, index in _retrievers(project, settings):
         own = System(name, retriever.search, folder_bytes(index), stages)
         systems += [
@@ -72,17 +77,21 @@ def variants(own: System, retriever: Retriever, bm25: Bm25, bm25_system: System,
     ]
 
 
-def open_bm25(project: Project, settings: Parameters) -> tuple[Bm25, System]:
-    """BM25 over the corpus, built anew, as no stage keeps its index."""
+def open_bm25(project: Project, settings: Parameters, generated: bool = False) -> tuple[Bm25, System]:
+    """BM25 over the corpus, built anew, as no stage keeps its index; generated: with the queries that a model wrote."""
     passages = load_corpus(project.artifacts / "corpus").passages
     texts = passage_texts(passages, settings.encoder.include_title)
+    if generated:
+        table = pd.read_parquet(project.artifacts / "pseudo_queries" / "pseudo_queries.parquet")
+        texts = expanded_texts(texts, passages["document_id"].tolist(), generated_queries(table))
     Bm25(["first"], ["-"])  # imports what it needs, which is no part of indexing
     start = time.perf_counter()
     bm25 = Bm25(texts, passages["document_id"].tolist(), settings.bm25)
     seconds = time.perf_counter() - start
     with tempfile.TemporaryDirectory() as folder:
         bm25._index.save(folder, show_progress=False)
-        return bm25, System("bm25", bm25.search, folder_bytes(Path(folder)), build_seconds=seconds)
+        name = BM25_GENERATED if generated else "bm25"
+        return bm25, System(name, bm25.search, folder_bytes(Path(folder)), build_seconds=seconds)
 
 
 def folder_bytes(folder: Path) -> int:
@@ -93,7 +102,7 @@ def folder_bytes(folder: Path) -> int:
 def _retrievers(project: Project, settings: Parameters) -> list[tuple[str, tuple[str, ...], Retriever, Path]]:
     """Name, stages, the opened retriever and its index folder."""
     base = project.artifacts / "base_index" / "index"
-    zero_shot = DenseRetriever(Encoder.from_settings(settings.encoder), DenseIndex.load(base))
+    zero_shot = DenseRetriever(Encoder.from_settings(settings.encoder, for_search=True), DenseIndex.load(base))
     found: list[tuple[str, tuple[str, ...], Retriever, Path]] = [("zero_shot", ("base_index",), zero_shot, base)]
     for name in settings.retrievers:
         encoder, index = project.artifacts / "train" / name / "encoder", project.artifacts / "index" / name / "index"

@@ -1,0 +1,135 @@
+"""Guards the guard: sound additions pass whatever their kind, each fault is refused and named, and leaves nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_code.errors import FreshetError
+from model_code.live.changes import Put, Remove
+from model_code.live.guard import everything_is_found, own_vector
+from model_code.live.part import View
+from model_code.live.segmented import SegmentedRetriever
+from model_code.live.writer import LiveWriter
+from tests.model_code.live.laws import KINDS, NEW, OLD, make_encoder, open_build, put, rankings
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch):
+    """Nothing here pulls the plug."""
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def opened(request, tmp_path_factory) -> Path:
+    """A live collection of each kind."""
+    root = tmp_path_factory.mktemp(request.param)
+    make_encoder(request.param, root / "encoder")
+    return open_build(request.param, root, root / "encoder", OLD)
+
+
+@pytest.fixture
+def writer(opened, tmp_path) -> LiveWriter:
+    """A writer of a copy."""
+    return LiveWriter(Path(shutil.copytree(opened, tmp_path / "live")), "r")
+
+
+CHANGES = [*(put(one, NEW) for one in sorted(NEW)), Put("d03", "word1", "word9"), Remove("d05")]
+
+
+def test_sound_changes_pass_and_are_made(writer):
+    twin = Put("twin", *NEW["d00x"])  # of equal vectors, either may come first
+    applied = writer.apply([*CHANGES, twin], 1, {}, everything_is_found)
+    assert writer.collection.current() == applied.generation
+    assert (applied.updated, applied.deleted, len(applied.added)) == (("d03",), ("d05",), len(NEW) + 1)
+    assert writer.apply([Remove("twin")], 2, {}, everything_is_found).deleted == ("twin",)
+
+
+def test_a_refused_generation_leaves_nothing(writer):
+    def refuse(searcher, applied):
+        assert searcher.generation == applied.generation != writer.collection.current()
+        raise FreshetError("no")
+
+    before, files = rankings(writer), sorted(writer.collection.folder.rglob("*"))
+    with pytest.raises(FreshetError, match="^no$"):
+        writer.apply(CHANGES, 1, {}, refuse)
+    assert sorted(writer.collection.folder.rglob("*")) == files
+    assert (writer.collection.current_number(), rankings(writer)) == (0, before)
+    assert writer.apply(CHANGES, 1, {}, everything_is_found).generation.number == 1
+
+
+def dense(opened):
+    if not opened.parent.name.startswith("dense"):
+        pytest.skip("a fault of vectors")
+
+
+def faulty(writer, fault):
+    """What the guard says of a generation that `fault` was done to."""
+    said = []
+
+    def guard(searcher, applied):
+        fault(searcher)
+        said.append(pytest.raises(FreshetError, everything_is_found, searcher, applied, sample=200).value.args[0])
+
+    writer.apply(CHANGES, 1, {}, guard)
+    return said[0].removeprefix("the new generation is refused: document ")
+
+
+def test_vectors_that_are_no_numbers_are_refused(opened, writer):
+    dense(opened)
+
+    def fault(searcher):
+        index = searcher.views[1].part.retriever.index
+        index.vectors = np.full_like(index.vectors, np.nan)
+
+    assert faulty(writer, fault) == f"'d00x' is not finite ({len(NEW) + 1} such in all)"
+
+
+def test_a_deleted_document_that_is_there_still_is_refused(writer):
+    def fault(searcher):
+        base = searcher.views[0]
+        searcher.views = (View(base.part, base.removed - {"d05"}), *searcher.views[1:])
+
+    assert faulty(writer, fault) == "'d05' is deleted, but still there"
+
+
+def test_an_added_document_that_is_in_no_part_is_refused(writer):
+    def fault(searcher):
+        searcher.views = (searcher.views[0], View(searcher.views[1].part, frozenset({"d02x"})))
+
+    assert faulty(writer, fault) == "'d02x' is added, but in no part"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("d04x", "is not found by its own vector"), ("d07", "is older, and no longer found by its own vector")],
+)
+def test_a_document_that_the_search_misses_is_refused(opened, writer, monkeypatch, name, message):
+    dense(opened)
+
+    real = SegmentedRetriever.search_encoded
+
+    def missing(self, queries, k, allowed=None):
+        return [[hit for hit in hits if hit[0] != name][:k] for hits in real(self, queries, 50, allowed)]
+
+    monkeypatch.setattr(SegmentedRetriever, "search_encoded", missing)
+    assert faulty(writer, lambda searcher: None) == f"{name!r} {message}"
+
+
+def test_a_shorter_vector_on_top_is_refused_and_a_longer_one_is_not(opened, tmp_path):
+    """Vectors that were learned for a document need not have unit norm: longer ones may well be found by others'."""
+    dense(opened)
+
+    def grow(ids, vectors, queries):
+        return np.ascontiguousarray(vectors * np.where(np.array(ids) == "d00x", 9, 1)[:, None])
+
+    writer = LiveWriter(Path(shutil.copytree(opened, tmp_path / "live")), "r", refine=grow)
+    assert writer.apply(CHANGES, 1, {}, everything_is_found).generation.number == 1
+    searcher = writer.searcher
+    long, short = own_vector(searcher.views[1], "d00x"), own_vector(searcher.views[1], "d01x")
+    ((winner, best),) = searcher.retriever.search_encoded(short[None], 1)[0]
+    assert (winner, best > 1) == ("d00x", True)
+    assert np.linalg.norm(long) > np.linalg.norm(short)
