@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestration.status import status_text
 
-NOTHING = {"corpus": None, "stages": {"corpus": "not built"}, "live": [], "moves": []}
+NOTHING = {"corpus": None, "stages": {"corpus": "not built"}, "live": [], "service": None, "moves": []}
 ALIASES = ("champion", "challenger", "previous")
 
 
@@ -27,6 +27,7 @@ def test_a_finished_project_names_versions_and_generations():
         "champion": {"version": "3", "retriever": "hce"},
         "challenger": None,
         "previous": {"version": "1", "retriever": "contrastive"},
+        "service": {"pid": 1, "url": "http://127.0.0.1:8765"},
         "live": [{"retriever": "hce", "default": True, **live}, {"retriever": "other", "default": False, **live}],
     }
     assert status_text(status).splitlines() == [
@@ -37,6 +38,7 @@ def test_a_finished_project_names_versions_and_generations():
         "previous    version 1 (contrastive)",
         "live        hce generation 2, 1,234 documents, searched by default",
         "live        other generation 2, 1,234 documents",
+        "service     http://127.0.0.1:8765",
     ]
 
 
@@ -58,4 +60,5 @@ def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is():
         "drift       topics 0.25 (threshold 0.1)",
         "decision    retrain: topics 0.25 is above 0.1",
         "live        other generation 2, 1,234 documents",
+        "service     http://127.0.0.1:8765",
     ]
