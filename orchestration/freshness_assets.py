@@ -10,12 +10,13 @@ from orchestration.project import Project
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
 RETRAINS = dg.DynamicPartitionsDefinition(name="retrains")
 WRITER_POOL, TRAINING_POOL = "live_writer", "gpu"
+GUARDED = "before the switch, each added document and 20 older ones were found by their own vectors"
 Result = dg.MaterializeResult | dg.AssetCheckResult
 
 
 def freshness_assets(project: Project) -> list[dg.AssetsDefinition]:
-    """`added_documents`, `drift_report`, `retrained_retriever` and `retrained_champion`."""
-    return [_added(project), _drift(project), _retrained(project), _champion(project)]
+    """`added_documents`, `drift_report`, `reclustered`, `retrained_retriever` and `retrained_champion`."""
+    return [_added(project), _drift(project), _reclustered(project), _retrained(project), _champion(project)]
 
 
 def _added(project: Project) -> dg.AssetsDefinition:
@@ -39,7 +40,7 @@ def _added(project: Project) -> dg.AssetsDefinition:
                                    metadata=facts)  # fmt: skip
         missing = missing_documents(project, (*applied.added, *applied.updated)) if applied else []
         yield dg.AssetCheckResult(passed=not missing, check_name="every_document_is_found",
-                                  metadata={"missing": missing[:20]})  # fmt: skip
+                                  metadata={"missing": missing[:20], "guard": GUARDED})  # fmt: skip
 
     return added_documents
 
@@ -79,6 +80,26 @@ def _drift(project: Project) -> dg.AssetsDefinition:
         )
 
     return drift_report
+
+
+def _reclustered(project: Project) -> dg.AssetsDefinition:
+    @dg.asset(group_name="live", partitions_def=BATCHES, deps=["drift_report"], pool=WRITER_POOL)
+    def reclustered(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        """A hierarchy clustered anew from all that is live, if the last report of drift asks for one."""
+        return dg.MaterializeResult(metadata={"what happened": recluster_if_due(project)})
+
+    return reclustered
+
+
+def recluster_if_due(project: Project) -> str:
+    """Do it if the last decision says so; what was done, in words."""
+    from orchestration.freshening import Freshener
+    from orchestration.freshness_steps import REMEMBERED, due_recluster
+
+    freshener = Freshener(project)
+    if not due_recluster(freshener.ledger.last_decisions(REMEMBERED)):
+        return "nothing: drift did not ask for a new hierarchy"
+    return f"generation {freshener.recluster().number} has a new hierarchy"
 
 
 def _retrained(project: Project) -> dg.AssetsDefinition:

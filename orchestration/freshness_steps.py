@@ -12,7 +12,7 @@ from typing import Any, Literal
 from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
 
-ADD, RETRAIN, RECLUSTER = "add", "retrain", "recluster"
+ADD, RETRAIN, RECLUSTER, RECLUSTERED = "add", "retrain", "recluster", "reclustered"
 PROMOTED, REFUSED, FAILED = "promoted", "refused", "failed"
 ATTEMPTS = 3  # of one retrain; after so many failures a person must look
 REMEMBERED = 200  # decisions that are looked back at
@@ -43,6 +43,16 @@ def next_steps(project: Project) -> list[Step]:
         steps.append(Step(ADD, key, f"{len(pending)} changes wait"))
     due = due_retrain(ledger.last_decisions(REMEMBERED))
     return steps + ([due] if due else [])
+
+
+def due_recluster(decisions: list[dict[str, Any]]) -> bool:
+    """Whether the last step that drift asked for is a new hierarchy, which nobody has made yet; newest first.
+
+    >>> due_recluster([{"kind": "recluster"}]), due_recluster([{"kind": "reclustered"}, {"kind": "recluster"}])
+    (True, False)
+    """
+    steps = (one["kind"] for one in decisions if one["kind"] in (ADD, RETRAIN, RECLUSTER, RECLUSTERED))
+    return next(steps, ADD) == RECLUSTER
 
 
 def due_retrain(decisions: list[dict[str, Any]]) -> Step | None:

@@ -10,7 +10,7 @@ from orchestration.asset_graph import asset_key
 from orchestration.freshness_assets import BATCHES, RETRAINS
 from orchestration.stages import Stage
 
-ADDING, RETRAINING = ("added_documents", "drift_report"), ("retrained_retriever", "retrained_champion")
+ADDING, RETRAINING = ("added_documents", "drift_report", "reclustered"), ("retrained_retriever", "retrained_champion")
 EVALUATION_STAGES = ("baselines", "evaluate", "comparison")
 
 

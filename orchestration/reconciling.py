@@ -24,7 +24,7 @@ def reconcile(ledger: Ledger, current: Generation) -> None:
             ledger.settle(one.watermark, one.number, {})
         return
     ledger.register(made)
-    if position is not None and position.base == current.base:
+    if position is not None and position.base == current.build:
         ledger.roll_back(current.number)
     else:
         ledger.reopen(current.number)
@@ -37,8 +37,8 @@ def unknown(ledger: Ledger, generation: Generation) -> list[Made]:
     found: list[Made] = []
     while not ledger.knows(generation.number):
         parent = generation.manifest["parent"]
-        found.append(Made(generation.number, parent, generation.base, generation.watermark))
-        if parent is None or generation.base == generation.number or not generation.sibling(parent).is_dir():
+        found.append(Made(generation.number, parent, generation.build, generation.watermark))
+        if parent is None or generation.build == generation.number or not generation.sibling(parent).is_dir():
             break
         generation = Generation.read(generation.sibling(parent))
     return found[::-1]

@@ -34,5 +34,5 @@ def test_commands_exist(page):
     from orchestration.cli.app import app
 
     known = set(get_command(app).commands)
-    used = set(re.findall(r"`freshet ([a-z]+)", page.read_text()))
+    used = set(re.findall(r"`freshet ([a-z-]+)", page.read_text()))
     assert used <= known, f"{page.name} names commands that do not exist: {used - known}"

@@ -4,7 +4,7 @@
 BEIR layout whose documents have a `date`. Old pages are represented by the mean of their train queries, and new
 pages bring theirs; pages without any are their own query. A tenth of the new pages, by the hash of their id, is the
 tuning split, with its dev and test queries and the old pages' dev queries; what is reported are the test queries of the
-rest, of old and new pages apart.
+rest, of old and new pages apart. With `--written`, parts of the texts stand in for all train queries.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 import argparse
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from model_code.additions.texts import constraint_texts
 from model_code.benchmarks.encode import BASE
 from model_code.benchmarks.incdsi_spaces import SPACES, own_vectors
 from model_code.corpus.settings import CorpusSettings
@@ -43,6 +44,14 @@ class Pages:
     first_new: int
     queries: list[str]
     asked: Mapping[str, Asked]
+    written: Sequence[str] = ()  # queries made of the texts, whose rows follow those of `queries`
+
+    def with_written(self, spans: int = 4) -> Pages:
+        """The same documents, whose train queries are parts of their texts: what is known where nobody has asked."""
+        parts = [constraint_texts("", text, spans) for text in self.texts]
+        ends = np.cumsum([len(own) for own in parts]) + len(self.queries)
+        train = {key: range(end - len(own), end) for key, own, end in zip(self.ids, parts, ends.tolist(), strict=True)}
+        return replace(self, asked={**self.asked, "train": train}, written=[one for own in parts for one in own])
 
     @classmethod
     def read(cls, folder: Path, new_from: str) -> Pages:
@@ -109,8 +118,9 @@ class Encoded:
 
 def encode(pages: Pages, base: str | Path = BASE, max_tokens: int = 128, cache: Path | None = None) -> Encoded:
     """Encode documents and queries; vectors are kept in the folder `cache`, if one is given."""
-    texts = {"documents": pages.texts, "queries": pages.queries}
-    return Encoded(pages, **{name: _vectors(own, base, max_tokens, cache) for name, own in texts.items()})
+    texts = (pages.texts, pages.queries, pages.written)
+    documents, queries, written = (_vectors(own, base, max_tokens, cache) for own in texts)
+    return Encoded(pages, documents, np.concatenate([queries, written]))
 
 
 def _vectors(texts: Sequence[str], base: str | Path, max_tokens: int, cache: Path | None) -> np.ndarray:
@@ -198,8 +208,10 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--orders", type=int, default=10)
     parser.add_argument("--cache", type=Path, help="keep encoded texts in this folder")
+    parser.add_argument("--written", action="store_true", help="represent documents by parts of their texts")
     given = parser.parse_args()
-    encoded = encode(Pages.read(given.folder, given.new_from), cache=given.cache)
+    pages = Pages.read(given.folder, given.new_from)
+    encoded = encode(pages.with_written() if given.written else pages, cache=given.cache)
     say = partial(print, flush=True)
     tuning, test = encoded.splits()
     say(f"{encoded.pages.first_new} old documents, {len(tuning.documents)} to tune on, {len(test.documents)} to test;")

@@ -125,7 +125,7 @@ class Collection:
         write_text(self.folder / self.pointer, f"{number}\n")
         if self.pointer == CURRENT:
             (self.folder / CANDIDATE).unlink(missing_ok=True)
-        if self.pointer == CURRENT or generation.base == number:  # an addition that nobody ever searched shall go
+        if self.pointer == CURRENT or generation.build == number:  # an addition that nobody ever searched shall go
             (self.folder / PENDING).unlink(missing_ok=True)
         return generation
 
@@ -164,9 +164,9 @@ class Collection:
         It is the current one if that goes back to this build, else the newest that does.
         """
         existing, stated = self.generations(), read_json(made / MANIFEST)
-        builds = [generation for generation in existing if generation.base == generation.number]
+        builds = [generation for generation in existing if generation.build == generation.number]
         bases = {build.number for build in builds if all(build.manifest[key] == stated[key] for key in SAME)}
-        related = [generation for generation in existing if generation.base in bases]
+        related = [generation for generation in existing if generation.build in bases]
         current = [generation for generation in related if generation.number == self.current_number()]
         return (current or related or [None])[-1]
 

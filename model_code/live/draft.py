@@ -60,6 +60,7 @@ class Draft:
         views = shared + ([] if self.own is None else [self.own])
         return {
             "base": self.current.base,
+            "build": self.current.build,
             "segments": [view.part.number for view in self.segments] + ([] if self.own is None else [number]),
             "removed": self._removed(shared, number),
             "fingerprint": self.current.fingerprint,

@@ -57,6 +57,11 @@ class Generation:
         return self.manifest["base"]
 
     @property
+    def build(self) -> int:
+        """The number of the build that was opened, which `base` is until all is clustered anew; it may be deleted."""
+        return self.manifest.get("build", self.base)
+
+    @property
     def segments(self) -> tuple[int, ...]:
         """The numbers of the generations whose added documents are searched too, oldest first."""
         return tuple(self.manifest["segments"])

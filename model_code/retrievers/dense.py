@@ -68,7 +68,9 @@ def index(context: StageContext) -> dict[str, Any]:
     """Encode and index the corpus's passages with the encoder in `inputs["trained"]`."""
     from model_code.retrievers.indexing import index_passages
 
-    return index_passages(context, Encoder.from_settings(context.settings["encoder"], _encoder(context), for_search=True))
+    return index_passages(
+        context, Encoder.from_settings(context.settings["encoder"], _encoder(context), for_search=True)
+    )
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> DenseRetriever:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from orchestration.cli import (
+    additions,
     bench,
     build,
     compare,
@@ -28,5 +29,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Every command takes --debug, which shows the traceback of an error.",
 )
-for module in (build, results, compare, search, documents, live, serve, freshness, release, status, ui, gc, bench):
+everyday = (search, documents, live, serve, freshness, additions)
+for module in (build, results, compare, *everyday, release, status, ui, gc, bench):
     module.add_to(app)

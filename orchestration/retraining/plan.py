@@ -9,8 +9,8 @@ from typing import Any
 from model_code.files import read_json, write_json
 from model_code.live.collection import Collection, default_retriever
 from model_code.live.generation import Generation
+from model_code.live.trained import added_since_training
 from orchestration.project import Project
-from orchestration.retraining.snapshot import added_since_training
 
 FOLDER, PLAN = "retraining", "plan.json"
 

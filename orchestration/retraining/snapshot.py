@@ -53,12 +53,6 @@ def live_documents(generation: Generation) -> Iterator[Row]:
                 yield dict(zip(("id", *FIELDS[1:]), row, strict=True))
 
 
-def added_since_training(generation: Generation) -> set[str]:
-    """The documents that the generation finds and its base, which the retriever was trained with, does not hold."""
-    (trained,) = read_columns(generation.sibling(generation.base) / DOCUMENTS, "document_id")
-    return {row["id"] for row in live_documents(generation)} - set(trained)
-
-
 def _qrels(project: Project, documents: Set[str]) -> Iterable[Row]:
     """Judgements whose document is live; a query of a document that streamed in later gets the split it was given."""
     table = _corpus_table(project, "qrels").merge(

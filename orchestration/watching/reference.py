@@ -12,6 +12,7 @@ from model_code.files import canonical_json, hash_text
 from model_code.index.manifest import MANIFEST
 from model_code.live.documents import read_columns
 from model_code.live.searcher import Searcher
+from model_code.live.trained import trained_documents
 from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.watching.quality import document_scores
@@ -30,7 +31,10 @@ def calibration_of(project: Project, searcher: Searcher, settings: Parameters) -
 
 
 def build_reference(searcher: Searcher, settings: Parameters, folder: Path) -> DriftReference:
-    """A reference from the base of the live generation, which is what its retriever was trained for."""
+    """A reference from the base of the live generation, which its hierarchy was clustered from.
+
+    Growth counts from the documents that the retriever was trained on, which a base that was clustered anew outnumbers.
+    """
     base = searcher.base
     rows = first_rows(base.rows.document_ids)
     return DriftReference.build(
@@ -39,7 +43,7 @@ def build_reference(searcher: Searcher, settings: Parameters, folder: Path) -> D
         searcher.generation.fingerprint,
         settings.drift,
         rows,
-        trained=len(rows),
+        trained=len(trained_documents(searcher.generation)),
         quality=_quality(searcher, settings, folder),
     )
 

@@ -15,6 +15,7 @@ from model_code.drift.report import Report, make_report
 from model_code.errors import FreshetError
 from model_code.live.documents import read_documents
 from model_code.live.searcher import Searcher
+from model_code.live.trained import added_since_training
 from orchestration import parameters
 from orchestration.freshness_steps import FAILED, PROMOTED, RECLUSTER, REFUSED, RETRAIN
 from orchestration.ledgers import existing_ledger
@@ -62,7 +63,8 @@ def watch(project: Project, record: bool = True) -> Watched | None:
     arrivals = [_arrivals(project, ledger, searcher, settings, batch) for batch in batches]
     if not arrivals or not len(arrivals[-1].vectors):
         return None
-    report = make_report(calibration_of(project, searcher, settings), arrivals, _added(searcher))
+    added = len(added_since_training(searcher.generation))
+    report = make_report(calibration_of(project, searcher, settings), arrivals, added)
     decision = decide(report, past(ledger), settings.drift, dry_run=not record)
     watched = Watched(report, decision, batches[-1])
     if record and report.documents >= settings.drift.minimum_batch:
@@ -110,12 +112,6 @@ def _vectors_and_texts(searcher: Searcher, document_ids: Sequence[str]) -> tuple
             texts |= {one: row["text"] for one, row in read_documents(view.part.documents, own).items()}
     width = document_vectors(searcher.base, searcher.base.rows.document_ids[:1]).shape[1]
     return (np.concatenate(found) if found else np.zeros((0, width), np.float32)), dict(sorted(texts.items()))
-
-
-def _added(searcher: Searcher) -> int:
-    """Documents that are live and that the base, which the retriever was trained for, does not hold."""
-    trained = set(searcher.base.rows.document_ids)
-    return sum(len(set(view.document_ids()) - trained) for view in searcher.views[1:])
 
 
 def required(watched: Watched | None) -> Watched:

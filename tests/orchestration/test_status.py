@@ -60,5 +60,4 @@ def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is():
         "drift       topics 0.25 (threshold 0.1)",
         "decision    retrain: topics 0.25 is above 0.1",
         "live        other generation 2, 1,234 documents",
-        "service     http://127.0.0.1:8765",
     ]

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model_code.additions.texts import constraint_texts
 from model_code.benchmarks import incdsi_frontier
 from model_code.benchmarks.incdsi_frontier import TUNING_PART, Pages, compare, encode, main, table
 from model_code.benchmarks.incdsi_spaces import SPACES
+from model_code.encoding.encoder import Encoder
 from model_code.errors import SettingsError
 from model_code.incdsi.frontier import BEST
 from model_code.incdsi.methods import METHODS, PLAIN, SCALED
@@ -57,7 +59,7 @@ def test_pages_are_split_by_date_and_by_hash(
     assert pages.first_new == OLD
     assert {int(name[1:]) < OLD for name in pages.ids[:OLD]} == {True}
     encoded = encode(pages, base, 32, cache=tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 3
     monkeypatch.setattr("model_code.encoding.encoder.Encoder.load", None)
     again = encode(pages, base, 32, cache=tmp_path)
     np.testing.assert_array_equal(again.documents, encoded.documents)
@@ -79,6 +81,19 @@ def test_a_page_without_queries_is_its_own(folder: Path, base: Path) -> None:
     np.testing.assert_array_equal(encoded.asks(row), encoded.documents[row : row + 1])
     other = encoded.pages.ids.index(f"p{OLD + 1}")
     assert not np.allclose(encoded.asks(other), encoded.documents[other])
+
+
+def test_parts_of_texts_stand_in_for_queries(folder: Path, base: Path) -> None:
+    plain = Pages.read(folder, "2025-01-01")
+    encoded = encode(plain.with_written(), base, 32)
+    for row in (0, OLD):
+        text = plain.texts[row]
+        np.testing.assert_allclose(encoded.asks(row), encode_texts(base, constraint_texts("", text, 4)), atol=1e-5)
+    np.testing.assert_array_equal(encoded.splits()[1].new_queries, encode(plain, base, 32).splits()[1].new_queries)
+
+
+def encode_texts(base: Path, texts: list[str]) -> np.ndarray:
+    return Encoder.load(base, 32, for_search=True).encode(texts)
 
 
 def test_a_table_of_every_method_with_differences_to_plain(

@@ -147,7 +147,7 @@ def test_a_retrain_that_costs_old_documents_is_refused():
     assert [reason.split(": nDCG")[0] for reason in verdict.reasons] == ["old documents: worse"]
 
 
-@pytest.mark.parametrize("new, group", [(frozenset(), "new"), (frozenset(CHAMPION.values.index), "old")])
+@pytest.mark.parametrize(("new", "group"), [(frozenset(), "new"), (frozenset(CHAMPION.values.index), "old")])
 def test_without_judged_queries_of_one_age_all_are_judged_together_and_it_says_so(new, group):
     better = scores("hce", BASE + 0.03 + noise(1))
     verdict = judge_retrain(better, CHAMPION, SETTINGS, new)

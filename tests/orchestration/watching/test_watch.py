@@ -1,4 +1,4 @@
-"""Guards drift as it is watched: batches by the ledger's events, small ones left to grow, dry runs that keep nothing."""
+"""Guards drift as it is watched: batches by the ledger's events, small ones left to grow, dry runs kept nowhere."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def rows(texts):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A live collection of 90 documents about the sea, of an encoder that knows both vocabularies."""
+    """A live collection of 150 documents about the sea, of an encoder that knows both vocabularies."""
     root = tmp_path_factory.mktemp("watched")
-    texts = documents(SEA, 90, "sea", 0)
+    texts = documents(SEA, 150, "sea", 0)
     encoder = Encoder.load(make_tiny_encoder(root / "encoder", [*texts.values(), " ".join(SPACE)]), device="cpu")
     vectors = encoder.encode(list(texts.values()))
     DenseIndex.build(vectors, list(texts), encoder.fingerprint()).save(root / "index")
-    leaves = np.arange(90, dtype=np.int32) % 3
+    leaves = np.arange(150, dtype=np.int32) % 3
     centroids = np.stack([vectors[leaves == leaf].mean(axis=0) for leaf in range(3)])
     centroids /= np.linalg.norm(centroids, axis=1, keepdims=True)
     (root / "hierarchy").mkdir()
@@ -61,9 +61,7 @@ def built(tmp_path_factory):
 def project(built, tmp_path):
     folders = {name: built / name for name in ("encoder", "index", "hierarchy")}
     rules = TextRules(include_title=False, words=0, stride=1)
-    open_generation_zero(
-        tmp_path, "hce", **folders, documents=built / "documents.parquet", provenance={}, text=rules
-    )
+    open_generation_zero(tmp_path, "hce", **folders, documents=built / "documents.parquet", provenance={}, text=rules)
     write_text(tmp_path / "params.yaml", json.dumps(PARAMS))
     write_text(tmp_path / "dvc.yaml", "stages: {}")
     return Project(tmp_path)

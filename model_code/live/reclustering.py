@@ -1,0 +1,69 @@
+"""A base of all that is live: the same encoder and vectors under a hierarchy that is clustered anew."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from model_code.files import read_json
+from model_code.hierarchy.settings import HierarchySettings
+from model_code.index.dense_index import DenseIndex
+from model_code.index.manifest import MANIFEST, seal
+from model_code.index.settings import IndexSettings
+from model_code.live.generation import ENCODER, HIERARCHY, INDEX, PASSAGES, Generation
+from model_code.live.part import Part, View
+from model_code.live.placement import Placements
+from model_code.live.segment import merge_segments
+from model_code.live.trained import keep_trained
+from model_code.progress import Progress, silent
+from model_code.retrievers.dense import DenseRetriever
+from model_code.retrievers.kinds import open_retriever
+from model_code.retrievers.segments import segments
+
+
+def write_base(
+    folder: Path,
+    current: Generation,
+    views: Sequence[View],
+    settings: HierarchySettings,
+    seed: int,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Fill `folder` with one base of what `views`, those of `current`, still find; return the facts for its manifest.
+
+    FreshetError if a passage has no direction to be clustered by.
+    """
+    from model_code.hierarchy.build import build_hierarchy
+
+    base = views[0].part
+    merge_segments(folder, views)
+    _as_a_base(base, folder / INDEX)
+    shutil.copytree(base.folder / ENCODER, folder / ENCODER)
+    passages = read_json(folder / PASSAGES)
+    vectors = segments(base.kind).passage_vectors(open_retriever(folder / ENCODER, folder / INDEX), passages)
+    tree = build_hierarchy(vectors, settings, seed, progress)
+    tree.save(folder / HIERARCHY)
+    Placements(tree.paths(), Placements.find(tree, vectors).cosines).save(folder)
+    keep_trained(folder, current)
+    facts = {"build": current.build, "segments": [], "removed": None, "fingerprint": current.fingerprint}
+    facts |= {"text": current.manifest["text"], "ledger": {"watermark": current.watermark}}
+    return facts | {"documents": len(set(passages)), "passages": len(passages)}
+
+
+def _as_a_base(base: Part, folder: Path) -> None:
+    """State all that the index of a base states, which its segments need not; an approximate one is made anew."""
+    before, merged = read_json(base.folder / INDEX / MANIFEST), read_json(folder / MANIFEST)
+    if type(base.retriever) is DenseRetriever and base.retriever.index.approximate is not None:
+        _approximate(base.retriever.index.settings, folder)
+    elif facts := {name: before[name] for name in before.keys() - merged.keys()}:
+        seal(folder, merged["format"], merged | facts)
+
+
+def _approximate(settings: IndexSettings, folder: Path) -> None:
+    exact = DenseIndex.load(folder)
+    per = exact.vectors_per_passage
+    index = DenseIndex.build(exact.vectors, exact.document_ids, exact.fingerprint, settings, per)
+    shutil.rmtree(folder)
+    index.save(folder)

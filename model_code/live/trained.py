@@ -1,0 +1,34 @@
+"""Which documents a live retriever was trained on, and which came later; a new hierarchy changes neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from model_code.files import read_json, write_json
+from model_code.live.documents import read_columns
+from model_code.live.generation import DOCUMENTS, Generation
+from model_code.live.removed import read_removed
+
+TRAINED = "trained.json"  # in a base that was clustered anew, which holds documents that were added too
+
+
+def trained_documents(generation: Generation) -> set[str]:
+    """The documents of the build that was opened: its retriever was trained with them, and knows no others."""
+    base = generation.sibling(generation.base)
+    if (base / TRAINED).is_file():
+        return set(read_json(base / TRAINED))
+    return set(read_columns(base / DOCUMENTS, "document_id")[0])
+
+
+def keep_trained(folder: Path, generation: Generation) -> None:
+    """Note them in the folder of a new base."""
+    write_json(folder / TRAINED, sorted(trained_documents(generation)))
+
+
+def added_since_training(generation: Generation) -> set[str]:
+    """The documents that the generation finds and that its retriever was not trained on."""
+    removed, found = read_removed(generation), set()
+    for number in (generation.base, *generation.segments):
+        (ids,) = read_columns(generation.sibling(number) / DOCUMENTS, "document_id")
+        found |= set(ids) - removed.get(number, frozenset())
+    return found - trained_documents(generation)
