@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model_code import settings
 from model_code.additions.settings import AdditionSettings
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
@@ -32,7 +31,7 @@ def folder_of(project: Project) -> Path:
 
 def settings_of(project: Project) -> AdditionSettings:
     """The group `additions` of `params.yaml`."""
-    return settings.parse(AdditionSettings, parameters.read(project.params_file).get("additions"), "additions")
+    return parameters.load(project.params_file).additions
 
 
 def writer_of(project: Project, retriever: str, pointer: str = "current") -> LiveWriter:

@@ -52,9 +52,9 @@ class Freshener:
     @cached_property
     def writer(self) -> LiveWriter:
         """The writer of the live collection; it keeps encoder and index in memory."""
-        from model_code.live.writer import LiveWriter
+        from orchestration.additions import writer_of
 
-        return LiveWriter(self.project.live, self.retriever)
+        return writer_of(self.project, self.retriever)
 
     @property
     def settings(self) -> CorpusSettings:

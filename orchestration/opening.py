@@ -48,7 +48,7 @@ def _complete(project: Project, searched: Collection) -> Generation:
         return searched.switch(candidate.current().number)
     try:
         reconcile(ledger, candidate.current())
-        applied = _add_pending(candidate, ledger)
+        applied = _add_pending(project, candidate, ledger)
         generation = searched.switch(candidate.current().number)
     except BaseException:
         if searched.current_number() is not None:
@@ -59,14 +59,14 @@ def _complete(project: Project, searched: Collection) -> Generation:
     return generation
 
 
-def _add_pending(candidate: Collection, ledger: Ledger) -> Applied | None:
+def _add_pending(project: Project, candidate: Collection, ledger: Ledger) -> Applied | None:
     from model_code.live.guard import everything_is_found
-    from model_code.live.writer import LiveWriter
+    from orchestration.additions import writer_of
 
     events = ledger.pending()
     if not events:
         return None
-    writer = LiveWriter(candidate.live, candidate.retriever, pointer=candidate.pointer)
+    writer = writer_of(project, candidate.retriever, candidate.pointer)
     return apply_events(writer, events, everything_is_found)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code import settings
+from model_code.additions.settings import AdditionSettings
 from model_code.corpus.settings import AcceptanceSettings, CorpusSettings, PassageSettings
 from model_code.drift.settings import DriftSettings
 from model_code.encoding.settings import EncoderSettings
@@ -46,6 +47,7 @@ class Parameters:
     evaluation: EvaluationSettings
     promotion: PromotionSettings
     drift: DriftSettings
+    additions: AdditionSettings
     seed: int = 0
 
     @property

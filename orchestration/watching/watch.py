@@ -17,6 +17,7 @@ from model_code.live.documents import read_documents
 from model_code.live.searcher import Searcher
 from model_code.live.trained import added_since_training
 from orchestration import parameters
+from orchestration.additions import statuses_of
 from orchestration.freshness_steps import FAILED, PROMOTED, RECLUSTER, REFUSED, RETRAIN
 from orchestration.ledgers import existing_ledger
 from orchestration.parameters import Parameters
@@ -99,7 +100,9 @@ def _arrivals(project: Project, ledger: Ledger, searcher: Searcher, settings: Pa
     folder = project.state / "drift" / "queries"
     scores = document_scores(searcher, texts, settings.pseudo_queries, settings.drift.seed, folder) if texts else {}
     quality = np.array(list(scores.values()), np.float32)
-    return Arrivals(vectors, searcher.generation.fingerprint, quality if len(quality) else None)
+    told = statuses_of(project, searcher.generation)
+    statuses = tuple(told[one] for one in put if one in told)
+    return Arrivals(vectors, searcher.generation.fingerprint, quality if len(quality) else None, statuses)
 
 
 def _vectors_and_texts(searcher: Searcher, document_ids: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:
