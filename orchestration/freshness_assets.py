@@ -66,7 +66,10 @@ def _drift(project: Project) -> dg.AssetsDefinition:
         from orchestration.watching.watch import watch
 
         watched = watch(project)
-        facts: dict[str, Any] = {"decision": "add", "why": "nothing was added since the last report"}
+        facts: dict[str, Any] = {
+            "decision": "add",
+            "why": "fewer than drift.minimum_batch documents since the last report",
+        }
         if watched is not None:
             facts = {"decision": watched.decision.action, "why": "; ".join(watched.decision.reasons)}
             facts["report"] = dg.MetadataValue.md(f"```\n{watched.text}```")

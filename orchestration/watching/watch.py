@@ -52,9 +52,9 @@ class Watched:
 
 
 def watch(project: Project, record: bool = True) -> Watched | None:
-    """Measure and decide; None if nothing was added since the last report. record=False: a dry run, kept nowhere.
+    """Measure, decide, and keep both; None if fewer than `drift.minimum_batch` documents were added since the last report.
 
-    A batch smaller than `drift.minimum_batch` is left to grow: its report is not kept, so that the next one holds it.
+    record=False: a dry run, kept nowhere, of however few documents; None if there is none.
     """
     settings, searcher = parameters.load(project.params_file), Searcher.open(project.live)
     ledger = existing_ledger(project, searcher.generation.retriever)
@@ -62,13 +62,14 @@ def watch(project: Project, record: bool = True) -> Watched | None:
         return None
     batches = _batches(ledger, settings.drift.window, searcher.generation.watermark)
     arrivals = [_arrivals(project, ledger, searcher, settings, batch) for batch in batches]
-    if not arrivals or not len(arrivals[-1].vectors):
+    least = settings.drift.minimum_batch if record else 1
+    if not arrivals or len(arrivals[-1].vectors) < least:
         return None
     added = len(added_since_training(searcher.generation))
     report = make_report(calibration_of(project, searcher, settings), arrivals, added)
     decision = decide(report, past(ledger), settings.drift, dry_run=not record)
     watched = Watched(report, decision, batches[-1])
-    if record and report.documents >= settings.drift.minimum_batch:
+    if record:
         ledger.record_drift(report_dict(report, decision), watched.batch)
         ledger.record_decision(decision.action, "; ".join(decision.reasons), {"batch": list(watched.batch)})
     return watched
@@ -120,7 +121,10 @@ def _vectors_and_texts(searcher: Searcher, document_ids: Sequence[str]) -> tuple
 def required(watched: Watched | None) -> Watched:
     """The report; FreshetError if there is none because nothing was added."""
     if watched is None:
-        raise FreshetError("nothing was added since the last drift report, so there is nothing to measure")
+        raise FreshetError(
+            "fewer than drift.minimum_batch documents were added since the last report, so nothing is measured yet; "
+            "--explain measures however few there are"
+        )
     return watched
 
 
