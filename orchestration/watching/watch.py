@@ -52,7 +52,7 @@ class Watched:
 
 
 def watch(project: Project, record: bool = True) -> Watched | None:
-    """Measure, decide, and keep both; None if fewer than `drift.minimum_batch` documents were added since the last report.
+    """Measure, decide, keep both; None if fewer than `drift.minimum_batch` documents were added since the last report.
 
     record=False: a dry run, kept nowhere, of however few documents; None if there is none.
     """
