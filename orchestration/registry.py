@@ -93,11 +93,11 @@ def promote(
         if champion is not None and challenger in (None, champion):
             return Move(champion, True, f"{_spoken(champion)} is the champion already: nothing to promote")
         challenger = _required(challenger)
-        verdict = _judge(client, challenger, champion, settings, seed, rescore, judge)
-        old, why = champion and champion.version, "; ".join(verdict.reasons)
-        action = "promote" if verdict.passed else "refuse"
-        promotion_history.append(project, action, old, challenger.version, verdict.as_dict())
-        if not verdict.passed:
+        found = _judge(client, challenger, champion, settings, seed, rescore, judge)
+        old, why = champion and champion.version, "; ".join(found.reasons)
+        action = "promote" if found.passed else "refuse"
+        promotion_history.append(project, action, old, challenger.version, found.as_dict())
+        if not found.passed:
             return Move(champion, False, f"{_spoken(challenger)} stays challenger: {why}")
         client.set_model_version_tag(MODEL, challenger.version, REPLACED, old or "")
         _set_champion(client, challenger.version, old)
