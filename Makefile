@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Without bytecode of 20,000 files, most of which nothing imports: Python makes what it needs at the first import.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 REACHABLE = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_CPU)/torch/', timeout=5)" 2>/dev/null
@@ -35,13 +37,12 @@ lint: $(VENV)/.installed-for-tests
 # Torch goes first: other packages' ranges would take a build with several GB of CUDA libraries.
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 \
-		$$($(REACHABLE) && echo --extra-index-url $(TORCH_CPU))
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cpu]'
+	$(PIP_INSTALL) torch==2.13.0 $$($(REACHABLE) && echo --extra-index-url $(TORCH_CPU))
+	$(PIP_INSTALL) --editable '.[cpu]'
 	touch $@
 
 $(VENV)/.installed-for-tests: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cpu,test]'
+	$(PIP_INSTALL) --editable '.[cpu,test]'
 	touch $@
 
 clean:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from model_code.benchmarks.measuring import require_device
 from model_code.errors import FreshetError
+from model_code.settings import require
 
 BENCHES: Mapping[str, str] = {
     "encode": "model_code.benchmarks.encode",
     "train": "model_code.benchmarks.train",
     "cluster": "model_code.benchmarks.cluster",
     "search": "model_code.benchmarks.search",
+    "growth": "model_code.benchmarks.growth.bench",
     "overhead": "orchestration.overhead",
     "token-index": "model_code.benchmarks.token_index",
     "drift": "model_code.benchmarks.drift",
@@ -25,11 +29,15 @@ BENCHES: Mapping[str, str] = {
 def run_bench(name: str, **options: Any) -> dict[str, Any]:
     """Run one benchmark: `{"name", "rows": [{"what", "ours", "peer", "ratio", "goal", "met"}]}`.
 
-    options: arguments of the benchmark's `rows`.
+    options: arguments of the benchmark's `rows`. FreshetError for a name that is none, and for a device not there.
     """
     if name not in BENCHES:
         raise FreshetError(f"{name!r} is not a benchmark. Benchmarks: {', '.join(BENCHES)}")
-    return {"name": name, "rows": importlib.import_module(BENCHES[name]).rows(**options)}
+    rows = importlib.import_module(BENCHES[name]).rows
+    if "device" in options:
+        require("device" in inspect.signature(rows).parameters, f"the benchmark {name} has no GPU path")
+        require_device(options["device"])
+    return {"name": name, "rows": rows(**options)}
 
 
 def bench_text(found: Mapping[str, Any]) -> str:
@@ -40,6 +48,8 @@ def bench_text(found: Mapping[str, Any]) -> str:
 
 
 def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -45,7 +45,7 @@ def materialize(
     waiting = list(selected)
     for ended in repro(project, [stage.address for stage in selected], dagster_run=context.run_id):
         current = next((stage for stage in table if stage.address == ended.address), None)
-        context.log.info(f"stage {ended.address} ran (key {ended.key[:12]}, MLflow run {ended.tracking_run})")
+        context.log.info(f"stage {ended.address} ran (key {ended.key[:12]})")
         if current not in waiting:
             continue  # a stage before the selected ones that had to run again: its own asset is not selected here
         done = [stage for stage in waiting if stage == current or stage in _ancestors(current, table)]

@@ -20,6 +20,7 @@ from orchestration.freshening import Freshener
 from orchestration.known_documents import forecast
 from orchestration.ledgers import existing_ledger
 from orchestration.service.client import ServiceClient
+from orchestration.upkeep import Upkeep
 
 STANDARD_INPUT = Path("-")
 PART = 1000  # documents in one request to the service
@@ -27,7 +28,10 @@ PART = 1000  # documents in one request to the service
 
 @dataclass
 class Outcome:
-    """What came of a command: document ids by what became of them, refused rows as plain values, the generation."""
+    """What came of a command: document ids by what became of them, refused rows as plain values, the generation.
+
+    behind: which other live retrievers could not take the documents in, and why.
+    """
 
     added: list[str] = field(default_factory=list)
     updated: list[str] = field(default_factory=list)
@@ -36,6 +40,7 @@ class Outcome:
     unchanged: int = 0
     rejected: list[dict[str, Any]] = field(default_factory=list)
     generation: int | None = None
+    behind: dict[str, str] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -93,7 +98,8 @@ def outcome_text(outcome: Outcome) -> str:
     parts = (lists | {"unchanged": outcome.unchanged}).items()
     line = ", ".join(f"{number:,} {what}" for what, number in parts if number) or "nothing to do"
     end = "" if outcome.generation is None else f" (generation {outcome.generation})"
-    return "\n".join([line + end, *(_refused_text(one) for one in outcome.rejected)])
+    behind = (f"  behind    {name}  {reason}" for name, reason in sorted(outcome.behind.items()))
+    return "\n".join([line + end, *map(_refused_text, outcome.rejected), *behind])
 
 
 def _refused_text(one: dict[str, Any]) -> str:
@@ -104,9 +110,10 @@ def _refused_text(one: dict[str, Any]) -> str:
 def _outcome(freshener: Freshener, receipts: Sequence[tuple[str, Receipt]], apply: bool) -> Outcome:
     """What became of the receipts' events, after everything that waits was made searchable if `apply`."""
     events = [event for _, receipt in receipts for event in receipt.events]
+    found = Outcome(unchanged=sum(receipt.unchanged for _, receipt in receipts))
     if events and apply:
         freshener.apply_pending()
-    found = Outcome(unchanged=sum(receipt.unchanged for _, receipt in receipts))
+        found.behind = Upkeep(freshener.project, {freshener.retriever: freshener}.get).finish()
     for event in freshener.ledger.events(events):
         if event.reason == "unchanged":
             found.unchanged += 1

@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from model_code.errors import FreshetError
 from model_code.files import write_text
+from model_code.settings import require
 from orchestration.project import Project
 
 if TYPE_CHECKING:
@@ -17,26 +19,45 @@ telemetry: {enabled: false}
 nux: {enabled: false}
 concurrency: {pools: {default_limit: 1, granularity: op}}
 """
+DATABASE = "FRESHET_DAGSTER_DATABASE"
+DRIVER = "postgresql+psycopg2://"
+STORAGE = f"storage: {{postgres: {{postgres_url: {{env: {DATABASE}}}}}}}\n"
 
 
 def dagster_home(project: Project) -> Path:
     """The folder, with its `dagster.yaml`; made and initialised at the first call, under the project's lock.
 
+    Runs and events lie in it, or in the PostgreSQL database at the environment's `FRESHET_DAGSTER_DATABASE`, whose
+    address is not written down. FreshetError if the folder was made for the other one.
     Two processes that initialise a fresh home at once leave its database with two schema heads.
     """
+    require(
+        os.environ.get(DATABASE, DRIVER).startswith(DRIVER),
+        f"{DATABASE} must begin with {DRIVER}: with SQLAlchemy's other drivers Dagster's own SQL fails",
+    )
     home = project.state / "dagster"
     if not (home / "dagster.yaml").exists():
         with project.lock():
             home.mkdir(parents=True, exist_ok=True)
             _initialise_databases(home)
+    _refuse_another_database(home / "dagster.yaml")
     os.environ["DAGSTER_HOME"] = str(home)
     return home
+
+
+def _refuse_another_database(config: Path) -> None:
+    made_for, wanted = STORAGE in config.read_text(encoding="utf-8"), DATABASE in os.environ
+    if made_for != wanted:
+        raise FreshetError(
+            f"{config} was made {'with' if made_for else 'without'} {DATABASE}, which is "
+            f"{'' if wanted else 'not '}set now: change the environment back, or delete that file for a new history"
+        )
 
 
 def _initialise_databases(home: Path) -> None:
     import dagster as dg
 
-    write_text(home / "dagster.yaml", CONFIG)
+    write_text(home / "dagster.yaml", CONFIG + (STORAGE if DATABASE in os.environ else ""))
     with dg.DagsterInstance.from_config(str(home)) as instance:
         instance.get_runs(limit=1)
         instance.fetch_materializations(dg.AssetKey("any"), limit=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,10 @@ def mend(root: Path, copy: Path) -> bool:
 
 
 def _is_whole(text: str) -> bool:
-    from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     try:
-        lock = YAML(typ="safe", pure=True).load(text)
+        lock = _parse(text)
     except YAMLError:
         return False
     stages = lock.get("stages") if isinstance(lock, dict) else None
@@ -63,7 +63,13 @@ def _is_recorded(stage: Any) -> bool:
 
 
 def _read(root: Path) -> dict[str, dict[str, list[dict[str, str]]]]:
+    path = root / LOCK
+    return _parse(path.read_text(encoding="utf-8"))["stages"] if path.exists() else {}
+
+
+@lru_cache(maxsize=1)
+def _parse(text: str) -> Any:
+    """The lock, to be read only; remembered, as parsing takes a third of a second and every asset asks."""
     from ruamel.yaml import YAML
 
-    path = root / LOCK
-    return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))["stages"] if path.exists() else {}
+    return YAML(typ="safe", pure=True).load(text)

@@ -12,11 +12,15 @@ EVENTS_FILE = "FRESHET_EVENTS"
 
 @dataclass(frozen=True)
 class StageEnded:
-    """A stage that ran to its end, its key and its MLflow run."""
+    """A stage that ran to its end, and its key."""
 
     address: str
     key: str
-    tracking_run: str
+
+
+def followed() -> bool:
+    """Whether somebody follows: whoever does also records the stages that have ended."""
+    return EVENTS_FILE in os.environ
 
 
 def write_start(address: str) -> None:

@@ -22,7 +22,7 @@ from orchestration.ledgers import WRITER_LOCK, open_ledger
 from orchestration.live_status import live_status
 from orchestration.opening import apply_events
 from orchestration.project import Project
-from orchestration.reconciling import reconcile, unknown
+from orchestration.reconciling import announce_rollback, forget_rollback, reconcile, unknown
 
 if TYPE_CHECKING:
     from model_code.corpus.settings import CorpusSettings
@@ -146,9 +146,11 @@ class Freshener:
         """
         with self._writing():
             before = self.collection.current().number
+            announce_rollback(self.collection, number)
             generation = self.collection.switch(number)
             self.ledger.register(unknown(self.ledger, generation))
             self.ledger.roll_back(number)
+            forget_rollback(self.collection)
             self.ledger.record_decision("rollback", f"generation {number} in place of {before}, as was asked for")
             return generation
 
@@ -171,6 +173,7 @@ class Freshener:
         """Hold the one writer's lock, with a ledger that agrees with the current generation."""
         with file_lock(self.project.live / WRITER_LOCK):
             reconcile(self.ledger, self.collection.current())
+            forget_rollback(self.collection)  # one that was cut off
             yield
 
 

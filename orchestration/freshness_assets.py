@@ -30,12 +30,15 @@ def _added(project: Project) -> dg.AssetsDefinition:
     def added_documents(context: dg.AssetExecutionContext) -> Iterator[Result]:
         """A batch of changes of the ledger, applied to the live collection as one new generation."""
         from orchestration.freshening import Freshener
+        from orchestration.upkeep import Upkeep
 
         freshener = Freshener(project)
         applied = freshener.apply_pending()
+        behind = Upkeep(project, {freshener.retriever: freshener}.get).finish()
         generation = applied.generation if applied else freshener.collection.current()
         facts: dict[str, Any] = {"generation": generation.number, "documents": generation.manifest["documents"]}
         facts |= {name: len(getattr(applied, name)) for name in ("added", "updated", "deleted")} if applied else {}
+        facts |= {f"{name} is behind": why for name, why in behind.items()}
         yield dg.MaterializeResult(data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"),
                                    metadata=facts)  # fmt: skip
         missing = missing_documents(project, (*applied.added, *applied.updated)) if applied else []

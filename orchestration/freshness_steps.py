@@ -36,13 +36,21 @@ def next_steps(project: Project) -> list[Step]:
     ledger = existing_ledger(project, default_retriever(project.live))
     if ledger is None:
         return []
-    pending = ledger.pending()
-    steps = []
-    if pending:
-        key = f"{pending[0].id:08d}-{pending[-1].id:08d}"
-        steps.append(Step(ADD, key, f"{len(pending)} changes wait"))
     due = due_retrain(ledger.last_decisions(REMEMBERED))
-    return steps + ([due] if due else [])
+    return [step for step in (_due_addition(project), due) if step is not None]
+
+
+def _due_addition(project: Project) -> Step | None:
+    """An addition, if changes wait for the default retriever or, when it has them, for another one that follows it."""
+    from orchestration.upkeep import followed
+
+    for number, name in enumerate(followed(project)):
+        ledger = existing_ledger(project, name)
+        pending = ledger.pending() if ledger else []
+        if pending:
+            key = f"{pending[0].id:08d}-{pending[-1].id:08d}" + f"-{name}" * (number > 0)
+            return Step(ADD, key, f"{len(pending)} changes wait" + f" for {name}" * (number > 0))
+    return None
 
 
 def due_recluster(decisions: list[dict[str, Any]]) -> bool:

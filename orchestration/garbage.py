@@ -20,6 +20,9 @@ from orchestration.repro import dvc_command, environment
 
 if TYPE_CHECKING:
     from model_code.live.collection import Collection
+    from model_code.live.generation import Generation
+
+MODEL_VERSION = "model_version"  # in the provenance of a generation: which version of the registry it was opened as
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def _generations(project: Project, keep: int) -> Iterator[Garbage]:
 
     for name in retrievers(project.live):
         collection = Collection(project.live, name)
-        registered = _registered(project, collection)
+        registered = _registered(project, collection) | planned(project, collection)
         doomed = unneeded(collection, keep, registered)
         if doomed:
             numbers = ", ".join(str(generation.number) for generation in doomed)
@@ -87,8 +90,19 @@ def _registered(project: Project, collection: Collection) -> set[int]:
     if not (project.state / "mlflow").exists():
         return set()
     known = {version.version for version in registry.versions(project)}
-    found = collection.generations()
-    return {one.number for one in found if one.manifest["provenance"].get("model_version") in known}
+    return {one.number for one in opened_builds(collection) if one.manifest["provenance"][MODEL_VERSION] in known}
+
+
+def opened_builds(collection: Collection) -> list[Generation]:
+    """The generations that a registered version was opened as, whether the registry still has it or not."""
+    return [one for one in collection.generations() if MODEL_VERSION in one.manifest["provenance"]]
+
+
+def planned(project: Project, collection: Collection) -> set[int]:
+    """The generations whose documents a retrain is about to copy, so that they must stay until it has."""
+    from orchestration.retraining.plan import unread_plans
+
+    return {plan.generation for plan in unread_plans(project) if plan.retriever == collection.retriever}
 
 
 def _free_generations(project: Project, collection: Collection, keep: int, registered: set[int]) -> None:

@@ -16,12 +16,11 @@ def held(generation: Generation, document_ids: Iterable[str]) -> dict[str, dict[
     """Those of `document_ids` that the generation finds, with title, text, fields and content hash."""
     from model_code.live.documents import read_documents
     from model_code.live.generation import DOCUMENTS
-    from model_code.live.removed import read_removed
+    from model_code.live.removed import removed_by_part
 
-    wanted, removed, found = set(document_ids), read_removed(generation), {}
-    for number in (generation.base, *generation.segments):
+    wanted, found = set(document_ids), {}
+    for number, gone in removed_by_part(generation).items():
         rows = read_documents(generation.sibling(number) / DOCUMENTS, wanted)
-        gone = removed.get(number, frozenset())
         found |= {one: row for one, row in rows.items() if one not in gone}
     return found
 

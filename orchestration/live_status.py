@@ -44,16 +44,23 @@ def live_status_lines(status: Mapping[str, Any]) -> Iterator[str]:
         return
     states = [f"{number:,} {state.replace('_', ' ')}" for state, number in ledger["documents"].items() if number]
     yield f"documents   {', '.join(states) or 'none arrived'} (after event {status['watermark']})"
-    lag = ledger["lag"]
-    waiting = (
-        f"{lag['pending']:,} waiting, the oldest for {_span(lag['seconds'])}" if lag["pending"] else "none waiting"
-    )
-    yield f"lag         {waiting}"
+    yield f"lag         {_lag_text(ledger['lag'])}"
     if ledger["drift"]:
         values = [_drift_text(*measure) for measure in _measures(ledger["drift"]["report"])]
         yield f"drift       {'; '.join(values) or 'a report without values'}"
+        yield from (f"            {text}" for text in _queries_missing(ledger["drift"]["report"]))
     for decision in ledger["decisions"]:
         yield f"decision    {decision['kind']}: {decision['reason']}"
+
+
+def other_lines(status: Mapping[str, Any]) -> Iterator[str]:
+    """The same of a retriever that is not searched by default: only how far it is behind."""
+    if status["ledger"] is not None:
+        yield f"lag         {_lag_text(status['ledger']['lag'])}"
+
+
+def _lag_text(lag: Mapping[str, Any]) -> str:
+    return f"{lag['pending']:,} waiting, the oldest for {_span(lag['seconds'])}" if lag["pending"] else "none waiting"
 
 
 def _span(seconds: float) -> str:
@@ -79,6 +86,13 @@ def _measures(report: Any, name: str = "") -> Iterator[tuple[str, Mapping[str, A
     elif isinstance(report, list):
         for part in report:
             yield from _measures(part, name)
+
+
+def _queries_missing(found: Mapping[str, Any]) -> Iterator[str]:
+    """Why the last report lacks the drift of queries, if it does."""
+    for one in (found.get("report") or {}).get("unmeasured", ()):
+        if one["name"] == "query_auc" and one["scope"] == "batch":
+            yield f"query drift was not measured: {one['why']}"
 
 
 def _drift_text(name: str, measure: Mapping[str, Any]) -> str:

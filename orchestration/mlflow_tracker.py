@@ -18,9 +18,10 @@ from orchestration.tracking import StageRecord
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric
+    from mlflow.entities import Metric, Run
 
 EXPERIMENT = "freshet"
+ARTIFACTS = "FRESHET_MLFLOW_ARTIFACTS"
 KEY, STAGE, COMMIT, DIRTY, DAGSTER_RUN = (
     "freshet.key", "freshet.stage", "mlflow.source.git.commit", "freshet.git_dirty", "dagster.run_id",
 )  # fmt: skip
@@ -35,11 +36,19 @@ class MlflowTracker:
         self.client, self.experiment = open_store(uri, folder)
 
     def record_stage(self, record: StageRecord) -> str:
-        """Keep `record` as one run; it counts as finished only once everything is stored."""
+        """Keep `record` as one run; it counts as finished only once everything is stored.
+
+        A run that a crash left unfinished is deleted, and made again.
+        """
+        started = int(record.started * 1000)
+        for run in self._newest_runs(f"tags.`{KEY}` = '{record.key}' and attributes.start_time = {started}"):
+            if run.info.status == "FINISHED":
+                return run.info.run_id
+            self.client.delete_run(run.info.run_id)
         tags = {KEY: record.key, STAGE: record.stage, DIRTY: str(record.git_dirty).lower()}
         optional = {COMMIT: record.git_commit, DAGSTER_RUN: record.dagster_run_id}
         tags |= {name: value for name, value in optional.items() if value}
-        run = self.client.create_run(self.experiment, int(record.started * 1000), tags, run_name=record.stage)
+        run = self.client.create_run(self.experiment, started, tags, run_name=record.stage)
         run_id = run.info.run_id
         self._log_numbers(run_id, record)
         self._log_inputs(run_id, record.inputs)
@@ -50,10 +59,12 @@ class MlflowTracker:
 
     def find_run(self, key: str) -> str | None:
         """The newest finished run tagged with the stage key `key`, or None."""
-        wanted = f"tags.`{KEY}` = '{key}' and attributes.status = 'FINISHED'"
-        order = ["attributes.start_time DESC"]
-        runs = self.client.search_runs([self.experiment], wanted, max_results=1, order_by=order)
+        runs = self._newest_runs(f"tags.`{KEY}` = '{key}' and attributes.status = 'FINISHED'", at_most=1)
         return runs[0].info.run_id if runs else None
+
+    def _newest_runs(self, wanted: str, at_most: int = 10) -> list[Run]:
+        order = ["attributes.start_time DESC"]
+        return self.client.search_runs([self.experiment], wanted, max_results=at_most, order_by=order)
 
     def _log_numbers(self, run_id: str, record: StageRecord) -> None:
         from mlflow.entities import Param
@@ -112,5 +123,13 @@ def open_store(uri: str, folder: Path) -> tuple[MlflowClient, str]:
         experiment = client.get_experiment_by_name(EXPERIMENT)
         if experiment is not None:
             return client, experiment.experiment_id
-        own = uri == f"sqlite:///{folder / 'mlflow.db'}"
-        return client, client.create_experiment(EXPERIMENT, (folder / "artifacts").as_uri() if own else None)
+        return client, client.create_experiment(EXPERIMENT, _artifact_root(uri, folder))
+
+
+def _artifact_root(uri: str, folder: Path) -> str | None:
+    """The environment's `FRESHET_MLFLOW_ARTIFACTS`, else beside our own database; None: as another store has it.
+
+    Such as `s3://bucket/freshet`: any place that MLflow writes to. It is fixed once the experiment exists.
+    """
+    own = (folder / "artifacts").as_uri() if uri == f"sqlite:///{folder / 'mlflow.db'}" else None
+    return os.environ.get(ARTIFACTS) or own

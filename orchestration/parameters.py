@@ -22,8 +22,10 @@ from model_code.evaluation.settings import EvaluationSettings, PromotionSettings
 from model_code.files import write_text
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.settings import Bm25Settings, IndexSettings
+from model_code.live.settings import LiveSettings
 from model_code.queries.settings import PseudoQuerySettings
 from model_code.retrievers.settings import RetrieverSettings, parse_retriever
+from model_code.scale.settings import ScaleSettings
 from model_code.training.settings import TrainingSettings
 
 BASELINES = ("bm25", "zero_shot")
@@ -48,6 +50,8 @@ class Parameters:
     promotion: PromotionSettings
     drift: DriftSettings
     additions: AdditionSettings
+    live: LiveSettings
+    scale: ScaleSettings
     seed: int = 0
 
     @property

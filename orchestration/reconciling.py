@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from model_code.files import write_text
 from model_code.ledger.records import Made
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
+    from model_code.live.collection import Collection
     from model_code.live.generation import Generation
+
+ROLLBACK = "rollback"  # in a collection's folder, while one is under way: the number of the generation it goes to
 
 
 def reconcile(ledger: Ledger, current: Generation) -> None:
-    """A generation that continues the last one settles its events. Another one of the same build is a rollback;
-    another build shall hold all documents, so it gets those that it lacks.
+    """A generation that continues the last one settles its events. Another one of the same build is a rollback, as is
+    one that was announced; another build shall hold all documents, so it gets those that it lacks.
     """
     position = ledger.position()
     if position is not None and position.generation == current.number:
@@ -24,10 +28,25 @@ def reconcile(ledger: Ledger, current: Generation) -> None:
             ledger.settle(one.watermark, one.number, {})
         return
     ledger.register(made)
-    if position is not None and position.base == current.build:
+    if position is not None and (position.base == current.build or _is_announced(current)):
         ledger.roll_back(current.number)
     else:
         ledger.reopen(current.number)
+
+
+def announce_rollback(collection: Collection, number: int) -> None:
+    """Before the switch: if this process ends after it, the next one must not take it for the opening of a build."""
+    write_text(collection.folder / ROLLBACK, f"{number}\n")
+
+
+def forget_rollback(collection: Collection) -> None:
+    """The ledger says what is searchable now."""
+    (collection.folder / ROLLBACK).unlink(missing_ok=True)
+
+
+def _is_announced(current: Generation) -> bool:
+    path = current.folder.parent.parent / ROLLBACK
+    return path.is_file() and int(path.read_text(encoding="utf-8")) == current.number
 
 
 def unknown(ledger: Ledger, generation: Generation) -> list[Made]:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
-from model_code.evaluation.promotion import Verdict, judge_promotion
+from model_code.evaluation.promotion import Verdict
 from model_code.evaluation.scores import SystemScores, load_scores
-from model_code.evaluation.settings import PromotionSettings
 from model_code.files import read_json
 from orchestration import promotion_history
 from orchestration.file_lock import file_lock
+from orchestration.gate import Gate
 from orchestration.mlflow_tracker import KEY, open_store, valid_name
 from orchestration.project import Project
 from orchestration.registered_model import ARTIFACT, Build, log_retriever
@@ -72,28 +72,14 @@ def register(project: Project, build: Build) -> Version:
         return version
 
 
-Judge = Callable[[SystemScores, SystemScores | None, PromotionSettings, int], Verdict]
-"""(challenger's scores, champion's or None, settings, seed) -> may the challenger take the champion's place."""
-
-
-def promote(
-    project: Project,
-    settings: PromotionSettings,
-    seed: int,
-    rescore: Callable[[Version], Path],
-    judge: Judge = judge_promotion,
-) -> Move:
-    """Make the challenger champion if the gate passes it on the test queries; each verdict is a line of the history.
-
-    rescore: evaluates a version on the challenger's corpus, for a champion that was built on another, and returns the
-    folder of its scores. judge: the gate.
-    """
+def promote(project: Project, gate: Gate) -> Move:
+    """Make the challenger champion if the gate passes it on the test queries; each verdict is a line of the history."""
     with _registry(project) as (client, _):
         challenger, champion = _holder(client, CHALLENGER), _holder(client, CHAMPION)
         if champion is not None and challenger in (None, champion):
             return Move(champion, True, f"{_spoken(champion)} is the champion already: nothing to promote")
         challenger = _required(challenger)
-        found = _judge(client, challenger, champion, settings, seed, rescore, judge)
+        found = _judge(client, challenger, champion, gate)
         old, why = champion and champion.version, "; ".join(found.reasons)
         action = "promote" if found.passed else "refuse"
         promotion_history.append(project, action, old, challenger.version, found.as_dict())
@@ -105,17 +91,11 @@ def promote(
         return Move(challenger, True, f"{_spoken(challenger)} is the champion: {why}")
 
 
-def verdict(
-    project: Project,
-    settings: PromotionSettings,
-    seed: int,
-    rescore: Callable[[Version], Path],
-    judge: Judge = judge_promotion,
-) -> Verdict:
+def verdict(project: Project, gate: Gate) -> Verdict:
     """What `promote` would decide now; nothing is moved."""
     with _registry(project) as (client, _):
         challenger = _required(_holder(client, CHALLENGER))
-        return _judge(client, challenger, _holder(client, CHAMPION), settings, seed, rescore, judge)
+        return _judge(client, challenger, _holder(client, CHAMPION), gate)
 
 
 def _required(challenger: Version | None) -> Version:
@@ -124,17 +104,9 @@ def _required(challenger: Version | None) -> Version:
     return challenger
 
 
-def _judge(
-    client: MlflowClient,
-    challenger: Version,
-    champion: Version | None,
-    settings: PromotionSettings,
-    seed: int,
-    rescore: Callable[[Version], Path],
-    judge: Judge,
-) -> Verdict:
-    before = _comparable_scores(client, champion, challenger, rescore) if champion else None
-    return judge(_scores(client, challenger), before, settings, seed)
+def _judge(client: MlflowClient, challenger: Version, champion: Version | None, gate: Gate) -> Verdict:
+    before = _comparable_scores(client, champion, challenger, gate) if champion else None
+    return gate.verdict(_scores(client, challenger), before)
 
 
 def rollback(project: Project) -> Move:
@@ -257,12 +229,10 @@ def _scores(client: MlflowClient, version: Version) -> SystemScores:
         return load_scores(Path(client.download_artifacts(version.run_id, "evaluation", folder)), "test")
 
 
-def _comparable_scores(
-    client: MlflowClient, champion: Version, challenger: Version, rescore: Callable[[Version], Path]
-) -> SystemScores:
+def _comparable_scores(client: MlflowClient, champion: Version, challenger: Version, gate: Gate) -> SystemScores:
     if champion.corpus == challenger.corpus:
         return _scores(client, champion)
-    return load_scores(rescore(champion), "test")
+    return load_scores(gate.rescore(champion), "test")
 
 
 def _spoken(version: Version) -> str:

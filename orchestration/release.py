@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json
 from orchestration import parameters, registry, stage_key, stages
+from orchestration.gate import Gate
 from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.registered_model import Build
@@ -27,7 +28,7 @@ def register(project: Project, retriever: str | None = None) -> registry.Version
 def promote(project: Project) -> registry.Move:
     """Put the challenger before the gate; one that passes is champion and live."""
     settings = parameters.load(project.params_file)
-    move = registry.promote(project, settings.promotion, settings.seed, partial(rescore, project))
+    move = registry.promote(project, Gate(settings.promotion, settings.seed, partial(rescore, project)))
     if move.passed:
         open_live(project)
     return move

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from model_code.errors import FreshetError
-from orchestration import dvc_lock, events
+from orchestration import dvc_lock, events, spool
 from orchestration.events import StageEnded
 from orchestration.project import Project
 
@@ -37,7 +37,7 @@ def initialise(project: Project) -> None:
 def repro(
     project: Project, targets: Sequence[str] = (), dagster_run: str | None = None, force: bool = False
 ) -> Iterator[StageEnded]:
-    """Bring `targets` (all stages by default) up to date, yielding each stage that ran as it ends.
+    """Bring `targets` (all stages by default) up to date, yielding each stage that ran as it ends, recorded by then.
 
     Raises `FreshetError` if a stage fails. A caller that stops listening ends DVC and its stage.
     """
@@ -54,9 +54,12 @@ def repro(
         command = dvc_command("--wait-for-lock", "repro", *(["--force"] if force else []), *targets)
         process = subprocess.Popen(command, cwd=project.root, env=environment(project, **extra))
         try:
-            yield from _follow(process, path)
+            for ended in _follow(process, path):
+                spool.record_all(project)
+                yield ended
         finally:
             _stop(process)
+        spool.record_all(project)  # what a killed build left, if nothing ran now
     if not process.returncode:
         dvc_lock.keep_copy(project.root, copy)
     else:

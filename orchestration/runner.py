@@ -1,4 +1,4 @@
-"""Run one stage: same inputs at start and end, output moved into place whole, the run recorded in MLflow."""
+"""Run one stage: same inputs at start and end, output moved into place whole, the run spooled for MLflow."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from typing import Any
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, read_json, replace_folder, write_json
 from model_code.progress import LineProgress
+from model_code.scale import runtime
 from model_code.stages.context import StageContext
-from orchestration import events, parameters, stage_key
+from orchestration import events, parameters, spool, stage_key
 from orchestration.events import StageEnded
 from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.stages import Stage
-from orchestration.tracking import StageRecord, git_state, tracker_for
+from orchestration.tracking import StageRecord, git_state
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ def run_stage(stage: Stage, project: Project) -> Finished:
         settings = parameters.load(project.params_file)
         reads = stage_key.read(stage, project.root)
         finished = _execute(stage, project, settings, reads)
-        run_id = _record(stage, project, reads, finished)
-        events.write_end(StageEnded(stage.address, finished.key, run_id))
+        _record(stage, project, reads, finished)
+        events.write_end(StageEnded(stage.address, finished.key))
     return finished
 
 
@@ -60,7 +61,8 @@ def _execute(stage: Stage, project: Project, settings: Parameters, reads: stage_
         name=stage.retriever,
         progress=LineProgress,
     )
-    report = importlib.import_module(stage.module).run(context)
+    with runtime.using(settings.scale):
+        report = importlib.import_module(stage.module).run(context)
     canonical_json(report)  # a report that is not plain JSON must fail here, not after the output is in place
     write_json(staging / "report.json", report)
     _refuse_changes(stage, reads, stage_key.read(stage, project.root))
@@ -91,12 +93,18 @@ def _refuse_changes(stage: Stage, before: stage_key.StageReads, after: stage_key
         )
 
 
-def _record(stage: Stage, project: Project, reads: stage_key.StageReads, finished: Finished) -> str:
+def _record(stage: Stage, project: Project, reads: stage_key.StageReads, finished: Finished) -> None:
+    spool.keep(project, _stage_record(stage, project, reads, finished))
+    if not events.followed():
+        spool.record_all(project)
+
+
+def _stage_record(stage: Stage, project: Project, reads: stage_key.StageReads, finished: Finished) -> StageRecord:
     output = project.root / stage.output
     numbers = {key: float(value) for key, value in flatten(finished.report).items() if _is_number(value)}
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     commit, dirty = git_state(project.root)
-    record = StageRecord(
+    return StageRecord(
         stage=stage.address,
         key=finished.key,
         params=flatten(reads.settings),
@@ -110,7 +118,6 @@ def _record(stage: Stage, project: Project, reads: stage_key.StageReads, finishe
         started=finished.started,
         ended=finished.ended,
     )
-    return tracker_for(project).record_stage(record)
 
 
 def _is_number(value: Any) -> bool:

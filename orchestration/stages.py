@@ -18,6 +18,7 @@ QUERY_CODE = (
     "model_code/index",
     "model_code/losses",
     "model_code/queries",
+    "model_code/scale",
     "model_code/training",
 )
 
@@ -123,7 +124,13 @@ BASE_INDEX = Stage(
     groups=("encoder", "index"),
     inputs={"corpus": "artifacts/corpus", "acceptance": "artifacts/acceptance"},
     output="artifacts/base_index",
-    code=("model_code/corpus", "model_code/encoding", "model_code/index", "model_code/retrievers/indexing.py"),
+    code=(
+        "model_code/corpus",
+        "model_code/encoding",
+        "model_code/index",
+        "model_code/retrievers/indexing.py",
+        "model_code/scale",
+    ),  # fmt: skip
 )
 HIERARCHY = Stage(
     name="hierarchy",
@@ -131,7 +138,7 @@ HIERARCHY = Stage(
     groups=("hierarchy", "seed"),
     inputs={"corpus": "artifacts/corpus", "base_index": "artifacts/base_index/index"},
     output="artifacts/hierarchy",
-    code=("model_code/corpus", "model_code/encoding/hardware.py", "model_code/hierarchy"),
+    code=("model_code/corpus", "model_code/encoding/hardware.py", "model_code/hierarchy", "model_code/scale"),
 )
 TRAIN = Stage(
     name="train",

@@ -7,7 +7,7 @@ from typing import Any
 
 from model_code.files import read_json
 from orchestration import dvc_lock, parameters, promotion_history, registry, stages
-from orchestration.live_status import live_status, live_status_lines
+from orchestration.live_status import live_status, live_status_lines, other_lines
 from orchestration.project import Project
 
 
@@ -22,7 +22,8 @@ def project_status(project: Project) -> dict[str, Any]:
         "champion": _version(project, registry.CHAMPION),
         "challenger": _version(project, registry.CHALLENGER),
         "previous": _version(project, registry.PREVIOUS),
-        "live": _live(project),
+        "live": (live := _live(project)),
+        "queries_logged": _queries_logged(project, live),
         "service": _service(project),
         "moves": promotion_history.read(project)[-5:],
     }
@@ -62,6 +63,17 @@ def _live(project: Project) -> list[dict[str, Any]]:
     ]
 
 
+def _queries_logged(project: Project, live: list[dict[str, Any]]) -> int | None:
+    """Searches in the service's query log since the last drift report; None if there is no log."""
+    from orchestration.service.query_log import is_kept, logged_since
+
+    if not is_kept(project.state):
+        return None
+    ledger = live[0]["freshness"]["ledger"] if live else None
+    report = ledger["drift"] if ledger else None
+    return len(logged_since(project.state, report["recorded"] if report else 0.0))
+
+
 def status_text(status: dict[str, Any]) -> str:
     """The status in a few lines."""
     corpus = status["corpus"]
@@ -76,7 +88,9 @@ def status_text(status: dict[str, Any]) -> str:
         lines.append(f"{alias:11} " + (f"version {version['version']} ({version['retriever']})" if version else "none"))
     for live in status["live"] or [None]:
         lines.append("live        " + (_live_text(live) if live else "nothing (freshet promote opens the champion)"))
-        lines += live_status_lines(live["freshness"]) if live and live["default"] else []
+        lines += (live_status_lines if live["default"] else other_lines)(live["freshness"]) if live else []
+    if status["queries_logged"] is not None:
+        lines.append(f"queries     {status['queries_logged']:,} logged since the last drift report")
     if status["service"]:
         lines.append(f"service     {status['service']['url']}")
     return "\n".join(lines)

@@ -41,7 +41,7 @@ class Tracker(Protocol):
     """Remembers stages that ran and finds them again."""
 
     def record_stage(self, record: StageRecord) -> str:
-        """Keep `record`; returns the id of its run."""
+        """Keep `record`; returns the id of its run. The same stage key and start again is the same run."""
 
     def find_run(self, key: str) -> str | None:
         """The newest finished run of the stage key `key`."""
@@ -70,15 +70,15 @@ def store_folder(project: Project) -> Path:
 
 
 def tracker_for(project: Project) -> Tracker:
-    """The project's tracker; one per process and store, as opening it takes seconds.
+    """The project's tracker; one per process and store, as opening it takes seconds."""
+    return _tracker(tracking_uri(project), store_folder(project)) if tracking_is_on() else NoTracker()
 
-    The environment's `FRESHET_TRACKING=off` switches it off; FreshetError for another value than on or off.
-    """
+
+def tracking_is_on() -> bool:
+    """Unless the environment says `FRESHET_TRACKING=off`; FreshetError for another value than on or off."""
     switch = os.environ.get("FRESHET_TRACKING", "on")
     require(switch in ("on", "off"), f"FRESHET_TRACKING is {switch!r}, but must be on or off")
-    if switch == "off":
-        return NoTracker()
-    return _tracker(tracking_uri(project), store_folder(project))
+    return switch == "on"
 
 
 @lru_cache(maxsize=4)

@@ -17,6 +17,7 @@ from model_code.errors import FreshetError
 from orchestration.dagster_home import dagster_home
 from orchestration.project import Project
 from orchestration.repro import environment
+from orchestration.spool import record_all
 from orchestration.tracking import tracking_uri
 
 HOST = "127.0.0.1"
@@ -37,6 +38,7 @@ def serve(project: Project, dagster_port: int, mlflow_port: int) -> None:
     """Run both until one ends or the user presses Ctrl-C; raises `FreshetError` if a port is taken."""
     for port, option in ((dagster_port, "--dagster-port"), (mlflow_port, "--mlflow-port")):
         require_free(port, option)
+    record_all(project)  # a build that was killed may have left stages that MLflow does not know yet
     home = dagster_home(project)
     pages = f"Dagster: http://{HOST}:{dagster_port}   MLflow: http://{HOST}:{mlflow_port}"
     print(f"{pages}   (Ctrl-C ends both)", flush=True)

@@ -1,8 +1,11 @@
-"""Our spherical k-means against faiss.Kmeans, level by level of a bottom-up tree, on the same vectors."""
+"""Our spherical k-means against faiss.Kmeans, level by level of a bottom-up tree, and against the paper's Algorithm 2.
+
+Where faiss is not installed, as on a GPU machine that only trains, Algorithm 2 is the peer of the levels, too.
+"""
 
 from __future__ import annotations
 
-import time
+import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,47 +13,83 @@ from typing import Any
 import numpy as np
 import torch
 
-from model_code.benchmarks.measuring import row
+from model_code.benchmarks.measuring import row, row_below, seconds
+from model_code.benchmarks.plain_kmeans import algorithm_2, nearest
 from model_code.hierarchy.build import unit_vectors
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.shape import default_branching, level_sizes
 from model_code.hierarchy.spherical_kmeans import spherical_kmeans
-from model_code.progress import Progress, silent
 
-NO_WORSE, FASTER = 1.0, 2.0  # the goals
+NO_WORSE, FASTER, AS_FAST = 1.0, 2.0, 1.0  # the goals
+LARGE, LARGE_SECONDS = 1_000_000, 60.0
+Cluster = Callable[[torch.Tensor, int, int, int], torch.Tensor]  # vectors, clusters, iterations, seed -> centroids
 
 
 def rows(
-    passages: int = 10_000,
+    passages: int = 100_000,
     dimension: int = 384,
-    branching: int | None = 16,
+    branching: int | None = None,
     iterations: int = 25,
     repeats: int = 3,
     device: str = "cpu",
     seed: int = 0,
-    progress: Progress = silent,
+    paper: int = 10_000,
+    large: bool = False,
 ) -> list[dict[str, Any]]:
     """Per level the mean cosine and the speed, in vectors per second, and the speed of all levels together.
 
-    Both cluster the same vectors, which at upper levels are the centroids of our level below, with the same cap on
-    iterations; both may end earlier, when nothing moves any more. Of `repeats` runs, each with another seed and ours
-    and the peer's in turn, the fastest and the mean objective count. faiss is told to use every vector, as we do.
+    branching: None is the default for so many passages. paper: passages of the comparison with Algorithm 2, 0 for none.
+    large: a million passages in place of `passages`, once.
+    """
+    if large:
+        passages, repeats = LARGE, 1
+    shared = {"dimension": dimension, "iterations": iterations, "repeats": repeats, "device": device, "seed": seed}
+    found = levels(passages, branching=branching, **shared)
+    return found + (against_paper(paper, **shared) if paper else [])
+
+
+def levels(
+    passages: int, dimension: int, branching: int | None, iterations: int, repeats: int, device: str, seed: int
+) -> list[dict[str, Any]]:
+    """Both sides cluster the same vectors, which at upper levels are the centroids of our level below.
+
+    Both have the same cap on iterations, and may end earlier, when nothing moves any more. Of `repeats` runs, each with
+    another seed and ours and the peer's in turn, the median time and the mean objective count.
     """
     branching = branching or default_branching(passages)
-    settings = replace(HierarchySettings(), max_iterations=iterations, device=device)
+    peer, name = (_faiss, "faiss") if importlib.util.find_spec("faiss") else (algorithm_2, "Algorithm 2")
+    ours = _ours(device)
     level = unit_vectors(synthetic_vectors(passages, dimension, seed), device)
     sizes = level_sizes(passages, branching)
     table, spent = [], np.zeros(2)
     for number, clusters in reversed(list(enumerate(sizes, start=1))):
-        ours, peer, centroids = _compete(level, clusters, settings, range(seed, seed + repeats))
+        pair = [_measured(one, level, clusters, iterations) for one in (ours, peer)]
+        spans, cosines, centroids = _alternate(pair, range(seed, seed + repeats))
         what = f"level {number}, {len(level):,} x {dimension} into {clusters:,}"
-        table.append(row(f"{what}: mean cosine", ours[1], peer[1], goal=NO_WORSE))
-        table.append(row(f"{what}: vectors/s", len(level) / ours[0], len(level) / peer[0], goal=FASTER))
-        spent += [ours[0], peer[0]]
+        table.append(row(f"{what}: mean cosine, against {name}", *cosines, goal=NO_WORSE))
+        table.append(row(f"{what}: vectors/s, the same", *(len(level) / span for span in spans), goal=FASTER))
+        spent += spans
         level = centroids
-        progress(len(sizes) - number + 1, len(sizes), "levels")
     what = f"all levels, b = {branching}, at most {iterations} iterations: vectors/s"
-    return [*table, row(what, *(float(passages / seconds) for seconds in spent), goal=FASTER)]
+    table.append(row(what, *(float(passages / span) for span in spent), goal=FASTER))
+    if device != "cpu" and passages == LARGE:
+        table.append(row_below(f"{passages:,} x {dimension}, all levels (s)", float(spent[0]), LARGE_SECONDS))
+    return table
+
+
+def against_paper(
+    passages: int, dimension: int, iterations: int, repeats: int, device: str, seed: int
+) -> list[dict[str, Any]]:
+    """The last level of the paper's tree by its own algorithm and by ours."""
+    vectors = unit_vectors(synthetic_vectors(passages, dimension, seed), device)
+    clusters = level_sizes(passages, default_branching(passages))[-1]
+    pair = [_measured(one, vectors, clusters, iterations) for one in (_ours(device), algorithm_2)]
+    spans, cosines, _ = _alternate(pair, range(seed, seed + repeats))
+    what = f"{passages:,} x {dimension} into {clusters:,}"
+    return [
+        row(f"{what}: mean cosine, against the paper's Algorithm 2", *cosines, goal=NO_WORSE),
+        row(f"{what}: vectors/s, the same", *(passages / span for span in spans), goal=AS_FAST),
+    ]
 
 
 def synthetic_vectors(passages: int, dimension: int, seed: int) -> np.ndarray:
@@ -64,42 +103,41 @@ def synthetic_vectors(passages: int, dimension: int, seed: int) -> np.ndarray:
     return vectors
 
 
-def _compete(
-    vectors: torch.Tensor, clusters: int, settings: HierarchySettings, seeds: range
-) -> tuple[tuple[float, float], tuple[float, float], torch.Tensor]:
-    """Best time and mean objective of ours and of faiss, and our last centroids."""
-    points = vectors.cpu().numpy()
-    results: list[list[tuple[float, float]]] = [[], []]
-    centroids = vectors[:0]
-    for seed in seeds:
-        seconds, clustering = _timed(lambda seed=seed: spherical_kmeans(vectors, clusters, settings, seed))
-        centroids = clustering.centroids
-        results[0].append((seconds, mean_cosine(points, centroids.cpu().numpy())))
-        seconds, peer = _timed(lambda seed=seed: _faiss_centroids(points, clusters, settings.max_iterations, seed))
-        results[1].append((seconds, mean_cosine(points, peer)))
-    ours, theirs = ((min(s for s, _ in runs), float(np.mean([o for _, o in runs]))) for runs in results)
-    return ours, theirs, centroids
+Measured = Callable[[int], tuple[float, float, torch.Tensor]]  # seed -> seconds, mean cosine, centroids
 
 
-def _faiss_centroids(points: np.ndarray, clusters: int, iterations: int, seed: int) -> np.ndarray:
+def _measured(cluster: Cluster, vectors: torch.Tensor, clusters: int, iterations: int) -> Measured:
+    def run(seed: int) -> tuple[float, float, torch.Tensor]:
+        found = []
+        spent = seconds(lambda: found.append(cluster(vectors, clusters, iterations, seed)))
+        return spent, float(nearest(vectors, found[0])[0].mean(dtype=torch.float64)), found[0]
+
+    return run
+
+
+def _alternate(pair: list[Measured], seeds: range) -> tuple[np.ndarray, list[float], torch.Tensor]:
+    """Median seconds (2,) and mean objective of both, and our last centroids."""
+    runs = [[run(seed) for run in pair] for seed in seeds]
+    spans = np.array([[one[0] for one in both] for both in runs])
+    cosines = np.array([[one[1] for one in both] for both in runs])
+    return np.median(spans, axis=0), cosines.mean(axis=0).tolist(), runs[-1][0][2]
+
+
+def _ours(device: str) -> Cluster:
+    def cluster(vectors: torch.Tensor, clusters: int, iterations: int, seed: int) -> torch.Tensor:
+        settings = replace(HierarchySettings(), max_iterations=iterations, device=device)
+        with torch.inference_mode():
+            return spherical_kmeans(vectors, clusters, settings, seed).centroids
+
+    return cluster
+
+
+def _faiss(vectors: torch.Tensor, clusters: int, iterations: int, seed: int) -> torch.Tensor:
+    """faiss on the CPU, told to use every vector, as we do."""
     import faiss
 
+    points = vectors.cpu().numpy()
     every_point = {"min_points_per_centroid": 1, "max_points_per_centroid": len(points)}
     kmeans = faiss.Kmeans(points.shape[1], clusters, niter=iterations, spherical=True, seed=seed, **every_point)
     kmeans.train(points)
-    return kmeans.centroids
-
-
-def mean_cosine(points: np.ndarray, centroids: np.ndarray) -> float:
-    """Mean cosine of unit `points` (N, H) to the nearest of unit `centroids` (K, H), for both sides alike."""
-    parts = range(0, len(points), 4096)
-    nearest = [(points[i : i + 4096] @ centroids.T).max(axis=1) for i in parts]
-    return float(np.concatenate(nearest).mean(dtype=np.float64))
-
-
-def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    started = time.perf_counter()
-    result = work()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - started, result
+    return torch.from_numpy(kmeans.centroids).to(vectors.device)

@@ -1,51 +1,51 @@
-"""The vectors of old documents that additions are measured in: their encodings, or learned ones as in atomic DSI."""
+"""The vectors that additions are measured in: encodings by one encoder or another, or learned ones as in atomic DSI."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from model_code.benchmarks.incdsi_encoded import Encoded
+from model_code.benchmarks.incdsi_learning import Asking, learn
 from model_code.dsi.settings import DocumentVectorSettings, Start
 from model_code.dsi.start import random_vectors
+from model_code.incdsi.state import IncDsiState
 
-Space = Callable[[np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]
-"""(encodings (n, H), train queries (m, H), the document of each (m), seed) -> vectors (n, H)."""
-
-
-def own_vectors(documents: np.ndarray, queries: np.ndarray, targets: np.ndarray, seed: int) -> np.ndarray:
-    """The encodings as they are: a dense index."""
-    return documents
+LEARNED: Mapping[str, Start] = {"dsi": "documents", "dsi_random_start": "random"}
 
 
-def learned(documents: np.ndarray, queries: np.ndarray, targets: np.ndarray, seed: int, start: Start) -> np.ndarray:
-    """V of an atomic DSI with a frozen query encoder: the softmax over all documents, minimised by Adam.
+@dataclass(frozen=True, eq=False)
+class Space:
+    """A collection under `encoded`, with vectors learned from train queries as `learned` says; None: its encodings.
 
-    Defaults of `DocumentVectorSettings`; no dev set and no early stop, so that nothing is chosen here.
+    retrained: the same collection under an encoder that was trained on all its documents; None: the encoder stays.
     """
-    import torch
 
-    settings = DocumentVectorSettings(start=start)
-    first = documents if start == "documents" else random_vectors(*documents.shape, seed)
-    vectors = torch.nn.Parameter(torch.from_numpy(first.copy()))
-    chance = torch.Generator().manual_seed(seed)
-    asked, right = torch.from_numpy(queries), torch.from_numpy(targets)
-    steps = int(settings.passes * -(-len(right) // settings.batch_size))
-    optimizer = torch.optim.Adam([vectors], lr=settings.rate)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
-    for _ in range(steps):
-        rows = torch.randint(len(right), (settings.batch_size,), generator=chance)
-        loss = torch.nn.functional.cross_entropy(settings.logit_scale * asked[rows] @ vectors.T, right[rows])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    return vectors.detach().numpy()
+    encoded: Encoded
+    learned: DocumentVectorSettings | None = None
+    retrained: Encoded | None = None
+    seed: int = 0
 
+    @property
+    def old(self) -> list[int]:
+        """The rows of the old documents."""
+        return list(range(self.encoded.pages.old))
 
-SPACES: Mapping[str, Space] = {
-    "own_vectors": own_vectors,
-    "dsi": partial(learned, start="documents"),
-    "dsi_random_start": partial(learned, start="random"),
-}
+    def vectors(self, rows: Sequence[int]) -> np.ndarray:
+        """V (b, H) of the documents `rows` as if they were the whole collection."""
+        encodings = self.encoded.documents[list(rows)]
+        if self.learned is None:
+            return encodings
+        start = encodings if self.learned.start == "documents" else random_vectors(*encodings.shape, self.seed)
+        return learn(start, self.asking(rows, "train"), self.asking(rows, "dev"), self.learned, self.seed)
+
+    def asking(self, rows: Sequence[int], split: str) -> Asking:
+        """The queries of `split` for the documents `rows`."""
+        return Asking(*self.encoded.asking(rows, split))
+
+    def state(self) -> IncDsiState:
+        """The old documents, each represented by the mean of its train queries, or by itself where it has none."""
+        queries = np.stack([self.encoded.asks(row).mean(axis=0) for row in self.old])
+        return IncDsiState(self.vectors(self.old), queries, self.encoded.pages.ids[: len(self.old)])

@@ -1,10 +1,16 @@
-"""What the benchmarks share: the shape of a row, and timing that one noisy moment cannot decide."""
+"""What the benchmarks share: the shapes of rows, and timing that one noisy moment cannot decide."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
+
+from model_code.errors import FreshetError
+
+Task = Callable[[], Any]
 
 
 def row(what: str, ours: float, peer: float, goal: float) -> dict[str, Any]:
@@ -17,14 +23,73 @@ def row(what: str, ours: float, peer: float, goal: float) -> dict[str, Any]:
     return {"what": what, "ours": ours, "peer": peer, "ratio": ratio, "goal": goal, "met": bool(ratio >= goal)}
 
 
-def best_seconds(tasks: Sequence[Callable[[], Any]], rounds: int = 3) -> list[float]:
-    """The shortest wall time of each task over `rounds`; tasks take turns, so that a busy minute hits all alike."""
-    best = [float("inf")] * len(tasks)
+def row_below(what: str, ours: float, peer: float, most: float = 1.0) -> dict[str, Any]:
+    """One result where less is better: it is met where ours / peer is at most `most`.
+
+    >>> row_below("seconds", ours=3.0, peer=2.0, most=1.6)["met"]
+    True
+    """
+    ratio = ours / peer
+    return {
+        "what": what,
+        "ours": ours,
+        "peer": peer,
+        "ratio": ratio,
+        "goal": f"<= {most:g}",
+        "met": bool(ratio <= most),
+    }
+
+
+def row_without_goal(what: str, ours: float, peer: float) -> dict[str, Any]:
+    """One result for information, such as the distance to a floor."""
+    return {"what": what, "ours": ours, "peer": peer, "ratio": ours / peer, "goal": "-", "met": None}
+
+
+def skipped(what: str, reason: str) -> dict[str, Any]:
+    """A row that cannot be measured here, and why: it shall not vanish from the table.
+
+    >>> skipped("texts/s in bfloat16", "this CPU has no bfloat16")["goal"]
+    'skipped: this CPU has no bfloat16'
+    """
+    return {"what": what, "ours": None, "peer": None, "ratio": None, "goal": f"skipped: {reason}", "met": None}
+
+
+def seconds(task: Task) -> float:
+    """Wall time of one call, the GPU's work included."""
+    import torch
+
+    started = time.perf_counter()
+    task()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def all_seconds(tasks: Sequence[Task], rounds: int) -> np.ndarray:
+    """Seconds of each call (rounds, tasks); tasks take turns, so that a busy minute hits all alike."""
+    return np.array([[seconds(task) for task in tasks] for _ in range(rounds)])
+
+
+def best_seconds(tasks: Sequence[Task], rounds: int = 3) -> list[float]:
+    """The shortest wall time of each task over `rounds`, once each has been called without the clock."""
     for task in tasks:
         task()
-    for _ in range(rounds):
-        for i, task in enumerate(tasks):
-            start = time.perf_counter()
-            task()
-            best[i] = min(best[i], time.perf_counter() - start)
-    return best
+    return all_seconds(tasks, rounds).min(axis=0).tolist()
+
+
+def median_seconds(tasks: Sequence[Task], rounds: int) -> list[float]:
+    """The median wall time of each task over `rounds`, once each has been called without the clock."""
+    for task in tasks:
+        task()
+    return np.median(all_seconds(tasks, rounds), axis=0).tolist()
+
+
+def require_device(device: str) -> None:
+    """FreshetError if `device` is a GPU and there is none."""
+    import torch
+
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise FreshetError(
+            "--gpu needs a CUDA device, and torch sees none here; leave --gpu out, or run it where "
+            "`python -c 'import torch; print(torch.cuda.is_available())'` says True"
+        )

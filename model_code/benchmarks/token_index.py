@@ -8,7 +8,6 @@ questions, weighed and widened as a lexical encoder does it.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from model_code.benchmarks.encode import BASE
-from model_code.benchmarks.measuring import row
+from model_code.benchmarks.measuring import median_seconds, row
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import open_source
 from model_code.token_index.bags import Bags
@@ -64,7 +63,7 @@ def _compare(texts: Texts, tokenizer: Any, questions: int, repeats: int) -> list
     asked = [texts.questions[i] for i in np.sort(chosen)]
     makers = [TokenBags(tokenizer) for _ in range(repeats // 4 + 2)]  # each has yet to see its first word
     unused = iter(makers)
-    building = _medians([lambda: _build(texts, next(unused)), lambda: _build_peer(texts.texts)], repeats // 4 + 1)
+    building = median_seconds([lambda: _build(texts, next(unused)), lambda: _build_peer(texts.texts)], repeats // 4 + 1)
     index, peer, bags = _build(texts, makers[0]), _build_peer(texts.texts), makers[0](texts.texts)
     wide = make_queries(index, bags, texts.ids, asked, makers[0])
     words = bm25s.tokenize([text for text, _ in asked], return_ids=False, show_progress=False)
@@ -76,7 +75,7 @@ def _compare(texts: Texts, tokenizer: Any, questions: int, repeats: int) -> list
         lambda: peer.retrieve(words, k=depth, show_progress=False),
         lambda: [peer.retrieve([query], k=depth, show_progress=False) for query in words],
     ]
-    ours, ours_single, ours_wide, theirs, theirs_single = (len(asked) / s for s in _medians(tasks, repeats))
+    ours, ours_single, ours_wide, theirs, theirs_single = (len(asked) / s for s in median_seconds(tasks, repeats))
     size = f"{texts.name}, {len(texts.ids):,} texts"
     built = [len(texts.ids) / seconds for seconds in building]
     return [
@@ -181,18 +180,6 @@ def _build_peer(texts: list[str]) -> Any:
     peer = bm25s.BM25()
     peer.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
     return peer
-
-
-def _medians(tasks: Sequence[Callable[[], Any]], repeats: int) -> list[float]:
-    """Median seconds of each task, the first round not counted; tasks take turns."""
-    seconds = []
-    for _ in range(repeats + 1):
-        seconds.append([])
-        for task in tasks:
-            started = time.perf_counter()
-            task()
-            seconds[-1].append(time.perf_counter() - started)
-    return np.median(seconds[1:], axis=0).tolist()
 
 
 def _collections(data: Path | None) -> list[Texts]:

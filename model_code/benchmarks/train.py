@@ -6,13 +6,14 @@ random words of the encoder's vocabulary, as long as those of real corpora: what
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import torch
 
+from model_code.benchmarks.measuring import median_seconds
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.hardware import uses_bfloat16
 from model_code.encoding.settings import EncoderSettings
@@ -29,23 +30,26 @@ HIERARCHY_COST, PEER_SPEED = 1.10, 1.2  # goals: time of a step with the hierarc
 Step = Callable[[], object]
 
 
-def rows(base: str = BASE, pairs: int = 512, batch_size: int = 32, steps: int = 7) -> list[dict[str, Any]]:
-    """Three rows; `ours` and `peer` are pairs per second, so a ratio above 1 means that ours is faster.
+def rows(
+    base: str = BASE, pairs: int = 512, batch_size: int = 32, steps: int = 7, device: str = "auto"
+) -> list[dict[str, Any]]:
+    """Four rows; `ours` and `peer` are pairs per second, so a ratio above 1 means that ours is faster.
 
     base: what `Encoder.load` takes. pairs: in the made-up training set. steps: timed per side, after one to warm up.
     """
     data = _data(Encoder.load(base, MAX_TOKENS, device="cpu"), pairs)
     shared = {"supervision": "supervised", "batch_size": batch_size, "document_max_tokens": 96, "steps": 10 * steps}
     settings = TrainingSettings(**shared, hierarchy_weight=0.0, negatives_per_query=0)
-    plain = _trainer(base, data, settings)
-    hce = _trainer(base, data, TrainingSettings(**shared, batches="siblings", negatives_per_query=0))
+    plain = _trainer(base, data, settings, device)
+    hce = _trainer(base, data, TrainingSettings(**shared, batches="siblings", negatives_per_query=0), device)
     alike, installed = (_peer_step(base, data, plain, settings, as_installed) for as_installed in (False, True))
     compared = [
         ("HCE against plain contrastive training", hce.take_step, plain.take_step, 1 / HIERARCHY_COST),
         (f"contrastive training against {PEER}, same layers frozen, dropout 0", plain.take_step, alike, PEER_SPEED),
+        (f"HCE against {PEER}, same layers frozen, dropout 0", hce.take_step, alike, PEER_SPEED),
         (f"contrastive training against {PEER} as installed", plain.take_step, installed, PEER_SPEED),
     ]
-    return [_row(what, batch_size, goal, *_alternate(ours, peer, steps)) for what, ours, peer, goal in compared]
+    return [_row(what, batch_size, goal, *median_seconds([ours, peer], steps)) for what, ours, peer, goal in compared]
 
 
 def _row(what: str, batch_size: int, goal: float, ours: float, peer: float) -> dict[str, Any]:
@@ -58,21 +62,6 @@ def _row(what: str, batch_size: int, goal: float, ours: float, peer: float) -> d
         "goal": f">= {goal:.2f}",
         "met": ratio >= goal,
     }
-
-
-def _alternate(ours: Step, peer: Step, steps: int) -> tuple[float, float]:
-    """Median seconds of each, the first call of each not counted."""
-    seconds = [(_seconds(ours), _seconds(peer)) for _ in range(steps + 1)][1:]
-    medians = np.median(seconds, axis=0)
-    return float(medians[0]), float(medians[1])
-
-
-def _seconds(step: Step) -> float:
-    started = time.perf_counter()
-    step()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - started
 
 
 def _data(encoder: Encoder, pairs: int) -> TrainingData:
@@ -90,8 +79,8 @@ def _data(encoder: Encoder, pairs: int) -> TrainingData:
     return TrainingData(passages, make_pairs(passages, queries), Pairs([], np.empty(0, np.int64), []))
 
 
-def _trainer(base: str, data: TrainingData, settings: TrainingSettings) -> Trainer:
-    encoder = Encoder.load(base, MAX_TOKENS)
+def _trainer(base: str, data: TrainingData, settings: TrainingSettings, device: str) -> Trainer:
+    encoder = Encoder.load(base, MAX_TOKENS, device=device)
     vectors = np.random.default_rng(1).standard_normal((len(data.passages.texts), encoder.dimension)).astype(np.float32)
     hierarchy = build_hierarchy(vectors, HierarchySettings(), seed=0) if settings.needs_hierarchy else None
     return Trainer(encoder, data, settings, seed=0, hierarchy=hierarchy)
@@ -112,7 +101,7 @@ def _peer_step(base: str, data: TrainingData, ours: Trainer, settings: TrainingS
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(learning, lr=settings.learning_rate, fused=True)
     bfloat16 = uses_bfloat16("auto", device)
-    numbers = iter(range(len(ours.schedule)))
+    numbers = cycle(range(len(ours.schedule)))
 
     def features(texts: list[str], most: int) -> dict[str, torch.Tensor]:
         model.max_seq_length = most

@@ -5,7 +5,8 @@ documents, constraints that conflict, or growth past its limit. Where the vector
 at the full alpha: that test counts only once a test of the corrected family has tripped, so documents like the old ones
 still cause a false alarm with a chance of at most alpha (a gatekeeping procedure), and drift with harm is found sooner.
 *Recluster* if the hierarchy no longer fits what arrives though it is found as well as ever. *Add* otherwise, even where
-vectors drifted: an encoder that serves new topics well needs no training.
+vectors drifted: an encoder that serves new topics well needs no training. Logged queries that drifted are reported, and
+count like drifted vectors: nobody judged their answers, so they are no harm by themselves.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from model_code.drift.measured import Measured
+from model_code.drift.observations import OF_QUERIES
 from model_code.drift.report import Report
 from model_code.drift.settings import DriftSettings
 
 Action = Literal["add", "recluster", "retrain"]
 RUNGS: tuple[Action, ...] = ("add", "recluster", "retrain")
-EMBEDDING = ("domain_auc", "mmd", "query_auc", "query_mmd")
+EMBEDDING = ("domain_auc", "mmd", *OF_QUERIES)
 FITTING = ("topics", "fit")
 HARM = ("new_quality",)
 LIMITS = ("conflicts", "growth", "protected_old", "protected_new")
@@ -91,7 +93,7 @@ def _harmless(report: Report) -> str:
 
 def _nothing(report: Report, settings: DriftSettings) -> str:
     size = max(report.documents, report.window_documents)
-    if size < settings.minimum_batch:
+    if size < settings.minimum_batch and not report.of(*OF_QUERIES):
         return f"too few documents to measure: {size} so far, drift.minimum_batch is {settings.minimum_batch}"
     return f"none of {len(report.measures)} measures is beyond its threshold"
 

@@ -18,12 +18,16 @@ from model_code.drift.shares import observe_conflicts, refined
 from model_code.drift.topics import DIVERGENCES, counts_of, most_moved
 from model_code.errors import FingerprintMismatch, FreshetError
 
+OF_QUERIES = ("query_auc", "query_mmd")
+NOT_GIVEN = "nothing of the kind was given"
+
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
     """What arrived: m documents, and optionally k scores of them, one per document, and l logged queries.
 
     fingerprint: of the encoder of both. statuses: names of model_code.incdsi.documents.Status, of what was refined.
+    Queries must differ from each other: one asked often would look like drift. no_queries: why there are none.
     """
 
     vectors: np.ndarray  # (m, H) float32, unit norm
@@ -31,6 +35,7 @@ class Arrivals:
     quality: np.ndarray | None = None  # (k,) mean score over a document's held-out pseudo-queries
     statuses: tuple[str, ...] = ()
     queries: np.ndarray | None = None  # (l, H) float32, unit norm
+    no_queries: str = NOT_GIVEN
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,12 @@ def observe(calibration: Calibration, arrivals: Arrivals, scope: Scope) -> Itera
     parts = [
         (("domain_auc", "mmd", "topics", "fit"), arrivals.vectors, reference.vectors, _of_documents),
         (("new_quality",), arrivals.quality, reference.quality, _of_quality),
-        (("query_auc", "query_mmd"), arrivals.queries, reference.queries, _of_queries),
+        (OF_QUERIES, arrivals.queries, reference.queries, _of_queries),
     ]
     for names, given, compared, measure in parts:
         why = _why_not(calibration, given, compared)
         if why:
+            why = arrivals.no_queries if given is None and names is OF_QUERIES else why
             yield from (Unmeasured(name, why, scope) for name in names)
             continue
         size = most_measured(len(compared), calibration.settings.largest_batch)
@@ -65,7 +71,7 @@ def observe(calibration: Calibration, arrivals: Arrivals, scope: Scope) -> Itera
 def _why_not(calibration: Calibration, given: np.ndarray | None, compared: np.ndarray) -> str | None:
     least, largest = calibration.settings.minimum_batch, calibration.settings.largest_batch
     if given is None:
-        return "nothing of the kind was given"
+        return NOT_GIVEN
     if len(given) < least:
         return f"{len(given)} are fewer than drift.minimum_batch = {least}"
     if most_measured(len(compared), largest) < least:
@@ -88,7 +94,7 @@ def _of_documents(calibration: Calibration, vectors: np.ndarray, scope: Scope) -
 
 
 def _of_queries(calibration: Calibration, vectors: np.ndarray, scope: Scope) -> Iterator[Observation]:
-    return _of_vectors(calibration, ("query_auc", "query_mmd"), vectors, scope)
+    return _of_vectors(calibration, OF_QUERIES, vectors, scope)
 
 
 def _of_vectors(

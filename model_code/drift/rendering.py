@@ -29,7 +29,8 @@ def report_text(report: Report, decision: Decision | None = None) -> str:
 def _head(report: Report) -> str:
     window = f", {report.window_documents} in the last {report.batches} batches" if report.batches > 1 else ""
     chance = f"false alarms of the whole report: at most {report.alpha:.0%}"
-    return f"drift of {report.documents} documents{window}; {chance}"
+    asked = f" and {report.queries} logged queries" if report.queries else ""
+    return f"drift of {report.documents} documents{asked}{window}; {chance}"
 
 
 def _decided(decision: Decision | None) -> list[str]:

@@ -19,7 +19,10 @@ Paired = tuple[np.ndarray, np.ndarray]  # (q,) before and (q,) after, of the sam
 
 @dataclass(frozen=True)
 class Report:
-    """What was measured of the newest batch (`documents`) and of the last `batches` together (`window_documents`)."""
+    """What was measured of the newest batch (`documents`) and of the last `batches` together (`window_documents`).
+
+    queries: how many logged queries of the newest batch were looked at.
+    """
 
     documents: int
     batches: int
@@ -27,6 +30,7 @@ class Report:
     alpha: float
     measures: tuple[Measured, ...]
     unmeasured: tuple[Unmeasured, ...] = ()
+    queries: int = 0
 
     @property
     def tripped(self) -> tuple[Measured, ...]:
@@ -70,6 +74,7 @@ def make_report(
         settings.alpha,
         (*measures, growth),
         tuple(one for one in found if isinstance(one, Unmeasured)),
+        0 if newest.queries is None else len(newest.queries),
     )
 
 

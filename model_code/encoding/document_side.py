@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,17 @@ class DocumentSide:
     def encode(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
         """`Encoder.encode_documents`: (n * v, H), v = `Encoder.vectors_per_passage` rows for each text."""
         return self.encoder.encode_documents(texts, progress)
+
+
+def encode_passages(encoder: Any, texts: Sequence[str]) -> np.ndarray:
+    """One vector (n, H) per text, as queries are encoded, or by the documents' side if queries have one of their own.
+
+    encoder: an `Encoder`, or anything that encodes. Of several layers' vectors it is the last layer's.
+    """
+    if getattr(encoder, "query_encoder", None) is None:
+        return encoder.encode(texts)
+    vectors, each = encoder.encode_documents(texts), encoder.vectors_per_passage
+    return np.ascontiguousarray(vectors[each - 1 :: each])
 
 
 SAMPLE = 256  # texts that the layers' scales are measured on

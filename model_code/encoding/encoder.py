@@ -3,7 +3,8 @@
 One class serves zero-shot use, training (it is an ordinary `torch.nn.Module`) and search. It reads and writes the
 sentence-transformers layout, so that `SentenceTransformer(folder)` gives the same vectors.
 
-Queries are always encoded by the last layer; documents are too, unless `layers` is set (MLR).
+Queries are always encoded by the last layer; documents are too, unless `layers` is set (MLR). Both are by
+one set of weights, unless queries have an encoder of their own (`sides.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from model_code.encoding.layers import Layers, hidden_states
 from model_code.encoding.layout import load_projection, read_layout, save_projection, write_layout
 from model_code.encoding.plain_bert import PlainTokenizer, is_plain_bert, load_plain_bert
 from model_code.encoding.settings import EncoderSettings, Pooling, Precision
+from model_code.encoding.sides import QUERY_ENCODER, TwoSided, require_one_side
 from model_code.encoding.transformer import load_tokenizer, load_transformer, save_tokenizer, save_transformer
 from model_code.errors import FreshetError
 from model_code.progress import Progress, silent
@@ -32,9 +34,10 @@ WINDOW = 8192  # texts tokenised and sorted by length at once: bounds memory on 
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 65536
 
 Features = dict[str, torch.Tensor]
+Forward = Callable[[Features], torch.Tensor]
 
 
-class Encoder(torch.nn.Module):
+class Encoder(TwoSided):
     """Map texts to unit vectors of `dimension` numbers; texts are cut to `max_tokens` tokens.
 
     backbone: the transformers model, dropout off.  tokenizer: its fast tokenizer.  pooling: "mean" or "cls".
@@ -84,6 +87,8 @@ class Encoder(torch.nn.Module):
         projections = [load_projection(folder) for folder in layout.projections]
         encoder = cls(backbone, tokenizer, pooling or layout.pooling or "mean", limit, precision, projections)
         encoder.layers = read_layers(folder)
+        if (folder / QUERY_ENCODER).is_dir():
+            encoder.query_encoder = cls.load(folder / QUERY_ENCODER, limit, None, precision, device, for_search)
         backbone.config.output_hidden_states = False  # a mix's folder asks for them, and queries do not need them
         return encoder.to(pick_device(device)).eval()
 
@@ -91,9 +96,11 @@ class Encoder(torch.nn.Module):
     def from_settings(cls, settings: EncoderSettings, source: Path | None = None, for_search: bool = False) -> Encoder:
         """Load `source` (default: the settings' base) as `settings` say; for_search: see `load`.
 
-        A trained encoder's folder states its own pooling, so the settings' pooling counts only for the base.
+        A trained encoder's folder states its own pooling, so that of the settings is the base's, which has one side.
         """
         folder, pooling = (settings.base, settings.pooling) if source is None else (source, None)
+        if source is None:
+            require_one_side(locate(settings.base))
         return cls.load(folder, settings.max_tokens, pooling, settings.precision, settings.device, for_search)
 
     @property
@@ -177,12 +184,13 @@ class Encoder(torch.nn.Module):
         return (tokens * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
 
     def encode(self, texts: Sequence[str], progress: Progress = silent, batch_tokens: int | None = None) -> np.ndarray:
-        """Unit vectors (n, H) float32, row i for text i. The same texts in the same order give the same bytes.
+        """Unit vectors (n, H) float32 of queries, row i for text i. The same texts in the same order give equal bytes.
 
         batch_tokens: tokens per batch, padding included; texts of like length share a batch. None: on a CPU few enough
         for a layer's activations to stay in its cache (a quarter faster than 4096), on a GPU enough to fill it.
         """
-        return self._encode(self, texts, 1, progress, batch_tokens)
+        side = self.query_side
+        return side._encode(side, texts, 1, progress, batch_tokens)
 
     def encode_documents(
         self, texts: Sequence[str], progress: Progress = silent, batch_tokens: int | None = None
@@ -191,17 +199,12 @@ class Encoder(torch.nn.Module):
 
         Of several rows, which follow the numbers of their layers, the last is the last layer's.
         """
-        if self.layers is None:
+        if self.layers is None and self.query_encoder is None:
             return self.encode(texts, progress, batch_tokens)
         return self._encode(self.documents_forward, texts, self.vectors_per_passage, progress, batch_tokens)
 
     def _encode(
-        self,
-        forward: Callable[[Features], torch.Tensor],
-        texts: Sequence[str],
-        per_text: int,
-        progress: Progress,
-        batch_tokens: int | None,
+        self, forward: Forward, texts: Sequence[str], per_text: int, progress: Progress, batch_tokens: int | None
     ) -> np.ndarray:
         batch_tokens = batch_tokens or (CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS)
         vectors = np.empty((len(texts), per_text, self.dimension), dtype=np.float32)
@@ -216,16 +219,11 @@ class Encoder(torch.nn.Module):
         return vectors.reshape(-1, self.dimension)
 
     def _encode_window(
-        self,
-        forward: Callable[[Features], torch.Tensor],
-        ids: list[list[int]],
-        vectors: np.ndarray,  # (n, v, H), filled from row `start` on
-        start: int,
-        progress: Progress,
-        batch_tokens: int,
+        self, forward: Forward, ids: list[list[int]], vectors: np.ndarray, start: int, progress: Progress, most: int
     ) -> None:
+        """Fill `vectors` (n, v, H) from row `start` on, in batches of `most` tokens."""
         done = start
-        for rows in token_batches([len(row) for row in ids], batch_tokens):
+        for rows in token_batches([len(row) for row in ids], most):
             features = pad([ids[row] for row in rows], self.tokenizer.pad_token_id or 0)
             found = forward(features).cpu().numpy()
             vectors[[start + row for row in rows]] = found.reshape(len(rows), *vectors.shape[1:])
@@ -243,8 +241,10 @@ class Encoder(torch.nn.Module):
         write_layout(folder, pooled, self.pooling, self.max_tokens, len(self.projections))
         if self.layers is not None:
             write_layers(folder, self.layers, self.depth, pooled)
+        if self.query_encoder is not None:
+            self.query_encoder.save(folder / QUERY_ENCODER)
 
-    def fingerprint(self) -> str:
-        """SHA-256 of what decides the vectors: loaded weights, tokenizer, pooling, layers and `max_tokens`."""
+    def own_fingerprint(self) -> str:
+        """SHA-256 of what decides this side's vectors: loaded weights, tokenizer, pooling, layers and `max_tokens`."""
         layers = "" if self.layers is None else f" {self.layers.pooling} {list(self.layers.numbers)}"
-        return fingerprint(self.state_dict(), self.tokenizer, self.pooling + layers, self.max_tokens)
+        return fingerprint(self.own_weights(), self.tokenizer, self.pooling + layers, self.max_tokens)

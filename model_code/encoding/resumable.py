@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from model_code.encoding.document_side import DocumentSide
 from model_code.encoding.encoder import Encoder
 from model_code.files import replacing
 from model_code.progress import Progress, silent
+from model_code.scale.encoding import encode_shards
 
 SHARD = 2048  # texts per shard: what a kill can cost
 
@@ -23,13 +25,29 @@ def encode_resumably(
     (n, H), or (n * v, H) from the documents' side of an encoder that gives v vectors per text. The folder must belong
     to this encoder and these texts alone. Resumed or not, the result has the same bytes.
     """
-    shards = [np.empty((0, encoder.dimension), dtype=np.float32)]
-    for start in range(0, len(texts), SHARD):
-        path = folder / f"{start:012d}.npy"
-        if not path.exists():
-            vectors = encoder.encode(texts[start : start + SHARD])
-            with replacing(path) as aside, aside.open("wb") as stream:
-                np.save(stream, vectors)
-        shards.append(np.load(path))
-        progress(min(start + SHARD, len(texts)), len(texts), "passages")
-    return np.concatenate(shards)
+    files = keep_shards(encoder, texts, folder, ".npy", np.save, progress)
+    return np.concatenate([np.empty((0, encoder.dimension), dtype=np.float32), *map(np.load, files)])
+
+
+def keep_shards(
+    encoder: Any,
+    texts: Sequence[str],
+    folder: Path,
+    suffix: str,
+    write: Callable[[BinaryIO, Any], None],
+    progress: Progress,
+) -> list[Path]:
+    """One file in `folder` per shard of `texts`, in their order; those that are missing are encoded and written.
+
+    write: stores what `encoder.encode` gives for a shard.
+    """
+    starts = range(0, len(texts), SHARD)
+    files = {start: folder / f"{start:012d}{suffix}" for start in starts}
+    missing = [start for start in starts if not files[start].exists()]
+    done = sum(min(SHARD, len(texts) - start) for start in starts if start not in set(missing))
+    for start, found in encode_shards(encoder, ((start, texts[start : start + SHARD]) for start in missing)):
+        with replacing(files[start]) as aside, aside.open("wb") as stream:
+            write(stream, found)
+        done += min(SHARD, len(texts) - start)
+        progress(done, len(texts), "passages")
+    return list(files.values())

@@ -20,12 +20,12 @@ from model_code.files import write_text
 
 def write_run(path: Path, run: Run, tag: str) -> None:
     """Write `query Q0 document rank score tag` lines, queries by id; `tag` names the system."""
-    lines = []
+    lines, tag = [], escape(tag)
     for query_id in sorted(run):
         scores = falling([score for _, score in run[query_id]])
         prefix = f"{escape(query_id)} Q0"
         for rank, ((document_id, _), score) in enumerate(zip(run[query_id], scores, strict=True), start=1):
-            lines.append(f"{prefix} {escape(document_id)} {rank} {score:.9g} {escape(tag)}\n")
+            lines.append(f"{prefix} {escape(document_id)} {rank} {score:.9g} {tag}\n")
     write_text(path, "".join(lines))
 
 
@@ -87,6 +87,8 @@ def unescape(name: str) -> str:
     >>> unescape(escape("50 %"))
     '50 %'
     """
+    if "%" not in name:  # nearly all of a run's millions of fields
+        return name
     return re.sub(r"(%[0-9A-F]{2})+", lambda match: bytes.fromhex(match[0].replace("%", "")).decode(), name)
 
 

@@ -60,6 +60,8 @@ def _sample(
     """
     uniform = torch.rand(len(weights), generator=generator, dtype=torch.float64).to(weights.device)
     order = torch.argsort(-torch.log1p(-uniform) / weights)
+    if len(quota) == 1:
+        return order[: int(quota)], torch.arange(int(quota), device=order.device)
     order = order[torch.argsort(groups[order], stable=True)]
     sizes = torch.bincount(groups, minlength=len(quota))
     rank = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[groups[order]]

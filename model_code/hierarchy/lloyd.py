@@ -4,8 +4,8 @@ Clusters may be divided into groups, and a point then competes only for the clus
 flat k-means, one group per node of a tree is the next level of a top-down tree.
 
 Each point keeps its cosine s to its own centroid and a bound u on its cosine to any rival, as of the last look at each.
-After an update of the centroids, s is computed again, and
-    s >= u: only the centroids that just moved can win the point, and after a few iterations these are few;
+After an update of the centroids, each point is compared with those that moved, which also gives s anew, and
+    s >= u: only these can win the point, and after a few iterations they are few;
     s <  u: the point is compared with every centroid of its group, which makes u exact.
 This is Hamerly's bound ("Making k-means even faster", 2010) with moved rivals looked at instead of estimated: small
 clusters move seldom but far, and then one distant move would spoil every point's estimate.
@@ -22,7 +22,7 @@ from model_code.hierarchy.products import inner_products, largest, paired_produc
 
 ROUNDING = 1e-6  # cosines closer than this are equal: float32 inner products of unit vectors are no more exact
 MANY = 0.75  # when more centroids than this share moved, the bound saves less than it costs
-POINTS, SCORES = 2048, 2**20  # largest number of points and of inner products in a block: 3 MiB and 4 MiB, in cache
+POINTS, SCORES = 8192, 2**20  # largest number of points and of inner products in a block: 12 MiB and 4 MiB, in cache
 WIDTH = 64  # small groups are looked at together, this many clusters at once, though most products are then in vain
 GPU_FACTOR, GPU_WIDTH = 256, 512  # larger blocks on a GPU, which many small ones would leave idle
 
@@ -92,9 +92,8 @@ class Lloyd:
         """Move every point to its nearest centroid; among equally near ones it stays."""
         lost = torch.ones_like(self.labels, dtype=torch.bool)
         if self.moved.sum() < MANY * len(self.moved):
-            self.refresh()
-            lost = self.score < self.rival
-            self._compare(~lost, self.moved)
+            self._compare(lost, self.moved)
+            lost = torch.isposinf(self.rival)
         self.rival[lost] = -torch.inf
         self._compare(lost, torch.ones_like(self.moved))
 
@@ -122,33 +121,53 @@ class Lloyd:
             self.rival[farthest[:count]] = torch.inf
 
     def _compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
-        """Compare the points in the mask `rows` (N,) with the rivals among the centroids in the mask `columns` (K,)."""
-        position = torch.cumsum(columns, 0) - 1  # of a centroid among the columns
-        for some, rivals in self._blocks(torch.nonzero(rows)[:, 0], torch.nonzero(columns)[:, 0]):
-            scores = inner_products(some_rows(self.vectors, some), some_rows(self.centroids, rivals))
-            if len(self.part) > 1:
-                scores[self.groups[some][:, None] != self.group_of[rivals]] = -torch.inf
-            own = self.labels[some]
-            here = torch.nonzero((own >= 0) & columns[own])[:, 0]
-            column = position[own[here]] - position[rivals[0]]
-            self.score[some[here]] = scores[here, column]
-            scores[here, column] = -torch.inf
-            best, where = largest(scores)
-            wins = best > self.score[some] + ROUNDING
-            self.labels[some] = torch.where(wins, rivals[where], own)
-            self.score[some] = torch.where(wins, best, self.score[some])
-            self.rival[some] = torch.maximum(best, self.rival[some])
+        """Compare the points in the mask `rows` (N,) with the centroids in the mask `columns` (K,).
 
-    def _blocks(self, rows: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Pairs of (some of a part's `rows`, all of its `columns`) whose inner products fit a block."""
+        Changes labels, scores and rivals alone. A point whose bound fails stays, and its `rival` becomes infinite.
+        """
+        position = torch.where(columns, torch.cumsum(columns, 0) - 1, -1)  # of a centroid among the columns
+        position = torch.cat([position, position.new_tensor([-1])])  # the label of a point without a cluster is -1
+        for points, rivals in self._parts(torch.nonzero(rows)[:, 0], torch.nonzero(columns)[:, 0]):
+            centroids = some_rows(self.centroids, rivals)
+            for some in _blocks(points, min(self._room(POINTS), max(1, self._room(SCORES) // len(rivals)))):
+                self._compare_block(some, rivals, centroids, position)
+
+    def _compare_block(
+        self, some: slice | torch.Tensor, rivals: torch.Tensor, centroids: torch.Tensor, position: torch.Tensor
+    ) -> None:
+        own, score, rival = self.labels[some], self.score[some], self.rival[some]
+        scores = inner_products(self.vectors[some], centroids)
+        if len(self.part) > 1:
+            scores[self.groups[some][:, None] != self.group_of[rivals]] = -torch.inf
+        column = position[own]
+        here = torch.nonzero(column >= 0)[:, 0]
+        cells = here, column[here] - position[rivals[0]]
+        score[here] = scores[cells]
+        scores[cells] = -torch.inf
+        best, where = largest(scores)
+        lost = score < rival
+        rival = torch.maximum(best, rival).masked_fill(lost, torch.inf)
+        won = torch.nonzero((best > score + ROUNDING) & ~lost)[:, 0]
+        own[won], score[won] = rivals[where[won]], best[won]
+        self.labels[some], self.score[some], self.rival[some] = own, score, rival
+
+    def _parts(self, rows: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[slice | torch.Tensor, torch.Tensor]]:
+        """Each part's `rows` and `columns`, if it has both; consecutive rows as a slice, which spares a copy."""
         ends = torch.arange(1, int(self.part[-1]) + 1, device=rows.device)
         row_parts = torch.tensor_split(rows, torch.searchsorted(self.part[self.groups[rows]], ends).cpu())
         column_parts = torch.tensor_split(columns, torch.searchsorted(self.part[self.group_of[columns]], ends).cpu())
         for some, rivals in zip(row_parts, column_parts, strict=True):
             if len(some) and len(rivals):
-                step = min(self._room(POINTS), max(1, self._room(SCORES) // len(rivals)))
-                for block in some.split(step):
-                    yield block, rivals
+                first, last = int(some[0]), int(some[-1])
+                yield (slice(first, last + 1) if last - first + 1 == len(some) else some), rivals
 
     def _room(self, size: int) -> int:
         return size * GPU_FACTOR if self.vectors.is_cuda else size
+
+
+def _blocks(rows: slice | torch.Tensor, size: int) -> Iterator[slice | torch.Tensor]:
+    """`rows` in blocks of at most `size`."""
+    if isinstance(rows, torch.Tensor):
+        yield from rows.split(size)
+    else:
+        yield from (slice(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size))

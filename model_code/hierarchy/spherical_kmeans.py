@@ -10,6 +10,7 @@ from model_code.hierarchy.initialisation import initialise
 from model_code.hierarchy.lloyd import Lloyd
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.progress import Progress, silent
+from model_code.scale.clustering import make_lloyd
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ def _cluster(
     progress: Progress,
 ) -> Clustering:
     """`split_groups` for `groups` that ascend, of which none has fewer points than `counts` asks for clusters."""
-    run = Lloyd(vectors, groups, counts)
+    run = make_lloyd(vectors, groups, counts)
     initialise(run, settings.initialisation, seed)
     iterations = _iterate(run, settings, progress)
     kept = run.sizes() > 0

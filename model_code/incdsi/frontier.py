@@ -16,12 +16,14 @@ import numpy as np
 from model_code.incdsi.methods import METHODS, Method, tried
 from model_code.incdsi.ranks import Quality
 from model_code.incdsi.settings import IncDsiSettings
-from model_code.incdsi.state import IncDsiState
-from model_code.incdsi.trials import Split, Trial, TrialBench
+from model_code.incdsi.trials import Trial, TrialBench
 from model_code.settings import require
 
 LOSSES = (0.0, 0.01, 0.02, 0.04, 0.08)
+STEPS, EARLY = (10, 100, 1000), 100
 BEST = "best F-beta"
+Found = tuple[np.ndarray, np.ndarray]
+"""1 / rank, up to rank 10, of the queries for old documents and of those for new ones."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +31,34 @@ class Point:
     """One method with the settings chosen for one purpose, after `added` additions, means over `orders`.
 
     chosen_for: "best F-beta", or the loss of old documents' MRR@10 that was allowed on the tuning split.
-    before, old, new: old documents before any addition; old and new ones after. deviations: of `new`, over the orders.
+    settings: None for ways that are not IncDSI's. before, old, new: old documents before any addition; old and new ones
+    after. deviations: of `new`, over the orders.
     """
 
     method: str
     chosen_for: str
-    settings: IncDsiSettings
+    settings: IncDsiSettings | None
     added: int
     orders: int
     before: Quality
     old: Quality
     new: Quality
     deviations: Quality
+
+    @classmethod
+    def over_orders(
+        cls,
+        method: str,
+        chosen_for: str,
+        settings: IncDsiSettings | None,
+        added: int,
+        before: Quality,
+        found: Sequence[Found],
+    ) -> Point:
+        """The means of what each order of arrival found."""
+        old, new = ([Quality.of(one[side]) for one in found] for side in (0, 1))
+        means = (_over(old, np.mean), _over(new, np.mean), _over(new, np.std))
+        return cls(method, chosen_for, settings, added, len(found), before, *means)
 
     def row(self) -> dict[str, Any]:
         """The numbers on one level, for a table: `old_hit_at_1`, `new_mrr_at_10`, `old_loss_hit_at_1`, ..."""
@@ -50,72 +68,103 @@ class Point:
         return row | {"old_loss_hit_at_1": self.before.hit_at_1 - self.old.hit_at_1, "orders": self.orders}
 
 
+class Arrivals:
+    """Adds the documents of a test split in several orders, and looks after a few, many and all; each run once.
+
+    judge: of the test split. steps: numbers of additions to look at besides all. The first order is the documents' own.
+    whole: in so many orders all documents are added, in the others `EARLY` of them: the fewer there are, the more it
+      matters which; None: in all.
+    """
+
+    def __init__(
+        self,
+        judge: TrialBench,
+        orders: int = 10,
+        steps: Sequence[int] = STEPS,
+        seed: int = 0,
+        whole: int | None = None,
+    ) -> None:
+        self.whole = orders if whole is None else whole
+        require(
+            1 <= self.whole <= orders, f"orders is {orders} and whole is {whole}, but 1 <= whole <= orders must hold"
+        )
+        count, random = len(judge.split.documents), np.random.default_rng(seed)
+        self.judge, self.after = judge, checkpoints(count, steps)
+        self.orders = [np.arange(count), *(random.permutation(count) for _ in range(orders - 1))]
+        self._found: dict[tuple[IncDsiSettings, int], list[Found]] = {}
+
+    def found(self, settings: IncDsiSettings, number: int = 0) -> list[Found]:
+        """What is found after each number of additions in `after` that order `number` comes to."""
+        if (settings, number) not in self._found:
+            after = self.after if number < self.whole else [count for count in self.after if count <= EARLY]
+            order = self.orders[number][: max(after, default=0)]
+            vectors = [one.vector for one in self.judge.add(settings, order)]  # none changes later
+            ranks = self.judge.ranks.reciprocal_ranks
+            self._found[settings, number] = [ranks(np.stack(vectors[:count]), order[:count]) for count in after]
+        return self._found[settings, number]
+
+    def points(self, method: str, purpose: str, settings: IncDsiSettings) -> list[Point]:
+        """One point for each number of additions, over all orders."""
+        each = [self.found(settings, number) for number in range(len(self.orders))]
+        return [
+            Point.over_orders(method, purpose, settings, added, self.judge.before, values)
+            for place, added in enumerate(self.after)
+            for values in [[found[place] for found in each if place < len(found)]]
+        ]
+
+
 def frontier(
-    state: IncDsiState,
-    tuning: Split,
-    test: Split,
+    bench: TrialBench,
+    arrivals: Arrivals,
     methods: Mapping[str, Method] = METHODS,
     trials: int = 50,
-    steps: Sequence[int] = (10, 100, 1000),
-    orders: int = 10,
     seed: int = 0,
-    beta: float = 5.0,
+    losses: Sequence[float] = LOSSES,
 ) -> list[Point]:
-    """All points of `methods`, each with up to `trials` settings on the tuning split.
+    """All points of `methods`, each with up to `trials` settings on the tuning split of `bench`.
 
-    state: the old documents; left as it is. steps: numbers of additions to look at besides all of them.
+    losses: what old documents may lose on the tuning split.
     """
-    require(orders >= 1 and trials >= 1, f"orders is {orders} and trials is {trials}, but both must be at least 1")
-    bench, judge = TrialBench(state, tuning, beta), TrialBench(state, test, beta)
-    random = np.random.default_rng(seed)
-    arrivals = [random.permutation(len(test.documents)) for _ in range(orders)]
-    after = [step for step in sorted(set(steps)) if step < len(test.documents)] + [len(test.documents)]
-    found, measured = [], {}
+    require(trials >= 1, f"trials is {trials}, but must be at least 1")
+    found: list[Point] = []
     for name, method in methods.items():
-        chosen = choices(tried(method, bench, trials, seed), bench.before.mrr_at_10)
+        chosen = choices(tried(method, bench, trials, seed), bench.before.mrr_at_10, losses)
         for purpose, settings in chosen.items():
-            if settings not in measured:
-                measured[settings] = _measure(judge, settings, arrivals, after)
-            found += [Point(name, purpose, settings, **one) for one in measured[settings]]
+            found += arrivals.points(name, purpose, settings)
     return found
 
 
-def choices(trials: Sequence[Trial], before: float) -> dict[str, IncDsiSettings]:
-    """Settings by purpose: the best F-beta, and for each loss in `LOSSES` the best for new documents within it.
+def checkpoints(count: int, steps: Sequence[int] = STEPS) -> list[int]:
+    """The numbers of additions to look at, in order: those of `steps` that are below `count`, and `count`.
+
+    >>> checkpoints(500)
+    [10, 100, 500]
+    """
+    return [step for step in sorted(set(steps)) if step < count] + [count]
+
+
+def choices(trials: Sequence[Trial], before: float, losses: Sequence[float] = LOSSES) -> dict[str, IncDsiSettings]:
+    """Settings by purpose: the best F-beta, and for each loss in `losses` the best for new documents within it.
 
     before: the old documents' MRR@10 before anything was added. Losses that no trial keeps within are left out.
     """
     chosen = {BEST: max(trials, key=lambda trial: trial.score).settings}
-    for loss in LOSSES:
+    for loss in losses:
         within = [trial for trial in trials if before - trial.old <= loss + 1e-12]
         if within:
             chosen[f"loss at most {loss:g}"] = max(within, key=lambda trial: trial.new).settings
     return chosen
 
 
-def _measure(
-    judge: TrialBench, settings: IncDsiSettings, arrivals: Sequence[np.ndarray], after: Sequence[int]
-) -> list[dict[str, Any]]:
-    """What a `Point` says of `settings`, after each number of additions in `after`."""
-    qualities: list[list[tuple[Quality, Quality]]] = [[] for _ in after]
-    for order in arrivals:
-        vectors = np.stack([one.vector for one in judge.add(settings, order)])  # later ones never change earlier ones
-        for found, count in zip(qualities, after, strict=True):
-            old, new = judge.ranks.reciprocal_ranks(vectors[:count], order[:count])
-            found.append((Quality.of(old), Quality.of(new)))
-    return [
-        {
-            "added": count,
-            "orders": len(arrivals),
-            "before": judge.before,
-            "old": _over_orders([old for old, _ in found], np.mean),
-            "new": _over_orders([new for _, new in found], np.mean),
-            "deviations": _over_orders([new for _, new in found], np.std),
-        }
-        for found, count in zip(qualities, after, strict=True)
-    ]
+def undominated(trials: Sequence[Trial]) -> list[Trial]:
+    """Those that none beats for old and new documents alike, the best for old ones first."""
+    kept: list[Trial] = []
+    for trial in sorted(trials, key=lambda one: (-one.old, -one.new)):
+        if not kept or trial.new > kept[-1].new:
+            kept.append(trial)
+    return kept
 
 
-def _over_orders(qualities: Sequence[Quality], of: Any) -> Quality:
+def _over(qualities: Sequence[Quality], of: Any) -> Quality:
     values = np.array([list(asdict(one).values()) for one in qualities])  # (orders, 3)
     return Quality(*of(values, axis=0).tolist())

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from model_code.incdsi.program import FREE, BoxProgram
+from model_code.incdsi.program import FREE, ZERO, BoxProgram
 from model_code.incdsi.qp import minimise
 from model_code.incdsi.settings import Hinge, IncDsiSettings
 
@@ -85,12 +85,12 @@ class Problem:
         upper = np.full(len(self.rows), np.inf) if squared else self.weights / (2 * self.lambda2)
         return BoxProgram.of(self.rows, diagonal, self.limits - self.rows @ self.prior, upper)
 
-    def minimise(self, all_active: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def minimise(self, active: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The minimiser v (H), unique since lambda2 > 0, and the multipliers x (m) that prove it.
 
-        all_active: a guess that every hinge is charged, which saves time where it is right.
+        active: a guess (m) which hinges are charged, which saves time where it is nearly right.
         """
-        multipliers = minimise(self.program, np.full(len(self.rows), FREE) if all_active else None)
+        multipliers = minimise(self.program, None if active is None else np.where(active, FREE, ZERO))
         return self.vector(multipliers), multipliers
 
     def vector(self, multipliers: np.ndarray) -> np.ndarray:

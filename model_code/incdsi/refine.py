@@ -20,10 +20,14 @@ from model_code.incdsi.working_set import solve
 
 @dataclass(frozen=True)
 class Start:
-    """What is known before a document's turn: `members` (sorted rows) to begin with, and a pass over Z near its end."""
+    """What is known before a document's turn: `members` (sorted rows) to begin with, and a pass over Z near its end.
+
+    charged: those rows that its vector is likely to violate.
+    """
 
     members: np.ndarray | None = None
     seen: Pass | None = None
+    charged: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Refiner:
         start = start or Start()
         task = self.task(document, rivals)
         members = rivals.seeds() if start.members is None else start.members
-        solution = solve(task, self.queries, members, start.seen)
+        solution = solve(task, self.queries, members, start.seen, start.charged)
         found = self._judge(task, rivals, solution)
         if not found.broken or self.settings.on_conflict == "keep":
             return found

@@ -12,6 +12,7 @@ from model_code.incdsi.scores import dots
 from model_code.incdsi.state import IncDsiState
 
 SEEDS = 16
+BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -45,20 +46,40 @@ class Rivals:
 
     @cached_property
     def _best_seen(self) -> float:
-        count = len(self.seen.scores)
-        certain = self.seen.scores - self.seen.uncertainty * self.state.vector_lengths.view[:count]
-        if self.own is not None and self.own < count:
-            certain[self.own] = -np.inf
-        rows = self.above(np.nextafter(certain.max(initial=-np.inf), -np.inf))
-        return self._best_of(rows[rows < count])
+        scores = self.seen.scores
+        if self.own is not None and self.own < len(scores):
+            scores = scores.copy()
+            scores[self.own] = -np.inf
+        if not len(scores):
+            return -np.inf
+        top = int(scores.argmax())
+        certain = float(scores[top]) - self.seen.uncertainty * float(self.state.vector_lengths.view[top])
+        rows = self.above(np.nextafter(certain, -np.inf))
+        return self._best_of(rows[rows < len(scores)])
 
     def _best_of(self, rows: np.ndarray) -> float:
         return float(dots(self.state.vectors.view[rows], self.seen.vector).max(initial=-np.inf))
 
     def seeds(self, count: int = SEEDS) -> np.ndarray:
         """The rows (sorted) of about the best `count` rivals: their queries are the likely conflicts."""
-        scores = self.seen.scores
-        rows = np.arange(len(scores))
-        if len(scores) > count:
-            rows = np.argpartition(scores, len(scores) - count)[len(scores) - count :]
+        rows = highest(self.seen.scores, count)
         return np.sort(rows if self.own is None else rows[rows != self.own])
+
+
+def highest(scores: np.ndarray, count: int) -> np.ndarray:
+    """The positions of the `count` highest of `scores` (n), in no order.
+
+    They lie in the blocks with the `count` highest maxima, so that most scores are read once, for their maximum.
+
+    >>> sorted(highest(np.array([1.0, 5.0, 3.0, 4.0], np.float32), 2).tolist())
+    [1, 3]
+    """
+    rows = np.arange(len(scores))
+    whole = len(scores) // BLOCK
+    if whole > count:
+        maxima = scores[: whole * BLOCK].reshape(whole, BLOCK).max(axis=1)
+        blocks = np.argpartition(maxima, whole - count)[whole - count :]
+        rows = np.concatenate([rows[: whole * BLOCK].reshape(whole, BLOCK)[blocks].ravel(), rows[whole * BLOCK :]])
+    if len(rows) > count:
+        rows = rows[np.argpartition(scores[rows], len(rows) - count)[len(rows) - count :]]
+    return rows

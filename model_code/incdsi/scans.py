@@ -122,15 +122,23 @@ def scan(rows: GrowingRows, device: str, precision: str) -> Scan:
 
     Raises SettingsError for bfloat16 on a CPU that would only emulate it.
     """
-    if device == "cpu" and precision == "float32":
-        return HostScan(rows)
+    if device == "cpu" and precision != "bfloat16":
+        return _host_scan(rows, precision)
     from model_code.encoding.hardware import has_bfloat16, pick_device
 
     chosen = pick_device(device)
-    if chosen.type == "cpu" and precision == "float32":
-        return HostScan(rows)
+    if chosen.type == "cpu" and precision != "bfloat16":
+        return _host_scan(rows, precision)
     require(
-        precision == "float32" or has_bfloat16(chosen),
+        precision != "bfloat16" or has_bfloat16(chosen),
         f"precision is bfloat16, but {chosen} does not multiply it in hardware and would be slower: choose float32",
     )
     return DeviceScan(rows, str(chosen), precision)
+
+
+def _host_scan(rows: GrowingRows, precision: str) -> Scan:
+    if precision == "float32":
+        return HostScan(rows)
+    from model_code.incdsi.compressed import CompressedScan
+
+    return CompressedScan(rows)

@@ -17,16 +17,19 @@ GROWTH = 48  # rows taken in per round; more once there are more members, so tha
 PASS_PAYS = 1 / 32  # a new pass is cheaper than testing more than this share of the rows one by one
 
 
-def solve(task: Task, scan: Scan, members: np.ndarray, seen: Pass | None = None) -> Solution:
+def solve(
+    task: Task, scan: Scan, members: np.ndarray, seen: Pass | None = None, charged: np.ndarray | None = None
+) -> Solution:
     """The minimiser of `task` over all rows.
 
     members: rows (sorted) to begin with; none are needed, likely conflicts save rounds.
     seen: a pass over Z with some vector near the solution, if there is one; rows added since are tested one by one.
+    charged: those of the members that the solution is likely to violate, if that is known.
     """
     members, passes, rounds = task.protected(members), 0, 0
     while True:
         problem = task.restricted(members)
-        vector, multipliers = problem.minimise()
+        vector, multipliers = problem.minimise(guessed(members, charged))
         rounds += 1
         suspects = None if seen is None else task.suspects(seen, vector)
         if suspects is None or too_many(suspects, task):
@@ -36,7 +39,14 @@ def solve(task: Task, scan: Scan, members: np.ndarray, seen: Pass | None = None)
         violated = task.violated(others, vector)
         if not len(violated):
             return _finish(task, problem, members, multipliers, others, passes, rounds)
-        members = np.union1d(members, violated[: max(GROWTH, len(members))])
+        taken = violated[: max(GROWTH, len(members))]
+        charged = np.concatenate([members[multipliers[1:] > 0], taken])
+        members = np.union1d(members, taken)
+
+
+def guessed(members: np.ndarray, charged: np.ndarray | None) -> np.ndarray | None:
+    """Which hinges of a problem over `members` are likely charged: its own (the first) and those of `charged`."""
+    return None if charged is None else np.append(True, np.isin(members, charged))
 
 
 def too_many(suspects: np.ndarray, task: Task) -> bool:
@@ -55,7 +65,7 @@ def _finish(
 ) -> Solution:
     """Solve once more over the active rows alone, in order: the result then does not depend on the path to them."""
     used = multipliers[1:] > 0
-    vector, final = task.restricted(members[used]).minimise(all_active=True)
+    vector, final = task.restricted(members[used]).minimise(np.ones(np.count_nonzero(used) + 1, bool))
     spread = np.zeros_like(multipliers)
     spread[0], spread[1:][used] = final[0], final[1:]
     if problem.program.residual(spread) > max(problem.program.residual(multipliers), task.tolerance(vector)):

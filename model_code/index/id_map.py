@@ -14,6 +14,8 @@ import numpy as np
 
 from model_code.errors import FreshetError
 
+SAME_KEY = "two passages have the same 63-bit key; rename one of the documents"
+
 
 def stable_key(document_id: str, ordinal: int) -> int:
     """A 63-bit number for passage `ordinal` of a document.
@@ -68,7 +70,20 @@ class IdMap:
         known = sorted(document for document in set(document_ids) if document in self._rows)
         if known:
             raise FreshetError(f"the index already holds {known[0]!r} ({len(known)} such in all); update replaces it")
-        return IdMap([*self.document_ids, *document_ids])
+        return self._grown(IdMap(document_ids))
+
+    def _grown(self, more: IdMap) -> IdMap:
+        """This map followed by `more`, of other documents; what is computed already is kept: hashes cost most."""
+        grown = IdMap([*self.document_ids, *more.document_ids])
+        grown._rows = self._rows | {name: [len(self) + row for row in rows] for name, rows in more._rows.items()}
+        if "keys" in self.__dict__:
+            if (self.rows_with(more.keys) >= 0).any():
+                raise FreshetError(SAME_KEY)
+            grown.keys = np.concatenate([self.keys, more.keys])
+            order = more._by_key
+            places = np.searchsorted(self.keys, more.keys[order], sorter=self._by_key)
+            grown._by_key = np.insert(self._by_key, places, len(self) + order)
+        return grown
 
     def without(self, rows: np.ndarray) -> IdMap:
         """This map without `rows`; the others keep their order."""
@@ -83,7 +98,7 @@ class IdMap:
             for ordinal, row in enumerate(rows):
                 keys[row] = stable_key(document, ordinal)
         if len(np.unique(keys)) != len(keys):
-            raise FreshetError("two passages have the same 63-bit key; rename one of the documents")
+            raise FreshetError(SAME_KEY)
         return keys
 
     @cached_property

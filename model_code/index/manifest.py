@@ -18,6 +18,13 @@ def seal(folder: Path, format_version: int, facts: dict[str, Any]) -> dict[str, 
     return manifest
 
 
+def add_facts(folder: Path, facts: dict[str, Any]) -> None:
+    """Seal a finished folder again, as it is now, with more facts."""
+    manifest = read_json(folder / MANIFEST)
+    known = {key: value for key, value in manifest.items() if key not in ("format", "checksums")}
+    seal(folder, manifest["format"], known | facts)
+
+
 def read_manifest(folder: Path, format_version: int) -> dict[str, Any]:
     """Read a sealed folder's manifest; FreshetError if there is none or its format is another one."""
     path = folder / MANIFEST

@@ -13,6 +13,7 @@ from model_code.errors import FreshetError
 from model_code.ledger import schema
 
 BUSY_SECONDS = 60  # how long a writer waits for another one
+FIRST = 0x46726573  # number of PostgreSQL's lock for whoever makes the tables, which are not there to be locked
 CHUNK = 500  # values in one IN (...): SQLite once took no more than 999
 
 
@@ -21,19 +22,21 @@ class Database:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
+        views = {"isolation_level": "REPEATABLE READ"} if _is_postgresql(engine) else {}  # SQLite's always are
+        self._reading = engine.execution_options(**views)
         self._writing = engine.execution_options(ledger_writes=True)
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """One consistent view."""
-        with self._engine.begin() as connection:
+        with self._reading.begin() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         """One transaction that has the ledger to itself: all of it happens, or nothing."""
         with self._writing.begin() as connection:
-            if connection.dialect.name == "postgresql":
+            if _is_postgresql(connection):
                 connection.exec_driver_sql(f"LOCK TABLE {schema.events.name} IN EXCLUSIVE MODE")
             yield connection
 
@@ -49,7 +52,7 @@ def is_there(url: str) -> bool:
         return False
     engine = _engine(url)
     try:
-        with engine.begin() as connection:
+        with _answering(url), engine.begin() as connection:
             return sa.inspect(connection).has_table(schema.versions.name)
     finally:
         engine.dispose()
@@ -61,20 +64,21 @@ def open_database(url: str) -> Database:
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
     database = Database(_engine(url))
-    with database.read() as connection:
+    with _answering(url), database.read() as connection:
         ready = sa.inspect(connection).has_table(schema.versions.name)
         version = connection.scalar(sa.select(schema.versions.c.version)) if ready else None
     if version is None:
         version = _create(database)
     if version != schema.VERSION:
-        shown = sa.make_url(url).render_as_string(hide_password=True)
-        raise FreshetError(f"{shown} is a ledger of version {version}, but this Freshet reads {schema.VERSION}")
+        raise FreshetError(f"{_shown(url)} is a ledger of version {version}, but this Freshet reads {schema.VERSION}")
     return database
 
 
 def _create(database: Database) -> int:
     """Make the tables, unless another process did so meanwhile."""
     with database._writing.begin() as connection:
+        if _is_postgresql(connection):
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(FIRST)))
         schema.metadata.create_all(connection)
         version = connection.scalar(sa.select(schema.versions.c.version))
         if version is None:
@@ -82,10 +86,30 @@ def _create(database: Database) -> int:
     return schema.VERSION if version is None else version
 
 
+@contextmanager
+def _answering(url: str) -> Iterator[None]:
+    """FreshetError if the database does not."""
+    try:
+        yield
+    except sa.exc.OperationalError as error:
+        reason = str(error.orig).splitlines()[0]
+        raise FreshetError(f"the ledger at {_shown(url)} cannot be opened: {reason}") from None
+
+
+def _shown(url: str) -> str:
+    return sa.make_url(url).render_as_string(hide_password=True)
+
+
+def _is_postgresql(bind: sa.Engine | sa.Connection) -> bool:
+    return bind.dialect.name == "postgresql"
+
+
 def _engine(url: str) -> sa.Engine:
     try:
         engine = sa.create_engine(url)
-    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
+    except ModuleNotFoundError as error:
+        raise FreshetError(f"the ledger's URL needs a driver: {error}; pip install 'freshet[postgres]'") from None
+    except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError) as error:
         raise FreshetError(f"the ledger's URL cannot be opened: {error}; write it as sqlite:///live/x.sqlite") from None
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _prepare_sqlite)

@@ -9,17 +9,18 @@ positions    the generation that each retriever is at
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Column, Float, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import JSON, BigInteger, Column, Float, Index, Integer, MetaData, String, Table, Text
 
 VERSION = 1
 metadata = MetaData()
+Number = BigInteger().with_variant(Integer, "sqlite")  # of an event; SQLite's integers are of 64 bits anyway
 
 versions = Table("ledger_version", metadata, Column("version", Integer, primary_key=True))
 
 events = Table(
     "ledger_events",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("kind", String, nullable=False),
     Column("document_id", String, nullable=False),
     Column("content_hash", String, nullable=False),
@@ -34,7 +35,7 @@ outcomes = Table(
     "ledger_outcomes",
     metadata,
     Column("retriever", String, primary_key=True),
-    Column("event_id", Integer, primary_key=True, autoincrement=False),
+    Column("event_id", Number, primary_key=True, autoincrement=False),
     Column("state", String, nullable=False),
     Column("reason", Text),
     Column("generation", Integer, nullable=False),
@@ -48,7 +49,7 @@ generations = Table(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("parent", Integer),
     Column("base", Integer, nullable=False),
-    Column("watermark", Integer, nullable=False),
+    Column("watermark", Number, nullable=False),
 )
 
 applied = Table(
@@ -56,7 +57,7 @@ applied = Table(
     metadata,
     Column("retriever", String, primary_key=True),
     Column("generation", Integer, primary_key=True, autoincrement=False),
-    Column("event_id", Integer, primary_key=True, autoincrement=False),
+    Column("event_id", Number, primary_key=True, autoincrement=False),
 )
 
 positions = Table(
@@ -65,8 +66,8 @@ positions = Table(
     Column("retriever", String, primary_key=True),
     Column("generation", Integer, nullable=False),
     Column("base", Integer, nullable=False),
-    Column("watermark", Integer, nullable=False),
-    Column("horizon", Integer, nullable=False),
+    Column("watermark", Number, nullable=False),
+    Column("horizon", Number, nullable=False),
 )
 
 rejections = Table(
@@ -94,7 +95,7 @@ training_runs = Table(
     metadata,
     Column("retriever", String, primary_key=True),
     Column("run", String, primary_key=True),
-    Column("watermark", Integer, nullable=False),
+    Column("watermark", Number, nullable=False),
     Column("recorded", Float(53), nullable=False),
 )
 
@@ -103,8 +104,8 @@ drift_reports = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("retriever", String, nullable=False),
-    Column("first_event", Integer, nullable=False),
-    Column("last_event", Integer, nullable=False),
+    Column("first_event", Number, nullable=False),
+    Column("last_event", Number, nullable=False),
     Column("recorded", Float(53), nullable=False),
     Column("report", JSON, nullable=False),
 )

@@ -15,6 +15,7 @@ from model_code.encoding.encoder import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, WIND
 from model_code.encoding.fingerprint import fingerprint
 from model_code.encoding.hardware import uses_bfloat16
 from model_code.encoding.settings import Precision
+from model_code.encoding.sides import TwoSided
 from model_code.lexical.pooling import best_logits, chosen_logits, elu1p, largest
 from model_code.lexical.vocabulary import Sparse, blocked_tokens, own_tokens
 from model_code.progress import Progress, silent
@@ -34,11 +35,12 @@ class LexicalConfig:
     query_top_k: int
 
 
-class LexicalEncoder(nn.Module):
+class LexicalEncoder(TwoSided):
     """Map texts, cut to `max_tokens` tokens, to positive weights over the V entries of the tokenizer's vocabulary.
 
     body: (input_ids, attention_mask) -> features (B, T, D) of the tokens; its `backbone` is the transformer alone.
     decoder, bias: (V, D) and (V,), so that features times decoder rows plus bias are logits.
+    What encodes queries by name goes to the `query_side`; all else, `encode` too, is this side's own.
     """
 
     def __init__(
@@ -136,19 +138,19 @@ class LexicalEncoder(nn.Module):
 
     def encode_queries(self, texts: Sequence[str]) -> list[Sparse]:
         """E(q): the `query_top_k` largest weights of each query."""
-        return self.encode(texts, self.config.query_top_k)
+        return self.query_side.encode(texts, self.config.query_top_k)
 
     def encode_own(self, texts: Sequence[str]) -> list[Sparse]:
         """E(q) at the tokens of the query itself, and nowhere else: learned term weights without expansion."""
-        blocked = self.blocked.cpu().numpy()
+        blocked, side = self.blocked.cpu().numpy(), self.query_side
 
         def own(features: Features, ids: list[list[int]]) -> list[Sparse]:
             bags = [own_tokens(row, blocked) for row in ids]
             entries = pad(bags, 0)["input_ids"].to(self.device)
-            weights = self.at(features, entries).cpu().numpy()
+            weights = side.at(features, entries).cpu().numpy()
             return [(bag, row[: len(bag)]) for bag, row in zip(bags, weights, strict=True)]
 
-        return self._encode(texts, own, silent)
+        return side._encode(texts, own, silent)
 
     def _encode(
         self, texts: Sequence[str], read: Callable[[Features, list[list[int]]], list[Sparse]], progress: Progress
@@ -175,6 +177,6 @@ class LexicalEncoder(nn.Module):
             for rows in token_batches([len(row) for row in ids], most):
                 yield [start + row for row in rows], [ids[row] for row in rows]
 
-    def fingerprint(self) -> str:
-        """SHA-256 of what decides the weights: parameters, tokenizer, head, `max_tokens`, how many are kept."""
-        return fingerprint(self.state_dict(), self.tokenizer, f"lexical {self.config}", self.max_tokens)
+    def own_fingerprint(self) -> str:
+        """SHA-256 of what decides this side's weights: parameters, tokenizer, head, `max_tokens`, how many are kept."""
+        return fingerprint(self.own_weights(), self.tokenizer, f"lexical {self.config}", self.max_tokens)

@@ -44,7 +44,7 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
     if len(results) == 2:
         report["first_stage"] = result_report(results[0], training)
     report |= data_report(tables, data, training) | result_report(results[-1], training)
-    return report | {"fingerprint": encoder.fingerprint()}
+    return report | {"fingerprint": encoder.fingerprint()} | encoder.side_facts()
 
 
 def check(training: TrainingSettings) -> None:
@@ -96,6 +96,9 @@ class _Stages:
         return trainer.fit()
 
     def _second(self) -> TrainingResult:
+        """The first stage, which encodes queries alone, is a start for both sides: they part here, if they do."""
+        if self.context.settings["retriever"].encoders == "separate":
+            self.encoder.separate()
         texts, retrieved = self.tables.passages.texts, self.lexical.in_training_negatives > 0
         needs_hierarchy = self.training.needs_hierarchy or retrieved
         numbers = [str(passage) for passage in range(len(texts))]

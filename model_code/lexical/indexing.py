@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from model_code.encoding.resumable import keep_shards
+from model_code.encoding.sides import joined, require_sides
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import replacing
 from model_code.index.manifest import read_manifest, seal, verify
 from model_code.lexical.embedding_index import EmbeddingIndex
 from model_code.lexical.encoder import LexicalEncoder
@@ -27,7 +28,6 @@ from model_code.token_index.index import TokenIndex
 
 FORMAT, KIND = 1, "lexical"
 TOKENS, EMBEDDINGS, PASSAGES = "tokens", "embeddings", "passages"
-SHARD = 2048  # passages per shard: what a kill can cost
 
 
 def build_folder(
@@ -52,6 +52,7 @@ def build_folder(
         PassagesOnTheFly.save(folder / PASSAGES, texts, document_ids, fingerprint)
     facts = {"kind": KIND, "fingerprint": fingerprint, "passages": len(texts), "documents": len(set(document_ids))}
     facts |= {"search": settings.search, "rerank_depth": settings.rerank_depth, "embeddings": settings.embeddings}
+    facts |= encoder.side_facts()
     seal(folder, FORMAT, facts | {"weights": settings.weights, "cache": settings.cache})
     return facts
 
@@ -64,9 +65,11 @@ def open_folder(folder: Path, encoder: LexicalEncoder) -> tuple[Searches, dict[s
             f"{folder} holds no lexical index but one of kind {manifest.get('kind')}; name the right one"
         )
     verify(folder, manifest)
-    if manifest["fingerprint"] != encoder.fingerprint():
+    sides = encoder.fingerprints()
+    require_sides(sides, manifest, folder)
+    if manifest["fingerprint"] != joined(sides):
         raise FingerprintMismatch(
-            f"{folder} was built with encoder {manifest['fingerprint'][:12]}, this is {encoder.fingerprint()[:12]}; "
+            f"{folder} was built with encoder {manifest['fingerprint'][:12]}, this is {joined(sides)[:12]}; "
             "build the index again with this encoder"
         )
     passages: EmbeddingIndex | PassagesOnTheFly
@@ -83,13 +86,11 @@ def encode_resumably(
 ) -> list[Sparse]:
     """`encoder.encode(texts)`, shard by shard, each kept in `folder` once it is done: resumed or not, equal bytes."""
     embeddings: list[Sparse] = []
-    for start in range(0, len(texts), SHARD):
-        path = folder / f"{start:012d}.npz"
-        if not path.exists():
-            found = encoder.encode(texts[start : start + SHARD])
-            with replacing(path) as aside, aside.open("wb") as stream:
-                np.savez(stream, ids=np.stack([ids for ids, _ in found]), weights=np.stack([w for _, w in found]))
+    for path in keep_shards(encoder, texts, folder, ".npz", _write, progress):
         with np.load(path) as shard:
             embeddings += list(zip(shard["ids"], shard["weights"], strict=True))
-        progress(min(start + SHARD, len(texts)), len(texts), "passages")
     return embeddings
+
+
+def _write(stream: BinaryIO, found: Sequence[Sparse]) -> None:
+    np.savez(stream, ids=np.stack([ids for ids, _ in found]), weights=np.stack([weights for _, weights in found]))

@@ -19,6 +19,7 @@ from model_code.encoding.base_models import locate
 from model_code.encoding.hardware import pick_device
 from model_code.encoding.layout import read_layout
 from model_code.encoding.settings import EncoderSettings, Precision
+from model_code.encoding.sides import QUERY_ENCODER, require_one_side
 from model_code.encoding.transformer import load_tokenizer, load_transformer, save_tokenizer, save_transformer
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
@@ -35,6 +36,7 @@ def start_encoder(
     encoder: EncoderSettings, settings: LexicalSettings, texts: Sequence[str], seed: int
 ) -> LexicalEncoder:
     """The lexical encoder that training starts from, on the base's own head or on a closed-form one for `texts`."""
+    require_one_side(locate(encoder.base))
     layout = read_layout(locate(encoder.base))
     masked = settings.head == "mlm" or (settings.head == "auto" and has_masked_head(layout.transformer))
     config = LexicalConfig(
@@ -53,7 +55,7 @@ def start_encoder(
 
 
 def save_encoder(encoder: LexicalEncoder, folder: Path) -> None:
-    """Write the encoder to `folder`; equal encoders give equal bytes, nothing is pickled."""
+    """Write the encoder to `folder`, and a query side below it; equal encoders give equal bytes, nothing is pickled."""
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(encoder.body, MaskedModel):
         encoder.body.put(encoder.body.decoder)
@@ -65,6 +67,8 @@ def save_encoder(encoder: LexicalEncoder, folder: Path) -> None:
     write_json(folder / CONFIG, asdict(encoder.config) | {"max_tokens": encoder.max_tokens})
     _save_head(encoder, folder / HEAD)
     _write_modules(encoder, folder)
+    if encoder.query_encoder is not None:
+        save_encoder(encoder.query_encoder, folder / QUERY_ENCODER)
 
 
 def load_encoder(
@@ -84,6 +88,8 @@ def load_encoder(
         encoder = _on_masked_model(load_masked_model(folder, limit), tokenizer, config, limit, precision)
     else:
         encoder = _on_closed_form(folder, tokenizer, config, limit, precision)
+    if (folder / QUERY_ENCODER).is_dir():
+        encoder.query_encoder = load_encoder(folder / QUERY_ENCODER, limit, precision, device)
     return encoder.to(pick_device(device)).eval()
 
 

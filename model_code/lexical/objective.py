@@ -46,10 +46,10 @@ class ScaledObjective(nn.Module):
     def _spread(self, batch: Batch | BagBatch) -> Tensor:
         raise NotImplementedError
 
-    def _embed(self, texts: Buckets) -> Tensor:
+    def _embed(self, texts: Buckets, side: LexicalEncoder) -> Tensor:
         """E(x) of the texts with `top_k` entries, in their order: (n, V)."""
-        size, k = self.encoder.vocabulary_size, self.settings.top_k
-        return torch.cat([dense(*self.encoder.sparse(part, k, own=True), size) for part in texts.parts])[texts.rows]
+        size, k = side.vocabulary_size, self.settings.top_k
+        return torch.cat([dense(*side.sparse(part, k, own=True), size) for part in texts.parts])[texts.rows]
 
 
 class SemiParametricObjective(ScaledObjective):
@@ -60,19 +60,23 @@ class SemiParametricObjective(ScaledObjective):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """`loss`, to be minimised, and without gradient its terms `full`, `beta`, `alpha`: batch means."""
-        queries, documents = self._views(batch.queries), self._views(batch.documents)
+        queries, documents = self._sides(batch)
         with torch.autocast(queries.weights.device.type, enabled=False):
             losses = semi_parametric_losses(queries, documents, self.scales, batch.relevant, batch.allowed)
             loss = joint_loss(total(losses), batch.unsupervised, self.unsupervised_weight)
         return {"loss": loss} | {name: losses[name].detach().mean() for name in TERMS}
 
-    def _views(self, texts: Buckets) -> Views:
-        own = torch.cat([self.encoder.own(part) for part in texts.parts])[texts.rows]
-        return Views(self._embed(texts), own)
+    def _sides(self, batch: Batch) -> tuple[Views, Views]:
+        """Queries and documents, each by its side of the encoder."""
+        return self._views(batch.queries, self.encoder.query_side), self._views(batch.documents, self.encoder)
+
+    def _views(self, texts: Buckets, side: LexicalEncoder) -> Views:
+        own = torch.cat([side.own(part) for part in texts.parts])[texts.rows]
+        return Views(self._embed(texts, side), own)
 
     def _spread(self, batch: Batch) -> Tensor:
-        sides = term_pairs(self._views(batch.queries), self._views(batch.documents))
-        return torch.stack([quarter_deviation(left @ right.T, batch.relevant) for left, right in sides.values()])
+        terms = term_pairs(*self._sides(batch))
+        return torch.stack([quarter_deviation(left @ right.T, batch.relevant) for left, right in terms.values()])
 
 
 class BetaObjective(ScaledObjective):
@@ -89,7 +93,7 @@ class BetaObjective(ScaledObjective):
 
     def _scores(self, batch: BagBatch) -> Tensor:
         """E(q).T(p): (B, P)."""
-        queries = self._embed(batch.queries)  # (B, V)
+        queries = self._embed(batch.queries, self.encoder.query_side)  # (B, V)
         with torch.autocast(queries.device.type, enabled=False):
             ones = torch.ones(batch.bags.shape[1], device=queries.device)
             shape = (batch.excluded.shape[1], self.encoder.vocabulary_size)

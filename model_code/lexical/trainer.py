@@ -55,7 +55,7 @@ class LexicalTrainer(Trainer):
     def _planned_steps(self) -> int:
         from model_code.training.batches import BatchSchedule
 
-        return BatchSchedule(self.data, self.settings, self.seed, processes=self.accelerator.num_processes).steps
+        return BatchSchedule(self.data, self.settings, self.seed).steps
 
 
 class FirstStageTrainer(LexicalTrainer):
@@ -106,8 +106,9 @@ def first_stage(settings: TrainingSettings, lexical: LexicalSettings) -> Trainin
 def make_optimizer(encoder: LexicalEncoder, settings: TrainingSettings, lexical: LexicalSettings) -> torch.optim.AdamW:
     """Fused AdamW with a rate for the closed-form transform and one for the biases, which start far from home."""
     learning = {name: weight for name, weight in encoder.named_parameters() if weight.requires_grad}
-    head = {name: learning.pop(name) for name in list(learning) if name.startswith("body.head.")}
-    bias = {name: learning.pop(name) for name in list(learning) if learning[name] is encoder.bias}
+    head = {name: learning.pop(name) for name in list(learning) if "body.head." in name}
+    biases = [side.bias for side in encoder.sides]
+    bias = {name: learning.pop(name) for name in list(learning) if any(learning[name] is one for one in biases)}
     groups: list[dict[str, Any]] = [
         {"params": [p for p in learning.values() if p.ndim > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in learning.values() if p.ndim <= 1], "weight_decay": 0.0},

@@ -35,8 +35,7 @@ class Draft:
         """Write a segment of new documents; where there would be more than `most`, merge it with the newest others."""
         merged = crowded([*(view.documents for view in self.segments), len(puts)], most)
         target = self.folder / FRESH if merged else self.folder
-        write_segment(target, self.root, puts, self.current.text, refine)
-        self.own = View(open_segment(self.root, target))
+        self.own = View(write_segment(target, self.root, puts, self.current.text, refine))
         if merged:
             self.merge(merged - 1)
             shutil.rmtree(target)

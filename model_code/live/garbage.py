@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from model_code.live.collection import Collection
 from model_code.live.generation import Generation
+from model_code.live.reading import unread
 from model_code.settings import require
 
 
@@ -28,9 +29,17 @@ def unneeded(collection: Collection, keep: int, registered: Ids[int] = ()) -> li
 
 
 def collect(collection: Collection, keep: int, registered: Ids[int] = ()) -> Freed:
-    """Delete what is `unneeded`. A reader of a deleted generation must have been opened on a kept one since."""
-    doomed = unneeded(collection, keep, registered)
-    size = sum(path.stat().st_size for one in doomed for path in one.folder.rglob("*") if path.is_file())
-    for generation in doomed:
+    """Delete what is `unneeded`; folders that somebody still reads stay until the next time."""
+    freed = [(one.number, _delete(collection, one)) for one in unneeded(collection, keep, registered)]
+    sizes = {number: size for number, size in freed if size is not None}
+    return Freed(tuple(sizes), sum(sizes.values()) / 1e6)
+
+
+def _delete(collection: Collection, generation: Generation) -> int | None:
+    """The bytes that deleting it freed; None if it is read."""
+    with unread(generation.folder) as free:
+        if not free:
+            return None
+        size = sum(path.stat().st_size for path in generation.folder.rglob("*") if path.is_file())
         collection.delete(generation)
-    return Freed(tuple(generation.number for generation in doomed), size / 1e6)
+        return size

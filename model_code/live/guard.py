@@ -2,6 +2,11 @@
 
 A fault in vectors, in the list of their documents, or in what is removed, shows as a document that its own vector does
 not find. So every document that changed is asked for by its own vector, and some of those that did not.
+
+Only the part that is new is searched, so that a change costs the same however large the base is. That proves the same:
+parts rank on their own and are merged by score, so one that is shared ranks its documents as it did before, and what it
+loses puts nothing above another. By Cauchy and Schwarz it puts a document above one of another part, asked for by its
+own vector, only by a vector that is at least as long, which is no fault. Counting shows that it loses nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from model_code.errors import FreshetError
+from model_code.index.top_k import Ranking
+from model_code.live.generation import Generation
 from model_code.live.part import View
 from model_code.live.searcher import Searcher
 from model_code.live.segmented import SegmentedRetriever
@@ -19,6 +26,7 @@ from model_code.live.writer import Applied
 from model_code.retrievers.dense import DenseRetriever
 
 SAMPLE = 20  # older documents
+REFUSED = "the new generation is refused"
 LONGER = 1e-6  # a norm that is larger by this share is so, and not by rounding
 
 
@@ -29,35 +37,43 @@ def everything_is_found(searcher: Searcher, applied: Applied, sample: int = SAMP
     above it for the first of its own vectors but equal ones and longer ones, whose inner product may be larger. Kinds
     that search by words are asked for the document alone. FreshetError names the first that fails.
     """
-    _refuse([one for one in applied.deleted if any(one in view for view in searcher.views)], "deleted, but still there")
     changed = [*applied.added, *applied.updated]
-    lost = [one for one in changed if not any(one in view for view in searcher.views)]
-    _refuse(lost, "added, but in no part")
+    places = {one: sum(one in view for view in searcher.views) for one in (*applied.deleted, *changed)}
+    _refuse([one for one in applied.deleted if places[one]], "deleted, but still there")
+    _refuse([one for one in changed if not places[one]], "added, but in no part")
+    _refuse([one for one in changed if places[one] > 1], "in two parts")
+    _require_count(searcher, len(applied.added) - len(applied.deleted))
     older = _sample(searcher.views, {*changed}, sample, [seed, applied.generation.number])
     if isinstance(searcher.base.retriever, DenseRetriever):
-        _refuse(_missed(searcher.retriever, changed), "not found by its own vector")
-        _refuse(_missed(_without_unchanged(searcher, older), older), "older, and no longer found by its own vector")
+        _refuse(_missed(searcher, changed), "not found by its own vector")
+        _refuse(_missed(searcher, older), "older, and no longer found by its own vector")
     else:
         _by_words(searcher, changed)
 
 
-def _without_unchanged(searcher: Searcher, document_ids: Sequence[str]) -> SegmentedRetriever:
-    """What could have come between documents and their searches: their own parts, and the one that is new."""
-    holding = {searcher.retriever.view_of(one) for one in document_ids}
-    return SegmentedRetriever([view for view in searcher.views if view in holding or view is searcher.views[-1]])
+def _require_count(searcher: Searcher, more: int) -> None:
+    """FreshetError unless there are so many documents `more` than in the generation before."""
+    generation, found = searcher.generation, sum(view.documents for view in searcher.views)
+    if generation.manifest["parent"] is None:
+        return
+    before = Generation.read(generation.sibling(generation.manifest["parent"])).manifest["documents"]
+    if found != before + more:
+        raise FreshetError(f"{REFUSED}: it holds {found:,} documents in place of {before:,} and {more:+,}")
 
 
-def _missed(retriever: SegmentedRetriever, document_ids: Sequence[str]) -> list[str]:
-    """Those that their own vector does not find; FreshetError for vectors that are no numbers."""
-    if not document_ids:
+def _missed(searcher: Searcher, document_ids: Sequence[str]) -> list[str]:
+    """Those that their own vector does not find before what is new; FreshetError for vectors that are no numbers."""
+    holds = searcher.retriever.view_of
+    new = [view for view in searcher.views if view.part.number == searcher.generation.number]
+    if not document_ids or not new:
         return []
-    queries = np.stack([own_vector(retriever.view_of(one), one) for one in document_ids])
+    queries = np.stack([own_vector(holds(one), one) for one in document_ids])
     finite = np.isfinite(queries).all(axis=1)
     _refuse([one for one, sound in zip(document_ids, finite, strict=True) if not sound], "not finite")
-    rankings = retriever.search_encoded(queries, 1)
+    rankings = SegmentedRetriever(new).search_encoded(queries, 1)
     return [
         one for one, query, ranking in zip(document_ids, queries, rankings, strict=True)
-        if not ranking or (ranking[0][0] != one and not _outdone(retriever, one, query, *ranking[0]))
+        if not _is_found(searcher.retriever, one, query, ranking, alone=holds(one) not in new)
     ]  # fmt: skip
 
 
@@ -67,14 +83,18 @@ def own_vector(view: View, document_id: str) -> np.ndarray:
     return index.vectors[index.ids.rows_of([document_id])[0]]
 
 
-def _outdone(retriever: SegmentedRetriever, document_id: str, query: np.ndarray, winner: str, best: float) -> bool:
-    """Whether the winner may well rank above the document: by an equal score, or by a longer vector, as |q| |d| bounds
-    the inner product of a query with a document (Cauchy and Schwarz). An approximate index may miss any document.
+def _is_found(retriever: SegmentedRetriever, one: str, query: np.ndarray, ranking: Ranking, alone: bool) -> bool:
+    """Whether the document leads the ranking of its own vector, or what does may well lead: by an equal score, or by a
+    longer vector, as |q| |d| bounds the inner product of a query with a document (Cauchy and Schwarz).
+
+    alone: the document's own part was not searched, so that it only has its score. An approximate index may miss any.
     """
-    own, holds = retriever.rerank_encoded(query[None], [[document_id]])[0][0][1], retriever.view_of
+    if not ranking or ranking[0][0] == one:
+        return bool(ranking) or alone
+    (winner, best), own = ranking[0], retriever.rerank_encoded(query[None], [[one]])[0][0][1]
     if own > best:
-        return holds(document_id).part.retriever.index.approximate is not None
-    index = holds(winner).part.retriever.index
+        return alone or retriever.view_of(one).part.retriever.index.approximate is not None
+    index = retriever.view_of(winner).part.retriever.index
     longest = max(float(np.linalg.norm(index.vectors[row])) for row in index.ids.rows_of([winner]))
     return own == best or longest > float(np.linalg.norm(query)) * (1 + LONGER)
 
@@ -103,4 +123,4 @@ def _drawn(views: Sequence[View], but: set[str], number: int, chance: np.random.
 def _refuse(document_ids: Sequence[str], what: str) -> None:
     if document_ids:
         more = f" ({len(document_ids)} such in all)" if len(document_ids) > 1 else ""
-        raise FreshetError(f"the new generation is refused: document {document_ids[0]!r} is {what}{more}")
+        raise FreshetError(f"{REFUSED}: document {document_ids[0]!r} is {what}{more}")

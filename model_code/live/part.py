@@ -15,6 +15,7 @@ from model_code.index.manifest import MANIFEST
 from model_code.live.documents import read_columns
 from model_code.live.generation import DOCUMENTS, ENCODER, HIERARCHY, INDEX, PASSAGES, Generation
 from model_code.live.placement import Placements
+from model_code.live.reading import Reading
 from model_code.retrievers.encoded import TextSearches
 from model_code.retrievers.kinds import open_retriever
 from model_code.retrievers.segments import segments
@@ -27,10 +28,13 @@ if TYPE_CHECKING:
 class Part:
     """Retriever, documents and places of a folder; `rows`: the document of each passage that is placed.
 
-    Texts stay on disk, and what only some callers need is read by the first of them and kept.
+    Texts stay on disk, and what only some callers need is read by the first of them and kept. So nobody deletes the
+    folder before this object is freed.
     """
 
     def __init__(self, folder: Path, retriever: TextSearches, rows: IdMap) -> None:
+        """FileNotFoundError if the folder was deleted meanwhile."""
+        self.reading = Reading(folder)
         self.folder, self.retriever, self.rows = folder, retriever, rows
 
     @property

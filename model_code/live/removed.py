@@ -22,6 +22,12 @@ def read_removed(generation: Generation) -> Removed:
     return {int(number): frozenset(ids) for number, ids in table.items()}
 
 
+def removed_by_part(generation: Generation) -> Removed:
+    """The numbers of the parts that a generation searches, the base first, and what is removed from each."""
+    removed = read_removed(generation)
+    return {number: removed.get(number, frozenset()) for number in (generation.base, *generation.segments)}
+
+
 def write_removed(folder: Path, removed: Mapping[int, frozenset[str]]) -> None:
     """Write `removed.json`; equal sets give equal bytes."""
     table = {str(number): sorted(removed[number]) for number in sorted(removed)}

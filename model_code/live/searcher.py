@@ -15,7 +15,7 @@ from model_code.live.collection import Collection, default_retriever
 from model_code.live.documents import read_documents
 from model_code.live.generation import Generation
 from model_code.live.part import Base, Part, View, open_segment
-from model_code.live.removed import read_removed
+from model_code.live.removed import removed_by_part
 from model_code.live.segmented import SegmentedRetriever
 from model_code.live.snippet import snippet
 from model_code.retrievers.retriever import TokenMatch
@@ -52,9 +52,8 @@ class Searcher:
         base = loaded.get(generation.base)
         self.base = base if isinstance(base, Base) else Base.open(generation)
         segments = {n: loaded.get(n) or open_segment(self.base, generation.sibling(n)) for n in generation.segments}
-        removed = read_removed(generation)
         parts = {generation.base: self.base} | segments
-        self.views = tuple(View(part, removed.get(number, frozenset())) for number, part in parts.items())
+        self.views = tuple(View(parts[number], gone) for number, gone in removed_by_part(generation).items())
         self.retriever = SegmentedRetriever(self.views)
         self._hybrids: dict[HybridSettings, Hybrid] = {}
 
@@ -154,10 +153,11 @@ class Searcher:
 
 def _open(live: Path, retriever: str, loaded: Mapping[int, Part]) -> Searcher:
     """Load the current generation; once more if it was replaced, and its folders deleted, while it was being read."""
-    generation = Collection(live, retriever).current()
+    collection = Collection(live, retriever)
+    number = collection.current_number()
     try:
-        return Searcher(live, generation, loaded)
+        return Searcher(live, collection.current(), loaded)
     except (FreshetError, FileNotFoundError):
-        if Collection(live, retriever).current_number() == generation.number:
+        if collection.current_number() == number:
             raise
         return _open(live, retriever, loaded)

@@ -10,15 +10,18 @@ from model_code.files import write_text
 from model_code.live.changes import Put, canonical_fields
 from model_code.live.documents import COLUMNS, document_row, read_columns, write_rows
 from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES
-from model_code.live.part import Base, View
+from model_code.live.part import Base, Part, View, open_segment
 from model_code.live.placement import Placements
 from model_code.live.text_rules import TextRules
 from model_code.retrievers.encoded import TextSearches
 from model_code.retrievers.segments import NewPassages, Refine, segments
 
 
-def write_segment(folder: Path, base: Base, puts: Sequence[Put], text: TextRules, refine: Refine | None) -> None:
-    """Encode, index and place the documents of `puts`, which differ, in `folder`; encoder and tree are the base's."""
+def write_segment(folder: Path, base: Base, puts: Sequence[Put], text: TextRules, refine: Refine | None) -> Part:
+    """Encode, index and place the documents of `puts`, which differ, in `folder`; encoder and tree are the base's.
+
+    Returns the segment, loaded.
+    """
     kind = segments(base.kind)
     passages = [(put.document_id, passage) for put in puts for passage in text.passages(put.title, put.text)]
     ids = [document for document, _ in passages]
@@ -29,8 +32,9 @@ def write_segment(folder: Path, base: Base, puts: Sequence[Put], text: TextRules
     ]
     write_rows(rows, folder / DOCUMENTS)
     _write_passages(folder, ids)
-    vectors = kind.passage_vectors(kind.reopen(base.retriever, folder / INDEX), ids)
-    Placements.find(base.tree, vectors).save(folder)
+    part = open_segment(base, folder)
+    Placements.find(base.tree, kind.passage_vectors(part.retriever, ids)).save(folder)
+    return part
 
 
 def merge_segments(folder: Path, views: Sequence[View]) -> None:

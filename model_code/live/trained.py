@@ -7,7 +7,7 @@ from pathlib import Path
 from model_code.files import read_json, write_json
 from model_code.live.documents import read_columns
 from model_code.live.generation import DOCUMENTS, Generation
-from model_code.live.removed import read_removed
+from model_code.live.removed import removed_by_part
 
 TRAINED = "trained.json"  # in a base that was clustered anew, which holds documents that were added too
 
@@ -27,8 +27,8 @@ def keep_trained(folder: Path, generation: Generation) -> None:
 
 def added_since_training(generation: Generation) -> set[str]:
     """The documents that the generation finds and that its retriever was not trained on."""
-    removed, found = read_removed(generation), set()
-    for number in (generation.base, *generation.segments):
+    found: set[str] = set()
+    for number, gone in removed_by_part(generation).items():
         (ids,) = read_columns(generation.sibling(number) / DOCUMENTS, "document_id")
-        found |= set(ids) - removed.get(number, frozenset())
+        found |= set(ids) - gone
     return found - trained_documents(generation)

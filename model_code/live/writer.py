@@ -132,7 +132,12 @@ class LiveWriter:
         return self.collection.switch(generation.number, check_shared=False)
 
     def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> garbage.Freed:
-        """Delete all generations but the `keep` newest, the current one, the `registered`, and what these share."""
+        """Delete all generations but the `keep` newest, the current one, the `registered`, and what these share.
+
+        What a searcher has open stays until the next time.
+        """
+        if self._searcher is not None:
+            self._searcher = self.searcher  # the one before may have open what shall go
         return garbage.collect(self.collection, keep, registered)
 
     def _guarded(self, guard: Guard, before: Searcher, net: NetChanges, generation: Generation) -> None:

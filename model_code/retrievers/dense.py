@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from model_code.encoding.encoder import Encoder
+from model_code.encoding.sides import joined, require_sides
 from model_code.errors import FreshetError
+from model_code.files import read_json
 from model_code.index.dense_index import DenseIndex
+from model_code.index.manifest import MANIFEST
 from model_code.index.top_k import Ranking
 from model_code.retrievers.encoded import TextSearches
 from model_code.retrievers.retriever import Search, TokenMatch
@@ -21,7 +24,10 @@ if TYPE_CHECKING:
 
 
 class DenseRetriever(TextSearches[np.ndarray]):
-    """An encoder and the index of its vectors; see `Retriever`. Encoded queries are their vectors (q, H)."""
+    """An encoder and the index of its vectors; see `Retriever`. Encoded queries are their vectors (q, H).
+
+    Of a `TwoSided` encoder with two sides, queries are encoded by one and new documents by the other.
+    """
 
     def __init__(self, encoder: Encoder, index: DenseIndex, fingerprint: str | None = None) -> None:
         """The index refuses every search if its vectors are not this encoder's.
@@ -74,8 +80,14 @@ def index(context: StageContext) -> dict[str, Any]:
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> DenseRetriever:
-    """The retriever in two folders; loading: what else `Encoder.load` takes."""
-    return DenseRetriever(Encoder.load(encoder, **loading), DenseIndex.load(index))
+    """The retriever in two folders; loading: what else `Encoder.load` takes.
+
+    FingerprintMismatch if the index says which sides of an encoder built it, and one of these is another.
+    """
+    loaded, built = Encoder.load(encoder, **loading), DenseIndex.load(index)
+    fingerprints = loaded.fingerprints()
+    require_sides(fingerprints, read_json(index / MANIFEST), index)
+    return DenseRetriever(loaded, built, joined(fingerprints))
 
 
 def _encoder(context: StageContext) -> Path:

@@ -10,7 +10,7 @@ from model_code.dsi.folder import DocumentVectors, Representatives
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.index.dense_index import DenseIndex
-from model_code.index.manifest import MANIFEST, seal
+from model_code.index.manifest import MANIFEST, add_facts
 from model_code.retrievers.dense import DenseRetriever
 from model_code.retrievers.dense import open_folders as open_dense
 from model_code.retrievers.indexing import save_index
@@ -46,9 +46,7 @@ def index(context: StageContext) -> dict[str, Any]:
 def complete(folder: Path, representatives: Representatives, logit_scale: float) -> None:
     """Make a dense index's folder one of this kind."""
     representatives.save(folder)
-    manifest = read_json(folder / MANIFEST)
-    facts = {key: value for key, value in manifest.items() if key not in ("format", "checksums")}
-    seal(folder, manifest["format"], facts | {"kind": KIND, "logit_scale": logit_scale})
+    add_facts(folder, {"kind": KIND, "logit_scale": logit_scale})
 
 
 class DsiRetriever(DenseRetriever):

@@ -9,6 +9,7 @@ from model_code.encoding.document_side import DocumentSide
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.resumable import encode_resumably
 from model_code.index.dense_index import DenseIndex
+from model_code.index.manifest import add_facts
 from model_code.stages.context import StageContext
 
 
@@ -25,7 +26,10 @@ def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
     index = DenseIndex.build(
         vectors, document_ids, encoder.fingerprint(), context.settings["index"], vectors_per_passage=per_passage
     )
-    return save_index(index, context)
+    report = save_index(index, context)
+    if encoder.query_encoder is not None:
+        add_facts(context.output / "index", encoder.side_facts())
+    return report
 
 
 def save_index(index: DenseIndex, context: StageContext) -> dict[str, Any]:

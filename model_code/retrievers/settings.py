@@ -23,10 +23,13 @@ class RetrieverSettings:
     kind: "dense" (a vector per passage, or several with `layers`: contrastive, HCE, MLR), "lexical" (SVDR: weights over
       the vocabulary) or "dsi" (a learned vector per document). `training` says supervision, hierarchy and
       negatives, for every kind.
+    encoders: "shared", one for queries and documents, or "separate", one for each: both start as copies of the same
+      weights and are trained together. Twice the weights to learn, to store and to load; a search costs the same.
     """
 
     training: TrainingSettings
     kind: Kind = "dense"
+    encoders: Literal["shared", "separate"] = "shared"
     layers: LayerSettings = field(default_factory=LayerSettings)
     lexical: LexicalSettings = field(default_factory=LexicalSettings)
     document_vectors: DocumentVectorSettings = field(default_factory=DocumentVectorSettings)
@@ -42,6 +45,20 @@ class RetrieverSettings:
         settings.require(
             self.kind != "dsi" or self.document_vectors.train_encoder or self.training.hierarchy_weight == 0,
             "hierarchy_weight teaches the query encoder, which train_encoder: false keeps; set hierarchy_weight: 0",
+        )
+        self._check_encoders()
+
+    def _check_encoders(self) -> None:
+        shared = self.encoders == "shared"
+        settings.require(
+            shared or self.kind != "dsi",
+            "encoders: separate gives queries an encoder of their own, and a dsi's encoder has queries only: its "
+            "documents are learned vectors; leave encoders out",
+        )
+        settings.require(
+            shared or self.kind != "lexical" or self.lexical.semi_parametric,
+            "encoders: separate is trained by the semi-parametric loss, as the first stage encodes no document; set "
+            "lexical.semi_parametric: true, or encoders: shared",
         )
 
 

@@ -105,9 +105,8 @@ class BatchSchedule:
         settings: TrainingSettings,
         seed: int,
         leaves: np.ndarray | None = None,
-        processes: int = 1,
     ) -> None:
-        """leaves: (N,) each passage's leaf node, for `batches: siblings`; processes: that share each step's batches."""
+        """leaves: (N,) each passage's leaf node, for `batches: siblings`."""
         self._offset = len(data.supervised)
         self._streams = []
         sizes = _sizes(data, settings)
@@ -116,7 +115,7 @@ class BatchSchedule:
             nodes = leaves[pairs.passages] if leaves is not None and settings.batches == "siblings" else None
             self._streams.append(PairStream(documents, sizes[kind], [seed, kind], nodes))
         main = self._streams[0] if self._streams[0].per_epoch else self._streams[1]
-        self.per_step = settings.accumulation * processes
+        self.per_step = settings.accumulation  # by all processes together
         self.steps = settings.steps or max(1, round(settings.epochs * main.per_epoch / self.per_step))
 
     def __len__(self) -> int:

@@ -29,7 +29,7 @@ def fit_encoder(context: StageContext, tables: TrainingTables) -> dict[str, Any]
     settings: TrainingSettings = context.settings["retriever"].training
     layers: LayerSettings = context.settings["retriever"].layers
     seed: int = context.settings["seed"]
-    encoder = Encoder.from_settings(context.settings["encoder"])
+    encoder = _start_encoder(context)
     represent_documents(encoder, layers, tables.passages.texts)
     data = tables.training_data(settings)
     trainer = Trainer(
@@ -48,7 +48,16 @@ def fit_encoder(context: StageContext, tables: TrainingTables) -> dict[str, Any]
     encoder.save(context.output / "encoder")
     write_json(context.output / "history.json", list(result.history))
     report = data_report(tables, data, settings) | result_report(result, settings) | layer_report(encoder, layers)
-    return report | {"fingerprint": encoder.fingerprint()}
+    return report | {"fingerprint": encoder.fingerprint()} | encoder.side_facts()
+
+
+def _start_encoder(context: StageContext) -> Encoder:
+    """The base, for both sides or for each; of its layers only the last, as the retriever says what it takes more."""
+    encoder = Encoder.from_settings(context.settings["encoder"])
+    encoder.layers = None
+    if context.settings["retriever"].encoders == "separate":
+        encoder.separate()
+    return encoder
 
 
 def data_report(tables: TrainingTables, data: TrainingData, settings: TrainingSettings) -> dict[str, Any]:
@@ -89,8 +98,8 @@ def layer_report(encoder: Encoder, layers: LayerSettings) -> dict[str, Any]:
 def start_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np.ndarray | None:
     """The passages as the base index has them; None, so that they are encoded anew, if it is not this encoder's."""
     index = DenseIndex.load(context.inputs["base_index"], check=False)
-    same = index.fingerprint == encoder.fingerprint() and index.document_ids == corpus.passages["document_id"].tolist()
-    return index.vectors if same else None
+    same = index.document_ids == corpus.passages["document_id"].tolist()
+    return index.vectors if same and index.fingerprint == encoder.own_fingerprint() else None
 
 
 def clustering(context: StageContext) -> Callable[[np.ndarray], Hierarchy]:

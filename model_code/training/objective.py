@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from model_code.encoding.document_side import require_represented
+from model_code.encoding.encoder import Encoder
 from model_code.encoding.layer_settings import LayerSettings
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.contrastive import contrastive_losses
@@ -30,12 +31,13 @@ class Objective(nn.Module):
 
     def __init__(
         self,
-        encoder: nn.Module,
+        encoder: Encoder,
         settings: TrainingSettings,
         hierarchy: Hierarchy | None = None,
         layers: LayerSettings = LAST_LAYER,
     ) -> None:
-        """encoder: maps tokenised texts to unit vectors (B, H); hierarchy: needed if the settings give it weight.
+        """encoder: maps tokenised texts to unit vectors (B, H), and so does its `query_side`.
+        hierarchy: needed if the settings give it weight.
 
         layers: what represents documents; if not the last layer alone, `encoder` is an `Encoder` that
         `represent_documents` has prepared for it.
@@ -60,7 +62,7 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """`loss`, to be minimised, and without gradient its parts `contrastive`, `hierarchy_1`, ...: batch means."""
-        queries, documents = encode(self.encoder, batch.queries), encode(self._documents, batch.documents)
+        queries, documents = encode(self.encoder.query_side, batch.queries), encode(self._documents, batch.documents)
         # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score: score in float32.
         with torch.autocast(queries.device.type, enabled=False):
             return self._losses(queries.float(), documents.float(), batch)

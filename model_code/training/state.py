@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -32,13 +33,16 @@ class TrainingState:
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     window: list[dict[str, Tensor]] = field(default_factory=list)
 
-    def log(self, learning_rate: float) -> None:
-        """Average the window into a row of the history. Raises FreshetError if the loss is not finite."""
+    def log(self, learning_rate: float, over_processes: Callable[[Tensor], Tensor] = lambda mean: mean) -> None:
+        """Average the window into a row of the history. Raises FreshetError if the loss is not finite.
+
+        over_processes: the mean of each process's own means.
+        """
         if not self.window:
             return
         names = list(self.window[0])
         table = torch.stack([torch.stack([parts[name] for name in names]) for parts in self.window]).double()
-        means = dict(zip(names, table.mean(dim=0).tolist(), strict=True))
+        means = dict(zip(names, over_processes(table.mean(dim=0)).tolist(), strict=True))
         if not math.isfinite(means["loss"]):
             raise FreshetError(
                 f"the loss is {means['loss']} at step {self.step}; lower learning_rate, raise temperature, "

@@ -2,13 +2,15 @@
 
 Batches are pure functions of their number (`batches.py`, `collator.py`), and so is the learning rate of the step's: a
 run that resumes from a checkpoint takes the same steps as one that was never stopped, bit for bit on the same machine.
-Of n processes (`accelerate launch`) each takes every n-th batch, with in-batch negatives of its own.
+Of n processes each takes every n-th batch of a step, with in-batch negatives of its own: the step's gradient is the
+mean over its batches however many processes there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ class TrainingResult:
     best_metric: float | None  # on the dev queries; None without any
     steps: int  # taken
     pairs: int  # seen, with repetition
-    trained_parameters: int  # of the encoder
+    trained_parameters: int  # of the encoder, both sides of it
     reclustered_at: tuple[int, ...]  # steps
     history: tuple[Row, ...]
 
@@ -78,7 +80,8 @@ class Trainer:
         self.layers = layers
         self.accelerator = make_accelerator(encoder.device, encoder.precision, settings.accumulation)
         self.state, self.negatives = TrainingState(), make_negatives(data, settings)
-        freeze(encoder.backbone, settings.frozen_layers)
+        for side in encoder.sides:
+            freeze(side.backbone, settings.frozen_layers)
         checkpoint = latest_checkpoint(checkpoints)
         if checkpoint is not None:
             self.state, latest = load_training_state(checkpoint)
@@ -118,7 +121,7 @@ class Trainer:
         self.accelerator.free_memory()
         self.model, self.optimizer = self.accelerator.prepare(objective, optimizer)
         leaves = None if hierarchy is None else hierarchy.leaves
-        self.schedule = BatchSchedule(self.data, self.settings, self.seed, leaves, self.accelerator.num_processes)
+        self.schedule = BatchSchedule(self.data, self.settings, self.seed, leaves)
         tokens = CPU_BATCH_TOKENS if self.accelerator.device.type == "cpu" else GPU_BATCH_TOKENS
         self.collate = self._make_collator(hierarchy, tokens)
 
@@ -141,8 +144,9 @@ class Trainer:
         """One step of the optimiser: forward and backward through its batches, and the update."""
         settings, accelerator = self.settings, self.accelerator
         set_learning_rate(self.optimizer, self._rate_factor())
-        first = self.state.step * self.schedule.per_step + accelerator.process_index
-        for number in range(first, first + self.schedule.per_step, accelerator.num_processes):
+        first = self.state.step * self.schedule.per_step
+        own = range(first + accelerator.process_index, first + self.schedule.per_step, accelerator.num_processes)
+        for number in own:
             batch = to_device(self.collate(number, self.schedule[number]), accelerator.device)
             with accelerator.accumulate(self.model):
                 parts = self.model(batch)
@@ -197,7 +201,7 @@ class Trainer:
 
     def _log(self) -> None:
         last = learning_rate_factor(self.state.step - 1, self.steps, self.settings.warmup_share)
-        self.state.log(self.settings.learning_rate * last)
+        self.state.log(self.settings.learning_rate * last, partial(self.accelerator.reduce, reduction="mean"))
 
     def _stalled(self) -> bool:
         patience = self.settings.patience

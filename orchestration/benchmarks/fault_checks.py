@@ -14,7 +14,7 @@ State = dict[str, str]  # document id -> text
 
 def changed(state: State, action: Mapping[str, Any], generations: Mapping[int, State]) -> State:
     """The documents after an action of the worker."""
-    if action["kind"] == "put":
+    if action["kind"] in ("put", "retrain"):  # documents arrive while it is trained
         return state | action["documents"]
     if action["kind"] == "remove":
         return {one: text for one, text in state.items() if one not in action["ids"]}

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from model_code.live.generation import DOCUMENTS, ENCODER
 from orchestration.project import Project
+
+if TYPE_CHECKING:
+    from model_code.encoding.encoder import Encoder
 
 WORDS = ("array", "string", "file", "table", "number", "folder", "sorted", "random", "square", "pattern")
 
@@ -16,33 +22,39 @@ def document_text(number: int) -> str:
 
 def make_collection(root: Path, encoder: str | Path, documents: int = 20) -> tuple[Project, dict[str, str]]:
     """A project under `root` whose live retriever "hce" holds `documents`; and the text of each by its id."""
+    from model_code.encoding.encoder import Encoder
+    from model_code.live.collection import open_generation_zero
+
+    texts = {f"base-{number}": document_text(number) for number in range(documents)}
+    loaded = Encoder.load(encoder, precision="float32", device="cpu")
+    loaded.save(root / ENCODER)
+    (root / "params.yaml").write_text("{retrievers: {hce: {}}, hierarchy: {branching: 2}}\n")
+    (root / "dvc.yaml").touch()
+    open_generation_zero(root, "hce", **write_build(root, root / "build", loaded, texts))
+    return Project(root), texts
+
+
+def write_build(root: Path, folder: Path, encoder: Encoder, texts: Mapping[str, str], seed: int = 0) -> dict[str, Any]:
+    """Write what training on documents would leave to `folder`; returns what `open_generation_zero` takes of it.
+
+    seed: another one gives another hierarchy, so that two builds of the same documents are two.
+    """
     import numpy as np
     import pandas as pd
 
-    from model_code.encoding.encoder import Encoder
     from model_code.files import write_json
     from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
     from model_code.index.dense_index import DenseIndex
-    from model_code.live.collection import open_generation_zero
     from model_code.live.text_rules import TextRules
 
-    texts = {f"base-{number}": document_text(number) for number in range(documents)}
-    parts = {name: root / "build" / name for name in ("encoder", "index", "hierarchy", "documents.parquet")}
-    loaded, rules = Encoder.load(encoder, precision="float32", device="cpu"), TextRules(True, 0, 1)
-    loaded.save(parts["encoder"])
-    vectors = loaded.encode([rules.passages(*item)[0] for item in texts.items()])
-    DenseIndex.build(vectors, list(texts), loaded.fingerprint()).save(parts["index"])
-    parts["hierarchy"].mkdir()
-    Hierarchy((vectors[:2],), (np.zeros(2, np.int32),), np.arange(documents, dtype=np.int32) % 2).save(
-        parts["hierarchy"]
-    )
+    parts = {name: folder / name for name in ("index", "hierarchy")}
+    parts["hierarchy"].mkdir(parents=True)
+    rules = TextRules(include_title=True, words=0, stride=1)
+    vectors = encoder.encode([rules.passages(*item)[0] for item in texts.items()])
+    DenseIndex.build(vectors, list(texts), encoder.fingerprint()).save(parts["index"])
+    leaves = np.random.default_rng(seed).permutation(len(texts)).astype(np.int32) % 2
+    Hierarchy((vectors[:2],), (np.zeros(2, np.int32),), leaves).save(parts["hierarchy"])
     write_json(parts["hierarchy"] / DOCUMENT_IDS, list(texts))
     rows = {"document_id": list(texts), "title": list(texts), "text": list(texts.values()), "fields": "{}"}
-    pd.DataFrame(rows).to_parquet(parts["documents.parquet"], index=False)
-    (root / "params.yaml").write_text("{retrievers: {hce: {}}}\n")
-    (root / "dvc.yaml").touch()
-    open_generation_zero(
-        root, "hce", encoder=parts["encoder"], index=parts["index"], hierarchy=parts["hierarchy"],
-        documents=parts["documents.parquet"], provenance={}, text=rules,
-    )  # fmt: skip
-    return Project(root), texts
+    pd.DataFrame(rows).to_parquet(folder / DOCUMENTS, index=False)
+    return parts | {"encoder": root / ENCODER, "documents": folder / DOCUMENTS, "text": rules, "provenance": {}}

@@ -1,8 +1,9 @@
 """`freshet bench faults`: kill -9 a process that changes a live collection, and look what is left.
 
-A worker adds, updates, deletes, compacts, switches generations and collects garbage. It is killed at a random moment;
-then a search must answer from one whole generation, with the documents of before or after the change that was
-interrupted, and after the ledger has been reconciled nothing may be missing, doubled or pending.
+A worker adds, updates, deletes, compacts, clusters anew, opens builds as a retrain does, switches generations and
+collects garbage. It is killed at a random moment; then a search must answer from one whole generation, with the
+documents of before or after the change that was interrupted, and after the ledger has been reconciled nothing may be
+missing, doubled or pending.
 """
 
 from __future__ import annotations

@@ -47,6 +47,13 @@ def read_plan(project: Project, key: str) -> Plan | None:
     return Plan(**{**stated, "new": tuple(stated["new"])})
 
 
+def unread_plans(project: Project) -> list[Plan]:
+    """The plans of retrains that have not copied their documents yet."""
+    keys = sorted(path.parent.name for path in (project.state / FOLDER).glob(f"*/{PLAN}"))
+    plans = (read_plan(project, key) for key in keys if not snapshot_of(project, key).is_dir())
+    return [plan for plan in plans if plan is not None]
+
+
 def keep_plan(project: Project, plan: Plan) -> None:
     """Write the plan to the retrain's folder."""
     folder = folder_of(project, plan.key)
@@ -57,6 +64,11 @@ def keep_plan(project: Project, plan: Plan) -> None:
 def folder_of(project: Project, key: str) -> Path:
     """Where the retrain of a key works."""
     return project.state / FOLDER / key
+
+
+def snapshot_of(project: Project, key: str) -> Path:
+    """Where the retrain of a key keeps its copy of the documents."""
+    return folder_of(project, key) / "snapshot"
 
 
 def generation_of(project: Project, plan: Plan) -> Generation:

@@ -12,11 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from model_code.evaluation.promotion import Verdict, judge_retrain
+from model_code.evaluation.scores import SystemScores
+from model_code.evaluation.settings import PromotionSettings
 from orchestration import parameters, registry, release
 from orchestration.freshness_steps import PROMOTED, REFUSED
+from orchestration.gate import Gate
 from orchestration.project import Project
 from orchestration.rescore import rescore
-from orchestration.retraining.plan import Plan, folder_of, generation_of, keep_plan, make_plan, read_plan
+from orchestration.retraining.plan import Plan, folder_of, generation_of, keep_plan, make_plan, read_plan, snapshot_of
 from orchestration.retraining.snapshot import export
 from orchestration.retraining.workspace import make_workspace
 
@@ -72,13 +75,13 @@ def prepare(project: Project, key: str, show: Show = print, dagster_run: str | N
 
 def judge(ready: Ready) -> Verdict:
     """What the gate will say; moves nothing."""
-    return _at_the_gate(ready, registry.verdict)
+    return registry.verdict(ready.workspace, _gate(ready))
 
 
 def finish(ready: Ready) -> Retrained:
     """The gate; behind it the challenger is champion and live, from its first moment with all that arrived since."""
-    move = _at_the_gate(ready, registry.promote)
-    opened = _open(ready) if move.passed else None
+    move = registry.promote(ready.workspace, _gate(ready))
+    opened = release.open_live(ready.workspace, ready.plan.watermark).number if move.passed else None
     kind = PROMOTED if move.passed else REFUSED
     ledger = _ledger(ready.project, ready.plan.retriever)
     ledger.record_decision(kind, move.summary, _details(ready) | {"generation": opened})
@@ -117,27 +120,22 @@ def _begin(project: Project, key: str) -> Plan:
 
 def _workspace(project: Project, plan: Plan) -> Project:
     folder = folder_of(project, plan.key) / "project"
-    snapshot = folder_of(project, plan.key) / "snapshot"
+    snapshot = snapshot_of(project, plan.key)
     if not snapshot.is_dir():
         export(project, generation_of(project, plan), snapshot)
     return make_workspace(project, folder, snapshot)
 
 
-def _at_the_gate(ready: Ready, ask: Callable[..., Any]) -> Any:
+def _gate(ready: Ready) -> Gate:
+    """Old and new documents apart, by the workspace's queries; the champion as it is searched now."""
     settings, new = parameters.load(ready.workspace.params_file), queries_for(ready.workspace, ready.plan.new)
 
-    def judged(challenger: Any, champion: Any, promotion: Any, seed: int) -> Verdict:
+    def judged(
+        challenger: SystemScores, champion: SystemScores | None, promotion: PromotionSettings, seed: int
+    ) -> Verdict:
         return judge_retrain(challenger, champion, promotion, new, seed)
 
-    return ask(ready.workspace, settings.promotion, settings.seed, partial(rescore, ready.workspace), judged)
-
-
-def _open(ready: Ready) -> int:
-    from orchestration.freshening import Freshener
-
-    generation = release.open_live(ready.workspace, ready.plan.watermark)  # with all that waited when it began
-    applied = Freshener(ready.project, generation.retriever).apply_pending()
-    return applied.generation.number if applied else generation.number
+    return Gate(settings.promotion, settings.seed, partial(rescore, ready.workspace), judged)
 
 
 def _details(ready: Ready) -> dict[str, Any]:

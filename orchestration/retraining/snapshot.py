@@ -13,7 +13,7 @@ from model_code.files import fsync_tree, replace_folder
 from model_code.ledger.records import Content
 from model_code.live.documents import read_columns
 from model_code.live.generation import DOCUMENTS, Generation
-from model_code.live.removed import read_removed
+from model_code.live.removed import removed_by_part
 from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
 
@@ -45,9 +45,7 @@ def export(project: Project, generation: Generation, folder: Path) -> Path:
 
 def live_documents(generation: Generation) -> Iterator[Row]:
     """Every document that the generation finds, with the columns of a snapshot."""
-    removed = read_removed(generation)
-    for number in (generation.base, *generation.segments):
-        gone = removed.get(number, frozenset())
+    for number, gone in removed_by_part(generation).items():
         for row in zip(*read_columns(generation.sibling(number) / DOCUMENTS, *FIELDS), strict=True):
             if row[0] not in gone:
                 yield dict(zip(("id", *FIELDS[1:]), row, strict=True))

@@ -3,11 +3,43 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
+
+log = logging.getLogger(__name__)
+FOLDER = "queries"  # in the project's state
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A search of the log: when it was answered, in seconds since 1970, and what was asked."""
+
+    time: float
+    text: str
+
+
+def is_kept(state: Path) -> bool:
+    """Whether there is a query log in the project's folder `state`."""
+    return bool(_files(state / FOLDER))
+
+
+def logged_since(state: Path, moment: float) -> list[Logged]:
+    """The searches that were logged after `moment`, about in their order; none where there is no log.
+
+    A line that a full disk cut off is passed over, and said so; one that is just being written waits.
+    """
+    found: list[Logged] = []
+    for path in reversed(_files(state / FOLDER)):
+        own = _read(path)
+        found = [one for one in own if one.time > moment] + found
+        if own and own[0].time <= moment:
+            break
+    return found
 
 
 class QueryLog:
@@ -42,10 +74,32 @@ class QueryLog:
             path.unlink()
 
     def _existing(self) -> list[Path]:
-        return sorted(self.folder.glob("queries-*.jsonl"), key=_number)
+        return _files(self.folder)
 
     def _path(self, number: int) -> Path:
         return self.folder / f"queries-{number:06d}.jsonl"
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("queries-*.jsonl"), key=_number)
+
+
+def _read(path: Path) -> list[Logged]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:  # the service deletes the oldest file as it begins a new one
+        return []
+    found, broken = [], 0
+    for line in text.split("\n")[:-1]:
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            broken += 1
+        else:
+            found.append(Logged(entry["time"], entry["text"]))
+    if broken:
+        log.warning("%s: lines that cannot be read, and do not count: %d", path, broken)
+    return found
 
 
 def _number(path: Path) -> int:

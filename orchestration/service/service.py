@@ -15,6 +15,7 @@ from model_code.ledger.database import is_there
 from model_code.live.searcher import Searcher
 from orchestration.ledgers import ledger_url
 from orchestration.project import Project
+from orchestration.service import query_log
 from orchestration.service.job_queue import JobQueue
 from orchestration.service.metrics import Metrics
 from orchestration.service.query_log import QueryLog
@@ -23,6 +24,7 @@ from orchestration.service.search_pool import SearchPool
 from orchestration.service.searchers import Searchers, Watcher
 from orchestration.service.settings import ServiceSettings
 from orchestration.service.writer import WriterThread
+from orchestration.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +46,16 @@ class Service:
         self.pool = SearchPool(settings.search_threads, settings.waiting_searches, settings.search_wait_seconds)
         self.queue, self.metrics = JobQueue(settings.queued_documents), Metrics()
         self.watcher = Watcher(self.searchers)
+        self.upkeep = Upkeep(
+            project, lambda name: self._current_freshener() if name == self.searchers.default() else None
+        )
         self.writer = WriterThread(
-            self._current_freshener, self.queue, self._switched, self.metrics.changed, settings.retry_seconds
+            self._current_freshener,
+            self.queue,
+            self._switched,
+            self.metrics.changed,
+            settings.retry_seconds,
+            self._spare,
         )
         self._make_freshener = make_freshener or _real_freshener(project)
         self._freshener: tuple[str, Any] | None = None
@@ -59,7 +69,7 @@ class Service:
         if self._running:
             return
         if self.settings.query_log:
-            folder = self.project.state / "queries"
+            folder = self.project.state / query_log.FOLDER
             self._query_log = QueryLog(folder, self.settings.query_log_bytes, self.settings.query_log_files)
         if self.not_ready() is None:
             self.searchers.current().search("warm", 1)  # the first search of a process is the slow one
@@ -120,6 +130,12 @@ class Service:
     def _switched(self) -> int:
         self.searchers.refresh()
         return self.searchers.current().generation.number
+
+    def _spare(self) -> bool:
+        """Keep up the other live retrievers, and delete old generations, a piece at a time."""
+        more = self.upkeep.step()
+        self.searchers.refresh()
+        return more
 
     def _add_gauges(self) -> None:
         gauge, opened = self.metrics.gauge, self.searchers.opened

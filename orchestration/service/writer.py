@@ -14,6 +14,7 @@ from orchestration.service.jobs import Job, Settled
 from orchestration.service.refusals import Failed
 
 log = logging.getLogger(__name__)
+IDLE = 0.3  # seconds without a job, after which what is not urgent may begin
 
 
 class WriterThread:
@@ -26,15 +27,17 @@ class WriterThread:
         switched: Callable[[], int],
         measured: Callable[[float, Sequence[float]], None],
         retry_seconds: float,
+        spare: Callable[[], bool] = lambda: False,
     ) -> None:
         """make_freshener: for the retriever that is the default one now, called for each batch; returns the same
         `Freshener` while that stays so. switched: make the searchers see the new generation and return its number.
-        measured: told the seconds of each batch, and of each of its jobs from arrival to searchable.
+        measured: told the seconds of each batch, and of each of its jobs from arrival to searchable. spare: called
+        after a batch whenever no job waits for a moment, until it says that there is nothing more to do.
         """
         self.make_freshener, self.queue, self.switched, self.measured = make_freshener, queue, switched, measured
-        self.retry_seconds = retry_seconds
+        self.retry_seconds, self.spare = retry_seconds, spare
         self.failure: str | None = None  # why received documents are not searchable
-        self._resume = False
+        self._resume = self._more = False
         self._thread = threading.Thread(target=self._run, name="writer")
 
     def start(self, resume: bool) -> None:
@@ -51,8 +54,15 @@ class WriterThread:
     def _run(self) -> None:
         if self._resume:
             self._work([])
-        while (jobs := self.queue.take(self.retry_seconds if self.failure else None)) is not None:
-            self._work(jobs)
+        while (jobs := self.queue.take(self._patience())) is not None:
+            if jobs or self.failure:
+                self._work(jobs)
+            else:
+                self._more = self.spare()
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for jobs before doing something else."""
+        return self.retry_seconds if self.failure else IDLE if self._more else None
 
     def _work(self, jobs: Sequence[Job]) -> None:
         started = time.monotonic()
@@ -64,7 +74,7 @@ class WriterThread:
         except Exception as error:
             self._fail(jobs, error)
             return
-        self.failure, done = None, time.monotonic()
+        self.failure, self._more, done = None, True, time.monotonic()
         if jobs:
             self.measured(done - started, [done - job.arrived for job in received])
         for job in received:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from model_code.drift.calibration import Calibration
+from model_code.drift.draws import SMALLEST_SHARE
 from model_code.drift.reference import DriftReference
 from model_code.files import canonical_json, hash_text
 from model_code.index.manifest import MANIFEST
@@ -16,21 +17,30 @@ from model_code.live.trained import trained_documents
 from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.watching.quality import document_scores
+from orchestration.watching.queries import queries_of_build, query_vectors, some
 from orchestration.watching.vectors import first_rows, passage_vectors
 
 SCORED = 600  # old documents whose pseudo-queries are searched once, as the measure of what new ones should reach
 
 
-def calibration_of(project: Project, searcher: Searcher, settings: Parameters) -> Calibration:
-    """The calibration of the live build, from `.freshet/drift`; that folder may be deleted at any time."""
-    folder = _folder(project, searcher, settings)
+def calibration_of(
+    project: Project, searcher: Searcher, settings: Parameters, with_queries: bool = False
+) -> Calibration:
+    """The calibration of the live build, from `.freshet/drift`; that folder may be deleted at any time.
+
+    with_queries: also of queries, which take a while to encode.
+    """
+    folder = _folder(project, searcher, settings, with_queries)
     reference = folder / "reference"
     if not (reference / MANIFEST).is_file():
-        build_reference(searcher, settings, folder).save(reference)
+        queries = _queries(project, searcher, settings) if with_queries else None
+        build_reference(searcher, settings, folder, queries).save(reference)
     return Calibration(DriftReference.load(reference), settings.drift, folder / "nulls")
 
 
-def build_reference(searcher: Searcher, settings: Parameters, folder: Path) -> DriftReference:
+def build_reference(
+    searcher: Searcher, settings: Parameters, folder: Path, queries: np.ndarray | None = None
+) -> DriftReference:
     """A reference from the base of the live generation, which its hierarchy was clustered from.
 
     Growth counts from the documents that the retriever was trained on, which a base that was clustered anew outnumbers.
@@ -45,7 +55,14 @@ def build_reference(searcher: Searcher, settings: Parameters, folder: Path) -> D
         rows,
         trained=len(trained_documents(searcher.generation)),
         quality=_quality(searcher, settings, folder),
+        queries=queries,
     )
+
+
+def _queries(project: Project, searcher: Searcher, settings: Parameters) -> np.ndarray:
+    chosen = settings.drift
+    texts = queries_of_build(project, searcher.generation, SMALLEST_SHARE * chosen.minimum_batch)
+    return query_vectors(searcher.base, some(texts, chosen.reference_documents, chosen.seed))
 
 
 def _quality(searcher: Searcher, settings: Parameters, folder: Path) -> np.ndarray:
@@ -60,9 +77,9 @@ def _quality(searcher: Searcher, settings: Parameters, folder: Path) -> np.ndarr
     return np.array(list(scores.values()), np.float32)
 
 
-def _folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:
+def _folder(project: Project, searcher: Searcher, settings: Parameters, with_queries: bool) -> Path:
     """One folder per build and settings: the base never changes under its number and fingerprint."""
     generation = searcher.generation
     facts = {"base": generation.base, "fingerprint": generation.fingerprint, "settings": repr(settings.drift)}
-    facts |= {"queries": repr(settings.pseudo_queries)}
+    facts |= {"queries": repr(settings.pseudo_queries)} | ({"logged": True} if with_queries else {})
     return project.state / "drift" / f"{generation.retriever}-{hash_text(canonical_json(facts))[:16]}"

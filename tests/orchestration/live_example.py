@@ -32,10 +32,12 @@ def make_project(root: Path) -> Project:
     return project
 
 
-def open_build(project: Project, documents: Mapping[str, str], watermark: int = 0) -> Generation:
+def open_build(
+    project: Project, documents: Mapping[str, str], watermark: int = 0, retriever: str = "hce"
+) -> Generation:
     """Another build becomes current, as a promotion makes it."""
     rows = (document_row(one, one, text, "{}") for one, text in documents.items())
-    return _switch(Collection(project.live, "hce"), rows, None, watermark, {})
+    return _switch(Collection(project.live, retriever), rows, None, watermark, {})
 
 
 def freshener_of(project: Project) -> Freshener:
@@ -45,9 +47,9 @@ def freshener_of(project: Project) -> Freshener:
     return freshener
 
 
-def texts(project: Project, asked: Iterable[str]) -> dict[str, str]:
+def texts(project: Project, asked: Iterable[str], retriever: str = "hce") -> dict[str, str]:
     """What the current generation holds of the documents asked for: id -> text."""
-    found = held(Collection(project.live, "hce").current(), asked)
+    found = held(Collection(project.live, retriever).current(), asked)
     return {one: row["text"] for one, row in sorted(found.items())}
 
 
@@ -105,7 +107,8 @@ def _switch(
         write_removed(folder, removed)
         (folder / "number").write_text(str(number))  # two generations of equal content stay two
         facts = {
-            "retriever": "hce", "parent": parent, "provenance": dict(provenance), "fingerprint": "f", "documents": 0,
+            "retriever": collection.retriever, "parent": parent, "provenance": dict(provenance), "fingerprint": "f",
+            "documents": 0,
             "passages": 0, "text": None, "ledger": {"watermark": watermark}, "base": before.base if before else number,
             "segments": [*before.segments, *([number] if rows else [])] if before else [], "removed": number,
         }  # fmt: skip

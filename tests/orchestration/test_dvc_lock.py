@@ -45,3 +45,10 @@ def test_without_a_copy_a_broken_lock_is_removed(tmp_path):
     (tmp_path / "dvc.lock").write_text("schema: '2.0'\nstages:\n")
     assert dvc_lock.mend(tmp_path, tmp_path / "copy")
     assert not (tmp_path / "dvc.lock").exists()
+
+
+def test_a_lock_that_changed_is_read_anew(tmp_path):
+    lock = tmp_path / "dvc.lock"
+    for version in ("abc.dir", "def.dir", "abc.dir"):
+        lock.write_text(WHOLE.replace("abc.dir", version))
+        assert dvc_lock.output_version(tmp_path, CORPUS) == version

@@ -154,3 +154,35 @@ def test_dying_between_switch_and_ledger_is_made_up_for(builds, project, monkeyp
     assert found(project) == {A, B, C}
     Freshener(project).reconcile()
     assert states(project) == {"absorbed": 1, "live": 2}
+
+
+def test_what_arrives_while_the_build_is_made_ready_is_applied_by_whoever_received_it(builds, project, monkeypatch):
+    late, write = sorted(NEW)[3], collections.write_text
+
+    def watched(path, text):
+        write(path, text)
+        if path.name == "current" and states(project).get("pending", 0) == 0:
+            receive(project, late)
+
+    monkeypatch.setattr(collections, "write_text", watched)
+    open_complete(project, "r", candidate(builds, project))
+    assert found(project) == {A, B, C}
+    assert Freshener(project).apply_pending().added == (late,), "as after every receipt: no second look is needed"
+
+
+def test_a_rollback_to_another_build_that_is_cut_off_is_a_rollback_all_the_same(builds, project, monkeypatch):
+    open_complete(project, "r", candidate(builds, project))
+    assert found(project) == {A, B, C}
+
+    def die(self, number):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("model_code.ledger.ledger.Ledger.roll_back", die)
+        with pytest.raises(KeyboardInterrupt):
+            Freshener(project).rollback(2)
+    assert found(project) == {A, B}, "the pointer is switched"
+    assert Freshener(project).apply_pending() is None, "C is rolled back, and does not come back by itself"
+    assert found(project) == {A, B}
+    assert states(project) == {"live": 2, "rolled_back": 1}
+    assert not (project.live / "r" / "rollback").exists()

@@ -18,6 +18,7 @@ from model_code.evaluation.settings import PromotionSettings
 from model_code.files import hash_path, write_json
 from model_code.index.dense_index import DenseIndex
 from orchestration import promotion_history, registry, release
+from orchestration.gate import Gate
 from orchestration.mlflow_tracker import KEY
 from orchestration.registered_model import Build, requirements
 from orchestration.release_assets import release_assets
@@ -26,7 +27,7 @@ from tests.tiny_encoder import make_tiny_encoder
 pytestmark = pytest.mark.usefixtures("_own_store")
 TEXTS = {"d1": "sort an array", "d2": "read a table", "d3": "solve linear equations"}
 METRICS = ("nDCG@10", "hit@1")
-GATE = PromotionSettings(metric="nDCG@10", protected=METRICS, permutations=500, bootstrap_samples=200)
+RULES = PromotionSettings(metric="nDCG@10", protected=METRICS, permutations=500, bootstrap_samples=200)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_an_empty_registry_says_what_is_missing(tracked_project):
     assert registry.holder(tracked_project) is None
     assert registry.versions(tracked_project) == []
     with pytest.raises(FreshetError, match="no challenger.*freshet register"):
-        registry.promote(tracked_project, GATE, 0, never)
+        registry.promote(tracked_project, Gate(RULES, 0, never))
     with pytest.raises(FreshetError, match="no previous champion"):
         registry.rollback(tracked_project)
 
@@ -100,7 +101,7 @@ def test_a_version_holds_a_copy_of_the_build(tracked_project, build):
 
 
 def test_the_first_champion_needs_no_comparison(tracked_project):
-    move = registry.promote(tracked_project, GATE, 0, never)
+    move = registry.promote(tracked_project, Gate(RULES, 0, never))
     assert (move.passed, move.champion.version) == (True, "1")
     assert "there is no champion yet" in move.summary
     assert registry.holder(tracked_project, "champion") == move.champion
@@ -111,7 +112,7 @@ def test_promoting_the_champion_changes_nothing(tracked_project, build):
     registry.register(tracked_project, build)
     assert registry.holder(tracked_project, "challenger") is None
     before = promotion_history.read(tracked_project)
-    move = registry.promote(tracked_project, GATE, 0, never)
+    move = registry.promote(tracked_project, Gate(RULES, 0, never))
     assert (move.passed, move.champion.version) == (True, "1")
     assert move.summary == "version 1 (hce) is the champion already: nothing to promote"
     assert promotion_history.read(tracked_project) == before
@@ -127,7 +128,7 @@ def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(track
     monkeypatch.setattr(release, "open_live", open_live)
     monkeypatch.setattr(release, "find_build", lambda project, retriever: build)
     monkeypatch.setattr(release, "best_on_dev", lambda project, settings: build.retriever)
-    monkeypatch.setattr(release.parameters, "load", lambda path: SimpleNamespace(promotion=GATE, seed=0))
+    monkeypatch.setattr(release.parameters, "load", lambda path: SimpleNamespace(promotion=RULES, seed=0))
     before = promotion_history.read(tracked_project)
     result = dg.materialize(release_assets(tracked_project, ())[1:])
     (shown,) = result.asset_materializations_for_node("champion")
@@ -149,7 +150,7 @@ def test_registering_the_champion_again_ends_the_challenge_of_another(tracked_pr
 
 def test_a_challenger_that_is_not_better_is_refused(tracked_project, build):
     registry.register(tracked_project, variant(build, "b" * 64, "contrastive"))
-    move = registry.promote(tracked_project, GATE, 0, never)
+    move = registry.promote(tracked_project, Gate(RULES, 0, never))
     assert (move.passed, move.champion.version) == (False, "1")
     assert "version 2 (contrastive) stays challenger: not better" in move.summary
     assert registry.holder(tracked_project, "challenger").version == "2"
@@ -158,7 +159,7 @@ def test_a_challenger_that_is_not_better_is_refused(tracked_project, build):
 def test_a_better_challenger_becomes_champion(tracked_project, build, tmp_path):
     better = write_scores(tmp_path / "better", 0.1)
     registry.register(tracked_project, variant(build, "c" * 64, evaluation=better))
-    move = registry.promote(tracked_project, GATE, 0, never)
+    move = registry.promote(tracked_project, Gate(RULES, 0, never))
     assert (move.passed, move.champion.version) == (True, "3")
     assert registry.holder(tracked_project, "previous").version == "1"
 
@@ -232,7 +233,7 @@ def test_a_champion_built_on_another_corpus_is_scored_again(tracked_project, bui
     champion = registry.holder(tracked_project)
     later = Build(**{**vars(variant(build, "d" * 64, "later", write_scores(tmp_path / "l", 0.1))), "corpus": "e" * 64})
     registry.register(tracked_project, later)
-    move = registry.promote(tracked_project, GATE, 0, rescore)
+    move = registry.promote(tracked_project, Gate(RULES, 0, rescore))
     assert scored == [champion]
     assert not move.passed, "it beats the champion's old scores, and not those of today"
     assert "0.8" in move.summary

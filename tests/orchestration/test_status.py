@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from orchestration.status import status_text
 
-NOTHING = {"corpus": None, "stages": {"corpus": "not built"}, "live": [], "service": None, "moves": []}
+NOTHING = {
+    "corpus": None,
+    "stages": {"corpus": "not built"},
+    "live": [],
+    "service": None,
+    "queries_logged": None,
+    "moves": [],
+}
 ALIASES = ("champion", "challenger", "previous")
 
 
@@ -28,6 +35,7 @@ def test_a_finished_project_names_versions_and_generations():
         "challenger": None,
         "previous": {"version": "1", "retriever": "contrastive"},
         "service": {"pid": 1, "url": "http://127.0.0.1:8765"},
+        "queries_logged": 1200,
         "live": [{"retriever": "hce", "default": True, **live}, {"retriever": "other", "default": False, **live}],
     }
     assert status_text(status).splitlines() == [
@@ -38,6 +46,7 @@ def test_a_finished_project_names_versions_and_generations():
         "previous    version 1 (contrastive)",
         "live        hce generation 2, 1,234 documents, searched by default",
         "live        other generation 2, 1,234 documents",
+        "queries     1,200 logged since the last drift report",
         "service     http://127.0.0.1:8765",
     ]
 
@@ -46,18 +55,28 @@ def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is():
     ledger = {
         "documents": {"pending": 2, "live": 1200, "superseded": 0, "rolled_back": 3},
         "lag": {"pending": 2, "seconds": 300.0},
-        "drift": {"report": {"topics": {"value": 0.25, "threshold": 0.1}, "n": 7}},
+        "drift": {
+            "report": {
+                "report": {
+                    "measures": [{"name": "topics", "value": 0.25, "threshold": 0.1}],
+                    "unmeasured": [{"name": "query_auc", "why": "there is no query log", "scope": "batch"}],
+                }
+            }
+        },
         "decisions": [{"kind": "retrain", "reason": "topics 0.25 is above 0.1"}],
     }
     live = {"retriever": "hce", "default": True, "generation": 2, "documents": 1234, "fingerprint": "f"}
     live["freshness"] = {"watermark": 17, "ledger": ledger}
-    other = live | {"retriever": "other", "default": False}
+    behind = {"watermark": 3, "ledger": ledger | {"lag": {"pending": 14, "seconds": 7300.0}}}
+    other = live | {"retriever": "other", "default": False, "freshness": behind}
     status = NOTHING | dict.fromkeys(ALIASES) | {"live": [live, other]}
     assert status_text(status).splitlines()[5:] == [
         "live        hce generation 2, 1,234 documents, searched by default",
         "documents   2 pending, 1,200 live, 3 rolled back (after event 17)",
         "lag         2 waiting, the oldest for 5 min",
         "drift       topics 0.25 (threshold 0.1)",
+        "            query drift was not measured: there is no query log",
         "decision    retrain: topics 0.25 is above 0.1",
         "live        other generation 2, 1,234 documents",
+        "lag         14 waiting, the oldest for 2 h",
     ]

@@ -62,7 +62,7 @@ def test_a_run_holds_everything_that_was_recorded(tracker, tmp_path):
 def test_more_than_one_batch_is_stored_whole(tracker):
     params = {f"p{i}": i for i in range(205)}
     curves = [{"step": i, "loss": float(i), "rate": 1.0} for i in range(1000)]
-    run_id = tracker.record_stage(replace(RECORD, params=params, curves=curves))
+    run_id = tracker.record_stage(replace(RECORD, key="batches", params=params, curves=curves))
     assert len(tracker.client.get_run(run_id).data.params) == 205
     assert len(tracker.client.get_metric_history(run_id, "loss")) == 1000
 
@@ -83,6 +83,18 @@ def test_a_run_that_was_cut_off_is_not_found(tracker, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         tracker.record_stage(replace(RECORD, key="cut off"))
     assert tracker.find_run("cut off") is None
+
+
+def test_the_same_stage_recorded_again_is_one_run_and_a_run_that_was_cut_off_is_made_again(tracker, monkeypatch):
+    record = replace(RECORD, key="again")
+    with monkeypatch.context() as patch:
+        patch.setattr(tracker, "_log_inputs", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            tracker.record_stage(record)
+    run_id = tracker.record_stage(record)
+    assert tracker.record_stage(record) == run_id
+    found = tracker.client.search_runs([tracker.experiment], "tags.`freshet.key` = 'again'")
+    assert [(run.info.run_id, run.info.status) for run in found] == [(run_id, "FINISHED")]
 
 
 def test_the_store_lies_in_the_state_folder_unless_the_environment_names_another(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from model_code.encoding.document_side import encode_passages
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.training.data import TrainingData
@@ -43,9 +44,9 @@ class NearestNegatives(RankedNegatives):
         return step == 0 or (self.every is not None and step % self.every == 0)
 
     def refresh(self, encoder: TextEncoder, vectors: np.ndarray | None = None) -> None:
-        """Encode passages and queries, and rank the passages for each query; see `Negatives.refresh`."""
+        """Encode passages and queries, each by its own side, and rank the passages for each query."""
         if vectors is None:
-            vectors = encoder.encode(self.data.passages.texts)
+            vectors = encode_passages(encoder, self.data.passages.texts)
         queries = encoder.encode(self.queries)
         parts = [self._search(queries, vectors, start) for start in range(0, len(queries), QUERIES)]
         self.passages, self.scores = (np.concatenate(part) for part in zip(*parts, strict=True))

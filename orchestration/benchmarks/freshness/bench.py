@@ -13,6 +13,8 @@ from orchestration.benchmarks.freshness.arrival import arrival_seconds, batch_se
 from orchestration.benchmarks.freshness.collection import make_project
 from orchestration.benchmarks.freshness.readers import read_while_writing
 from orchestration.benchmarks.freshness.served import served
+from orchestration.benchmarks.freshness.steps import step_seconds
+from orchestration.project import Project
 from orchestration.service.client import ServiceClient
 
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
@@ -33,10 +35,11 @@ def rows(
     many threads as the service has, is the peer; seconds, readers: how long and by how many it is read under writes.
     """
     with tempfile.TemporaryDirectory(prefix="freshet-freshness-") as folder:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as the service does, before torch comes
         project = make_project(Path(folder), base, passages)
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as the service does
         with served(project) as client:
-            return [*_arrival(client, project.live, singles, batch), *_reading(client, seconds, readers)]
+            arrived = _arrival(client, project.live, singles, batch)
+            return [*arrived, *_steps(project, singles), *_reading(client, seconds, readers)]
 
 
 def _arrival(client: ServiceClient, live: Path, singles: int, batch: int) -> list[dict[str, Any]]:
@@ -50,6 +53,13 @@ def _arrival(client: ServiceClient, live: Path, singles: int, batch: int) -> lis
         found.append(row(f"one document until searchable, {name} (s)", seconds, SINGLE_SECONDS, goal))
     what = f"{batch:,} documents until searchable, against encoding them (s)"
     return [*found, row(what, sent, encoded, f"<= {BATCH_RATIO}", sent <= BATCH_RATIO * encoded)]
+
+
+def _steps(project: Project, singles: int) -> list[dict[str, Any]]:
+    """Each step of one document, beside all of them; by another process than the service, whose writer waits."""
+    found = step_seconds(project, documents("step", singles + 1))
+    whole = found.pop("all")
+    return [row(f"of one document, without HTTP: {step} (s)", own, whole, "-") for step, own in found.items()]
 
 
 def _reading(client: ServiceClient, seconds: float, readers: int) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from tests.tiny_encoder import make_tiny_encoder
 def test_rows_have_the_agreed_shape(tmp_path: Path):
     base = make_tiny_encoder(tmp_path / "tiny", ["alpha", "beta", "gamma"], layers=4, max_tokens=128)
     rows = train.rows(str(base), pairs=24, batch_size=4, steps=1)
-    assert len(rows) == 3
+    assert len(rows) == 4
     for row in rows:
         assert list(row) == ["what", "ours", "peer", "ratio", "goal", "met"]
         assert row["ratio"] == pytest.approx(row["ours"] / row["peer"])

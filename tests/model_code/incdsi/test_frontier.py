@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model_code.errors import SettingsError
-from model_code.incdsi.frontier import BEST, Point, choices, frontier
+from model_code.incdsi.frontier import BEST, Arrivals, Point, choices, frontier, undominated
 from model_code.incdsi.methods import INCDSI, METHODS, PLAIN, SCALED, Method, tried
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
@@ -22,6 +22,11 @@ SMALL = {
     "published": INCDSI,
     "ours": Method(includes=(SCALED, INCDSI), fixed=(IncDsiSettings(prior="encoder", on_conflict="keep"),)),
 }
+
+
+def benches(orders: int = 2, steps: tuple[int, ...] = ()) -> tuple[TrialBench, Arrivals]:
+    state, tuning, test = two_splits()
+    return TrialBench(state, tuning), Arrivals(TrialBench(state, test), orders, steps)
 
 
 def two_splits() -> tuple[IncDsiState, Split, Split]:
@@ -40,7 +45,7 @@ def two_splits() -> tuple[IncDsiState, Split, Split]:
 
 
 def points() -> list[Point]:
-    return frontier(*two_splits(), methods=SMALL, trials=3, steps=(2, 100), orders=3)
+    return frontier(*benches(3, (2, 100)), methods=SMALL, trials=3)
 
 
 def test_every_method_at_every_step() -> None:
@@ -58,8 +63,8 @@ def test_equal_calls_give_equal_points() -> None:
 
 
 def test_all_additions_are_what_the_bench_measures() -> None:
-    state, tuning, test = two_splits()
-    found = frontier(state, tuning, test, methods={"plain": PLAIN}, orders=2, steps=())
+    state, _, test = two_splits()
+    found = frontier(*benches(), methods={"plain": PLAIN})
     trial = TrialBench(state, test).trial("", PLAIN.fixed[0])
     for point in found:  # plain vectors do not depend on the order
         assert point.old.mrr_at_10 == pytest.approx(trial.old)
@@ -68,18 +73,20 @@ def test_all_additions_are_what_the_bench_measures() -> None:
 
 
 def test_the_first_steps_equal_a_shorter_run() -> None:
-    state, tuning, test = two_splits()
+    state, _, test = two_splits()
     method = {"published": Method(fixed=(IncDsiSettings(gamma1=0.5, gamma2=0.5),))}
-    (point, *_), order = frontier(state, tuning, test, methods=method, orders=1, steps=(3,)), np.random.default_rng(0)
-    first = order.permutation(6)[:3]
+    (settings,) = method["published"].fixed
+    _, arrivals = benches(2, (3,))
+    (old, new), first = arrivals.found(settings, 1)[0], arrivals.orders[1][:3]
     shorter = replace(
         test,
         documents=[test.documents[i] for i in first],
         new_queries=test.new_queries[first],
         new_targets=[test.new_targets[i] for i in first],
     )
-    trial = TrialBench(state, shorter).trial("", method["published"].fixed[0])
-    assert (point.added, point.old.mrr_at_10, point.new.mrr_at_10) == (3, trial.old, trial.new)
+    trial = TrialBench(state, shorter).trial("", settings)
+    assert (old.mean(), new.mean()) == (trial.old, pytest.approx(trial.new))
+    assert sorted(arrivals.orders[1]) == list(arrivals.orders[0]) == list(range(6))
 
 
 def trial(name: str, old: float, new: float) -> Trial:
@@ -100,6 +107,15 @@ def test_choices_are_the_best_within_each_loss() -> None:
     assert "loss at most 0.02" not in choices(trials[2:], before=0.5)
 
 
+def test_no_loss_asked_for_gives_the_best_alone() -> None:
+    assert list(choices([trial("1", 0.50, 0.1)], before=0.5, losses=())) == [BEST]
+
+
+def test_undominated_trials_are_those_that_none_beats_twice() -> None:
+    trials = [trial("1", 0.3, 0.9), trial("2", 0.5, 0.1), trial("3", 0.4, 0.1), trial("4", 0.5, 0.2)]
+    assert [one.settings.gamma1 for one in undominated(trials)] == [4.0, 1.0]
+
+
 def test_what_a_method_includes_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     state, tuning, _ = two_splits()
     bench = TrialBench(state, tuning)
@@ -115,6 +131,18 @@ def test_the_methods_of_the_protocol() -> None:
     assert all(settings.prior == "encoder" for settings in SCALED.fixed)
 
 
+def test_all_are_added_in_the_whole_orders_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model_code.incdsi.frontier.EARLY", 3)
+    state, _, test = two_splits()
+    arrivals = Arrivals(TrialBench(state, test), orders=3, steps=(2, 3), whole=1)
+    points = arrivals.points("plain", BEST, PLAIN.fixed[0])
+    assert [(point.added, point.orders) for point in points] == [(2, 3), (3, 3), (6, 1)]
+    every = Arrivals(TrialBench(state, test), orders=3, steps=(2, 3)).points("plain", BEST, PLAIN.fixed[0])
+    assert points[:2] == every[:2]
+
+
 def test_refusals() -> None:
+    with pytest.raises(SettingsError, match="must hold"):
+        benches(orders=0)
     with pytest.raises(SettingsError, match="must be at least 1"):
-        frontier(*two_splits(), orders=0)
+        frontier(*benches(), trials=0)

@@ -10,6 +10,7 @@ from model_code.encoding import hardware
 from model_code.errors import SettingsError
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.growing import GrowingRows
+from model_code.incdsi.rivals import highest
 from model_code.incdsi.scans import DeviceScan, HostScan, bfloat16_error, float32_error, scan
 from model_code.incdsi.settings import IncDsiSettings
 from tests.model_code.incdsi.small import make
@@ -70,6 +71,13 @@ def test_vectors_do_not_depend_on_the_precision(monkeypatch: pytest.MonkeyPatch)
     ]
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one.vector, other.vector)
+
+
+@pytest.mark.parametrize("count", [1, 16, 200, 5000])
+def test_the_highest_scores_are_found_by_their_blocks(count: int) -> None:
+    scores = np.random.default_rng(count).normal(size=5000).astype(np.float32)
+    for held in (scores, scores[:70], scores[:0]):
+        assert sorted(highest(held, count).tolist()) == sorted(np.argsort(-held)[:count].tolist())
 
 
 def test_emulated_bfloat16_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

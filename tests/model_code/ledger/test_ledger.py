@@ -5,6 +5,7 @@ Run: python -m pytest tests/model_code/ledger
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 
@@ -13,15 +14,26 @@ import pytest
 from model_code.ledger.ledger import Ledger
 from model_code.ledger.records import STATES, Content, Made, Rejection
 
+NUMBERS = itertools.count()
+
 
 def put(document_id: str, text: str = "text", **more) -> Content:
     return Content(document_id, "title", text, **more)
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path) -> str:
+    """Where a new ledger may be made: each test is run on both databases."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/live/ledger.sqlite"
+    fresh = request.getfixturevalue("postgresql")
+    return f"postgresql+psycopg://{fresh(f'ledger_{next(NUMBERS)}')}"
+
+
 @pytest.fixture
-def ledger(tmp_path):
+def ledger(url):
     """A ledger that knows generation 0, a whole build."""
-    opened = Ledger.open(f"sqlite:///{tmp_path}/live/ledger.sqlite", "hce")
+    opened = Ledger.open(url, "hce")
     opened.register([Made(0, None, 0, 0)])
     opened.reopen(0)
     yield opened
@@ -178,10 +190,10 @@ def test_reopened_events_do_not_overtake_later_ones_of_their_document(ledger):
     assert [event.document_id for event in ledger.pending()] == ["y"]
 
 
-def test_retrievers_share_arrivals_and_stand_where_they_stand(ledger, tmp_path):
+def test_retrievers_share_arrivals_and_stand_where_they_stand(ledger, url):
     ledger.receive([put("a")], "api")
     ledger.settle(1, 1, {})
-    other = Ledger.open(f"sqlite:///{tmp_path}/live/ledger.sqlite", "contrastive")
+    other = Ledger.open(url, "contrastive")
     assert other.position() is None
     assert [event.document_id for event in other.pending()] == ["a"]
     assert states(ledger) == {"live": 1}

@@ -103,20 +103,70 @@ def test_an_added_document_that_is_in_no_part_is_refused(writer):
     assert faulty(writer, fault) == "'d02x' is added, but in no part"
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("d04x", "is not found by its own vector"), ("d07", "is older, and no longer found by its own vector")],
-)
-def test_a_document_that_the_search_misses_is_refused(opened, writer, monkeypatch, name, message):
+def test_a_document_that_the_search_misses_is_refused(opened, writer, monkeypatch):
     dense(opened)
 
     real = SegmentedRetriever.search_encoded
 
     def missing(self, queries, k, allowed=None):
-        return [[hit for hit in hits if hit[0] != name][:k] for hits in real(self, queries, 50, allowed)]
+        return [[hit for hit in hits if hit[0] != "d04x"][:k] for hits in real(self, queries, 50, allowed)]
 
     monkeypatch.setattr(SegmentedRetriever, "search_encoded", missing)
-    assert faulty(writer, lambda searcher: None) == f"{name!r} {message}"
+    assert faulty(writer, lambda searcher: None) == "'d04x' is not found by its own vector"
+
+
+def test_an_older_document_behind_a_new_one_that_has_no_longer_vector_is_refused(opened, writer):
+    dense(opened)
+
+    def guard(searcher, applied):
+        index = searcher.views[-1].part.retriever.index
+        index.search = lambda queries, k, fingerprint: [[("d00x", 2.0)]] * len(queries)
+        with pytest.raises(FreshetError, match="older, and no longer found by its own vector"):
+            everything_is_found(searcher, applied)
+
+    writer.apply([put("d00x", NEW)], 1, {}, guard)
+
+
+def lose(searcher):
+    base, *others = searcher.views
+    searcher.views = (View(base.part, base.removed | {"d07"}), *others)
+
+
+def find_again(searcher):
+    base, *others = searcher.views
+    searcher.views = (View(base.part, base.removed - {"d06"}), *others)
+
+
+@pytest.mark.parametrize(("fault", "sign"), [(lose, -1), (find_again, 1)])
+def test_older_documents_that_are_lost_or_come_back_are_refused(writer, fault, sign):
+    before = writer.apply([Remove("d06")], 1, {}, everything_is_found).generation.manifest["documents"]
+    added, found = len(NEW) - 1, before + len(NEW) - 1 + sign  # d05 goes
+    said = []
+
+    def guard(searcher, applied):
+        fault(searcher)
+        said.append(pytest.raises(FreshetError, everything_is_found, searcher, applied).value.args[0])
+
+    writer.apply(CHANGES, 2, {}, guard)
+    assert said[0].endswith(f"it holds {found} documents in place of {before} and +{added}")
+
+
+def test_a_document_in_two_parts_is_refused(writer):
+    def fault(searcher):
+        searcher.views = (View(searcher.views[0].part, frozenset({"d05"})), *searcher.views[1:])
+
+    assert faulty(writer, fault) == "'d03' is in two parts"
+
+
+def test_a_shared_part_is_not_searched(opened, writer):
+    dense(opened)
+
+    def guard(searcher, applied):
+        searcher.base.retriever.index.search = None
+        everything_is_found(searcher, applied)
+
+    writer.apply(CHANGES, 1, {}, guard)
+    assert writer.collection.current().number == 1
 
 
 def test_a_shorter_vector_on_top_is_refused_and_a_longer_one_is_not(opened, tmp_path):

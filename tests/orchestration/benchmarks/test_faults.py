@@ -7,7 +7,7 @@ import pytest
 from model_code.errors import FreshetError
 from orchestration.bench import BENCHES
 from orchestration.benchmarks import fault_checks, fault_collection, faults
-from orchestration.benchmarks.fault_worker import Journal
+from orchestration.benchmarks.fault_worker import ACTIONS, Journal, perform
 from orchestration.freshening import Freshener
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -67,6 +67,24 @@ def test_the_model_follows_every_action():
     assert fault_checks.changed(state, {"kind": "remove", "ids": ["a", "z"]}, generations) == {}
     assert fault_checks.changed(state, {"kind": "switch", "to": 2}, generations) == {"b": "y"}
     assert fault_checks.changed(state, {"kind": "compact"}, generations) == state
+
+
+def test_every_action_does_what_the_model_says(trial):
+    freshener, state, generations = Freshener(trial.project), trial.state, dict(trial.generations)
+    put = {"kind": "put", "documents": {"new-1": "the array", "base-3": "the string"}}
+    retrain = {"kind": "retrain", "documents": {"new-2": "the file", "new-1": "a table"}, "seed": 5}
+    removal, back = {"kind": "remove", "ids": ["new-2", "base-1"]}, {"kind": "switch", "to": None}
+    others = [{"kind": kind} for kind in ("compact", "recluster", "collect")]
+    assert {action["kind"] for action in (put, retrain, removal, back, *others)} == set(ACTIONS)
+    for action in (put, retrain, removal, *others, retrain | {"seed": 6}, back):
+        if action is back:
+            action = back | {"to": sorted(generations)[-2]}  # of the build before
+        perform(freshener, action)
+        state = fault_checks.changed(state, action, generations)
+        assert fault_checks.searched(freshener) == state, action
+        assert fault_checks.ledger_problem(freshener, state, [*state, "new-1", "new-2"]) is None
+        generations[freshener.collection.current().number] = state
+    assert len({one.build for one in freshener.collection.generations()}) >= 2
 
 
 def test_it_is_a_benchmark():

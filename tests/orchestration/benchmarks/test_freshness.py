@@ -10,6 +10,7 @@ from model_code.errors import FreshetError, SettingsError
 from orchestration.benchmarks.freshness.arrival import documents, require_found
 from orchestration.benchmarks.freshness.bench import row, rows
 from orchestration.benchmarks.freshness.readers import Reading
+from orchestration.benchmarks.freshness.steps import STEPS
 from orchestration.cli.bench import bench
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -19,12 +20,15 @@ def test_rows_are_measured(tmp_path, monkeypatch):
     texts = [f"{each['title']} {each['text']}" for each in documents("single", 30)]
     base = make_tiny_encoder(tmp_path / "tiny", [*texts, "the marked page of this edition of the almanac"])
     found = rows(passages=300, singles=3, batch=10, seconds=0.6, readers=2, base=base)
-    kinds = ["p50", "p95", "10 documents", "failed", "mix", "search p50", "search p99"]
+    kinds = ["p50", "p95", "10 documents", *STEPS, "failed", "mix", "search p50", "search p99"]
     assert all(kind in each["what"] for kind, each in zip(kinds, found, strict=True))
     for each in found:
         assert list(each) == ["what", "ours", "peer", "ratio", "goal", "met"]
         assert each["ratio"] == pytest.approx(each["ours"] / each["peer"])
-    assert [each["met"] for each in found[3:5]] == [True, True]
+    assert [each["met"] for each in found[-4:-2]] == [True, True]
+    steps = found[3 : 3 + len(STEPS)]
+    assert all(each["ours"] > 0 for each in steps)
+    assert 0.3 < sum(each["ratio"] for each in steps) < 1
     assert found[0]["met"] == (found[0]["ours"] <= 0.1)
     assert found[2]["met"] == (found[2]["ratio"] <= 1.5)
 

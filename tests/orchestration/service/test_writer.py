@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
 from orchestration.service.job_queue import JobQueue
@@ -25,3 +28,24 @@ def test_what_was_left_is_applied_first(resume):
     assert live.batches == ([1, 1] if resume else [2])
     assert len(measured) == 1
     assert job.received.result().events == (0,)
+
+
+def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
+    monkeypatch.setattr("orchestration.service.writer.IDLE", 0.01)
+    live, order, left, finished = FakeLive(), [], [True, True, False, False], threading.Event()
+    freshener, queue = FakeFreshener(live), JobQueue(10)
+
+    def spare():
+        order.append("spare")
+        finished.set() if len(left) == 1 else None
+        return left.pop(0)
+
+    writer = WriterThread(lambda: freshener, queue, lambda: order.append("job") or 1, lambda *each: None, 1, spare)
+    writer.start(resume=False)
+    assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(5)
+    while len(left) > 1:
+        time.sleep(0.005)
+    assert queue.put(addition([{"_id": "other", "text": "tea"}], "test")).applied.result(5)
+    assert finished.wait(5)
+    writer.stop()
+    assert order == ["job", "spare", "spare", "spare", "job", "spare"], "and never while nothing was added"

@@ -2,76 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import random
-
-import numpy as np
-import pandas as pd
-import pytest
-
-from model_code.encoding.encoder import Encoder
-from model_code.files import write_json, write_text
-from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
-from model_code.index.dense_index import DenseIndex
-from model_code.live.collection import open_generation_zero
-from model_code.live.text_rules import TextRules
 from orchestration.freshening import Freshener
-from orchestration.project import Project
 from orchestration.watching.watch import past, watch
-from tests.tiny_encoder import make_tiny_encoder
-
-SEA = ["wave", "tide", "harbour", "sail", "anchor", "gull", "reef", "current", "deck", "mast", "rope", "keel"]
-SPACE = ["orbit", "comet", "lunar", "rocket", "galaxy", "probe", "star", "crater", "solar", "nebula", "dust", "ring"]
-PARAMS = {
-    "retrievers": {"hce": {}},
-    "encoder": {"include_title": False},
-    "drift": {"minimum_batch": 20, "largest_batch": 40, "reference_documents": 60, "draws": 399, "window": 2},
-}
-
-
-def documents(words, count, name, seed):
-    draw = random.Random(seed)
-    return {f"{name}-{i:03}": " ".join(draw.sample(words, 8)) for i in range(count)}
-
-
-def rows(texts):
-    return [{"id": name, "title": name, "text": text} for name, text in texts.items()]
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """A live collection of 150 documents about the sea, of an encoder that knows both vocabularies."""
-    root = tmp_path_factory.mktemp("watched")
-    texts = documents(SEA, 150, "sea", 0)
-    encoder = Encoder.load(make_tiny_encoder(root / "encoder", [*texts.values(), " ".join(SPACE)]), device="cpu")
-    vectors = encoder.encode(list(texts.values()))
-    DenseIndex.build(vectors, list(texts), encoder.fingerprint()).save(root / "index")
-    leaves = np.arange(150, dtype=np.int32) % 3
-    centroids = np.stack([vectors[leaves == leaf].mean(axis=0) for leaf in range(3)])
-    centroids /= np.linalg.norm(centroids, axis=1, keepdims=True)
-    (root / "hierarchy").mkdir()
-    Hierarchy((centroids,), (np.zeros(3, np.int32),), leaves).save(root / "hierarchy")
-    write_json(root / "hierarchy" / DOCUMENT_IDS, list(texts))
-    table = pd.DataFrame({"document_id": list(texts), "title": list(texts), "text": list(texts.values())})
-    table.assign(fields="{}", part="initial").to_parquet(root / "documents.parquet", index=False)
-    return root
-
-
-@pytest.fixture
-def project(built, tmp_path):
-    folders = {name: built / name for name in ("encoder", "index", "hierarchy")}
-    rules = TextRules(include_title=False, words=0, stride=1)
-    open_generation_zero(tmp_path, "hce", **folders, documents=built / "documents.parquet", provenance={}, text=rules)
-    write_text(tmp_path / "params.yaml", json.dumps(PARAMS))
-    write_text(tmp_path / "dvc.yaml", "stages: {}")
-    return Project(tmp_path)
-
-
-def add(project, texts):
-    freshener = Freshener(project)
-    freshener.receive(rows(texts), "test")
-    freshener.apply_pending()
-    return freshener.ledger
+from tests.orchestration.watching.subjects import SEA, SPACE, add, documents
 
 
 def test_before_anything_arrives_there_is_nothing_to_measure(project):

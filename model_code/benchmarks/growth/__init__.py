@@ -1,0 +1,1 @@
+"""`freshet bench growth`: how costs grow with the corpus."""

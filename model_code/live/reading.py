@@ -1,0 +1,40 @@
+"""Who reads a folder of a live collection: a lock that the system lets go of with its holder, however that ends.
+
+A searcher reads texts from its folders for as long as it lives, so a folder that one has open must not be deleted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class Reading:
+    """A folder that is read: nobody deletes it before this object is freed, or its process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        """FileNotFoundError if the folder is gone, or is being deleted."""
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise FileNotFoundError(f"{folder} is being deleted") from None
+        self._closed = weakref.finalize(self, os.close, handle)
+
+
+@contextmanager
+def unread(folder: Path) -> Iterator[bool]:
+    """Whether nobody reads `folder`; if so, nobody begins to while this lasts."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(handle)

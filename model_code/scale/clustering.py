@@ -1,0 +1,86 @@
+"""The assignment step of k-means over slices of the points, each a task of Ray's."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+
+from model_code.hierarchy.lloyd import Lloyd
+from model_code.scale import runtime
+from model_code.scale.settings import ScaleSettings
+
+STATE = ("labels", "score", "rival")  # what comparing changes, per point
+
+
+def make_lloyd(vectors: torch.Tensor, groups: torch.Tensor, counts: torch.Tensor) -> Lloyd:
+    """The run of k-means, as the engine in use runs it."""
+    settings = runtime.current()
+    kind = Lloyd if settings.engine == "local" else DistributedLloyd
+    return kind(vectors, groups, counts)
+
+
+class DistributedLloyd(Lloyd):
+    """k-means whose points are compared with the centroids by tasks, one per worker and slice of the points.
+
+    Every point is compared for itself, so slices change nothing but the shapes of matrix products, hence perhaps last
+    bits of cosines. The vectors are stored once and stay with Ray; centroids and the points' state travel each time.
+    A task is a pure function: Ray repeats one whose worker died.
+    """
+
+    def __init__(self, vectors: torch.Tensor, groups: torch.Tensor, counts: torch.Tensor) -> None:
+        super().__init__(vectors, groups, counts)
+        self._settings, ray = runtime.current(), runtime.ray()
+        edges = np.linspace(0, len(vectors), min(self._settings.workers, len(vectors)) + 1).astype(int).tolist()
+        self._slices = [slice(*pair) for pair in zip(edges[:-1], edges[1:], strict=True)]
+        self._held = [ray.put((vectors[part].cpu().numpy(), groups[part].cpu().numpy())) for part in self._slices]
+        self._counts = counts.cpu().numpy()
+        self._task = _task(self._settings)
+
+    def _compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
+        ray = runtime.ray()
+        shared = ray.put((self._counts, self.centroids.cpu().numpy(), columns.cpu().numpy()))
+        calls = []
+        for part, held in zip(self._slices, self._held, strict=True):
+            state = {name: getattr(self, name)[part].cpu().numpy() for name in STATE}
+            calls.append(self._task.remote(held, shared, rows[part].cpu().numpy(), state, self._settings.device))
+        for part, found in zip(self._slices, ray.get(calls), strict=True):
+            for name in STATE:
+                own = getattr(self, name)
+                own[part] = torch.from_numpy(found[name].copy()).to(own.device)
+
+
+def _task(settings: ScaleSettings) -> Any:
+    options = {"num_cpus": settings.cpus_per_worker, "num_gpus": settings.gpus_per_worker, "max_retries": -1}
+    return runtime.ray().remote(**options)(compare_slice)
+
+
+def compare_slice(
+    held: tuple[np.ndarray, np.ndarray],
+    shared: tuple[np.ndarray, np.ndarray, np.ndarray],
+    rows: np.ndarray,
+    state: dict[str, np.ndarray],
+    device: str,
+) -> dict[str, np.ndarray]:
+    """`Lloyd._compare` for a slice of n points.
+
+    held: vectors (n, H) and groups (n,); shared: clusters per group (G,), centroids (K, H) and the mask of those that
+    are compared with (K,); rows: the mask of the points that are (n,); state: `STATE` before, returned as it is then.
+    """
+    vectors, groups, counts, centroids, columns = (_unwritten(array, device) for array in (*held, *shared))
+    part = Lloyd(vectors, groups, counts)
+    part.centroids = centroids
+    for name in STATE:
+        setattr(part, name, torch.tensor(state[name], device=device))
+    with torch.inference_mode():
+        part._compare(torch.tensor(rows, device=device), columns)
+    return {name: getattr(part, name).cpu().numpy() for name in STATE}
+
+
+def _unwritten(array: np.ndarray, device: str) -> torch.Tensor:
+    """A view of Ray's memory on a CPU; torch warns that writing to it would be wrong, and nothing here does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array).to(device)

@@ -1,0 +1,78 @@
+"""Encoding, shard by shard: here, or by a pool of Ray Data's actors that each hold the encoder."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from model_code.encoding.hardware import uses_bfloat16
+from model_code.scale import runtime
+from model_code.scale.settings import ScaleSettings
+
+Shard = tuple[int, Sequence[str]]  # the number of its first text, and the texts
+
+
+def encode_shards(encoder: Any, shards: Iterable[Shard]) -> Iterator[tuple[int, Any]]:
+    """Each shard's number with `encoder.encode(texts)`, as soon as it is there; on Ray in any order.
+
+    encoder: whatever has `encode`, itself a torch module or with one as its `encoder`. A shard's batches are the same
+    wherever it is encoded, and so are its bits on equal hardware with equally many threads.
+    """
+    settings = runtime.current()
+    if settings.engine == "local":
+        yield from ((start, encoder.encode(texts)) for start, texts in shards)
+    else:
+        yield from _on_ray(encoder, list(shards), settings)
+
+
+def _on_ray(encoder: Any, shards: list[Shard], settings: ScaleSettings) -> Iterator[tuple[int, Any]]:
+    if not shards:
+        return
+    ray = runtime.ray()
+    data = importlib.import_module("ray.data")
+    data.DataContext.get_current().enable_progress_bars = False
+    rows = [{"start": start, "texts": list(texts)} for start, texts in shards]
+    encoded = data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+        Worker,
+        batch_size=1,
+        compute=data.ActorPoolStrategy(size=min(settings.workers, len(rows))),
+        num_cpus=settings.cpus_per_worker,
+        num_gpus=settings.gpus_per_worker,
+        fn_constructor_args=(ray.put(_portable(encoder, settings)), settings.device),
+    )
+    for block in encoded.iter_batches(batch_size=None):
+        yield from zip(block["start"].tolist(), block["found"], strict=True)
+
+
+class Worker:
+    """One actor of the pool; Ray makes a dead one again and repeats what it was doing."""
+
+    def __init__(self, encoder: Any, device: str) -> None:
+        self.encoder = runtime.ray().get(encoder)
+        _module(self.encoder).to(device)
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Encode the shards of `batch`."""
+        found = np.empty(len(batch["start"]), dtype=object)
+        for row, texts in enumerate(batch["texts"]):
+            found[row] = self.encoder.encode(list(texts))
+        return {"start": batch["start"], "found": found}
+
+
+def _portable(encoder: Any, settings: ScaleSettings) -> Any:
+    """A copy in main memory. Its precision is decided here, not by each worker's own hardware."""
+    copied = copy.deepcopy(encoder)
+    module = _module(copied).to("cpu")
+    if settings.device == "cpu":
+        for side in module.sides:
+            side.precision = "bfloat16" if uses_bfloat16(side.precision, torch.device("cpu")) else "float32"
+    return copied
+
+
+def _module(encoder: Any) -> Any:
+    return encoder if isinstance(encoder, torch.nn.Module) else encoder.encoder

@@ -1,0 +1,81 @@
+"""Which engine is in use, and the Ray that it needs: imported and started only once some work is for it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from model_code.errors import FreshetError
+from model_code.scale.settings import ScaleSettings
+
+LOCAL = ScaleSettings()
+_CURRENT: ContextVar[ScaleSettings] = ContextVar("scale", default=LOCAL)
+ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_V2_ENABLED": "1", "RAY_worker_niceness": "0"}  # default: 15
+
+
+def current() -> ScaleSettings:
+    """The settings in use: those of the innermost `using`, otherwise this process alone."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def using(settings: ScaleSettings) -> Iterator[None]:
+    """Work runs as `settings` say until the block ends, and so does a Ray that was started for it.
+
+    FreshetError if they ask for Ray and it is not installed.
+    """
+    if settings.engine == "ray" and importlib.util.find_spec("ray") is None:
+        raise FreshetError("scale.engine is ray, which is not installed: pip install 'freshet[scale]'")
+    before, token = _running(), _CURRENT.set(settings)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+        if _running() and not before:
+            sys.modules["ray"].shutdown()
+
+
+def ray() -> Any:
+    """The module `ray`, connected; in the process that uses it, to one with room for the settings in use.
+
+    Its usage statistics are off, and its workers no nicer than others. FreshetError if it cannot be reached, or is too
+    small.
+    """
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    if current().engine == "ray":
+        if not ray.is_initialized():
+            _start(ray, current())
+        _require_room(current(), ray.cluster_resources())
+    return ray
+
+
+def _running() -> bool:
+    return "ray" in sys.modules and sys.modules["ray"].is_initialized()
+
+
+def _start(ray: Any, settings: ScaleSettings) -> None:
+    sizes = {} if settings.address else {"num_cpus": settings.cpus, "include_dashboard": False}
+    try:
+        ray.init(settings.address or "local", logging_level="WARNING", **sizes)
+    except Exception as error:  # Ray has no error of its own for it: some are plain exceptions
+        where = f"at scale.address {settings.address!r}" if settings.address else "of its own on this machine"
+        raise FreshetError(f"there is no Ray {where}: {error}") from error
+
+
+def _require_room(settings: ScaleSettings, found: dict[str, float]) -> None:
+    needed = {"CPU": settings.cpus, "GPU": settings.workers * settings.gpus_per_worker}
+    for name, count in needed.items():
+        if found.get(name, 0) < count:
+            spare = ", one of them a spare" if name == "CPU" else ""
+            raise FreshetError(
+                f"scale asks for {settings.workers} workers, so {count:g} {name}s{spare}, and Ray has "
+                f"{found.get(name, 0):g}: lower scale.workers, or add machines"
+            )

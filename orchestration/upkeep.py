@@ -1,0 +1,104 @@
+"""What is due after an addition and no search waits for: the other live retrievers, and generations nobody needs.
+
+Documents arrive for every retriever at once, in one ledger, and each live collection takes them in by itself. The one
+that is searched by default comes first; this is the rest, in pieces that a waiting addition is not kept long by.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from model_code.errors import FreshetError
+from model_code.live.collection import Collection, default_retriever, retrievers
+from orchestration import garbage, parameters
+from orchestration.project import Project
+
+if TYPE_CHECKING:
+    from model_code.live.settings import LiveSettings
+    from orchestration.freshening import Freshener
+
+log = logging.getLogger(__name__)
+PIECE = 100  # changes that a retriever takes in at a time
+
+
+class Upkeep:
+    """Does what is due, piece by piece; `failures`: why a retriever could not take in what arrived, by its name."""
+
+    def __init__(self, project: Project, loaded: Callable[[str], Freshener | None] = lambda name: None) -> None:
+        """loaded: a retriever's freshener if one is there already, with encoder and index in memory."""
+        self.project, self._loaded = project, loaded
+        self.failures: dict[str, str] = {}
+        self._own: dict[str, Freshener] = {}
+        self._failed_now: set[str] = set()
+        self._looked: dict[str, int] = {}  # at which generation of a collection garbage was thought of
+
+    def step(self, limit: int | None = PIECE) -> bool:
+        """Do one piece, of at most `limit` changes; False if none is left but that of retrievers that failed."""
+        names = followed(self.project)
+        for name in names:
+            if name not in self._failed_now and self._try(name, lambda name=name: self._take_in(name, limit)):
+                return True
+        for name in names:
+            self._try(name, lambda name=name: self._collect(name))
+        self._failed_now.clear()  # the next addition is another attempt
+        return False
+
+    def finish(self) -> dict[str, str]:
+        """Do all of it; the `failures`."""
+        while self.step(limit=None):
+            pass
+        return self.failures
+
+    def _try(self, name: str, action: Callable[[], bool]) -> bool:
+        """Whether there was something to do, and it was done."""
+        try:
+            return action()
+        except Exception as error:  # the other retrievers do not suffer from it
+            self.failures[name] = str(error) or type(error).__name__
+            self._failed_now.add(name)
+            log.error("%s: %s", name, self.failures[name], exc_info=not isinstance(error, FreshetError))
+            return False
+
+    def _take_in(self, name: str, limit: int | None) -> bool:
+        applied = self._freshener(name).apply_pending(limit)
+        self.failures.pop(name, None)
+        return applied is not None
+
+    def _collect(self, name: str) -> bool:
+        """Delete old generations, if as many as the settings say were made since this was last thought of.
+
+        The builds that were opened stay, as a rollback of the champion returns to them, and so does what a retrain that
+        has just begun reads. `freshet gc` asks the registry, too, which builds may go.
+        """
+        settings, collection = _settings(self.project), Collection(self.project.live, name)
+        number, every = collection.current_number() or 0, settings.collect_every
+        before, self._looked[name] = self._looked.get(name, max(0, number - 1)), number
+        if settings.keep_generations is None or number // every <= before // every:
+            return False
+        kept = {one.number for one in garbage.opened_builds(collection)} | garbage.planned(self.project, collection)
+        self._freshener(name).collect_garbage(settings.keep_generations, kept)
+        return True
+
+    def _freshener(self, name: str) -> Freshener:
+        from orchestration.freshening import Freshener
+
+        if (loaded := self._loaded(name)) is not None:
+            self._own.pop(name, None)
+            return loaded
+        if name not in self._own:
+            self._own[name] = Freshener(self.project, name)
+        return self._own[name]
+
+
+def followed(project: Project) -> list[str]:
+    """The retrievers that get what arrives, by `live.follow`; the one that is searched by default first."""
+    default = default_retriever(project.live)
+    if _settings(project).follow == "default":
+        return [default]
+    return [default, *(name for name in retrievers(project.live) if name != default)]
+
+
+def _settings(project: Project) -> LiveSettings:
+    return parameters.load(project.params_file).live

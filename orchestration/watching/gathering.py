@@ -1,0 +1,94 @@
+"""What one batch brought, as drift measures it: vectors of documents and of logged queries, scores, statuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from model_code.drift.observations import Arrivals
+from model_code.live.documents import read_documents
+from model_code.live.searcher import Searcher
+from orchestration.additions import statuses_of
+from orchestration.parameters import Parameters
+from orchestration.project import Project
+from orchestration.service import query_log
+from orchestration.watching.batches import Batch
+from orchestration.watching.quality import document_scores
+from orchestration.watching.queries import NO_LOG, has_vectors, query_vectors, some
+from orchestration.watching.vectors import document_vectors
+
+if TYPE_CHECKING:
+    from model_code.ledger.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Gatherer:
+    """Reads batches of a live collection. asked_since: no batch is older, so the query log is read from there."""
+
+    project: Project
+    searcher: Searcher
+    settings: Parameters
+    ledger: Ledger | None
+    asked_since: float = 0.0
+
+    def arrivals(self, batch: Batch) -> Arrivals:
+        """The documents of a batch that are still live as they arrived then, each in the order of its event, and the
+        queries that were logged meanwhile."""
+        events = self.ledger.between(batch.first, batch.last) if self.ledger else []
+        put = [one.document_id for one in events if one.kind == "put" and one.state in ("live", "absorbed")]
+        vectors, texts = self._vectors_and_texts(put)
+        queries, why = self._queries(batch)
+        return Arrivals(
+            vectors,
+            self.searcher.generation.fingerprint,
+            self._scores(texts),
+            tuple(self._statuses[one] for one in put if one in self._statuses),
+            queries,
+            why,
+        )
+
+    @cached_property
+    def _statuses(self) -> dict[str, str]:
+        return statuses_of(self.project, self.searcher.generation)
+
+    @cached_property
+    def _logged(self) -> list[query_log.Logged]:
+        return query_log.logged_since(self.project.state, self.asked_since)
+
+    def _queries(self, batch: Batch) -> tuple[np.ndarray | None, str]:
+        """The vectors of at most `drift.largest_batch` different queries, or None and why."""
+        base, chosen = self.searcher.base, self.settings.drift
+        if not query_log.is_kept(self.project.state):
+            return None, NO_LOG
+        if not has_vectors(base):
+            return None, f"a {base.kind} retriever makes no vectors of queries"
+        asked, again = self._asked(batch.after, batch.until), self._asked(batch.until, inf)
+        texts = some(asked - again, chosen.largest_batch, chosen.seed)  # of the last batch that it was asked in
+        return query_vectors(base, texts), ""
+
+    def _asked(self, after: float, until: float) -> set[str]:
+        """The different texts that were searched for in a span of time."""
+        return {one.text.strip() for one in self._logged if after < one.time <= until} - {""}
+
+    def _scores(self, texts: dict[str, str]) -> np.ndarray | None:
+        if not texts:
+            return None
+        folder, settings = self.project.state / "drift" / "queries", self.settings
+        scores = document_scores(self.searcher, texts, settings.pseudo_queries, settings.drift.seed, folder)
+        return np.array(list(scores.values()), np.float32) if scores else None
+
+    def _vectors_and_texts(self, document_ids: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:
+        found: list[np.ndarray] = []
+        texts: dict[str, Any] = {}
+        for view in self.searcher.views:
+            own = [one for one in document_ids if one in view]
+            if own:
+                found.append(document_vectors(view.part, own))
+                texts |= {one: row["text"] for one, row in read_documents(view.part.documents, own).items()}
+        width = document_vectors(self.searcher.base, self.searcher.base.rows.document_ids[:1]).shape[1]
+        return (np.concatenate(found) if found else np.zeros((0, width), np.float32)), dict(sorted(texts.items()))

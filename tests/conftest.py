@@ -1,0 +1,3 @@
+"""Fixtures for tests of more than one folder."""
+
+from tests.postgresql import postgresql  # noqa: F401

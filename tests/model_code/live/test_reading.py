@@ -1,0 +1,116 @@
+"""Guards garbage collection beside readers: what one has open stays until it is let go, and opening never fails.
+
+pytest tests/model_code/live/test_reading.py
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from model_code.live.changes import Put
+from model_code.live.collection import Collection
+from model_code.live.reading import Reading, unread
+from model_code.live.searcher import Searcher
+from model_code.live.writer import LiveWriter
+from tests.model_code.live.laws import OLD, make_encoder, open_build
+
+
+@pytest.fixture
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A live collection of the old documents."""
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    make_encoder("dense", tmp_path / "encoder")
+    return open_build("dense", tmp_path, tmp_path / "encoder", OLD)
+
+
+def add(writer: LiveWriter, number: int) -> None:
+    writer.apply([Put(f"n{number}", "word1", f"word{number % 5} word2")], number, {})
+
+
+def numbers(live: Path) -> list[int]:
+    return [one.number for one in Collection(live, "r").generations()]
+
+
+def test_what_a_searcher_reads_stays_until_it_is_let_go(live: Path) -> None:
+    writer = LiveWriter(live, "r", max_segments=1)
+    add(writer, 1)
+    reader = Searcher.open(live, "r")
+    expected = reader.search("word1 word2", k=50)
+    for number in range(2, 5):
+        add(writer, number)
+    freed = writer.collect_garbage(keep=1)
+    assert 1 not in freed.generations, "its segment is read"
+    assert {2, 3} <= set(freed.generations)
+    assert reader.search("word1 word2", k=50) == expected, "texts are read from the folder"
+    reader = reader.renewed()
+    assert writer.collect_garbage(keep=1).generations == (1,)
+    assert {hit.document_id for hit in reader.search("word1 word2", k=50)} >= {"n1", "n4"}
+
+
+def test_readers_and_a_writer_that_collects_at_every_change(live: Path) -> None:
+    writer, stop, wrong = LiveWriter(live, "r", max_segments=1), threading.Event(), []
+    done = [0] * 4
+
+    def read(place: int) -> None:
+        searcher = Searcher.open(live, "r")
+        while not stop.is_set():
+            try:
+                searcher = searcher.renewed() if place % 2 else Searcher.open(live, "r")
+                found = [hit.document_id for hit in searcher.search("word1 word2", k=100)]
+                stated = searcher.generation.manifest["documents"]
+                if len(set(found)) != stated:
+                    wrong.append((searcher.generation.number, len(found), stated))
+                done[place] += 1
+            except Exception as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=read, args=(place,)) for place in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(1, 16):
+        add(writer, number)
+        writer.collect_garbage(keep=1)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert min(done) > 0
+    writer.collect_garbage(keep=1)
+    assert numbers(live) == sorted(Collection(live, "r").current().needs)
+
+
+def test_another_process_counts_and_lets_go_when_it_ends(tmp_path: Path) -> None:
+    hold = "import sys\nfrom pathlib import Path\nfrom model_code.live.reading import Reading\n"
+    hold += "held = Reading(Path(sys.argv[1]))\nprint('held', flush=True)\nsys.stdin.read()\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with unread(tmp_path) as free:
+            assert not free
+        other.kill()
+        other.wait()
+    with unread(tmp_path) as free:
+        assert free
+
+
+def test_what_is_being_deleted_cannot_be_opened(tmp_path: Path) -> None:
+    with unread(tmp_path) as free:
+        assert free
+        with pytest.raises(FileNotFoundError, match="is being deleted"):
+            Reading(tmp_path)
+    first, second = Reading(tmp_path), Reading(tmp_path)
+    del first
+    with unread(tmp_path) as free:
+        assert not free
+    del second
+    with unread(tmp_path) as free:
+        assert free
+    with pytest.raises(FileNotFoundError):
+        Reading(tmp_path / "gone")

@@ -1,0 +1,62 @@
+"""Guards k-means on Ray: the clusters of k-means here, flat and in groups, by 1 and 2 workers, and after a death."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from model_code.hierarchy.build import build_hierarchy
+from model_code.hierarchy.settings import HierarchySettings
+from model_code.hierarchy.spherical_kmeans import Clustering, spherical_kmeans, split_groups
+from model_code.scale import clustering, runtime
+from model_code.scale.settings import ScaleSettings
+from tests.model_code.scale.jobs import compare_and_die
+
+SETTINGS = HierarchySettings(max_iterations=6)
+
+
+@pytest.fixture(scope="module")
+def vectors() -> torch.Tensor:
+    return torch.nn.functional.normalize(torch.randn(3000, 24, generator=torch.Generator().manual_seed(0)), dim=1)
+
+
+def grouped(vectors: torch.Tensor) -> Clustering:
+    groups = torch.arange(len(vectors)) % 7
+    return split_groups(vectors, groups, torch.arange(7) + 2, SETTINGS, seed=3)
+
+
+def agree(found: Clustering, expected: Clustering) -> None:
+    """The same clusters; cosines may differ in their last bits, as matrix products of other shapes do."""
+    assert torch.equal(found.labels, expected.labels)
+    assert torch.equal(found.centroids, expected.centroids)
+    assert found.iterations == expected.iterations
+    assert found.objective == pytest.approx(expected.objective, rel=1e-7)
+
+
+def test_workers_find_the_clusters_that_one_process_finds(workers, vectors):
+    flat, parts = spherical_kmeans(vectors, 40, SETTINGS, seed=1), grouped(vectors)
+    with runtime.using(workers):
+        agree(spherical_kmeans(vectors, 40, SETTINGS, seed=1), flat)
+        agree(grouped(vectors), parts)
+
+
+def test_a_worker_that_dies_changes_nothing(ray, vectors, tmp_path: Path, monkeypatch):
+    expected = spherical_kmeans(vectors, 40, SETTINGS, seed=1)
+    monkeypatch.setattr(clustering, "compare_slice", compare_and_die(tmp_path / "died"))
+    with runtime.using(ScaleSettings("ray", workers=2)):
+        found = spherical_kmeans(vectors, 40, SETTINGS, seed=1)
+    assert (tmp_path / "died").exists()
+    agree(found, expected)
+
+
+@pytest.mark.parametrize("method", ["bottom_up", "top_down"])
+def test_a_whole_tree_of_more_workers_than_some_levels_have_nodes(ray, vectors, method):
+    settings = HierarchySettings(method=method, max_iterations=3, device="cpu")
+    few = vectors[:60].numpy()
+    expected = build_hierarchy(few, settings, seed=0)
+    with runtime.using(ScaleSettings("ray", workers=2)):
+        found = build_hierarchy(few, settings, seed=0)
+    assert [level.tobytes() for level in found.centroids] == [level.tobytes() for level in expected.centroids]
+    assert found.leaves.tolist() == expected.leaves.tolist()

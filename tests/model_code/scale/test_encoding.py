@@ -1,0 +1,57 @@
+"""Guards encoding on Ray: the bytes of encoding here, dense and lexical, by 1 and 2 workers, and after a death."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from model_code.encoding import resumable
+from model_code.encoding.document_side import DocumentSide
+from model_code.encoding.encoder import Encoder
+from model_code.scale import runtime
+from model_code.scale.encoding import encode_shards
+from model_code.scale.settings import ScaleSettings
+from tests.model_code.scale.jobs import Fragile
+from tests.tiny_encoder import make_tiny_encoder
+
+WORDS = [f"word{i}" for i in range(60)]
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    random = np.random.default_rng(0)
+    return [" ".join(random.choice(WORDS, random.integers(0, 40))) for _ in range(300)]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory) -> Encoder:
+    return Encoder.load(make_tiny_encoder(tmp_path_factory.mktemp("tiny") / "encoder", WORDS), device="cpu")
+
+
+def test_workers_give_the_bytes_that_one_process_gives(workers, encoder, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(resumable, "SHARD", 64)
+    expected = resumable.encode_resumably(DocumentSide(encoder), texts, tmp_path / "here")
+    seen = []
+    with runtime.using(workers):
+        found = resumable.encode_resumably(
+            DocumentSide(encoder), texts, tmp_path / "there", lambda done, total, note: seen.append(done)
+        )
+    assert found.tobytes() == expected.tobytes()
+    assert (len(seen), seen[-1]) == (5, 300)
+    assert encoder.precision == "auto"  # decided for the workers' copy alone
+
+
+def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(ray, tmp_path):
+    marker = tmp_path / "died"
+    shards = [(0, ["a", "bb"]), (2, ["fatal"]), (3, ["", "ccc"]), (5, ["d"])]
+    with runtime.using(ScaleSettings("ray", workers=2)):
+        found = dict(encode_shards(Fragile(marker), shards))
+    assert marker.exists()
+    assert {start: vectors.ravel().tolist() for start, vectors in found.items()} == {
+        0: [1, 2], 2: [5], 3: [0, 3], 5: [1]
+    }  # fmt: skip
+
+
+def test_nothing_to_encode_starts_no_worker(ray, encoder):
+    with runtime.using(ScaleSettings("ray")):
+        assert list(encode_shards(encoder, [])) == []

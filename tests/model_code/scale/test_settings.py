@@ -1,0 +1,72 @@
+"""Guards the group `scale`: what makes no sense is refused, a missing or small Ray is explained, nothing is left on.
+
+Run: python -m pytest tests/model_code/scale (the tests of Ray itself need pip install 'freshet[scale]')
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from model_code.errors import FreshetError, SettingsError
+from model_code.scale import runtime
+from model_code.scale.settings import ScaleSettings
+from model_code.settings import parse
+from orchestration import parameters, stages
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"workers": 2}, "workers is 2, but engine local is this process alone; set scale.engine: ray"),
+        ({"address": "auto"}, "address is auto, but engine local"),
+        ({"engine": "spark"}, "must be one of 'local', 'ray'"),
+        ({"engine": "ray", "workers": 0}, "workers is 0, but must be at least 1"),
+    ],
+)
+def test_nonsense_is_refused(values, message):
+    with pytest.raises(SettingsError, match=message):
+        parse(ScaleSettings, values, "scale")
+
+
+def test_where_work_runs_is_no_part_of_any_stages_key():
+    loaded = parameters.load(ROOT / "params.yaml")
+    assert loaded.scale == ScaleSettings()
+    assert not [stage for stage in stages.expand(loaded.retrievers) if "scale" in stage.groups]
+
+
+def test_without_ray_the_remedy_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(FreshetError, match=r"pip install 'freshet\[scale\]'"), runtime.using(ScaleSettings("ray")):
+        pass
+    assert runtime.current() == ScaleSettings()
+
+
+def test_a_cluster_that_does_not_answer_is_named():
+    def init(*_: object, **__: object) -> None:
+        raise ConnectionError("nobody there")
+
+    with pytest.raises(FreshetError, match=r"there is no Ray at scale.address 'far:6379': nobody there"):
+        runtime._start(SimpleNamespace(init=init), ScaleSettings("ray", address="far:6379"))
+
+
+def test_more_workers_than_fit_beside_a_spare_cpu_are_refused(ray):
+    message = "3 workers, so 4 CPUs, one of them a spare, and Ray has 3"
+    with runtime.using(ScaleSettings("ray", workers=3)), pytest.raises(FreshetError, match=message):
+        runtime.ray()
+    message = "1 workers, so 1 GPUs, and Ray has 0"
+    with runtime.using(ScaleSettings("ray", gpus_per_worker=1)), pytest.raises(FreshetError, match=message):
+        runtime.ray()
+
+
+def test_the_settings_end_with_their_block_and_a_ray_that_was_there_stays(ray):
+    with runtime.using(ScaleSettings("ray", workers=2)):
+        assert runtime.ray().is_initialized()
+        assert runtime.current().workers == 2
+    assert runtime.current().engine == "local"
+    assert ray.is_initialized()

@@ -1,0 +1,157 @@
+"""Guards what follows an addition: every live retriever takes it in, one that cannot harms no other, garbage goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_code.live.collection import Collection
+from model_code.live.garbage import collect
+from orchestration import freshening
+from orchestration.changing import add_files
+from orchestration.freshening import Freshener
+from orchestration.freshness_steps import next_steps
+from orchestration.retraining.plan import Plan, keep_plan, snapshot_of
+from orchestration.status import status_text
+from orchestration.upkeep import Upkeep, followed
+from tests.orchestration.live_example import BASE, StandInWriter, make_project, open_build, texts
+from tests.orchestration.test_status import ALIASES, NOTHING
+
+
+class Writer(StandInWriter):
+    """Collects garbage, as the real one does."""
+
+    def collect_garbage(self, keep, registered=()):
+        return collect(self.collection, keep, registered)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Two retrievers are live, "hce" by default."""
+    for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    monkeypatch.setattr(
+        freshening.Freshener, "writer", property(lambda self: Writer(self.project.live, self.retriever))
+    )
+    project = make_project(tmp_path)
+    open_build(project, BASE, retriever="other")
+    return project
+
+
+def settings(project, **values):
+    live = ", ".join(f"{name}: {value}" for name, value in values.items())
+    project.params_file.write_text(f"{{retrievers: {{hce: {{}}}}, live: {{{live}}}}}\n")
+
+
+def receive(project, *names):
+    return Freshener(project).receive([{"id": one, "title": one, "text": f"about {one}"} for one in names], "test")
+
+
+def pending(project, name):
+    return Freshener(project, name).ledger.lag()["pending"]
+
+
+def generations(project, name="hce"):
+    return [one.number for one in Collection(project.live, name).generations()]
+
+
+def test_every_live_retriever_takes_in_what_arrives_the_default_first(project):
+    assert followed(project) == ["hce", "other"]
+    receive(project, "a", "b")
+    upkeep = Upkeep(project)
+    assert upkeep.step()
+    assert (texts(project, ["a"]), texts(project, ["a"], "other")) == ({"a": "about a"}, {})
+    assert upkeep.finish() == {}
+    assert texts(project, ["a", "b"], "other") == {"a": "about a", "b": "about b"}
+    assert (pending(project, "hce"), pending(project, "other")) == (0, 0)
+
+
+def test_it_goes_on_in_pieces(project):
+    receive(project, "a", "b", "c")
+    Freshener(project).apply_pending()
+    upkeep = Upkeep(project)
+    assert [upkeep.step(2) for _ in range(3)] == [True, True, False]
+    assert pending(project, "other") == 0
+
+
+def test_by_the_settings_only_the_default_retriever_follows(project):
+    settings(project, follow="default")
+    receive(project, "a")
+    assert Upkeep(project).finish() == {}
+    assert (pending(project, "hce"), pending(project, "other")) == (0, 1)
+
+
+def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_path):
+    open_build(project, BASE, retriever="third")
+    real = Writer.apply
+
+    def apply(self, *arguments):
+        if self.collection.retriever == "other":
+            raise OSError("no space left")
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Writer, "apply", apply)
+    (tmp_path / "a.jsonl").write_text('{"id": "a", "title": "a", "text": "about a"}\n')
+    outcome = add_files(Freshener(project), [tmp_path / "a.jsonl"])
+    assert (outcome.added, outcome.behind) == (["a"], {"other": "no space left"})
+    assert (pending(project, "hce"), pending(project, "other"), pending(project, "third")) == (0, 1, 0)
+    (step,) = next_steps(project)
+    assert (step.kind, step.key, step.reason) == ("add", "00000001-00000001-other", "1 changes wait for other")
+    monkeypatch.setattr(Writer, "apply", real)
+    assert Upkeep(project).finish() == {}
+    assert next_steps(project) == []
+
+
+def test_the_status_tells_how_far_each_is_behind(project):
+    receive(project, "a")
+    Freshener(project).apply_pending()
+    live = [
+        {"retriever": name, "default": name == "hce", "generation": 0, "documents": 2, "freshness": freshness}
+        for name in followed(project)
+        for freshness in [Freshener(project, name).status()]
+    ]
+    lines = status_text(NOTHING | dict.fromkeys(ALIASES) | {"live": live}).splitlines()
+    assert [line.partition(",")[0] for line in lines if line.startswith("lag")] == [
+        "lag         none waiting", "lag         1 waiting"
+    ]  # fmt: skip
+
+
+def test_old_generations_go_every_so_many_additions(project):
+    settings(project, follow="default", keep_generations=2, collect_every=4)
+    seen = []
+    for number in range(9):
+        receive(project, f"d{number}")
+        Freshener(project).apply_pending()
+        Upkeep(project).finish()
+        seen.append(len(generations(project)))
+    assert seen[2] == 4, "generations 0 to 3"
+    assert len(texts(project, [f"d{i}" for i in range(9)])) == 9
+    needed = Collection(project.live, "hce").current().needs
+    assert needed <= set(generations(project))
+
+
+def test_without_a_number_nothing_is_deleted(project):
+    settings(project, follow="default", keep_generations="null", collect_every=1)
+    for number in range(4):
+        receive(project, f"d{number}")
+        Upkeep(project).finish()
+    assert generations(project) == [0, 1, 2, 3, 4]
+
+
+def test_opened_builds_and_what_a_retrain_is_about_to_read_stay(project):
+    settings(project, follow="default", keep_generations=2, collect_every=1)
+    upkeep = Upkeep(project)
+    keep_plan(project, Plan("k", "hce", 1, 1, 2, ()))
+    for number in range(3):
+        receive(project, f"d{number}")
+        upkeep.finish()
+    open_build(project, BASE | {f"d{i}": "x" for i in range(3)}, watermark=3)  # shares nothing with what was before
+    for number in range(3, 6):
+        receive(project, f"d{number}")
+        upkeep.finish()
+    assert {0, 1} <= set(generations(project)), "the plan's generation and its base"
+    assert not {2, 3} & set(generations(project))
+    snapshot_of(project, "k").mkdir()
+    receive(project, "last")
+    upkeep.finish()
+    assert not {0, 1} & set(generations(project))

@@ -1,0 +1,29 @@
+"""Documents of two subjects, and adding them to a project."""
+
+from __future__ import annotations
+
+import random
+
+from orchestration.freshening import Freshener
+
+SEA = ["wave", "tide", "harbour", "sail", "anchor", "gull", "reef", "current", "deck", "mast", "rope", "keel"]
+SPACE = ["orbit", "comet", "lunar", "rocket", "galaxy", "probe", "star", "crater", "solar", "nebula", "dust", "ring"]
+PARAMS = {
+    "retrievers": {"hce": {}},
+    "encoder": {"include_title": False},
+    "drift": {"minimum_batch": 20, "largest_batch": 40, "reference_documents": 60, "draws": 399, "window": 2},
+}
+
+
+def documents(words, count, name, seed):
+    """Documents of eight words each, by id."""
+    draw = random.Random(seed)
+    return {f"{name}-{i:03}": " ".join(draw.sample(words, 8)) for i in range(count)}
+
+
+def add(project, texts):
+    """Add documents and return the ledger."""
+    freshener = Freshener(project)
+    freshener.receive([{"id": name, "title": name, "text": text} for name, text in texts.items()], "test")
+    freshener.apply_pending()
+    return freshener.ledger
