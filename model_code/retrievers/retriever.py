@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from model_code.index.top_k import Ranking
 
@@ -35,6 +35,18 @@ class Retriever(Protocol):
 
     def rerank(self, texts: Sequence[str], candidates: Sequence[Collection[str]]) -> list[Ranking]:
         """For each query text its `candidates` (document ids), all of them, scored and sorted as `search` would."""
+        ...
+
+    def encode_queries(self, texts: Sequence[str]) -> Any:
+        """The query side of texts, in the kind's own form: for one encoding and several searches by it."""
+        ...
+
+    def find(self, queries: Any, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+        """`search` by what `encode_queries` returned."""
+        ...
+
+    def rerank_encoded(self, queries: Any, candidates: Sequence[Collection[str]]) -> list[Ranking]:
+        """`rerank` by what `encode_queries` returned."""
         ...
 
     def best_passage(self, text: str, document_id: str) -> int:

@@ -17,7 +17,7 @@ from model_code.evaluation.run_files import read_run
 from model_code.evaluation.scores import SPLITS, VARIANTS
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import Search, evaluate_system, sampled, search_splits
-from model_code.evaluation.variants import variant_runs
+from model_code.evaluation.variants import retriever_runs
 from model_code.hierarchy.tree import Hierarchy
 from model_code.retrievers.kinds import open_retriever
 from model_code.retrievers.retriever import Retriever
@@ -68,13 +68,11 @@ class Bench:
         self, system: str, retriever: Retriever, bm25: Mapping[str, Run], output: Path
     ) -> dict[str, Any]:
         """`evaluate` for a retriever and, unless the settings say no, its variants, which the result has beside it."""
-        runs = self.search(retriever.search)
+        found = retriever_runs(retriever, bm25, self.judgements, self.settings)
+        _, runs = next(found)
         report = self.evaluate(system, runs, output)
-        if not self.settings.variants:
-            return report
-        variants = variant_runs(retriever, runs, bm25, self.judgements, self.settings)
-        reports = {name: self.evaluate(f"{system}.{name}", found, output / VARIANTS / name) for name, found in variants}
-        return report | {"variants": reports}
+        reports = {name: self.evaluate(f"{system}.{name}", runs, output / VARIANTS / str(name)) for name, runs in found}
+        return report | ({"variants": reports} if reports else {})
 
     def read_runs(self, folder: Path) -> dict[str, Run]:
         """The runs of an evaluation folder; FreshetError if they are on other queries."""
