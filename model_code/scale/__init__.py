@@ -1,1 +1,1 @@
-"""Where encoding, clustering and training run: in this process, or on Ray. It changes no result, so no stage's key."""
+"""Where encoding, clustering and training run: in this process, or on Ray. Beyond rounding, results are the same."""

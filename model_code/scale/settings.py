@@ -1,4 +1,4 @@
-"""Settings of the engine: the group `scale` of `params.yaml`. No stage declares it, as it changes no result."""
+"""Settings of the engine: the group `scale` of `params.yaml`. No stage declares it: results stay as they are."""
 
 from __future__ import annotations
 

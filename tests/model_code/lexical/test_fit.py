@@ -22,11 +22,11 @@ from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
 from model_code.retrievers.lexical import index, open_folders
 from model_code.stages import train
 from model_code.stages.context import StageContext
-from model_code.training import trainer as trainer_module
 from model_code.training.negatives.kinds import make_negatives
 from model_code.training.tables import TrainingTables
 from tests.model_code.lexical.corpus import TRAINING, make_context
 from tests.model_code.lexical.example import SETTINGS, make_encoder
+from tests.model_code.training.killing import kill_stage_after
 
 TWO_STAGES = replace(SETTINGS, first_stage_steps=4, warmup_steps=2, in_training_negatives=5, in_training_from=0.5)
 
@@ -69,19 +69,8 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path, monkeypatch: pyt
     whole = make_context(tmp_path, TWO_STAGES)
     train.run(whole)
     for killed_after in (3, 7):  # steps: in the first stage, in the second
-        context, steps = make_context(tmp_path, TWO_STAGES), []
-        take_step = trainer_module.Trainer.take_step
-
-        def dying(self: trainer_module.Trainer, steps: list = steps, limit: int = killed_after) -> None:
-            if len(steps) == limit:
-                raise KeyboardInterrupt
-            steps.append(0)
-            take_step(self)  # noqa: B023
-
-        with monkeypatch.context() as patch:
-            patch.setattr(trainer_module.Trainer, "take_step", dying)
-            with pytest.raises(KeyboardInterrupt):
-                train.run(context)
+        context = make_context(tmp_path, TWO_STAGES)
+        kill_stage_after(killed_after, context, monkeypatch)
         train.run(context)
         assert hash_path(context.output) == hash_path(whole.output)
 

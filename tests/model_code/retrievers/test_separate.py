@@ -28,11 +28,11 @@ from model_code.retrievers.kinds import open_retriever
 from model_code.retrievers.settings import RetrieverSettings, parse_retriever
 from model_code.stages import evaluate, index, train
 from model_code.stages.context import StageContext
-from model_code.training import trainer as trainer_module
 from model_code.training.settings import TrainingSettings
 from tests.model_code.lexical.corpus import make_context as lexical_context
 from tests.model_code.lexical.example import SETTINGS
 from tests.model_code.stages.test_train import make_context as dense_context
+from tests.model_code.training.killing import kill_stage_after
 
 TWO_STAGES = replace(SETTINGS, first_stage_steps=3, warmup_steps=2, search="full", weights="float32")
 KINDS: dict[str, Any] = {
@@ -171,20 +171,9 @@ def test_sides_are_not_to_be_swapped_or_lost(tmp_path: Path, kind: str, no_dev: 
 def test_a_killed_run_resumes_to_the_same_bytes(
     tmp_path: Path, kind: str, killed_after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, context, steps = make(tmp_path, kind), make(tmp_path, kind), []
+    whole, context = make(tmp_path, kind), make(tmp_path, kind)
     train.run(whole)
-    take_step = trainer_module.Trainer.take_step
-
-    def dying(self: trainer_module.Trainer) -> None:
-        if len(steps) == killed_after:
-            raise KeyboardInterrupt
-        steps.append(0)
-        take_step(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer_module.Trainer, "take_step", dying)
-        with pytest.raises(KeyboardInterrupt):
-            train.run(context)
+    kill_stage_after(killed_after, context, monkeypatch)
     train.run(context)
     assert hash_path(context.output) == hash_path(whole.output)
 

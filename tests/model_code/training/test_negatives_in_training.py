@@ -14,6 +14,7 @@ import torch
 from model_code.training.checkpoints import latest_checkpoint
 from model_code.training.trainer import Trainer
 from tests.model_code.training.example import make_data, make_dev, make_encoder, make_settings, make_tree
+from tests.model_code.training.killing import kill_at
 
 
 def make_trainer(tmp_path: Path, checkpoints: Path | None = None, cluster=None, **changes) -> Trainer:
@@ -29,16 +30,6 @@ def make_trainer(tmp_path: Path, checkpoints: Path | None = None, cluster=None, 
 
 def weights(trainer: Trainer) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in trainer.encoder.parameters()])
-
-
-def kill_at(trainer: Trainer, step: int) -> None:
-    def progress(done: int, total: int, note: str) -> None:
-        if done == step:
-            raise KeyboardInterrupt
-
-    trainer.progress = progress
-    with pytest.raises(KeyboardInterrupt):
-        trainer.fit()
 
 
 @pytest.mark.parametrize(  # checkpoints are at steps 4, 8 and 12, refreshes at 0, 5 and 10

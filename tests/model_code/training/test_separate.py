@@ -15,6 +15,7 @@ from model_code.encoding.layer_settings import LayerSettings
 from model_code.training.objective import LAST_LAYER
 from model_code.training.trainer import Trainer
 from tests.model_code.training.example import make_data, make_dev, make_encoder, make_settings, make_tree
+from tests.model_code.training.killing import kill_at
 
 EVERY = pytest.mark.parametrize("pooling", ["", "mix", "self_contrastive", "multi_vector"])
 
@@ -120,14 +121,7 @@ def test_a_resumed_run_is_as_if_never_stopped(tmp_path: Path, changes: dict) -> 
     whole = make_trainer(tmp_path, checkpoints=tmp_path / "others", learning_rate=1e-2, **changes)
     expected = whole.fit()
     killed = make_trainer(tmp_path, checkpoints=tmp_path / "checkpoints", learning_rate=1e-2, **changes)
-
-    def progress(done: int, total: int, note: str) -> None:
-        if done == 7:
-            raise KeyboardInterrupt
-
-    killed.progress = progress
-    with pytest.raises(KeyboardInterrupt):
-        killed.fit()
+    kill_at(killed, 7)
     resumed = make_trainer(tmp_path, checkpoints=tmp_path / "checkpoints", learning_rate=1e-2, **changes)
     assert resumed.state.step == 4
     assert resumed.fit() == expected
