@@ -60,19 +60,20 @@ def leave_out(
 
 def _asked(searcher: Searcher, asked: Mapping[str, Sequence[str]], ids: Sequence[str]) -> tuple[np.ndarray, list[str]]:
     pairs = [(text, key) for key in ids for text in asked[key]]
-    return _encoder(searcher).encode([text for text, _ in pairs]), [key for _, key in pairs]
+    return _retriever(searcher).encoder.encode([text for text, _ in pairs]), [key for _, key in pairs]
 
 
 def _documents(searcher: Searcher, spans: int, ids: Sequence[str]) -> list[NewDocument]:
     """Documents as the writer would add them, their encodings made anew."""
-    texts, encoder = live_texts(searcher), _encoder(searcher)
+    texts, retriever = live_texts(searcher), _retriever(searcher)
+    encoder = retriever.encoder
     passages = [(row, one) for row, key in enumerate(ids) for one in searcher.generation.text.passages(*texts[key])]
     owners = np.array([row for row, _ in passages])
     encoded = document_means(DocumentSide(encoder).encode([one for _, one in passages]), owners, len(ids))
+    encoded *= np.float32(retriever.encoding_scale)
     queries = query_vectors(encoder, [texts[key] for key in ids], spans)
     return [NewDocument(*one) for one in zip(ids, queries, encoded, strict=True)]
 
 
-def _encoder(searcher: Searcher) -> Any:
-    retriever: Any = searcher.base.retriever
-    return retriever.encoder
+def _retriever(searcher: Searcher) -> Any:
+    return searcher.base.retriever

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from model_code.benchmarks.incdsi_gates import Difference, Matched, adding_cost, at_matched_loss
 from model_code.benchmarks.incdsi_retraining import RETRAINING, WAYS, Way, measure_ways
@@ -13,7 +13,7 @@ from model_code.incdsi.methods import ENCODED, INCDSI, METHODS, OURS, Method, tr
 from model_code.incdsi.trials import Trial, TrialBench
 
 PAPER, CENTRED = "IncDSI as published", "IncDSI centred on the encoding"
-DEFAULT = "default add"  # encodings as they are
+DEFAULT = "default add"  # encodings, of the length that training V measured
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,15 @@ class Protocol:
         self.space, self.plan = space, plan
         tuning, test = space.encoded.splits()
         state = space.state()
+        self.default = replace(ENCODED, prior_scale=space.encoding_scale(state.vectors.view))
         self.bench = TrialBench(state, tuning)
         self.arrivals = Arrivals(TrialBench(state, test), plan.orders, plan.steps, space.seed, plan.whole)
 
     def points(self) -> list[Point]:
-        """Every method with the settings that the tuning split chose."""
-        plan = self.plan
-        return frontier(self.bench, self.arrivals, plan.methods, plan.trials, self.space.seed, plan.losses)
+        """Every method with the settings that the tuning split chose, and the default where it is not the encoding."""
+        plan, default = self.plan, {DEFAULT: Method(fixed=(self.default,))}
+        methods = plan.methods if self.default == ENCODED else {**default, **plan.methods}
+        return frontier(self.bench, self.arrivals, methods, plan.trials, self.space.seed, plan.losses)
 
     def learned(self) -> tuple[list[Point], Found | None]:
         """The ways that train, and what retraining finds once all are there; None where it is not among them."""
@@ -55,7 +57,7 @@ class Protocol:
 
     def costs(self, points: Sequence[Point], retrained: Found) -> dict[str, Difference]:
         """Old documents' hit@1 after retraining less that after adding: by default, and with each method's settings."""
-        ways = {DEFAULT: self.arrivals.found(ENCODED)[-1], **self._best_found(points)}
+        ways = {DEFAULT: self.arrivals.found(self.default)[-1], **self._best_found(points)}
         return {name: adding_cost(found, retrained) for name, found in ways.items()}
 
     def front(self, method: Method) -> list[Point]:

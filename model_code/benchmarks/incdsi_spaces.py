@@ -9,6 +9,7 @@ import numpy as np
 
 from model_code.benchmarks.incdsi_encoded import Encoded
 from model_code.benchmarks.incdsi_learning import Asking, learn
+from model_code.dsi.encoding_scale import encoding_scale
 from model_code.dsi.settings import DocumentVectorSettings, Start
 from model_code.dsi.start import random_vectors
 from model_code.incdsi.state import IncDsiState
@@ -44,6 +45,15 @@ class Space:
     def asking(self, rows: Sequence[int], split: str) -> Asking:
         """The queries of `split` for the documents `rows`."""
         return Asking(*self.encoded.asking(rows, split))
+
+    def encoding_scale(self, vectors: np.ndarray) -> float:
+        """The factor on encodings of added documents that training V (n, H) measures; 1 where V are encodings."""
+        if self.learned is None:
+            return 1.0
+        asking, sample = self.asking(self.old, "dev"), np.array(self.old[::2])
+        relevant = [{target} for target in asking.targets.tolist()]
+        scale = encoding_scale(vectors, sample, self.encoded.documents[sample], asking.queries, relevant)
+        return 1.0 if scale is None else scale
 
     def state(self) -> IncDsiState:
         """The old documents, each represented by the mean of its train queries, or by itself where it has none."""

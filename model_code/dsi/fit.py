@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from model_code.dsi.added import measured_scale
 from model_code.dsi.folder import DocumentVectors, Representatives
 from model_code.dsi.queries import QueryVectors
 from model_code.dsi.settings import DocumentVectorSettings
@@ -36,10 +37,15 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     refuse_without_effect(own, training)
     encoder = Encoder.from_settings(context.settings["encoder"])
     data = tables.training_data(training)
-    vectors = torch.nn.Parameter(torch.from_numpy(_start(context, tables, encoder)))
+    start = _start(context, tables, encoder)
+    vectors = torch.nn.Parameter(torch.from_numpy(start.copy()))
     trainer = _trainer(context, tables, encoder, pooled(data), vectors)
     result = trainer.fit()
-    trained = _collect(context, tables, trainer)
+    encodings = start if own.start == "documents" and not own.train_encoder else None
+    scale = measured_scale(
+        trainer.dev, encoder, encodings, context.settings["seed"], context.progress("encode a sample")
+    )
+    trained = _collect(context, tables, trainer, 1.0 if scale is None else scale)
     encoder.save(context.output / "encoder")
     trained.save(context.output / "document_vectors")
     write_json(context.output / "history.json", list(result.history))
@@ -50,6 +56,7 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
             "documents": len(trained.document_ids),
             "documents_without_queries": int((trained.representatives.counts == 0).sum()),
             "fingerprint": trained.fingerprint,
+            "encoding_scale": scale,
         }
     )
 
@@ -97,7 +104,9 @@ def _start(context: StageContext, tables: TrainingTables, encoder: Encoder) -> n
     return document_means(vectors, tables.passages.documents, len(tables.number))
 
 
-def _collect(context: StageContext, tables: TrainingTables, trainer: DocumentTrainer) -> DocumentVectors:
+def _collect(
+    context: StageContext, tables: TrainingTables, trainer: DocumentTrainer, encoding_scale: float
+) -> DocumentVectors:
     """What the finished trainer learned, and the mean query of each document under its encoder."""
     encoder, pool = trainer.encoder, trainer.data
     queries = trainer.query_vectors or _query_vectors(context, encoder, pool, "trained_queries")
@@ -105,8 +114,9 @@ def _collect(context: StageContext, tables: TrainingTables, trainer: DocumentTra
     means, counts = queries.means(pool.passages.documents[pool.pairs.passages], len(vectors))
     means[counts == 0] = vectors[counts == 0]
     scale = context.settings["retriever"].document_vectors.logit_scale
+    representatives = Representatives(means, counts)
     return DocumentVectors(
-        vectors, list(tables.number), Representatives(means, counts), encoder.fingerprint(), float(scale)
+        vectors, list(tables.number), representatives, encoder.fingerprint(), float(scale), encoding_scale
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from model_code.files import read_json, replacing, write_text
 from model_code.index.manifest import read_manifest, seal, verify
 
-FORMAT, KIND = 1, "document_vectors"
+FORMAT, KIND = 2, "document_vectors"
 VECTORS, DOCUMENT_IDS = "vectors.npy", "document_ids.json"
 REPRESENTATIVES, QUERY_COUNTS = "representatives.npy", "query_counts.npy"
 
@@ -41,13 +41,14 @@ class Representatives:
 
 @dataclass(frozen=True, eq=False)
 class DocumentVectors:
-    """Learned vectors of n documents, the fingerprint of the query encoder that they answer to, and their scale."""
+    """Learned vectors of n documents, the fingerprint of the query encoder that they answer to, and their scales."""
 
     vectors: np.ndarray  # (n, H) float32, of any norm
     document_ids: list[str]  # n
     representatives: Representatives
     fingerprint: str
     logit_scale: float  # of the softmax that they were trained in
+    encoding_scale: float = 1.0  # of the vectors of documents that are added later, see `encoding_scale.py`
 
     def save(self, folder: Path) -> None:
         """Write and seal the folder; equal vectors give equal bytes."""
@@ -55,8 +56,9 @@ class DocumentVectors:
         _save(folder / VECTORS, self.vectors)
         write_text(folder / DOCUMENT_IDS, json.dumps(self.document_ids, ensure_ascii=False, separators=(",", ":")))
         self.representatives.save(folder)
-        facts = {"kind": KIND, "fingerprint": self.fingerprint, "logit_scale": self.logit_scale}
-        seal(folder, FORMAT, facts | {"documents": len(self.document_ids), "dimension": self.vectors.shape[1]})
+        sizes = {"documents": len(self.document_ids), "dimension": self.vectors.shape[1]}
+        scales = {"logit_scale": self.logit_scale, "encoding_scale": self.encoding_scale}
+        seal(folder, FORMAT, {"kind": KIND, "fingerprint": self.fingerprint} | scales | sizes)
 
     @classmethod
     def load(cls, folder: Path) -> DocumentVectors:
@@ -69,6 +71,7 @@ class DocumentVectors:
             Representatives.load(folder),
             manifest["fingerprint"],
             manifest["logit_scale"],
+            manifest["encoding_scale"],
         )
 
 

@@ -29,6 +29,8 @@ class DenseRetriever(TextSearches[np.ndarray]):
     Of a `TwoSided` encoder with two sides, queries are encoded by one and new documents by the other.
     """
 
+    encoding_scale = 1.0  # factor on the encoding of a document that is added
+
     def __init__(self, encoder: Encoder, index: DenseIndex, fingerprint: str | None = None) -> None:
         """The index refuses every search if its vectors are not this encoder's.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from model_code.corpus.tables import load_corpus
 from model_code.dsi.folder import DocumentVectors, Representatives
@@ -39,22 +39,29 @@ def index(context: StageContext) -> dict[str, Any]:
     _check_documents(trained, set(load_corpus(context.inputs["corpus"]).passages["document_id"]))
     dense = DenseIndex.build(trained.vectors, trained.document_ids, trained.fingerprint, context.settings["index"])
     report = save_index(dense, context)
-    complete(context.output / "index", trained.representatives, trained.logit_scale)
+    complete(context.output / "index", trained.representatives, Scales(trained.logit_scale, trained.encoding_scale))
     return report
 
 
-def complete(folder: Path, representatives: Representatives, logit_scale: float) -> None:
+class Scales(NamedTuple):
+    """Of a dsi: what multiplies scores in training's softmax, and the encoding of a document that is added later."""
+
+    logit: float
+    encoding: float
+
+
+def complete(folder: Path, representatives: Representatives, scales: Scales) -> None:
     """Make a dense index's folder one of this kind."""
     representatives.save(folder)
-    add_facts(folder, {"kind": KIND, "logit_scale": logit_scale})
+    add_facts(folder, {"kind": KIND, "logit_scale": scales.logit, "encoding_scale": scales.encoding})
 
 
 class DsiRetriever(DenseRetriever):
     """A dense retriever of one learned vector per document, with what learning one for a new document needs."""
 
-    def __init__(self, dense: DenseRetriever, representatives: Representatives, logit_scale: float) -> None:
+    def __init__(self, dense: DenseRetriever, representatives: Representatives, scales: Scales) -> None:
         super().__init__(dense.encoder, dense.index, dense.fingerprint)
-        self.representatives, self.logit_scale = representatives, logit_scale
+        self.representatives, self.scales, self.encoding_scale = representatives, scales, scales.encoding
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> DsiRetriever:
@@ -64,7 +71,9 @@ def open_folders(encoder: Path, index: Path, **loading: Any) -> DsiRetriever:
 
 def with_representatives(dense: DenseRetriever, index: Path) -> DsiRetriever:
     """A dense retriever whose index is that of the folder, with what else lies there."""
-    return DsiRetriever(dense, Representatives.load(index), read_json(index / MANIFEST)["logit_scale"])
+    facts = read_json(index / MANIFEST)
+    scales = Scales(facts["logit_scale"], facts.get("encoding_scale", 1.0))  # indexes of before it was measured: 1
+    return DsiRetriever(dense, Representatives.load(index), scales)
 
 
 def _check_documents(trained: DocumentVectors, corpus: set[str]) -> None:

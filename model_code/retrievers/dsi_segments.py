@@ -1,4 +1,4 @@
-"""Segments of a dsi: each new document gets the vector that documents' training starts from, or a refined one."""
+"""Segments of a dsi: each new document gets its encoding, at the length that training measured, or a refined one."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from model_code.retrievers.segments import NewPassages
 
 
 def write(retriever: DsiRetriever, folder: Path, new: NewPassages) -> None:
-    """Index a vector per document in `folder`: the mean of its passages' vectors, at unit norm, where none is refined.
+    """Index a vector per document in `folder`: where none is refined the direction of its passages' mean vector, of the
+    length `encoding_scale`.
 
     Its representative is the mean vector of its queries; without any, its own vector.
     """
     names = list(dict.fromkeys(new.document_ids))
     number = {name: i for i, name in enumerate(names)}
     rows = np.array([number[name] for name in new.document_ids])
-    start = document_means(retriever.encoder.encode(new.texts), rows, len(names))
-    vectors = dense_segments.refined(retriever.encoder, new, names, start)
+    encodings = document_means(retriever.encoder.encode(new.texts), rows, len(names))
+    encodings *= np.float32(retriever.encoding_scale)
+    vectors = dense_segments.refined(retriever.encoder, new, names, encodings)
     dense_segments.index(retriever, vectors, names).save(folder)
     queries = dense_segments.query_vectors(retriever.encoder, new, names)
     means = [own.mean(axis=0) if len(own) else vector for own, vector in zip(queries, vectors, strict=True)]
     counts = np.array([len(own) for own in queries], np.int64)
-    complete(folder, Representatives(np.stack(means).astype(np.float32), counts), retriever.logit_scale)
+    complete(folder, Representatives(np.stack(means).astype(np.float32), counts), retriever.scales)
 
 
 def reopen(retriever: DsiRetriever, folder: Path) -> DsiRetriever:
@@ -45,7 +47,7 @@ def merge(parts: Sequence[tuple[DsiRetriever, Sequence[str]]], folder: Path) -> 
         rows = retriever.index.ids.rows_of(documents)
         vectors.append(retriever.representatives.vectors[rows])
         counts.append(retriever.representatives.counts[rows])
-    complete(folder, Representatives(np.concatenate(vectors), np.concatenate(counts)), parts[0][0].logit_scale)
+    complete(folder, Representatives(np.concatenate(vectors), np.concatenate(counts)), parts[0][0].scales)
 
 
 def passage_vectors(retriever: DsiRetriever, document_ids: Sequence[str]) -> np.ndarray:

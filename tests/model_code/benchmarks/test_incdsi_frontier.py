@@ -12,6 +12,8 @@ from model_code.benchmarks.incdsi_protocol import CENTRED, DEFAULT, PAPER, Plan,
 from model_code.benchmarks.incdsi_retraining import WAYS
 from model_code.benchmarks.incdsi_spaces import Space
 from model_code.benchmarks.incdsi_tables import cost_table, matched_table, steps_table
+from model_code.dsi import encoding_scale
+from model_code.dsi.settings import DocumentVectorSettings
 from model_code.errors import SettingsError
 from model_code.incdsi.frontier import BEST
 from model_code.incdsi.methods import METHODS, PLAIN, SCALED
@@ -78,3 +80,14 @@ def test_differences_to_plain_and_tables(tmp_path: Path) -> None:
     costs = protocol.costs(points, protocol.arrivals.found(PLAIN.fixed[0])[-1])
     assert costs[DEFAULT].mean == costs["plain"].mean == 0
     assert "| plain | +0.000 [+0.000, +0.000] | met |" in cost_table(costs)
+
+
+def test_beside_learned_vectors_the_default_has_the_measured_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoding_scale, "ENOUGH", 1)
+    space = Space(encoded_collection(tmp_path), DocumentVectorSettings(epochs=2))
+    protocol = Protocol(space, Plan(methods={"plain": PLAIN}, ways={}, orders=1, steps=()))
+    vectors = protocol.arrivals.judge.state.vectors.view
+    assert protocol.default.prior_scale == space.encoding_scale(vectors) != 1
+    assert [point.method for point in protocol.points()] == [DEFAULT, "plain"]

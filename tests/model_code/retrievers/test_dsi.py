@@ -156,4 +156,4 @@ def test_a_new_document_starts_where_training_would_have_started_it(
     assert after == [hit for hit in before if hit[0] != "d03"]
     merged = writer.searcher.views[1].part.retriever
     np.testing.assert_array_equal(merged.representatives.vectors, retriever.representatives.vectors)
-    assert (merged.logit_scale, merged.representatives.counts.tolist()) == (20.0, [2, 0])
+    assert (merged.scales, merged.representatives.counts.tolist()) == ((20.0, 1.0), [2, 0])
