@@ -55,17 +55,17 @@ def compare_with_flat(
 ) -> list[dict[str, Any]]:
     """One row per level: the mean cosine of the tree's clusters and of flat k-means with as many, on unit `vectors`.
 
-    `lost` is the share of flat k-means's objective that the tree gives up for being a tree. It is 0 (but for
-    rounding) at the last level of a bottom-up tree, which is flat k-means, and may be negative, since k-means finds
-    local optima only.
+    `lost` is the share of flat k-means's objective that the tree gives up for being a tree; it may be negative, since
+    k-means finds local optima only. The last level of a bottom-up tree is flat k-means, so it is not clustered again.
     """
     tensor = unit_vectors(vectors, settings.device)
     rows = []
     for level in range(1, tree.depth + 1):
-        with torch.inference_mode():
-            clustering = spherical_kmeans(tensor, len(tree.parents[level - 1]), settings, seed, progress)
-        flat = clustering.objective / len(vectors)
-        ours = float(cosines_at(tree, level, vectors).mean(dtype=np.float64))
+        ours = flat = float(cosines_at(tree, level, vectors).mean(dtype=np.float64))
+        if level < tree.depth or settings.method != "bottom_up":
+            with torch.inference_mode():
+                clustering = spherical_kmeans(tensor, len(tree.parents[level - 1]), settings, seed, progress)
+            flat = clustering.objective / len(vectors)
         lost = _rounded(1 - ours / flat) + 0.0  # + 0.0 turns -0.0 into 0.0
         rows.append({"level": level, "cosine_tree": _rounded(ours), "cosine_flat": _rounded(flat), "lost": lost})
     return rows

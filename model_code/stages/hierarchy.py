@@ -25,15 +25,15 @@ def run(context: StageContext) -> dict[str, Any]:
     write_json(context.output / DOCUMENT_IDS, _document_ids(context))
     unit = unit_vectors(vectors, "cpu").numpy()
     levels = level_statistics(tree, unit)
-    flat = compare_with_flat(tree, unit, settings, seed, context.progress("cluster flat"))
+    flat = []
+    if len(unit) <= settings.compare_up_to:  # as costly as clustering bottom-up
+        flat = compare_with_flat(tree, unit, settings, seed, context.progress("cluster flat"))
     write_json(context.output / "statistics.json", {"levels": levels, "compared_with_flat": flat})
     draw_hierarchy(tree, unit, context.output / "hierarchy.png")
     report = {"method": settings.method, "passages": len(tree.leaves), "depth": tree.depth}
-    for level, loss in zip(levels, flat, strict=True):
-        name = f"level_{level['level']}"
-        report |= {f"{name}_{key}": level[key] for key in ("nodes", "passages_max", "cosine_mean")}
-        report[f"{name}_lost_to_flat"] = loss["lost"]
-    return report
+    for level in levels:
+        report |= {f"level_{level['level']}_{key}": level[key] for key in ("nodes", "passages_max", "cosine_mean")}
+    return report | {f"level_{row['level']}_lost_to_flat": row["lost"] for row in flat}
 
 
 def _document_ids(context: StageContext) -> list[str]:

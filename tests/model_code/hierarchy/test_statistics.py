@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from model_code.files import canonical_json
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
+from model_code.hierarchy.spherical_kmeans import spherical_kmeans
 from model_code.hierarchy.statistics import compare_with_flat, level_statistics
 
 
@@ -34,12 +36,15 @@ def test_level_statistics_equal_loops(topics: np.ndarray, method: str) -> None:
 
 def test_a_bottom_up_tree_loses_nothing_at_its_last_level(topics: np.ndarray) -> None:
     settings = HierarchySettings(branching=5)
-    rows = compare_with_flat(build_hierarchy(topics, settings, seed=0), topics, settings, seed=0)
-    assert rows[-1]["lost"] == 0
+    tree = build_hierarchy(topics, settings, seed=0)
+    rows = compare_with_flat(tree, topics, settings, seed=0)
+    flat = spherical_kmeans(torch.from_numpy(topics), len(tree.parents[-1]), settings, seed=0)
+    assert rows[-1]["cosine_tree"] == pytest.approx(flat.objective / len(topics), abs=1e-5)
+    assert (rows[-1]["cosine_flat"], rows[-1]["lost"]) == (rows[-1]["cosine_tree"], 0)
     assert "-0.0" not in canonical_json(rows)
 
 
 def test_a_bad_tree_loses_much(topics: np.ndarray) -> None:
-    settings = HierarchySettings(branching=5)
+    settings = HierarchySettings("top_down", branching=5)
     tree = build_hierarchy(topics[np.random.default_rng(0).permutation(300)], settings, seed=0)
     assert all(row["lost"] > 0.3 for row in compare_with_flat(tree, topics, settings, seed=0))

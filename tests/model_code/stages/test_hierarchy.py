@@ -52,3 +52,11 @@ def test_output_is_complete_and_pure(method: str, tmp_path: Path) -> None:
 def test_vectors_of_another_corpus_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FreshetError, match="9 vectors, but the corpus 12 passages"):
         run(context(tmp_path / "a", passages=12, vectors=9))
+
+
+@pytest.mark.parametrize(("limit", "levels"), [(120, 2), (119, 0)])
+def test_a_large_corpus_is_not_clustered_twice(limit: int, levels: int, tmp_path: Path) -> None:
+    report = run(context(tmp_path, 120, 120, compare_up_to=limit))
+    assert len(read_json(tmp_path / "output" / "statistics.json")["compared_with_flat"]) == levels
+    assert sum(key.endswith("lost_to_flat") for key in report) == levels
+    assert report["level_2_nodes"] == 15
