@@ -113,6 +113,7 @@ class StatusResponse(BaseModel):
     swaps: int
     waiting_documents: int
     running_searches: int
+    behind: dict[str, str] = Field(description="Why a live retriever could not take in what arrived, by its name.")
     freshness: dict[str, Any] | None = Field(description="The ledger's account, as `freshet status` shows it.")
 
 

@@ -145,8 +145,10 @@ class Service:
         gauge("freshet_searches_running", "Searches that run or wait.", lambda: self.pool.inside)
         gauge("freshet_generation_swaps", "Generations exchanged since the start.", lambda: self.searchers.swaps)
         gauge("freshet_failing", "1 if a generation cannot be opened or documents not added.", lambda: self.failing)
+        behind = lambda: [(name, name in self.upkeep.failures) for name in {*opened(), *self.upkeep.failures}]  # noqa: E731
         generations = lambda: [(name, each.generation.number) for name, each in opened().items()]  # noqa: E731
         documents = lambda: [(name, each.generation.manifest["documents"]) for name, each in opened().items()]  # noqa: E731
+        self.metrics.per_retriever("freshet_behind", "1 if it could not take in what arrived.", behind)
         self.metrics.per_retriever("freshet_generation", "The generation that is searched.", generations)
         self.metrics.per_retriever("freshet_documents", "Documents that a search can find.", documents)
 

@@ -62,6 +62,7 @@ def _status(service: Service) -> StatusResponse:
         swaps=service.searchers.swaps,
         waiting_documents=service.queue.documents,
         running_searches=service.pool.inside,
+        behind=dict(service.upkeep.failures),
         freshness=service.freshness(),
     )
 

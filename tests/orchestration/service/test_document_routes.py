@@ -137,6 +137,15 @@ def test_stopping_finishes_what_was_received(serve, live):
     assert {"t", "c"} <= set(live.generations[-1])
 
 
+def test_a_retriever_that_falls_behind_is_named(serve):
+    client = serve()
+    client.app.state.service.upkeep.failures["other"] = "no space left"
+    assert client.get("/status").json()["behind"] == {"other": "no space left"}
+    page = client.get("/metrics").text
+    assert 'freshet_behind{retriever="other"} 1.0' in page
+    assert 'freshet_behind{retriever="hce"} 0.0' in page
+
+
 def test_the_metrics_tell_what_happened(serve):
     client = serve()
     client.post("/documents", json={"documents": [CAKE]})
@@ -151,6 +160,7 @@ def test_the_metrics_tell_what_happened(serve):
         "freshet_apply_seconds_count 1.0",
         "freshet_freshness_seconds_count 1.0",
         "freshet_queue_documents 0.0",
+        'freshet_behind{retriever="hce"} 0.0',
         'freshet_generation{retriever="hce"} 1.0',
         'freshet_documents{retriever="hce"} 3.0',
         "freshet_failing 0.0",
