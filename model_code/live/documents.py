@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from model_code.live.changes import content_hash
 
 SOURCE = ("document_id", "title", "text", "fields")
 COLUMNS = (*SOURCE, "content_hash")
-ROW_GROUP = 1024  # documents; a lookup reads whole row groups, found by the range of their ids
+ROW_GROUP = 64  # documents; a lookup reads whole row groups, found by their first ids
 Row = dict[str, str]
 
 
@@ -49,20 +50,34 @@ def write_rows(rows: Iterable[Row], target: Path) -> None:
         pq.write_table(table, aside, row_group_size=ROW_GROUP)
 
 
-def read_documents(path: Path, document_ids: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Title, text, fields and content hash of each of `document_ids` in a file that `write_rows` wrote, by id.
+class DocumentFile:
+    """Looks documents up in a file that `write_rows` wrote, whose footer it reads once; any thread may ask.
 
     Rows are chosen by hand, since pyarrow's own filters and selections import pandas: a second of a cold search.
     """
-    import pyarrow.parquet as pq
 
-    wanted = set(document_ids)
-    with pq.ParquetFile(path) as file:
-        ranges = [file.metadata.row_group(group).column(0).statistics for group in range(file.num_row_groups)]
-        groups = [i for i, ids in enumerate(ranges) if any(ids.min <= document <= ids.max for document in wanted)]
-        table = file.read_row_groups(groups)
-    ids = table["document_id"].to_pylist()
-    return {ids[row]: table.slice(row, 1).to_pylist()[0] for row in range(len(ids)) if ids[row] in wanted}
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self.path, self._footer = path, pq.read_metadata(path)
+        groups = (self._footer.row_group(group) for group in range(self._footer.num_row_groups))
+        self._first: list[str] = [group.column(0).statistics.min for group in groups if group.num_rows]
+
+    def read(self, document_ids: Collection[str], columns: Sequence[str] = COLUMNS) -> dict[str, dict[str, Any]]:
+        """Those of `document_ids` that the file has, by id; the columns, of which `document_id` is always one."""
+        import pyarrow.parquet as pq
+
+        wanted = set(document_ids)
+        groups = sorted({bisect_right(self._first, document) - 1 for document in wanted} - {-1})
+        with pq.ParquetFile(self.path, metadata=self._footer) as file:
+            table = file.read_row_groups(groups, list(dict.fromkeys(("document_id", *columns))), use_threads=False)
+        ids = table["document_id"].to_pylist()
+        return {ids[row]: table.slice(row, 1).to_pylist()[0] for row in range(len(ids)) if ids[row] in wanted}
+
+
+def read_documents(path: Path, document_ids: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Title, text, fields and content hash of each of `document_ids` in a file that `write_rows` wrote, by id."""
+    return DocumentFile(path).read(document_ids)
 
 
 def read_columns(path: Path, *columns: str) -> list[list[str]]:

@@ -12,7 +12,7 @@ from model_code.files import read_json
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.id_map import IdMap
 from model_code.index.manifest import MANIFEST
-from model_code.live.documents import read_columns
+from model_code.live.documents import DocumentFile, read_columns
 from model_code.live.generation import DOCUMENTS, ENCODER, HIERARCHY, INDEX, PASSAGES, Generation
 from model_code.live.placement import Placements
 from model_code.live.reading import Reading
@@ -46,6 +46,11 @@ class Part:
     def documents(self) -> Path:
         """The file of the documents."""
         return self.folder / DOCUMENTS
+
+    @cached_property
+    def document_file(self) -> DocumentFile:
+        """Where single documents are looked up."""
+        return DocumentFile(self.documents)
 
     @cached_property
     def kind(self) -> Kind:

@@ -12,7 +12,6 @@ from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.top_k import Ranking
 from model_code.live.collection import Collection, default_retriever
-from model_code.live.documents import read_documents
 from model_code.live.generation import Generation
 from model_code.live.part import Base, Part, View, open_segment
 from model_code.live.removed import removed_by_part
@@ -136,7 +135,8 @@ class Searcher:
         owners = {document: self.retriever.view_of(document).part for document, _ in ranking}
         documents: dict[str, dict[str, Any]] = {}
         for part in dict.fromkeys(owners.values()):
-            documents |= read_documents(part.documents, [name for name, owner in owners.items() if owner is part])
+            own = [name for name, owner in owners.items() if owner is part]
+            documents |= part.document_file.read(own, ("title", "text"))
         hits = []
         for rank, (document, score) in enumerate(ranking, start=1):
             title, body = documents[document]["title"], documents[document]["text"]

@@ -1,0 +1,54 @@
+"""Guards lookups in the file of documents: the rows of the ids that are there, whatever row group they lie in."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from model_code.live.documents import COLUMNS, ROW_GROUP, DocumentFile, document_row, read_documents, write_rows
+
+IDS = [f"package.module{number % 7}.näme{number}" for number in range(5 * ROW_GROUP + 3)]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("documents") / "documents.parquet"
+    write_rows((document_row(one, f"title of {one}", f"text of {one}", "{}") for one in IDS), file)
+    return file
+
+
+def test_every_document_is_found_by_its_id(path: Path):
+    file, rows = DocumentFile(path), {one: document_row(one, f"title of {one}", f"text of {one}", "{}") for one in IDS}
+    assert file.read(IDS) == rows
+    for one in sorted(IDS)[:: ROW_GROUP // 2 - 1]:
+        assert file.read([one]) == {one: rows[one]}
+    chosen = random.Random(0).sample(IDS, 10)
+    assert read_documents(path, chosen) == {one: rows[one] for one in chosen}
+
+
+def test_others_are_left_out(path: Path):
+    assert DocumentFile(path).read(["a", "package.module3", "zzz", IDS[5]]).keys() == {IDS[5]}
+    assert DocumentFile(path).read([]) == {}
+
+
+def test_only_the_wanted_columns_are_read(path: Path):
+    assert DocumentFile(path).read([IDS[0]], ("title",)) == {
+        IDS[0]: {"document_id": IDS[0], "title": f"title of {IDS[0]}"}
+    }
+    assert tuple(DocumentFile(path).read([IDS[0]])[IDS[0]]) == COLUMNS
+
+
+def test_threads_share_one(path: Path):
+    file = DocumentFile(path)
+    parts = [IDS[start : start + 20] for start in range(0, len(IDS), 20)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(file.read, parts))
+    assert [set(one) for one in found] == [set(part) for part in parts]
+
+
+def test_a_file_without_documents_has_none(tmp_path: Path):
+    write_rows([], tmp_path / "documents.parquet")
+    assert DocumentFile(tmp_path / "documents.parquet").read(["a"]) == {}
