@@ -98,6 +98,13 @@ def verdict(project: Project, gate: Gate) -> Verdict:
         return _judge(client, challenger, _holder(client, CHAMPION), gate)
 
 
+def refuse(project: Project, found: Verdict) -> None:
+    """Write what `verdict` found against the challenger into the history; `promote` does so itself."""
+    with _registry(project) as (client, _):
+        challenger, champion = _required(_holder(client, CHALLENGER)), _holder(client, CHAMPION)
+        promotion_history.append(project, "refuse", champion and champion.version, challenger.version, found.as_dict())
+
+
 def _required(challenger: Version | None) -> Version:
     if challenger is None:
         raise FreshetError("there is no challenger: register a built retriever first (`freshet register`)")

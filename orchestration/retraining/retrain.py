@@ -91,7 +91,8 @@ def finish(ready: Ready) -> Retrained:
 
 
 def record_refusal(ready: Ready, run: str, verdict: Verdict) -> None:
-    """Note in the ledger that the gate refused; `finish` does so itself."""
+    """Note in the history and in the ledger that the gate refused; `finish` does so itself."""
+    registry.refuse(ready.workspace, verdict)
     _ledger(ready.project, ready.plan.retriever).record_decision(
         REFUSED, "; ".join(verdict.reasons), _details(ready) | {"run": run}
     )

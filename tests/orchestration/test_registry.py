@@ -154,6 +154,9 @@ def test_a_challenger_that_is_not_better_is_refused(tracked_project, build):
     assert (move.passed, move.champion.version) == (False, "1")
     assert "version 2 (contrastive) stays challenger: not better" in move.summary
     assert registry.holder(tracked_project, "challenger").version == "2"
+    registry.refuse(tracked_project, registry.verdict(tracked_project, Gate(RULES, 0, never)))
+    first, second = promotion_history.read(tracked_project)[-2:]
+    assert first | {"when": ""} == second | {"when": ""}, "asked beforehand, as Dagster's check does"
 
 
 def test_a_better_challenger_becomes_champion(tracked_project, build, tmp_path):
@@ -190,9 +193,9 @@ def test_rollback_goes_back_one_champion_at_a_time(tracked_project):
 def test_every_move_and_refusal_is_in_the_history_with_its_intervals(tracked_project):
     lines = promotion_history.read(tracked_project)
     assert [(line["action"], line["from"], line["to"]) for line in lines] == [
-        ("promote", None, "1"), ("refuse", "1", "2"), ("promote", "1", "3"), ("rollback", "3", "1"),
+        ("promote", None, "1"), *2 * [("refuse", "1", "2")], ("promote", "1", "3"), ("rollback", "3", "1"),
     ]  # fmt: skip
-    gain = next(row for row in lines[2]["verdict"]["intervals"] if row["metric"] == "nDCG@10")
+    gain = next(row for row in lines[3]["verdict"]["intervals"] if row["metric"] == "nDCG@10")
     assert gain["low"] <= gain["difference"] <= gain["high"]
     assert gain["difference"] == pytest.approx(0.1, abs=0.01)
 
