@@ -65,7 +65,12 @@ class Searches:
         self, name: MainSearch, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
         """The k best documents for each text, best first; documents that share no entry with it are left out."""
-        queries = self.queries(name, texts)
+        return self.find(name, self.queries(name, texts), k, allowed)
+
+    def find(
+        self, name: MainSearch, queries: list[Sparse], k: int, allowed: Collection[str] | None = None
+    ) -> list[Ranking]:
+        """`search` for what `queries` gives."""
         if name in BY_TOKENS:
             return self.tokens.search(queries, k, self.tokens.fingerprint, allowed)
         if name == "beta_rerank":

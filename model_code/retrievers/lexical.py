@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,8 +62,19 @@ class LexicalRetriever(TextSearches["list[Sparse]"]):
         return self.searches.passages
 
     def variants(self) -> Mapping[str, Search]:
-        """The searches that the indexes allow, but for the main one: full, alpha, beta, beta_own, beta_rerank."""
-        return {name: partial(self.searches.search, name) for name in self.searches.names if name != self.main}
+        """The searches that the indexes allow, but for the main one: full, alpha, beta, beta_own, beta_rerank.
+
+        Those that read the whole encoding of the same texts share it, for as long as somebody holds one of them.
+        """
+        whole = cache(lambda texts: self.searches.queries("full", texts))
+
+        def search(
+            name: MainSearch, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
+        ) -> list[Ranking]:
+            queries = self.searches.queries(name, texts) if name in ("alpha", "beta_own") else whole(tuple(texts))
+            return self.searches.find(name, queries, k, allowed)
+
+        return {name: partial(search, name) for name in self.searches.names if name != self.main}
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """The tokens that matched, the heaviest first; their weights sum to the document's score."""

@@ -103,6 +103,17 @@ def test_every_search_is_its_dense_product(tmp_path: Path, folders: tuple[Path, 
         same(found, ranked(np.where(inside, second, 0), documents, 3))
 
 
+def test_variants_encode_the_same_queries_once(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever, asked = opened(folders), []
+    encode = retriever.searches.encoder.encode_queries
+    monkeypatch.setattr(
+        retriever.searches.encoder, "encode_queries", lambda texts: asked.append(texts) or encode(texts)
+    )
+    for search in retriever.variants().values():
+        search(QUERIES, 7)
+    assert [list(texts) for texts in asked] == [list(QUERIES)]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_main_search_reranks_filters_and_explains_alike(tmp_path: Path, name: str) -> None:
     folders = build(tmp_path, replace(LEXICAL, search=name, rerank_depth=30))
