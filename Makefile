@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# What pip would do, with all cores. Exit code 1: some packages hold files that are no Python, which pip skips, too.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib >/dev/null || test $$? = 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 REACHABLE = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_CPU)/torch/', timeout=5)" 2>/dev/null
@@ -38,10 +40,12 @@ $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) torch==2.13.0 $$($(REACHABLE) && echo --extra-index-url $(TORCH_CPU))
 	$(PIP_INSTALL) --editable '.[cpu]'
+	$(COMPILE)
 	touch $@
 
 $(VENV)/.installed-for-tests: $(VENV)/.installed
 	$(PIP_INSTALL) --editable '.[cpu,test]'
+	$(COMPILE)
 	touch $@
 
 clean:
