@@ -16,9 +16,12 @@ def snippet(text: str, query: str, width: int = 24) -> str:
     >>> snippet("one two three four five six seven eight", "six five", width=3)
     '... five six seven ...'
     """
-    words = text.split()
-    wanted = set(WORD.findall(query.casefold()))
-    places = [(place, term) for place, word in enumerate(words) for term in wanted & set(WORD.findall(word.casefold()))]
+    words, wanted = text.split(), set(WORD.findall(query.casefold()))
+    places = [
+        (place, term)
+        for place, word in enumerate(" ".join(words).casefold().split(" "))
+        for term in ({word} if word.isalnum() else set(WORD.findall(word))) & wanted
+    ]
     lead = width // 8
     start = max(0, min(_best_start(places, width - lead) - lead, len(words) - width))
     shown = words[start : start + width]
