@@ -29,10 +29,20 @@ def unneeded(collection: Collection, keep: int, registered: Ids[int] = ()) -> li
 
 
 def collect(collection: Collection, keep: int, registered: Ids[int] = ()) -> Freed:
-    """Delete what is `unneeded`; folders that somebody still reads stay until the next time."""
-    freed = [(one.number, _delete(collection, one)) for one in unneeded(collection, keep, registered)]
-    sizes = {number: size for number, size in freed if size is not None}
-    return Freed(tuple(sizes), sum(sizes.values()) / 1e6)
+    """Delete what is `unneeded`; folders that somebody still reads stay until the next time, with what they need.
+
+    The newest goes first. A generation reads folders of older ones alone, so that wherever this is cut off, all that is
+    left is whole.
+    """
+    sizes: dict[int, int] = {}
+    read: set[int] = set()
+    for one in reversed(unneeded(collection, keep, registered)):
+        size = None if one.number in read else _delete(collection, one)
+        if size is None:
+            read |= one.needs
+        else:
+            sizes[one.number] = size
+    return Freed(tuple(sorted(sizes)), sum(sizes.values()) / 1e6)
 
 
 def _delete(collection: Collection, generation: Generation) -> int | None:

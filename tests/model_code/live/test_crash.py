@@ -126,7 +126,7 @@ def test_dying_while_garbage_is_deleted_leaves_whole_generations(live: Path) -> 
             except Killed:
                 pass
         for generation in Collection(live, "r").generations():
-            generation.verify()
+            generation.verify_all()
         assert rankings(live) == expected
         at += 2
     assert len(Collection(live, "r").generations()) < 7
