@@ -108,7 +108,8 @@ class Collection:
         """The generation with a number; FreshetError if there is none."""
         folder = self.folder / GENERATIONS / f"{number:06d}"
         if not folder.is_dir():
-            known = ", ".join(str(generation.number) for generation in self.generations()) or "none"
+            whole = (generation.number for generation in self.generations() if generation.whole)
+            known = ", ".join(map(str, whole)) or "none"
             raise FreshetError(f"retriever {self.retriever!r} has no generation {number}; there are: {known}")
         return Generation.read(folder)
 

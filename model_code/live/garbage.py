@@ -31,8 +31,8 @@ def unneeded(collection: Collection, keep: int, registered: Ids[int] = ()) -> li
 def collect(collection: Collection, keep: int, registered: Ids[int] = ()) -> Freed:
     """Delete what is `unneeded`; folders that somebody still reads stay until the next time, with what they need.
 
-    The newest goes first. A generation reads folders of older ones alone, so that wherever this is cut off, all that is
-    left is whole.
+    The newest goes first. A generation reads folders of older ones alone, so that none that was to go is left without
+    what it needs, wherever this is cut off. What stays only because newer ones share its folder need not be `whole`.
     """
     sizes: dict[int, int] = {}
     read: set[int] = set()

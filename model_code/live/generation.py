@@ -92,6 +92,11 @@ class Generation:
         removed = () if self.removed is None else (self.removed,)
         return frozenset((self.number, self.base, *self.segments, *removed))
 
+    @property
+    def whole(self) -> bool:
+        """Whether all that it reads is there; garbage collection leaves of some only what newer ones share."""
+        return all((self.sibling(number) / MANIFEST).is_file() for number in self.needs)
+
     def sibling(self, number: int) -> Path:
         """The folder of another generation of the collection."""
         return self.folder if number == self.number else self.folder.with_name(f"{number:06d}")

@@ -49,8 +49,8 @@ def work(root: Path, journal: Path, seed: int, generations: Mapping[int, Any]) -
     try:
         freshener = Freshener(Project(root))
         while _is_wanted():
-            there = {generation.number for generation in freshener.collection.generations()}
-            action = draw(chance, [number for number in known if number in there])
+            whole = {generation.number for generation in freshener.collection.generations() if generation.whole}
+            action = draw(chance, [number for number in known if number in whole])
             written.write(begin=action)
             perform(freshener, action)
             known.append(freshener.collection.current().number)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code.errors import FreshetError
+from model_code.live.collection import Collection
 from orchestration.benchmarks import fault_checks, fault_worker
 from orchestration.benchmarks.fault_collection import make_collection
 from orchestration.freshening import Freshener
@@ -62,8 +63,8 @@ class Trial:
     def kill(self, number: int, longest: float) -> None:
         """Start a worker, kill it, and compare."""
         journal = fault_worker.Journal(self.root / f"journal-{number}.jsonl")
-        known = sorted(self.generations)[-3:]
-        known = [one for one in known if self._is_there(one)]
+        whole = {one.number for one in Collection(self.project.live, "hce").generations() if one.whole}
+        known = [one for one in sorted(self.generations) if one in whole][-3:]
         arguments = (self.root, journal.path, self.seed + number, dict.fromkeys(known))
         worker = self.processes.Process(target=fault_worker.work, args=arguments)
         worker.start()
@@ -72,9 +73,6 @@ class Trial:
         worker.kill()
         worker.join()
         self._compare(self._replay(journal.read()))
-
-    def _is_there(self, generation: int) -> bool:
-        return (self.project.live / "hce" / "generations" / f"{generation:06d}").is_dir()
 
     def _replay(self, lines: list[dict[str, Any]]) -> dict[str, Any] | None:
         """Follow the finished changes; return the one that was interrupted, if one was."""

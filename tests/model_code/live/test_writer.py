@@ -247,3 +247,19 @@ def test_a_damaged_shared_folder_is_found_when_going_back(writer: LiveWriter) ->
     shutil.rmtree(first.folder)
     with pytest.raises(FreshetError, match="generation 2 of 'r' needs .*000001, which is gone"):
         writer.collection.switch(2)
+
+
+def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_back_to(live: Path) -> None:
+    writer = LiveWriter(live, "r")
+    for event, change in enumerate(
+        [Put("n1", "word1", "word2"), Remove("d03"), Put("n2", "word1", "word3"), Remove("d04")]
+    ):
+        writer.apply([change], event + 1, {})
+    assert writer.collect_garbage(keep=1).generations == (2,)
+    assert {one.number: one.whole for one in Collection(live, "r").generations()} == {
+        0: True, 1: True, 3: False, 4: True
+    }  # fmt: skip
+    with pytest.raises(FreshetError, match="generation 3 of 'r' needs .*000002, which is gone"):
+        Collection(live, "r").switch(3)
+    with pytest.raises(FreshetError, match="has no generation 2; there are: 0, 1, 4"):
+        Collection(live, "r").read(2)
