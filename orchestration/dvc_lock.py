@@ -69,7 +69,7 @@ def _read(root: Path) -> dict[str, dict[str, list[dict[str, str]]]]:
 
 @lru_cache(maxsize=1)
 def _parse(text: str) -> Any:
-    """The lock, to be read only; remembered, as parsing takes a third of a second and every asset asks."""
+    """The lock, to be read only; remembered, as every asset asks."""
     from ruamel.yaml import YAML
 
-    return YAML(typ="safe", pure=True).load(text)
+    return YAML(typ="safe").load(text)
