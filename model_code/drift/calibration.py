@@ -31,6 +31,7 @@ class Calibration:
             "topics": self._topics,
             "fit": lambda members: null_mean_difference(reference.cosines, members),
             "new_quality": lambda members: null_mean_difference(reference.quality, members),
+            "asked_quality": lambda members: null_mean_difference(reference.asked, members),
             "query_auc": lambda members: self._auc(reference.queries, members),
             "query_mmd": lambda members: null_mmd(reference.queries, members, self._kernel_of_queries[1]),
         }
@@ -53,7 +54,7 @@ class Calibration:
         """SHA-256 of all that decides the null distributions beside measure and size."""
         chosen = self.settings
         digest = hashlib.sha256()
-        for name in ("vectors", "topics", "cosines", "nodes", "quality", "queries"):
+        for name in ("vectors", "topics", "cosines", "nodes", "quality", "asked", "queries"):
             array = np.ascontiguousarray(getattr(self.reference, name))
             digest.update(f"{name} {array.dtype} {array.shape}\0".encode() + array.tobytes())
         names = ("draws", "seed", "batches", "classifier_contrast", "topic_divergence")
@@ -79,9 +80,15 @@ class Calibration:
     def members(self, measure: str, size: int) -> np.ndarray:
         """The batches that the null of `measure` is drawn from: (B, n) bool; queries have no order."""
         chosen, of_queries = self.settings, measure.startswith("query")
-        pool = self.reference.quality if measure == "new_quality" else self.reference.vectors
-        rows = len(self.reference.queries if of_queries else pool)
+        rows = len(self._population(measure))
         return draw_batches(rows, size, chosen.draws, chosen.seed, "random" if of_queries else chosen.batches)
+
+    def _population(self, measure: str) -> np.ndarray:
+        """What of the reference is compared: one row per document, or per query."""
+        reference = self.reference
+        scores = {"new_quality": reference.quality, "asked_quality": reference.asked}
+        queries = {"query_auc": reference.queries, "query_mmd": reference.queries}
+        return (scores | queries).get(measure, reference.vectors)
 
     def _auc(self, vectors: np.ndarray, members: np.ndarray) -> np.ndarray:
         return null_auc(vectors, members, self.settings.classifier_contrast, self.settings.seed)

@@ -1,9 +1,10 @@
 """The ladder add -> recluster -> retrain: what a drift report calls for.
 
-*Retrain* on harm, which retraining mends: new documents found significantly worse than old ones, queries that lost
-documents, constraints that conflict, or growth past its limit. Where the vectors drifted, harm is tested a second time
-at the full alpha: that test counts only once a test of the corrected family has tripped, so documents like the old ones
-still cause a false alarm with a chance of at most alpha (a gatekeeping procedure), and drift with harm is found sooner.
+*Retrain* on harm, which retraining mends: new documents found significantly worse than old ones, by queries made from
+them or by those that they arrived with; queries that lost documents; constraints that conflict; growth past its limit.
+Where the vectors drifted, harm is tested a second time at the full alpha: that test counts only once a test of the
+corrected family has tripped, so documents like the old ones still cause a false alarm with a chance of at most alpha (a
+gatekeeping procedure), and drift with harm is found sooner.
 *Recluster* if the hierarchy no longer fits what arrives though it is found as well as ever. *Add* otherwise, even where
 vectors drifted: an encoder that serves new topics well needs no training. Logged queries that drifted are reported, and
 count like drifted vectors: nobody judged their answers, so they are no harm by themselves.
@@ -24,7 +25,7 @@ Action = Literal["add", "recluster", "retrain"]
 RUNGS: tuple[Action, ...] = ("add", "recluster", "retrain")
 EMBEDDING = ("domain_auc", "mmd", *OF_QUERIES)
 FITTING = ("topics", "fit")
-HARM = ("new_quality",)
+HARM = ("new_quality", "asked_quality")
 LIMITS = ("conflicts", "growth", "protected_old", "protected_new")
 
 
@@ -85,9 +86,9 @@ def _wanted(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str,
 
 
 def _harmless(report: Report) -> str:
-    harm = report.of(*HARM)
+    harm = {one.name: one for one in report.of(*HARM)}  # of the window, where there is one
     if harm:
-        return f"no harm: {spoken(harm[-1])}"
+        return f"no harm: {', '.join(map(spoken, harm.values()))}"
     return "harm is unknown: there are too few new documents with held-out pseudo-queries"
 
 

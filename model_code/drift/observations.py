@@ -24,7 +24,7 @@ NOT_GIVEN = "nothing of the kind was given"
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
-    """What arrived: m documents, and optionally k scores of them, one per document, and l logged queries.
+    """What arrived: m documents, and optionally scores of k and of a of them, one per document, and l logged queries.
 
     fingerprint: of the encoder of both. statuses: names of model_code.incdsi.documents.Status, of what was refined.
     Queries must differ from each other: one asked often would look like drift. no_queries: why there are none.
@@ -33,6 +33,7 @@ class Arrivals:
     vectors: np.ndarray  # (m, H) float32, unit norm
     fingerprint: str
     quality: np.ndarray | None = None  # (k,) mean score over a document's held-out pseudo-queries
+    asked: np.ndarray | None = None  # (a,) the same over the queries that it arrived with
     statuses: tuple[str, ...] = ()
     queries: np.ndarray | None = None  # (l, H) float32, unit norm
     no_queries: str = NOT_GIVEN
@@ -55,6 +56,7 @@ def observe(calibration: Calibration, arrivals: Arrivals, scope: Scope) -> Itera
     parts = [
         (("domain_auc", "mmd", "topics", "fit"), arrivals.vectors, reference.vectors, _of_documents),
         (("new_quality",), arrivals.quality, reference.quality, _of_quality),
+        (("asked_quality",), arrivals.asked, reference.asked, _of_asked),
         (OF_QUERIES, arrivals.queries, reference.queries, _of_queries),
     ]
     for names, given, compared, measure in parts:
@@ -113,6 +115,11 @@ def _of_quality(calibration: Calibration, scores: np.ndarray, scope: Scope) -> I
     yield new_quality(calibration.reference.quality, scores[:, 0], null, calibration.settings.quality_margin, scope)
 
 
+def _of_asked(calibration: Calibration, scores: np.ndarray, scope: Scope) -> Iterator[Observation]:
+    null, margin = calibration.null("asked_quality", len(scores)), calibration.settings.quality_margin
+    yield new_quality(calibration.reference.asked, scores[:, 0], null, margin, scope, "asked_quality")
+
+
 def _conflicts(calibration: Calibration, arrivals: Arrivals, scope: Scope) -> Observation | Unmeasured:
     if not refined(arrivals.statuses):
         return Unmeasured("conflicts", "no addition was refined by IncDSI", scope)
@@ -133,5 +140,5 @@ def _check(calibration: Calibration, arrivals: Arrivals) -> None:
             raise FreshetError(
                 f"vectors of {what} must be finite and (n, {width}), not {vectors.shape}; encode them again"
             )
-    if arrivals.quality is not None and not np.isfinite(arrivals.quality).all():
+    if any(scores is not None and not np.isfinite(scores).all() for scores in (arrivals.quality, arrivals.asked)):
         raise FreshetError("a document's score is not a number: leave out documents without held-out queries")

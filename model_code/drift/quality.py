@@ -16,16 +16,22 @@ from model_code.evaluation.significance import paired_randomisation_test
 
 
 def new_quality(
-    old: np.ndarray, new: np.ndarray, null: np.ndarray, margin: float, scope: Scope = "batch"
+    old: np.ndarray,
+    new: np.ndarray,
+    null: np.ndarray,
+    margin: float,
+    scope: Scope = "batch",
+    name: str = "new_quality",
 ) -> Observation:
     """Mean score of the new documents minus that of old ones, beside what batches of old documents give.
 
-    old: (n,), new: (m,), one score (hit or reciprocal rank) per document, the mean over its held-out pseudo-queries.
+    old: (n,), new: (m,), one score (hit or reciprocal rank) per document, the mean over its held-out queries. name: of
+    the measure; "asked_quality" if they are not pseudo-queries but judged ones.
     null: (B,) by `null_mean_difference`, of batches of m old documents: documents are resampled, not queries, as the
     queries of one document share its fate. It is moved by `margin`, a loss that is no harm, however sure it is.
     """
     detail = {"old": float(old.mean()), "new": float(new.mean()), "documents": len(new), "margin": margin}
-    return Observation("new_quality", mean_difference(old, new), null - margin, "low", scope, detail)
+    return Observation(name, mean_difference(old, new), null - margin, "low", scope, detail)
 
 
 def observe_protected(

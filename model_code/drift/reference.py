@@ -32,7 +32,7 @@ def _empty() -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class DriftReference:
-    """n documents, and optionally p scores of old documents, q vectors of training queries, r protected queries.
+    """n documents, and optionally scores of p and a old documents, q vectors of training queries, r protected queries.
 
     topics, cosines: of each document, in a twin of the hierarchy that was clustered without it. nodes: the node of
     the hierarchy that each leaf node of the twin counts under. trained: documents that the retriever was trained on.
@@ -46,7 +46,8 @@ class DriftReference:
     nodes: np.ndarray  # (L,) int32
     trained: int
     fingerprint: str
-    quality: np.ndarray = field(default_factory=_empty)  # (p,) float32, one mean score per document
+    quality: np.ndarray = field(default_factory=_empty)  # (p,) float32, mean score of a document's pseudo-queries
+    asked: np.ndarray = field(default_factory=_empty)  # (a,) float32, the same of its judged queries
     queries: np.ndarray = field(default_factory=_empty)  # (q, H) float32
     protected_ids: tuple[str, ...] = ()  # r
     protected_scores: np.ndarray = field(default_factory=_empty)  # (r,) float32, when the retriever was trained
@@ -61,6 +62,7 @@ class DriftReference:
         rows: np.ndarray | None = None,
         trained: int | None = None,
         quality: np.ndarray | None = None,
+        asked: np.ndarray | None = None,
         queries: np.ndarray | None = None,
         protected: dict[str, float] | None = None,
     ) -> DriftReference:
@@ -68,7 +70,7 @@ class DriftReference:
         most half of them: the others make the twin of the hierarchy that documents are placed in.
 
         rows: those that may be kept, one per document, by date if batches are drawn in order; None: all. In order the
-        last ones are kept, else any. trained: number of documents; None: N. quality, queries: see the class.
+        last ones are kept, else any. trained: number of documents; None: N. quality, asked, queries: see the class.
         protected: score per id of the queries that additions must not harm.
         """
         eligible = np.arange(len(vectors)) if rows is None else np.asarray(rows)
@@ -86,6 +88,7 @@ class DriftReference:
             len(vectors) if trained is None else trained,
             fingerprint,
             _empty() if quality is None else np.asarray(quality, np.float32),
+            _empty() if asked is None else np.asarray(asked, np.float32),
             _empty() if queries is None else _sample(np.asarray(queries, np.float32), settings),
             tuple(protected),
             np.array(list(protected.values()), np.float32),
@@ -123,8 +126,8 @@ class DriftReference:
         return cls(**load_file(folder / TENSORS), **facts, protected_ids=tuple(read_json(folder / PROTECTED)))
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        names = ("vectors", "topics", "cosines", "centroids", "nodes", "quality", "queries", "protected_scores")
-        return {name: np.ascontiguousarray(getattr(self, name)) for name in names}
+        names = ("vectors", "topics", "cosines", "centroids", "nodes", "quality", "asked", "queries")
+        return {name: np.ascontiguousarray(getattr(self, name)) for name in (*names, "protected_scores")}
 
 
 def topic_level(hierarchy: Hierarchy, batch: int) -> int:

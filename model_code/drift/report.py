@@ -84,6 +84,7 @@ def pooled(batches: Sequence[Arrivals]) -> Arrivals:
         batches[-1],
         vectors=np.concatenate([one.vectors for one in batches]),
         quality=_joined([one.quality for one in batches]),
+        asked=_joined([one.asked for one in batches]),
         statuses=tuple(status for one in batches for status in one.statuses),
         queries=_joined([one.queries for one in batches]),
     )

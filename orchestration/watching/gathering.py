@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from model_code.drift.observations import Arrivals
+from model_code.drift.shares import refined
 from model_code.live.documents import read_documents
 from model_code.live.searcher import Searcher
 from orchestration.additions import statuses_of
@@ -18,12 +19,13 @@ from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.service import query_log
 from orchestration.watching.batches import Batch
-from orchestration.watching.quality import document_scores
+from orchestration.watching.quality import Question, asked_scores, document_scores
 from orchestration.watching.queries import NO_LOG, has_vectors, query_vectors, some
 from orchestration.watching.vectors import document_vectors
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
+    from model_code.ledger.records import Event
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,18 @@ class Gatherer:
         """The documents of a batch that are still live as they arrived then, each in the order of its event, and the
         queries that were logged meanwhile."""
         events = self.ledger.between(batch.first, batch.last) if self.ledger else []
-        put = [one.document_id for one in events if one.kind == "put" and one.state in ("live", "absorbed")]
+        found = [one for one in events if one.kind == "put" and one.state in ("live", "absorbed")]
+        put = [one.document_id for one in found]
         vectors, texts = self._vectors_and_texts(put)
         queries, why = self._queries(batch)
         return Arrivals(
             vectors,
             self.searcher.generation.fingerprint,
-            self._scores(texts),
-            tuple(self._statuses[one] for one in put if one in self._statuses),
-            queries,
-            why,
+            quality=self._scores(texts),
+            asked=self._asked_scores([one for one in found if one.state == "live"]),
+            statuses=tuple(self._statuses[one] for one in put if one in self._statuses),
+            queries=queries,
+            no_queries=why,
         )
 
     @cached_property
@@ -80,6 +84,17 @@ class Gatherer:
             return None
         folder, settings = self.project.state / "drift" / "queries", self.settings
         scores = document_scores(self.searcher, texts, settings.pseudo_queries, settings.drift.seed, folder)
+        return np.array(list(scores.values()), np.float32) if scores else None
+
+    def _asked_scores(self, events: Sequence[Event]) -> np.ndarray | None:
+        """By the queries that documents arrived with; none of those that IncDSI placed by these very queries."""
+        questions = [
+            Question(event.document_id, query, frozenset([event.document_id]))
+            for event in events
+            if not refined([self._statuses.get(event.document_id, "")])
+            for query in (event.payload or {}).get("queries", ())
+        ]
+        scores = asked_scores(self.searcher, questions)
         return np.array(list(scores.values()), np.float32) if scores else None
 
     def _vectors_and_texts(self, document_ids: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:

@@ -1,18 +1,29 @@
-"""How well documents are found by queries made from them: the same measure for what is new and for what is old."""
+"""How well documents are found, by made and by real queries: the same measures for what is new and for what is old."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from model_code.corpus.tables import Judgements
 from model_code.live.searcher import Searcher
 from model_code.progress import silent
 from model_code.queries.generators import make_generator
 from model_code.queries.settings import PseudoQuerySettings
 
 DEPTH = 10
+
+
+@dataclass(frozen=True)
+class Question:
+    """A query that stands for `document_id`, and all documents that answer it."""
+
+    document_id: str
+    text: str
+    answers: frozenset[str]
 
 
 def document_scores(
@@ -22,12 +33,24 @@ def document_scores(
 
     texts: by document id; one whose text gives no query is left out. folder: where a generator keeps long work.
     """
-    generator = make_generator(settings.held_out_generator, settings)
-    queries = generator.generate(texts, seed, folder, silent)
-    rankings = searcher.retriever.search([query.text for query in queries], DEPTH)
+    made = make_generator(settings.held_out_generator, settings).generate(texts, seed, folder, silent)
+    return asked_scores(searcher, [Question(one.document_id, one.text, frozenset([one.document_id])) for one in made])
+
+
+def asked_scores(searcher: Searcher, questions: Sequence[Question]) -> dict[str, float]:
+    """The mean over a document's questions of the reciprocal rank at 10 of the first answer, among all that is live."""
+    rankings = searcher.retriever.search([one.text for one in questions], DEPTH) if questions else []
     found: dict[str, list[float]] = {}
-    for query, ranking in zip(queries, rankings, strict=True):
-        ids = [document for document, _ in ranking]
-        rank = ids.index(query.document_id) + 1 if query.document_id in ids else None
-        found.setdefault(query.document_id, []).append(1 / rank if rank else 0.0)
+    for question, ranking in zip(questions, rankings, strict=True):
+        ranks = (rank for rank, (document, _) in enumerate(ranking, start=1) if document in question.answers)
+        found.setdefault(question.document_id, []).append(1 / next(ranks, np.inf))
     return {document: float(np.mean(scores)) for document, scores in found.items()}
+
+
+def questions_for(judgements: Judgements, documents: Set[str]) -> list[Question]:
+    """The judged queries that `documents` answer, once for each of them."""
+    return [
+        Question(document, judgements.queries[query], frozenset(relevant))
+        for query, relevant in judgements.qrels.items()
+        for document in sorted(documents & relevant.keys())
+    ]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.live.generation import Generation
 from model_code.live.part import Part
@@ -57,20 +58,22 @@ def queries_of_build(project: Project, generation: Generation, least: int) -> li
     return held_out + _judged(project.artifacts, ("train",), trained)
 
 
-def _judged(artifacts: Path, splits: Sequence[str], documents: set[str]) -> list[str]:
-    """The corpus's judged queries for `documents`; none where the project has no corpus."""
+def judged_queries(artifacts: Path, split: str) -> Judgements | None:
+    """The corpus's judged queries of a split; None where the project has no corpus."""
     import pandas as pd
 
     from model_code.corpus.tables import judged, load_corpus
 
     pseudo_queries = artifacts / "pseudo_queries" / "pseudo_queries.parquet"
     if not pseudo_queries.is_file():
-        return []
-    corpus, written, found = load_corpus(artifacts / "corpus"), pd.read_parquet(pseudo_queries), []
-    for split in splits:
-        judgements = judged(corpus, written, split)
-        found += [text for one, text in judgements.queries.items() if documents & judgements.qrels[one].keys()]
-    return found
+        return None
+    return judged(load_corpus(artifacts / "corpus"), pd.read_parquet(pseudo_queries), split)
+
+
+def _judged(artifacts: Path, splits: Sequence[str], documents: set[str]) -> list[str]:
+    """The corpus's judged queries for `documents`."""
+    found = [judgements for split in splits if (judgements := judged_queries(artifacts, split))]
+    return [text for each in found for one, text in each.queries.items() if documents & each.qrels[one].keys()]
 
 
 def _given(project: Project, generation: Generation, documents: set[str]) -> list[str]:

@@ -16,11 +16,11 @@ from model_code.live.searcher import Searcher
 from model_code.live.trained import trained_documents
 from orchestration.parameters import Parameters
 from orchestration.project import Project
-from orchestration.watching.quality import document_scores
-from orchestration.watching.queries import queries_of_build, query_vectors, some
+from orchestration.watching.quality import asked_scores, document_scores, questions_for
+from orchestration.watching.queries import judged_queries, queries_of_build, query_vectors, some
 from orchestration.watching.vectors import first_rows, passage_vectors
 
-SCORED = 600  # old documents whose pseudo-queries are searched once, as the measure of what new ones should reach
+SCORED = 600  # old documents whose queries are searched once, as the measure of what new ones should reach
 
 
 def calibration_of(
@@ -34,16 +34,22 @@ def calibration_of(
     reference = folder / "reference"
     if not (reference / MANIFEST).is_file():
         queries = _queries(project, searcher, settings) if with_queries else None
-        build_reference(searcher, settings, folder, queries).save(reference)
+        asked = _asked(project, searcher, settings)
+        build_reference(searcher, settings, folder, queries, asked).save(reference)
     return Calibration(DriftReference.load(reference), settings.drift, folder / "nulls")
 
 
 def build_reference(
-    searcher: Searcher, settings: Parameters, folder: Path, queries: np.ndarray | None = None
+    searcher: Searcher,
+    settings: Parameters,
+    folder: Path,
+    queries: np.ndarray | None = None,
+    asked: np.ndarray | None = None,
 ) -> DriftReference:
     """A reference from the base of the live generation, which its hierarchy was clustered from.
 
-    Growth counts from the documents that the retriever was trained on, which a base that was clustered anew outnumbers.
+    queries: vectors of those of the build; asked: scores of old documents by judged queries. Growth
+    counts from the documents that the retriever was trained on, which a base that was clustered anew outnumbers.
     """
     base = searcher.base
     rows = first_rows(base.rows.document_ids)
@@ -55,6 +61,7 @@ def build_reference(
         rows,
         trained=len(trained_documents(searcher.generation)),
         quality=_quality(searcher, settings, folder),
+        asked=asked,
         queries=queries,
     )
 
@@ -69,12 +76,21 @@ def _quality(searcher: Searcher, settings: Parameters, folder: Path) -> np.ndarr
     ids, texts = read_columns(searcher.base.documents, "document_id", "text")
     alive = set(searcher.views[0].document_ids())
     known = {one: text for one, text in zip(ids, texts, strict=True) if one in alive}
-    chance = np.random.default_rng([settings.drift.seed, len(known)])
-    chosen = sorted(known)
-    chosen = [chosen[i] for i in sorted(chance.permutation(len(chosen))[:SCORED].tolist())]
-    sample = {one: known[one] for one in chosen}
+    sample = {one: known[one] for one in some(known, SCORED, settings.drift.seed)}
     scores = document_scores(searcher, sample, settings.pseudo_queries, settings.drift.seed, folder)
     return np.array(list(scores.values()), np.float32)
+
+
+def _asked(project: Project, searcher: Searcher, settings: Parameters) -> np.ndarray:
+    """Old documents by the corpus's own queries, where it has any; those of the splits dev and test, as training moves
+    queries, and of documents that the retriever was trained with and that are live as they were."""
+    alive = set(searcher.views[0].document_ids()) & trained_documents(searcher.generation)
+    found = [judged_queries(project.artifacts, split) for split in ("dev", "test")]
+    real = [judgements for judgements in found if judgements and judgements.source == "qrels"]
+    questions = [one for judgements in real for one in questions_for(judgements, alive)]
+    chosen = set(some({one.document_id for one in questions}, SCORED, settings.drift.seed))
+    scores = asked_scores(searcher, [one for one in questions if one.document_id in chosen])
+    return np.array([scores[one] for one in sorted(scores)], np.float32)
 
 
 def _folder(project: Project, searcher: Searcher, settings: Parameters, with_queries: bool) -> Path:

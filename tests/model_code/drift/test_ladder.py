@@ -19,7 +19,18 @@ from model_code.drift.settings import DriftSettings
 
 SETTINGS = DriftSettings(cooldown=2)
 NULL = {"0.01": -0.1, "0.05": -0.05, "0.5": 0.0, "0.95": 0.05, "0.99": 0.1}
-NAMES = ("domain_auc", "mmd", "topics", "fit", "new_quality", "conflicts", "protected_old", "protected_new", "growth")
+NAMES = (
+    "domain_auc",
+    "mmd",
+    "topics",
+    "fit",
+    "new_quality",
+    "asked_quality",
+    "conflicts",
+    "protected_old",
+    "protected_new",
+    "growth",
+)
 
 
 def report(*states: str) -> Report:
@@ -46,6 +57,9 @@ def report(*states: str) -> Report:
         (("fit", "new_quality?"), "recluster"),
         (("new_quality",), "retrain"),
         (("new_quality@window",), "retrain"),
+        (("asked_quality",), "retrain"),
+        (("domain_auc", "asked_quality?"), "retrain"),
+        (("asked_quality?", "fit"), "recluster"),
         (("mmd", "new_quality?"), "retrain"),
         (("mmd@window", "fit", "new_quality?"), "retrain"),
         (("query_mmd", "new_quality?"), "retrain"),
@@ -84,13 +98,14 @@ def test_cooldown(state: str, history: list[Past], action: Action) -> None:
 
 def test_reasons_name_the_measures_beside_their_thresholds() -> None:
     assert decide(report("growth"), (), SETTINGS).reasons == ("growth 0.3000 is above 0.2000",)
-    assert "none of 9 measures is beyond its threshold" in decide(report(), (), SETTINGS).reasons
-    assert decide(report("mmd"), (), SETTINGS).reasons[-1] == "no harm: new_quality 0.0000 is not above 0.2000"
+    assert "none of 10 measures is beyond its threshold" in decide(report(), (), SETTINGS).reasons
+    harmless = "no harm: new_quality 0.0000 is not above 0.2000, asked_quality 0.0000 is not above 0.2000"
+    assert decide(report("mmd"), (), SETTINGS).reasons[-1] == harmless
 
 
 def test_unknown_harm_is_said_and_is_no_reason_to_retrain() -> None:
     blind = report("fit", "mmd")
-    blind = replace(blind, measures=tuple(one for one in blind.measures if one.name != "new_quality"))
+    blind = replace(blind, measures=tuple(one for one in blind.measures if not one.name.endswith("_quality")))
     decision = decide(blind, (), SETTINGS)
     assert decision.action == "recluster"
     assert "harm is unknown" in decision.reasons[-1]

@@ -50,6 +50,19 @@ def test_worse_documents_trip_quality_alone(calibrated: Calibration) -> None:
     assert sum(bool(one & OF_VECTORS) for one in found) <= 3
 
 
+def test_real_queries_trip_beside_made_ones() -> None:
+    chance = np.random.default_rng(3)
+    calibrated = Calibration(replace(reference(), asked=chance.random(200).astype(np.float32)), SETTINGS)
+    found = [
+        names(make_report(calibrated, [replace(arrivals(50 + i), asked=chance.random(30) - loss)], 30))
+        for i in range(20)
+        for loss in (0.0, 0.4)
+    ]
+    assert sum("asked_quality" in one for one in found[1::2]) >= 19
+    assert sum("asked_quality" in one for one in found[::2]) <= 3
+    assert sum("new_quality" in one for one in found) <= 3
+
+
 def test_a_missing_topic_trips_topics(calibrated: Calibration) -> None:
     vectors = topical(200, 9)
     one_topic = vectors[vectors[:, :6].argmax(axis=1) == 0][:30]

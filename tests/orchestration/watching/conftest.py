@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from model_code.corpus.tables import COLUMNS
 from model_code.encoding.encoder import Encoder
 from model_code.files import write_json, write_text
 from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
@@ -15,7 +16,7 @@ from model_code.index.dense_index import DenseIndex
 from model_code.live.collection import open_generation_zero
 from model_code.live.text_rules import TextRules
 from orchestration.project import Project
-from tests.orchestration.watching.subjects import PARAMS, SEA, SPACE, documents
+from tests.orchestration.watching.subjects import PARAMS, SEA, SPACE, documents, queries
 from tests.tiny_encoder import make_tiny_encoder
 
 
@@ -49,3 +50,30 @@ def project(built, tmp_path, monkeypatch):
     write_text(tmp_path / "params.yaml", json.dumps(PARAMS))
     write_text(tmp_path / "dvc.yaml", "stages: {}")
     return Project(tmp_path)
+
+
+@pytest.fixture
+def corpus(project):
+    """The build's corpus: 120 test queries, each of its document's words, 10 for training, and one for a document that
+    is not of the build."""
+    folder, texts = project.artifacts / "corpus", queries(SEA, 150, 0)[:130]
+    folder.mkdir(parents=True)
+    splits = ["test"] * 120 + ["train"] * 10
+    tables = {
+        "documents": [{"document_id": f"sea-{i:03}", "part": "initial"} for i in range(130)],
+        "queries": [{"query_id": str(i), "text": text} for i, text in enumerate(texts)],
+        "qrels": [
+            {"query_id": str(i), "document_id": f"sea-{i:03}", "relevance": 1, "split": split}
+            for i, split in enumerate(splits)
+        ],
+        "passages": [],
+        "pseudo_queries": [],
+    }
+    tables["documents"].append({"document_id": "other", "part": "initial"})
+    tables["queries"].append({"query_id": "other", "text": "about something else"})
+    tables["qrels"].append({"query_id": "other", "document_id": "other", "relevance": 1, "split": "test"})
+    (project.artifacts / "pseudo_queries").mkdir()
+    for name, rows in tables.items():
+        where = project.artifacts / "pseudo_queries" if name == "pseudo_queries" else folder
+        pd.DataFrame(rows, columns=list(COLUMNS[name])).to_parquet(where / f"{name}.parquet")
+    return texts

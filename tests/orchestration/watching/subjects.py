@@ -21,9 +21,16 @@ def documents(words, count, name, seed):
     return {f"{name}-{i:03}": " ".join(draw.sample(words, 8)) for i in range(count)}
 
 
-def add(project, texts):
-    """Add documents and return the ledger."""
+def queries(words, count, seed):
+    """The first words of the documents that the same seed gives."""
+    return [" ".join(text.split()[:6]) for text in documents(words, count, "q", seed).values()]
+
+
+def add(project, texts, asked=None):
+    """Add documents, with the queries that they come with by id, and return the ledger."""
     freshener = Freshener(project)
-    freshener.receive([{"id": name, "title": name, "text": text} for name, text in texts.items()], "test")
+    rows = [{"id": name, "title": name, "text": text} for name, text in texts.items()]
+    given = [{"queries": asked[row["id"]]} if asked else {} for row in rows]
+    freshener.receive([row | one for row, one in zip(rows, given, strict=True)], "test")
     freshener.apply_pending()
     return freshener.ledger

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 
-import pandas as pd
 import pytest
 
-from model_code.corpus.tables import COLUMNS
 from model_code.live.searcher import Searcher
 from orchestration import parameters
 from orchestration.ledgers import existing_ledger
@@ -16,11 +14,7 @@ from orchestration.watching.batches import batches
 from orchestration.watching.gathering import Gatherer
 from orchestration.watching.queries import queries_of_build, some
 from orchestration.watching.watch import required, watch
-from tests.orchestration.watching.subjects import SEA, SPACE, add, documents
-
-
-def queries(words, count, seed):
-    return [" ".join(text.split()[:4]) for text in documents(words, count, "q", seed).values()]
+from tests.orchestration.watching.subjects import SEA, SPACE, add, documents, queries
 
 
 def ask(project, texts, moment=None):
@@ -28,32 +22,6 @@ def ask(project, texts, moment=None):
     for text in texts:
         log.write({"time": time.time() if moment is None else moment, "text": text})
     log.close()
-
-
-@pytest.fixture
-def corpus(project):
-    """The build's corpus: 120 test queries, 10 for training, and one for a document that is not of the build."""
-    folder, texts = project.artifacts / "corpus", queries(SEA, 130, 7)
-    folder.mkdir(parents=True)
-    splits = ["test"] * 120 + ["train"] * 10
-    tables = {
-        "documents": [{"document_id": f"sea-{i:03}", "part": "initial"} for i in range(130)],
-        "queries": [{"query_id": str(i), "text": text} for i, text in enumerate(texts)],
-        "qrels": [
-            {"query_id": str(i), "document_id": f"sea-{i:03}", "relevance": 1, "split": split}
-            for i, split in enumerate(splits)
-        ],
-        "passages": [],
-        "pseudo_queries": [],
-    }
-    tables["documents"].append({"document_id": "other", "part": "initial"})
-    tables["queries"].append({"query_id": "other", "text": "about something else"})
-    tables["qrels"].append({"query_id": "other", "document_id": "other", "relevance": 1, "split": "test"})
-    (project.artifacts / "pseudo_queries").mkdir()
-    for name, rows in tables.items():
-        where = project.artifacts / "pseudo_queries" if name == "pseudo_queries" else folder
-        pd.DataFrame(rows, columns=list(COLUMNS[name])).to_parquet(where / f"{name}.parquet")
-    return texts
 
 
 def unmeasured(watched, scope="batch"):

@@ -1,0 +1,92 @@
+"""Guards harm as real queries show it: those that documents arrive with, beside the corpus's own for old documents.
+
+pytest tests/orchestration/watching/test_quality.py
+"""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from model_code.corpus.tables import Judgements
+from model_code.files import write_text
+from model_code.live.searcher import Searcher
+from orchestration import parameters
+from orchestration.watching.batches import Batch
+from orchestration.watching.gathering import Gatherer
+from orchestration.watching.quality import Question, asked_scores, questions_for
+from orchestration.watching.watch import watch
+from tests.orchestration.watching.subjects import PARAMS, SEA, SPACE, add, documents, queries
+
+JUDGEMENTS = Judgements({"1": "a tide", "2": "a reef"}, {"1": {"x": 1, "y": 2}, "2": {"z": 1}}, "qrels")
+
+
+def stub(rankings):
+    """What `asked_scores` needs of a searcher."""
+    return SimpleNamespace(retriever=SimpleNamespace(search=lambda texts, k: [rankings[text] for text in texts]))
+
+
+def own(texts):
+    """For each document most of its words."""
+    return {name: [" ".join(text.split()[:6])] for name, text in texts.items()}
+
+
+def others(texts):
+    """For each document the words of another subject."""
+    return dict(zip(texts, [[text] for text in queries(SPACE, len(texts), 9)], strict=True))
+
+
+def test_a_document_scores_the_mean_reciprocal_rank_of_its_questions():
+    searcher = stub({"a": [("x", 0.9), ("y", 0.8)], "b": [("y", 0.9)], "c": [("y", 0.9), ("q", 0.8), ("z", 0.7)]})
+    asked = [Question("y", "a", frozenset("y")), Question("y", "b", frozenset("y")), Question("x", "b", frozenset("x"))]
+    asked.append(Question("z", "c", frozenset("zq")))
+    assert asked_scores(searcher, asked) == {"y": (1 / 2 + 1) / 2, "x": 0.0, "z": 1 / 2}
+    assert asked_scores(searcher, []) == {}
+
+
+def test_a_query_counts_for_each_document_that_answers_it():
+    found = [(one.document_id, one.text, set(one.answers)) for one in questions_for(JUDGEMENTS, {"x", "z"})]
+    assert found == [("x", "a tide", {"x", "y"}), ("z", "a reef", {"z"})]
+
+
+def test_documents_without_queries_are_judged_by_made_ones_alone(project, corpus):
+    add(project, documents(SEA, 24, "more", 1))
+    why = {one.name: one.why for one in watch(project).report.unmeasured}
+    assert why["asked_quality"] == "nothing of the kind was given"
+
+
+def test_documents_that_their_queries_find_do_no_harm(project, corpus):
+    texts = documents(SEA, 24, "more", 1)
+    add(project, texts, own(texts))
+    watched = watch(project)
+    (measured,) = watched.report.of("asked_quality")
+    assert not measured.tripped
+    assert measured.detail["documents"] == 24
+    assert watched.decision.action == "add"
+
+
+def test_documents_that_their_queries_miss_are_harmed_though_made_ones_find_them(project, corpus):
+    texts = documents(SEA, 24, "more", 1)
+    add(project, texts, others(texts))
+    watched = watch(project)
+    assert watched.tripped == ("asked_quality",)
+    assert watched.decision.action == "retrain"
+
+
+def test_without_judged_queries_of_old_documents_there_is_nothing_to_compare_with(project):
+    texts = documents(SEA, 24, "more", 1)
+    add(project, texts, others(texts))
+    why = {one.name: one.why for one in watch(project).report.unmeasured}
+    assert why["asked_quality"] == "the reference has 0, fewer than 3 x drift.minimum_batch"
+
+
+@pytest.mark.parametrize("refine", [False, True])
+def test_a_document_that_was_placed_by_its_queries_is_not_judged_by_them(project, refine):
+    write_text(project.params_file, json.dumps({**PARAMS, "additions": {"refine": refine}}))
+    texts = documents(SEA, 6, "more", 1)
+    ledger = add(project, texts, own(texts))
+    gatherer = Gatherer(project, Searcher.open(project.live), parameters.load(project.params_file), ledger)
+    asked = gatherer.arrivals(Batch(1, 6)).asked
+    assert asked is None if refine else asked.shape == (6,)
