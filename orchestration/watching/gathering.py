@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -80,22 +80,28 @@ class Gatherer:
         return {one.text.strip() for one in self._logged if after < one.time <= until} - {""}
 
     def _scores(self, texts: dict[str, str]) -> np.ndarray | None:
-        if not texts:
-            return None
         folder, settings = self.project.state / "drift" / "queries", self.settings
-        scores = document_scores(self.searcher, texts, settings.pseudo_queries, settings.drift.seed, folder)
+        measured = {one: texts[one] for one in self._measured(texts)}
+        if not measured:
+            return None
+        scores = document_scores(self.searcher, measured, settings.pseudo_queries, settings.drift.seed, folder)
         return np.array(list(scores.values()), np.float32) if scores else None
 
     def _asked_scores(self, events: Sequence[Event]) -> np.ndarray | None:
         """By the queries that documents arrived with; none of those that IncDSI placed by these very queries."""
-        questions = [
-            Question(event.document_id, query, frozenset([event.document_id]))
+        given = {
+            event.document_id: (event.payload or {}).get("queries", ())
             for event in events
             if not refined([self._statuses.get(event.document_id, "")])
-            for query in (event.payload or {}).get("queries", ())
-        ]
+        }
+        measured = self._measured(one for one, queries in given.items() if queries)
+        questions = [Question(one, query, frozenset([one])) for one in measured for query in given[one]]
         scores = asked_scores(self.searcher, questions)
         return np.array(list(scores.values()), np.float32) if scores else None
+
+    def _measured(self, document_ids: Iterable[str]) -> list[str]:
+        """As many of the documents as a report looks at: to search for the others would be for nothing."""
+        return some(document_ids, self.settings.drift.largest_batch, self.settings.drift.seed)
 
     def _vectors_and_texts(self, document_ids: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:
         found: list[np.ndarray] = []

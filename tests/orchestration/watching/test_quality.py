@@ -82,6 +82,14 @@ def test_without_judged_queries_of_old_documents_there_is_nothing_to_compare_wit
     assert why["asked_quality"] == "the reference has 0, fewer than 3 x drift.minimum_batch"
 
 
+def test_no_more_documents_are_scored_than_are_measured(project):
+    texts = documents(SEA, 70, "more", 1)
+    ledger = add(project, texts, own(texts))
+    gatherer = Gatherer(project, Searcher.open(project.live), parameters.load(project.params_file), ledger)
+    arrivals = gatherer.arrivals(Batch(1, 70))
+    assert [len(arrivals.vectors), len(arrivals.quality), len(arrivals.asked)] == [70, 40, 40]
+
+
 @pytest.mark.parametrize("refine", [False, True])
 def test_a_document_that_was_placed_by_its_queries_is_not_judged_by_them(project, refine):
     write_text(project.params_file, json.dumps({**PARAMS, "additions": {"refine": refine}}))
