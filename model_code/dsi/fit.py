@@ -25,7 +25,7 @@ from model_code.hierarchy.tree import Hierarchy
 from model_code.settings import require
 from model_code.stages.context import StageContext
 from model_code.training.data import TrainingData
-from model_code.training.fit import data_report, result_report, start_vectors
+from model_code.training.fit import data_report, result_report, start_folder, start_vectors
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables
 
@@ -35,7 +35,7 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     own: DocumentVectorSettings = context.settings["retriever"].document_vectors
     training: TrainingSettings = context.settings["retriever"].training
     refuse_without_effect(own, training)
-    encoder = Encoder.from_settings(context.settings["encoder"])
+    encoder = Encoder.from_settings(context.settings["encoder"], start_folder(context))
     data = tables.training_data(training)
     start = _start(context, tables, encoder)
     vectors = torch.nn.Parameter(torch.from_numpy(start.copy()))

@@ -16,11 +16,15 @@ class LiveSettings:
     does ("default"), and the others fall behind. keep_generations: the newest of a collection that stay when old ones
     are deleted, with all that these share, and with every build that was opened; null: none is deleted.
     collect_every: generations between two such deletions.
+    retrain_from: the weights that every dense retriever of a retrain begins with, the "base" encoder's or the
+      "champion"'s. From the base no training is inherited, good or bad; from the champion old documents begin with what
+      they have, which the gate asks for.
     """
 
     follow: Literal["all", "default"] = "all"
     keep_generations: int | None = 20
     collect_every: int = 10
+    retrain_from: Literal["base", "champion"] = "base"
 
     def __post_init__(self) -> None:
         """Check ranges."""

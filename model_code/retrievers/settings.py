@@ -46,6 +46,10 @@ class RetrieverSettings:
             self.kind != "dsi" or self.document_vectors.train_encoder or self.training.hierarchy_weight == 0,
             "hierarchy_weight teaches the query encoder, which train_encoder: false keeps; set hierarchy_weight: 0",
         )
+        settings.require(
+            self.training.start is None or self.kind != "lexical",
+            "start names a dense encoder to go on from, and a lexical one has a head beside it; leave start out",
+        )
         self._check_encoders()
 
     def _check_encoders(self) -> None:

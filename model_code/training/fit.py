@@ -6,6 +6,7 @@ Writes `encoder/` in the sentence-transformers layout, and `history.json`, the r
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from model_code.encoding.layer_settings import LayerSettings
 from model_code.files import write_json
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.dense_index import DenseIndex
+from model_code.retrievers.settings import RetrieverSettings
+from model_code.settings import require
 from model_code.stages.context import StageContext
 from model_code.training.data import TrainingData
 from model_code.training.settings import TrainingSettings
@@ -52,12 +55,26 @@ def fit_encoder(context: StageContext, tables: TrainingTables) -> dict[str, Any]
 
 
 def _start_encoder(context: StageContext) -> Encoder:
-    """The base, for both sides or for each; of its layers only the last, as the retriever says what it takes more."""
-    encoder = Encoder.from_settings(context.settings["encoder"])
+    """Where training begins, for both sides or for each; of the layers only the last, as the retriever says what more.
+
+    SettingsError if it begins with a retriever of two encoders, and this one has one.
+    """
+    retriever: RetrieverSettings = context.settings["retriever"]
+    encoder = Encoder.from_settings(context.settings["encoder"], start_folder(context))
     encoder.layers = None
-    if context.settings["retriever"].encoders == "separate":
+    require(
+        encoder.query_encoder is None or retriever.encoders == "separate",
+        f"{retriever.training.start} has a query encoder of its own; set encoders: separate, or leave start out",
+    )
+    if retriever.encoders == "separate" and encoder.query_encoder is None:
         encoder.separate()
     return encoder
+
+
+def start_folder(context: StageContext) -> Path | None:
+    """The trained encoder that the retriever goes on from; None: it begins with the base."""
+    start = context.settings["retriever"].training.start
+    return None if start is None else context.root / start
 
 
 def data_report(tables: TrainingTables, data: TrainingData, settings: TrainingSettings) -> dict[str, Any]:

@@ -13,6 +13,10 @@ from model_code.settings import require, require_at_least
 class TrainingSettings:
     """How one retriever is trained; the defaults are good for MiniLM on a few thousand documents and a CPU.
 
+    Start
+      start: folder of a trained dense encoder to go on from, from the project's root; None: the base (`encoder.base`).
+        DVC sees its name and not its content, so a folder that changes must change its name.
+
     Data and batches
       supervision: pairs from the corpus's own qrels, from pseudo-queries, or both (HCE-S, -U, -J). "joint" on a corpus
         without training qrels is "unsupervised".
@@ -53,6 +57,7 @@ class TrainingSettings:
       seed_offset: added to the pipeline's seed, to repeat one retriever with other seeds.
     """
 
+    start: str | None = None
     supervision: Literal["supervised", "unsupervised", "joint"] = "joint"
     epochs: float = 1.0
     steps: int | None = None

@@ -21,6 +21,7 @@ from orchestration.project import Project
 from orchestration.rescore import rescore
 from orchestration.retraining.plan import Plan, folder_of, generation_of, keep_plan, make_plan, read_plan, snapshot_of
 from orchestration.retraining.snapshot import export
+from orchestration.retraining.start import START, keep_start
 from orchestration.retraining.workspace import make_workspace
 
 if TYPE_CHECKING:
@@ -122,9 +123,11 @@ def _begin(project: Project, key: str) -> Plan:
 def _workspace(project: Project, plan: Plan) -> Project:
     folder = folder_of(project, plan.key) / "project"
     snapshot = snapshot_of(project, plan.key)
+    start = folder_of(project, plan.key) / START
     if not snapshot.is_dir():
+        keep_start(project, generation_of(project, plan), start)
         export(project, generation_of(project, plan), snapshot)
-    return make_workspace(project, folder, snapshot)
+    return make_workspace(project, folder, snapshot, start if start.is_dir() else None)
 
 
 def _gate(ready: Ready) -> Gate:

@@ -13,10 +13,11 @@ from pathlib import Path
 from orchestration import parameters
 from orchestration.project import Project
 from orchestration.repro import dvc_command, environment
+from orchestration.retraining.start import START, assignments
 
 CODE = ("model_code", "orchestration", "assets")
 FILES = ("params.yaml", "dvc.yaml", "pyproject.toml")
-OWN = {*CODE, *FILES, "artifacts", "corpus.lock.json", "dvc.lock", "live", "snapshot"}
+OWN = {*CODE, *FILES, "artifacts", "corpus.lock.json", "dvc.lock", "live", "snapshot", START}
 SETTINGS = (  # what is live was accepted once: nothing is merged, cut off, held back or quarantined again
     "corpus.source=snapshot",
     "corpus.path=snapshot",
@@ -28,8 +29,11 @@ SETTINGS = (  # what is live was accepted once: nothing is merged, cut off, held
 )
 
 
-def make_workspace(project: Project, folder: Path, snapshot: Path) -> Project:
-    """A project at `folder` that builds from `snapshot`; what a cut-off retrain left there is used again."""
+def make_workspace(project: Project, folder: Path, snapshot: Path, start: Path | None = None) -> Project:
+    """A project at `folder` that builds from `snapshot`; what a cut-off retrain left there is used again.
+
+    start: the encoder whose weights training begins with; None: the base.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name in CODE:
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -41,6 +45,9 @@ def make_workspace(project: Project, folder: Path, snapshot: Path) -> Project:
     if snapshot.resolve() != (folder / "snapshot").resolve():
         shutil.copytree(snapshot, folder / "snapshot", dirs_exist_ok=True)
     parameters.assign(folder / "params.yaml", SETTINGS)
+    if start is not None:
+        shutil.copytree(start, folder / START, dirs_exist_ok=True)
+        parameters.assign(folder / "params.yaml", assignments(folder / "params.yaml", start))
     workspace = Project(folder, home=project.root)
     _share_cache(project, workspace)
     return workspace

@@ -12,7 +12,7 @@ import torch
 
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
-from model_code.errors import FreshetError
+from model_code.errors import FreshetError, SettingsError
 from model_code.files import hash_path, read_json
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
@@ -159,6 +159,28 @@ def test_an_index_of_another_encoder_is_not_taken_for_step_0(tmp_path: Path):
     shuffled = DenseIndex.build(index.vectors[::-1], index.document_ids, "another fingerprint")
     shuffled.save(tmp_path / "base_index")
     assert train.run(make_context(tmp_path, evaluate_every=None))["start_dev"] == expected
+
+
+def test_training_goes_on_from_a_trained_encoder(tmp_path: Path):
+    """Without a learning rate it ends where it began, and the step-0 metric is that of the encoder it began with."""
+    first = make_context(tmp_path)
+    trained = train.run(first)
+    (first.output / "encoder").rename(tmp_path / "trained")
+    still = train.run(make_context(tmp_path, start="trained", learning_rate=0.0))
+    assert still["fingerprint"] == trained["fingerprint"]
+    assert still["start_dev"] == pytest.approx(trained["best_dev"])
+
+
+def test_a_start_of_two_encoders_needs_two(tmp_path: Path):
+    context = make_context(tmp_path)
+    encoder = Encoder.load(tmp_path / "base", 16, precision="float32", device="cpu")
+    encoder.separate()
+    encoder.save(tmp_path / "two")
+    with pytest.raises(SettingsError, match="two has a query encoder of its own"):
+        train.run(make_context(tmp_path, start="two"))
+    retriever = replace(context.settings["retriever"], training=replace(SETTINGS, start="two"), encoders="separate")
+    report = train.run(replace(context, settings=context.settings | {"retriever": retriever}))
+    assert set(report["sides"]) == {"documents", "queries"}
 
 
 def test_plain_contrastive_training_reads_no_hierarchy(tmp_path: Path):

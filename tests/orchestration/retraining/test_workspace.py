@@ -1,0 +1,82 @@
+"""Guards the workspace of a retrain: the project's settings but for the source, its cache, and where training begins.
+
+pytest tests/orchestration/retraining/test_workspace.py
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from model_code.errors import FreshetError
+from model_code.files import write_json, write_text
+from orchestration import parameters
+from orchestration.project import Project
+from orchestration.retraining.start import keep_start
+from orchestration.retraining.workspace import CODE, make_workspace
+
+PARAMS = """\
+corpus: {source: files, path: data, merge_duplicates: text}   # the user's
+retrievers:
+  hce: {hierarchy_weight: 0.3}
+  two: {encoders: separate}
+  svdr: {kind: lexical}
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project with nothing but settings, a folder of its own, and the names of its code."""
+    root = tmp_path / "project"
+    for name in (*CODE, "data", "trained"):
+        (root / name).mkdir(parents=True)
+        write_text(root / name / "file", name)
+    write_text(root / "params.yaml", PARAMS)
+    write_text(root / "dvc.yaml", "stages: {}\n")
+    (tmp_path / "snapshot").mkdir()
+    return Project(root)
+
+
+def test_a_retrain_works_beside_the_project(project, tmp_path):
+    workspace = make_workspace(project, tmp_path / "work", tmp_path / "snapshot")
+    settings = parameters.load(workspace.params_file)
+    assert (settings.corpus.source, settings.corpus.path) == ("snapshot", "snapshot")
+    assert settings.retrievers["hce"].training.hierarchy_weight == 0.3
+    assert settings.retrievers["hce"].training.start is None
+    assert (workspace.root / "data").is_symlink(), "other folders are found under their names"
+    assert not (workspace.root / "model_code").is_symlink(), "code is what it was when the retrain began"
+    assert project.params_file.read_text() == PARAMS
+    assert str(project.root / ".dvc" / "cache") in (workspace.root / ".dvc" / "config").read_text()
+
+
+def test_training_begins_with_a_copy_of_the_encoder_that_is_named(project, tmp_path):
+    where = tmp_path / "work", tmp_path / "snapshot", project.root / "trained"
+    workspace = make_workspace(project, *where)
+    starts = {name: one.training.start for name, one in parameters.load(workspace.params_file).retrievers.items()}
+    assert starts == {"hce": "start", "two": "start", "svdr": None}
+    assert (workspace.root / "start" / "file").read_text() == "trained"
+    assert make_workspace(project, *where).root == workspace.root, "a retrain that goes on finds it there"
+
+
+def test_an_encoder_with_two_sides_starts_those_that_have_two(project, tmp_path):
+    (project.root / "trained" / "query_encoder").mkdir()
+    workspace = make_workspace(project, tmp_path / "work", tmp_path / "snapshot", project.root / "trained")
+    starts = {name: one.training.start for name, one in parameters.load(workspace.params_file).retrievers.items()}
+    assert starts == {"hce": None, "two": "start", "svdr": None}
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("dense", True), ("lexical", False)])
+def test_the_champions_encoder_is_kept_if_training_can_go_on_from_it(project, tmp_path, kind, kept):
+    base, start = tmp_path / "base", tmp_path / "start"
+    (base / "encoder").mkdir(parents=True)
+    (base / "index").mkdir()
+    write_json(base / "index" / "manifest.json", {"kind": kind})
+    generation = SimpleNamespace(retriever="svdr", base=0, sibling=lambda number: base)
+    keep_start(project, generation, start)
+    assert not start.exists(), "by default a retrain begins with the base"
+    parameters.assign(project.params_file, ["live.retrain_from=champion"])
+    with nullcontext() if kept else pytest.raises(FreshetError, match="svdr is lexical"):
+        keep_start(project, generation, start)
+    assert start.is_dir() == kept
