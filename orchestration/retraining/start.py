@@ -7,7 +7,7 @@ from pathlib import Path
 
 from model_code.encoding.sides import QUERY_ENCODER
 from model_code.errors import FreshetError
-from model_code.files import read_json
+from model_code.files import hash_path, read_json
 from model_code.index.manifest import MANIFEST
 from model_code.live.generation import ENCODER, INDEX, Generation
 from orchestration import parameters
@@ -33,10 +33,15 @@ def keep_start(project: Project, generation: Generation, folder: Path) -> None:
     shutil.copytree(base / ENCODER, folder)
 
 
-def assignments(params: Path, start: Path) -> list[str]:
-    """The settings by which every retriever of `params` that can begins with the encoder in `start`: the dense and dsi
-    ones, and of an encoder with two sides those that have two."""
-    two = (start / QUERY_ENCODER).is_dir()
+def begin_with(encoder: Path, workspace: Path) -> None:
+    """Copy `encoder` into the workspace, and have every retriever begin with it that can: the dense and dsi ones, and
+    of an encoder with two sides those that have two.
+
+    The copy is named for its content: DVC's run cache and checkpoints, which all retrains share, know it by name.
+    """
+    name, params = f"{START}/{hash_path(encoder)[:16]}", workspace / "params.yaml"
+    shutil.copytree(encoder, workspace / name, dirs_exist_ok=True)
+    two = (encoder / QUERY_ENCODER).is_dir()
     retrievers = parameters.load(params).retrievers.items()
-    able = [name for name, one in retrievers if one.kind != "lexical" and (not two or one.encoders == "separate")]
-    return [f"retrievers.{name}.start={START}" for name in able]
+    able = [key for key, one in retrievers if one.kind != "lexical" and (not two or one.encoders == "separate")]
+    parameters.assign(params, [f"retrievers.{key}.start={name}" for key in able])

@@ -13,7 +13,7 @@ from pathlib import Path
 from orchestration import parameters
 from orchestration.project import Project
 from orchestration.repro import dvc_command, environment
-from orchestration.retraining.start import START, assignments
+from orchestration.retraining.start import START, begin_with
 
 CODE = ("model_code", "orchestration", "assets")
 FILES = ("params.yaml", "dvc.yaml", "pyproject.toml")
@@ -46,8 +46,7 @@ def make_workspace(project: Project, folder: Path, snapshot: Path, start: Path |
         shutil.copytree(snapshot, folder / "snapshot", dirs_exist_ok=True)
     parameters.assign(folder / "params.yaml", SETTINGS)
     if start is not None:
-        shutil.copytree(start, folder / START, dirs_exist_ok=True)
-        parameters.assign(folder / "params.yaml", assignments(folder / "params.yaml", start))
+        begin_with(start, folder)
     workspace = Project(folder, home=project.root)
     _share_cache(project, workspace)
     return workspace

@@ -115,7 +115,8 @@ def test_a_retrain_trains_on_all_that_is_live_and_opens_with_what_came_meanwhile
     assert int(new_queries) > 0, "queries that documents came with are judged"
     assert (output_hashes(live), (live / "params.yaml").read_text()) == before, "the user's build stays as it was"
     work = live / ".freshet" / "retraining" / "first"
-    assert hash_path(work / "project" / "start") == hash_path(live / "artifacts" / "train" / "hce" / "encoder")
+    (start,) = (work / "project" / "start").iterdir()
+    assert hash_path(start) == hash_path(live / "artifacts" / "train" / "hce" / "encoder")
     assert "late" in found(live, "mirage nomad heat")
     status = json.loads(freshet(live, "status", "--json").stdout)
     assert status["live"][0]["documents"] == 72

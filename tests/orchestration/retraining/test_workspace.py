@@ -39,6 +39,11 @@ def project(tmp_path):
     return Project(root)
 
 
+def starts(workspace):
+    """What each retriever of a workspace begins with."""
+    return {name: one.training.start for name, one in parameters.load(workspace.params_file).retrievers.items()}
+
+
 def test_a_retrain_works_beside_the_project(project, tmp_path):
     workspace = make_workspace(project, tmp_path / "work", tmp_path / "snapshot")
     settings = parameters.load(workspace.params_file)
@@ -54,17 +59,21 @@ def test_a_retrain_works_beside_the_project(project, tmp_path):
 def test_training_begins_with_a_copy_of_the_encoder_that_is_named(project, tmp_path):
     where = tmp_path / "work", tmp_path / "snapshot", project.root / "trained"
     workspace = make_workspace(project, *where)
-    starts = {name: one.training.start for name, one in parameters.load(workspace.params_file).retrievers.items()}
-    assert starts == {"hce": "start", "two": "start", "svdr": None}
-    assert (workspace.root / "start" / "file").read_text() == "trained"
-    assert make_workspace(project, *where).root == workspace.root, "a retrain that goes on finds it there"
+    before = starts(workspace)
+    assert before["hce"] == before["two"] is not None
+    assert before["svdr"] is None
+    assert (workspace.root / before["hce"] / "file").read_text() == "trained"
+    assert starts(make_workspace(project, *where)) == before, "a retrain that goes on finds it there"
+    write_text(project.root / "trained" / "file", "trained anew")
+    assert starts(make_workspace(project, *where))["hce"] != before["hce"], "what DVC ran knows a start by its name"
 
 
 def test_an_encoder_with_two_sides_starts_those_that_have_two(project, tmp_path):
     (project.root / "trained" / "query_encoder").mkdir()
     workspace = make_workspace(project, tmp_path / "work", tmp_path / "snapshot", project.root / "trained")
-    starts = {name: one.training.start for name, one in parameters.load(workspace.params_file).retrievers.items()}
-    assert starts == {"hce": None, "two": "start", "svdr": None}
+    found = starts(workspace)
+    assert found["two"] is not None
+    assert (found["hce"], found["svdr"]) == (None, None)
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("dense", True), ("lexical", False)])
