@@ -35,7 +35,7 @@ ROUNDS = 3  # of the batch, of which the median counts
 def rows(
     large: bool = False,
     sizes: Sequence[tuple[int, int]] | None = None,
-    added: int = 32,
+    added: int = 128,
     published: int = 6,
     device: str = "cpu",
 ) -> list[dict[str, Any]]:

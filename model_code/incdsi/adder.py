@@ -16,6 +16,7 @@ from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.wins import arrived, regained, track_wins, wins
 
 DEFAULTS = IncDsiSettings()
+MOST_SCORES = 2**26  # of one pass, float32: 256 MiB
 
 
 class IncDsiAdder:
@@ -45,8 +46,9 @@ class IncDsiAdder:
         """Add `documents` in order. All are checked first, so that a bad one leaves the collection as it was."""
         self._check_new(documents)
         found: list[Added] = []
-        for begin in range(0, len(documents), self.settings.batch_size):
-            found += self._add_chunk(documents[begin : begin + self.settings.batch_size])
+        at_once = max(1, min(self.settings.batch_size, MOST_SCORES // max(1, len(self.state))))
+        for begin in range(0, len(documents), at_once):
+            found += self._add_chunk(documents[begin : begin + at_once])
         return found
 
     def update(self, document: NewDocument) -> Added:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from model_code.incdsi.documents import NewDocument
+from model_code.incdsi.passes import Pass
 from model_code.incdsi.refine import Refiner, Start
 from model_code.incdsi.rivals import Rivals
-from model_code.incdsi.scans import Pass
+from model_code.incdsi.row_sets import joined, without
 from model_code.incdsi.task import Task
 from model_code.incdsi.working_set import GROWTH, guessed, too_many
 
@@ -79,13 +80,13 @@ def _guess(
 def _guess_one(task: Task, rivals: Rivals, start: Start) -> Guess:
     members, charged = task.protected(rivals.seeds() if start.members is None else start.members), start.charged
     if start.seen is not None:
-        others = np.setdiff1d(task.suspects(start.seen, start.seen.vector), members, assume_unique=True)
+        others = without(task.suspects(start.seen, start.seen.vector), members)
         violated = task.violated(others, start.seen.vector)
         if not len(violated):
             return Guess(start.seen.vector, members, charged)
         taken = violated[: max(GROWTH, len(members))]
         charged = np.concatenate([members[:0] if charged is None else charged, taken])
-        members = np.union1d(members, taken)
+        members = joined(members, taken)
     vector, multipliers = task.restricted(members).minimise(guessed(members, charged))
     doubtful = start.seen is not None and too_many(task.suspects(start.seen, vector), task)
     return Guess(vector, members, members[multipliers[1:] > 0], doubtful)

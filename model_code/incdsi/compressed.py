@@ -10,9 +10,10 @@ import numpy as np
 
 from model_code.incdsi.growing import GrowingRows
 from model_code.incdsi.int8_rows import Int8Rows
-from model_code.incdsi.scans import HostScan, Pass, float32_error
+from model_code.incdsi.passes import Pass, float32_error
+from model_code.incdsi.scans import HostScan
 
-LARGE = 2**24  # numbers: smaller matrices stay in the processor's cache, where float32 is as fast
+LARGE = 2**21  # numbers: in smaller matrices float32 is as fast, or faster in the processor's cache
 PATIENCE = 64  # passes until rows are copied: by then float32 has cost about as much more as the copy does
 FEW = 4  # vectors up to which passes one by one beat one matrix product
 TOO_COARSE = 1 / 64  # share of rows that int8 keeps badly, above which the copy does not help

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from model_code.incdsi.scans import Scan
+from model_code.incdsi.passes import Scan
 from model_code.incdsi.scores import dots
 from model_code.incdsi.solution import Solution
 from model_code.incdsi.task import Task
@@ -54,8 +54,8 @@ def examine(task: Task, scan: Scan, members: np.ndarray) -> Verdict:
 
     members: rows (sorted) to begin with, such as those of a solution.
     """
-    longest = max(float(task.state.vector_lengths.view.max(initial=0.0)), 1e-30)
-    queries = max(float(task.state.query_lengths.view.max(initial=0.0)), float(np.linalg.norm(task.query)), 1e-30)
+    longest = max(task.state.longest_vector, 1e-30)
+    queries = max(task.state.longest_query, float(np.linalg.norm(task.query)), 1e-30)
     raw = replace(task.without_margins(), prior=np.zeros_like(task.prior), hinge="plain")
     for attempt in range(ATTEMPTS):
         lambda2 = FIRST_LAMBDA2 * queries / longest / 100.0**attempt

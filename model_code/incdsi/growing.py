@@ -84,6 +84,32 @@ class GrowingRows:
             changes.first = min(changes.first, row)
 
 
+class Largest:
+    """The largest of numbers that grow, 0 if there are none: looks only at those that are new since the last time.
+
+    >>> rows = GrowingRows(np.array([1.0, 5.0]))
+    >>> largest = Largest(rows)
+    >>> rows.append(np.array([7.0]))
+    >>> largest.value()
+    7.0
+    >>> rows.truncate(2)
+    >>> largest.value()
+    5.0
+    """
+
+    def __init__(self, rows: GrowingRows) -> None:
+        self._rows, self._changes = rows, rows.watch()
+        self._counted, self._value = 0, 0.0
+
+    def value(self) -> float:
+        """The largest number there is now."""
+        if self._changes.first < self._counted:  # one that counted has changed or gone
+            self._changes.first, self._value = 0, 0.0
+        self._value = float(self._rows.view[self._changes.first :].max(initial=self._value))
+        self._counted = self._changes.first = len(self._rows)
+        return self._value
+
+
 def _with_room(rows: np.ndarray, count: int) -> np.ndarray:
     """A copy of `rows` in an array for `count` and more."""
     stored = np.empty((count + count // 8 + LEAST_ROOM, *rows.shape[1:]), rows.dtype)

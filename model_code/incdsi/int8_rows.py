@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from model_code.incdsi.scans import BFLOAT16, float32_error
+from model_code.incdsi.passes import BFLOAT16, float32_error
 
 LEVELS = 127
 COARSEST = 0.03  # rho of a row that is worth keeping here: 0.012 is the worst of 31,500 sentence embeddings

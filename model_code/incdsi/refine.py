@@ -8,9 +8,10 @@ import numpy as np
 
 from model_code.incdsi.documents import NewDocument, Status, mean_query
 from model_code.incdsi.feasibility import Conflict, broken, examine
+from model_code.incdsi.passes import Pass
 from model_code.incdsi.priors import prior_vector
 from model_code.incdsi.rivals import Rivals
-from model_code.incdsi.scans import Pass, scan
+from model_code.incdsi.scan_choice import scan
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solution import Solution
 from model_code.incdsi.state import IncDsiState

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from model_code.incdsi.scans import Pass
+from model_code.incdsi.passes import Pass
 from model_code.incdsi.scores import dots
 from model_code.incdsi.state import IncDsiState
 
@@ -31,7 +31,7 @@ class Rivals:
     def above(self, score: float) -> np.ndarray:
         """All rows that may score above `score`; the rest are proven not to."""
         lengths, scores = self.state.vector_lengths.view, self.seen.scores
-        near = score - self.seen.uncertainty * float(lengths.max(initial=0.0))  # few rows come this far
+        near = score - self.seen.uncertainty * self.state.longest_vector  # few rows come this far
         rows = np.flatnonzero(scores >= np.nextafter(np.float32(near), np.float32(-np.inf)))
         rows = rows[scores[rows] + self.seen.uncertainty * lengths[rows] > score]
         rows = np.concatenate([rows, np.arange(len(scores), len(lengths))])
@@ -74,12 +74,14 @@ def highest(scores: np.ndarray, count: int) -> np.ndarray:
     >>> sorted(highest(np.array([1.0, 5.0, 3.0, 4.0], np.float32), 2).tolist())
     [1, 3]
     """
-    rows = np.arange(len(scores))
     whole = len(scores) // BLOCK
     if whole > count:
         maxima = scores[: whole * BLOCK].reshape(whole, BLOCK).max(axis=1)
         blocks = np.argpartition(maxima, whole - count)[whole - count :]
-        rows = np.concatenate([rows[: whole * BLOCK].reshape(whole, BLOCK)[blocks].ravel(), rows[whole * BLOCK :]])
+        inside = (blocks[:, None] * BLOCK + np.arange(BLOCK)).ravel()
+        rows = np.concatenate([inside, np.arange(whole * BLOCK, len(scores))])
+    else:
+        rows = np.arange(len(scores))
     if len(rows) > count:
         rows = rows[np.argpartition(scores[rows], len(rows) - count)[len(rows) - count :]]
     return rows

@@ -1,39 +1,14 @@
-"""One pass over a matrix of the collection: scores of all its rows, with a proven bound on their rounding errors."""
+"""One pass over a matrix of the collection: scores of all its rows, on the CPU or on a device."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from model_code.incdsi.growing import GrowingRows
+from model_code.incdsi.passes import Pass, bfloat16_error, float32_error
 from model_code.settings import require
-
-FLOAT32, BFLOAT16 = 2.0**-24, 2.0**-8
-"""The largest relative error of rounding one number to the type, which keeps 24 or 8 binary digits."""
-
-
-@dataclass(frozen=True)
-class Pass:
-    """Scores (n) of the first n rows with `vector` (H): each within `error` x |row| x |vector| of the true score."""
-
-    vector: np.ndarray
-    scores: np.ndarray
-    error: float
-
-    @property
-    def uncertainty(self) -> float:
-        """The error per unit of a row's length: a row a is within `uncertainty` x |a| of its score."""
-        return self.error * float(np.sqrt(self.vector @ self.vector))
-
-
-class Scan(Protocol):
-    """Whatever multiplies the rows of one matrix with vectors."""
-
-    def passes(self, vectors: np.ndarray) -> list[Pass]:
-        """One `Pass` for each of `vectors` (B, H), all from one reading of the matrix."""
-        ...
 
 
 class HostScan:
@@ -101,44 +76,3 @@ class DeviceScan:
             self._mirror[first:count] = torch.from_numpy(self.rows.view[first:]).to(self.device, self._dtype)
         self._changes.first = count
         return self._mirror[:count]
-
-
-def float32_error(width: int) -> float:
-    """Relative error of a float32 score of `width` numbers against float64: rounded vector, products and sums.
-
-    In any order of summation the sum of `width` products is off by at most width x 2^-24 |a||v| (Higham 2002,
-    section 3.1), rounding v adds 2^-24; 1.01 covers the terms of second order for widths up to 100,000.
-    """
-    return 1.01 * (width + 2) * FLOAT32
-
-
-def bfloat16_error(width: int) -> float:
-    """The same where both factors and the score are rounded to bfloat16 and sums are float32: about 2^-6.41."""
-    return (1 + BFLOAT16) ** 3 * (1 + float32_error(width)) - 1
-
-
-def scan(rows: GrowingRows, device: str, precision: str) -> Scan:
-    """The scan that the settings ask for; torch is imported only if it is needed.
-
-    Raises SettingsError for bfloat16 on a CPU that would only emulate it.
-    """
-    if device == "cpu" and precision != "bfloat16":
-        return _host_scan(rows, precision)
-    from model_code.encoding.hardware import has_bfloat16, pick_device
-
-    chosen = pick_device(device)
-    if chosen.type == "cpu" and precision != "bfloat16":
-        return _host_scan(rows, precision)
-    require(
-        precision != "bfloat16" or has_bfloat16(chosen),
-        f"precision is bfloat16, but {chosen} does not multiply it in hardware and would be slower: choose float32",
-    )
-    return DeviceScan(rows, str(chosen), precision)
-
-
-def _host_scan(rows: GrowingRows, precision: str) -> Scan:
-    if precision == "float32":
-        return HostScan(rows)
-    from model_code.incdsi.compressed import CompressedScan
-
-    return CompressedScan(rows)

@@ -29,7 +29,8 @@ class IncDsiSettings:
     margins_in: unit of gamma1 and gamma2: "scores" or "standard_deviations" of the scores of the collection.
     on_conflict: where no vector can satisfy all constraints: "drop_queries" (the paper) leaves out queries of the new
       document until one can, and otherwise takes its prior or encoding; "keep" keeps the best compromise.
-    batch_size: documents added with common passes over the collection; the vectors do not depend on it.
+    batch_size: documents added with common passes over the collection; the vectors do not depend on it. Fewer in a
+      collection so large that the scores of one pass would take over 256 MiB.
     precision: of the passes over the collection; what they cannot decide is decided in float64, so that the vectors do
       not depend on it. "auto": float32, and on a CPU int8 for single documents in large collections, which adds a
       quarter to their memory. "bfloat16" needs a CPU that multiplies it in hardware.
@@ -48,7 +49,7 @@ class IncDsiSettings:
     protect: Literal["all", "won"] = "all"
     margins_in: Literal["scores", "standard_deviations"] = "standard_deviations"
     on_conflict: Literal["drop_queries", "keep"] = "drop_queries"
-    batch_size: int = 32
+    batch_size: int = 128
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     device: str = "cpu"
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.incdsi.growing import GrowingRows
-from model_code.incdsi.scans import float32_error
+from model_code.incdsi.growing import GrowingRows, Largest
+from model_code.incdsi.passes import float32_error
 from model_code.incdsi.scores import deviation, dots, lengths
 from model_code.settings import require
 
@@ -31,6 +31,7 @@ class IncDsiState:
         self.vectors, self.queries = GrowingRows(vectors), GrowingRows(queries)
         self.vector_lengths, self.query_lengths = GrowingRows(lengths(vectors)), GrowingRows(lengths(queries))
         self.own_scores = GrowingRows(dots(vectors, queries))
+        self._longest = Largest(self.vector_lengths), Largest(self.query_lengths)
         self.won: GrowingRows | None = None
         self.ids = list(ids)
         self._rows = {key: row for row, key in enumerate(self.ids)}
@@ -47,6 +48,16 @@ class IncDsiState:
     def width(self) -> int:
         """H, the number of dimensions."""
         return self.vectors.view.shape[1]
+
+    @property
+    def longest_vector(self) -> float:
+        """The largest of `vector_lengths`."""
+        return self._longest[0].value()
+
+    @property
+    def longest_query(self) -> float:
+        """The largest of `query_lengths`."""
+        return self._longest[1].value()
 
     def row(self, key: str) -> int:
         """The row of the document `key`; raises FreshetError if there is none."""
@@ -100,6 +111,7 @@ class IncDsiState:
         other.vectors, other.queries = self.vectors.copy(), self.queries.copy()
         other.vector_lengths, other.query_lengths = self.vector_lengths.copy(), self.query_lengths.copy()
         other.own_scores = self.own_scores.copy()
+        other._longest = Largest(other.vector_lengths), Largest(other.query_lengths)
         other.won = None if self.won is None else self.won.copy()
         other.ids, other._rows, other.score_deviation = list(self.ids), dict(self._rows), self.score_deviation
         return other

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from model_code.incdsi.passes import Pass
 from model_code.incdsi.problem import Problem
-from model_code.incdsi.scans import Pass
 from model_code.incdsi.scores import dots
 from model_code.incdsi.settings import Hinge, IncDsiSettings
 from model_code.incdsi.state import IncDsiState
@@ -92,9 +92,8 @@ class Task:
         count = len(seen.scores)
         shift = vector - seen.vector
         away = float(np.sqrt(shift @ shift)) + seen.uncertainty + STORED * float(np.sqrt(vector @ vector))
-        highest = self.state.query_lengths.view[:count] * away
-        highest += seen.scores
-        rows = np.flatnonzero(highest > self.limits[:count])
+        near = np.flatnonzero(seen.scores - self.limits[:count] > -self.state.longest_query * away)  # few come this far
+        rows = near[seen.scores[near] + self.state.query_lengths.view[near] * away > self.limits[near]]
         later = np.arange(count, len(self.limits))
         return np.concatenate([rows, self.protected(later)])
 
@@ -111,7 +110,7 @@ class Task:
 
     def scale(self, vector: np.ndarray) -> float:
         """The size of the scores in this task."""
-        longest = max(float(np.sqrt(self.query @ self.query)), float(self.state.query_lengths.view.max(initial=0.0)))
+        longest = max(float(np.sqrt(self.query @ self.query)), self.state.longest_query)
         return longest * float(np.sqrt(vector @ vector)) + abs(self.own_limit)
 
 

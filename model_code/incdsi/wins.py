@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from model_code.incdsi.growing import GrowingRows
-from model_code.incdsi.scans import float32_error
+from model_code.incdsi.passes import float32_error
+from model_code.incdsi.row_sets import without
 from model_code.incdsi.scores import dots
 from model_code.incdsi.state import IncDsiState
 
@@ -28,7 +29,7 @@ def wins(state: IncDsiState, rows: np.ndarray, without: int | None = None) -> np
 def _block_wins(state: IncDsiState, rows: np.ndarray, without: int | None) -> np.ndarray:
     queries = state.queries.view[rows]
     scores = queries @ state.vectors.view.T  # (k, n)
-    doubt = state.query_lengths.view[rows] * state.vector_lengths.view.max() * float32_error(state.width)
+    doubt = state.query_lengths.view[rows] * state.longest_vector * float32_error(state.width)
     scores[np.arange(len(rows)), rows] = -np.inf
     if without is not None:
         scores[:, without] = -np.inf
@@ -61,7 +62,7 @@ def regained(state: IncDsiState, leaving: np.ndarray) -> np.ndarray:
     if state.won is None:
         return np.zeros(0, np.int64)
     lost = np.flatnonzero(~state.won.view)
-    lost = lost[~np.isin(lost, leaving)]
+    lost = without(lost, leaving)
     to_any = np.zeros(len(lost), bool)
     for row in leaving:
         to_any |= loses(state, lost, int(row))

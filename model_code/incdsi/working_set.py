@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from model_code.incdsi.passes import Pass, Scan
 from model_code.incdsi.problem import Problem
-from model_code.incdsi.scans import Pass, Scan
+from model_code.incdsi.row_sets import among, joined, without
 from model_code.incdsi.solution import Certificate, Solution
 from model_code.incdsi.task import Task
 
@@ -35,18 +36,18 @@ def solve(
         if suspects is None or too_many(suspects, task):
             seen, passes = scan.passes(vector[None])[0], passes + 1
             suspects = task.suspects(seen, vector)
-        others = np.setdiff1d(suspects, members, assume_unique=True)
+        others = without(suspects, members)
         violated = task.violated(others, vector)
         if not len(violated):
             return _finish(task, problem, members, multipliers, others, passes, rounds)
         taken = violated[: max(GROWTH, len(members))]
         charged = np.concatenate([members[multipliers[1:] > 0], taken])
-        members = np.union1d(members, taken)
+        members = joined(members, taken)
 
 
 def guessed(members: np.ndarray, charged: np.ndarray | None) -> np.ndarray | None:
     """Which hinges of a problem over `members` are likely charged: its own (the first) and those of `charged`."""
-    return None if charged is None else np.append(True, np.isin(members, charged))
+    return None if charged is None else np.append(True, among(members, np.sort(charged)))
 
 
 def too_many(suspects: np.ndarray, task: Task) -> bool:
@@ -79,7 +80,7 @@ def _finish(
         multipliers=np.append(spread[0], spread[1:][active]),
         passes=passes,
         rounds=rounds,
-        suspects=np.union1d(members, others),
+        suspects=joined(members, others),
         certificate=certify(task, problem, vector, spread, others),
     )
 

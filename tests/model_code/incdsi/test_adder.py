@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from model_code.errors import FreshetError, SettingsError
+from model_code.incdsi import adder
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import Added, NewDocument, Status
 from model_code.incdsi.settings import IncDsiSettings
@@ -157,3 +158,15 @@ def test_a_prior_that_needs_an_encoding_says_so_and_adds_nothing() -> None:
     with pytest.raises(SettingsError, match="needs the document's own vector"):
         adder.add_batch([document, NewDocument("bare", document.queries)])
     assert len(state) == 20
+
+
+def test_a_large_collection_is_added_to_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    state, documents = make(60, 12)
+    monkeypatch.setattr(adder, "MOST_SCORES", 5 * 60)
+    one = IncDsiAdder(state.copy(), IncDsiSettings(batch_size=12))
+    asked, passes = [], one.refiner.vectors.passes
+    monkeypatch.setattr(one.refiner.vectors, "passes", lambda queries: asked.append(len(queries)) or passes(queries))
+    found = one.add_batch(documents)
+    assert asked[:3] == [5, 5, 2]
+    monkeypatch.undo()
+    assert_same(found, IncDsiAdder(state.copy(), IncDsiSettings(batch_size=12)).add_batch(documents))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from model_code.incdsi.growing import GrowingRows
+from model_code.incdsi.growing import GrowingRows, Largest
 
 
 def test_equal_to_a_list_after_random_changes() -> None:
@@ -50,3 +50,23 @@ def test_each_watcher_sees_the_first_change_since_it_looked() -> None:
     assert (early.first, late.first) == (4, 3)
     rows.truncate(1)
     assert (early.first, late.first) == (1, 1)
+
+
+def test_the_largest_follows_every_change() -> None:
+    random = np.random.default_rng(1)
+    rows = GrowingRows(random.random(5))
+    largest = Largest(rows)
+    for step in range(200):
+        kind = step % 5
+        if kind < 2:
+            rows.append(random.random(3))
+        elif kind == 2:
+            rows.replace(int(rows.view.argmax()), random.random())
+        elif kind == 3:
+            rows.delete(np.array([int(rows.view.argmax())]))
+        else:
+            rows.truncate(int(random.integers(1, len(rows) + 1)))
+        if step % 3:  # several changes may lie between two looks
+            assert largest.value() == rows.view.max()
+    rows.truncate(0)
+    assert largest.value() == 0

@@ -10,8 +10,10 @@ from model_code.encoding import hardware
 from model_code.errors import SettingsError
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.growing import GrowingRows
+from model_code.incdsi.passes import bfloat16_error, float32_error
 from model_code.incdsi.rivals import highest
-from model_code.incdsi.scans import DeviceScan, HostScan, bfloat16_error, float32_error, scan
+from model_code.incdsi.scan_choice import scan
+from model_code.incdsi.scans import DeviceScan, HostScan
 from model_code.incdsi.settings import IncDsiSettings
 from tests.model_code.incdsi.small import make
 
