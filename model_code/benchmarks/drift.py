@@ -3,11 +3,13 @@
 Reference are docstrings of some packages; batches mix others of those packages with a growing share from elsewhere:
 from neighbouring packages, and from a jargon that the encoder never saw, which are neighbouring docstrings and their
 summaries with exchanged letters. Where `FRESHET_DATA` names a folder of data sets, also from its `tldr` and `scifact`,
-and a second reference: tldr's early pages, with its latest ones as the shift. Queries are the summaries, or judged
-ones. The peer is the customary rule that a PSI over .2 calls for retraining.
+and a second reference: tldr's early pages, with its latest ones as the shift. Each document comes with a query that
+people wrote, its summary or a judged one, and gets one more that is cut out of its text. The peer is the customary rule
+that a PSI over .2 calls for retraining.
 
-Retraining is due where new documents lose at least `HARM` of mean reciprocal rank beside old ones: with scores as
-spread as these it is the least that 100 documents of one query each can show with a chance of .95.
+Retraining is due where new documents lose at least `HARM` of mean reciprocal rank beside old ones, by the written
+queries: with scores as spread as these it is the least that 100 documents of one query each can show with a chance
+of .95. A row also says how often each kind of query alone called it harm.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ from model_code.drift.report import make_report
 from model_code.drift.settings import DriftSettings
 from model_code.errors import FreshetError
 from model_code.files import replacing
+from model_code.queries.inverse_cloze import InverseCloze
+from model_code.queries.settings import PseudoQuerySettings
 
 HOME, NEIGHBOURS, JARGON = ("stdlib", "numpy", "pandas"), ("scipy", "matplotlib"), ("sklearn",)
 SETS, BY_DATE = ("tldr", "scifact"), "tldr"  # folders of FRESHET_DATA in BEIR layout
@@ -42,23 +46,29 @@ Pairs = list[tuple[str, str]]  # documents, each with a query that it answers
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """Unit vectors (n, H) of documents, and of one query for each."""
+    """Unit vectors (n, H) of documents, and for each of one query that was made from it and one that was written."""
 
     documents: np.ndarray
-    queries: np.ndarray
+    made: np.ndarray
+    asked: np.ndarray
 
     def __getitem__(self, rows: np.ndarray) -> Vectors:
-        return Vectors(self.documents[rows], self.queries[rows])
+        return Vectors(self.documents[rows], self.made[rows], self.asked[rows])
 
 
 @dataclass
 class Cell:
-    """What became of batches of which a share came from elsewhere: per batch its harm, and who called for what."""
+    """What became of batches of which a share came from elsewhere: per batch its harm, and who called for what.
+
+    by_made, by_asked: whether queries of that kind called it harm.
+    """
 
     harm: list[float] = field(default_factory=list)
     alarm: list[bool] = field(default_factory=list)
     retrain: list[bool] = field(default_factory=list)
     customary: list[bool] = field(default_factory=list)
+    by_made: list[bool] = field(default_factory=list)
+    by_asked: list[bool] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -116,10 +126,10 @@ def simulate(home: Vectors, elsewhere: Mapping[str, Vectors], plan: Plan) -> dic
     return cells
 
 
-def reciprocal_ranks(own: Vectors, others: np.ndarray, depth: int = 10) -> np.ndarray:
-    """1 / rank of each query's own document among `others`, which hold it; 0 past `depth`: (n,)."""
-    scores = (own.queries * own.documents).sum(axis=1)
-    better = (own.queries @ others.T > scores[:, None] + 1e-6).sum(axis=1)
+def reciprocal_ranks(queries: np.ndarray, own: np.ndarray, others: np.ndarray, depth: int = 10) -> np.ndarray:
+    """1 / rank of each query's `own` document (n, H) among `others`, which hold it; 0 past `depth`: (n,)."""
+    scores = (queries * own).sum(axis=1)
+    better = (queries @ others.T > scores[:, None] + 1e-6).sum(axis=1)
     return np.where(better < depth, 1 / (1 + better), 0.0)
 
 
@@ -138,13 +148,14 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 def write_curve(path: Path, cells: Mapping[tuple[str, str, float], Cell]) -> None:
     """A CSV line per cell: alarms and retraining by the share of shifted documents, with 95 % intervals."""
-    names = ("reference", "source", "share", "batches", "harm", "alarm", "retrain", "customary")
+    calls = [one.name for one in fields(Cell)]
+    names = ("reference", "source", "share", "batches", *calls)
     intervals = ("alarm_low", "alarm_high", "retrain_low", "retrain_high")
     with replacing(path) as aside, aside.open("w", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow((*names, *intervals))
         for key, cell in cells.items():
-            means = [float(np.mean(values)) for values in (cell.harm, cell.alarm, cell.retrain, cell.customary)]
+            means = [float(np.mean(values)) for values in astuple(cell)]
             bounds = [bound for calls in (cell.alarm, cell.retrain) for bound in wilson(sum(calls), len(calls))]
             writer.writerow((*key, len(cell.harm), *(f"{number:.4f}" for number in (*means, *bounds))))
 
@@ -160,7 +171,9 @@ def _row(study: str, source: str, share: float, cell: Cell) -> dict[str, Any]:
     right, peer = (calls, np.array(cell.customary)) if due else (~calls, ~np.array(cell.customary))
     low, high = wilson(int(right.sum()), len(right))
     judged = "retrained" if due else "not retrained" if share else "no alarm"
-    shift = "no shift" if share == 0 else f"{share:.0%} {source}, harm {harm:+.2f}, alarm {np.mean(cell.alarm):.2f}"
+    by = f"called by made queries {np.mean(cell.by_made):.2f}, by asked {np.mean(cell.by_asked):.2f}"
+    shift = f"{share:.0%} {source}" if share else "no shift"
+    shift += f", harm {harm:+.2f} ({by}), alarm {np.mean(cell.alarm):.2f}"
     what = f"{study}: {shift}: {judged}, of {len(right)} batches [{low:.3f}, {high:.3f}]"
     ours, theirs = float(right.mean()), float(peer.mean())
     goal = 0.0 if due and harm < HARM else 1 - MOST_FALSE
@@ -175,15 +188,25 @@ def _calibrate(reference: Vectors, plan: Plan) -> Calibration:
     sizes = {"minimum_batch": plan.batch, "largest_batch": plan.batch, "reference_documents": plan.reference}
     settings = DriftSettings(**sizes, draws=plan.draws)
     hierarchy = build_hierarchy(reference.documents, HierarchySettings(max_iterations=20, device="cpu"), seed=0)
-    quality = reciprocal_ranks(reference, reference.documents)
-    return Calibration(DriftReference.build(reference.documents, hierarchy, "", settings, quality=quality), settings)
+    made, asked = _found(reference, reference.documents)
+    built = DriftReference.build(reference.documents, hierarchy, "", settings, quality=made, asked=asked)
+    return Calibration(built, settings)
+
+
+def _found(own: Vectors, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How well each of `own` is found among `documents` by its made query, and by its written one: (n,), (n,)."""
+    made, asked = (reciprocal_ranks(queries, own.documents, documents) for queries in (own.made, own.asked))
+    return made, asked
 
 
 def _judge(calibration: Calibration, reference: Vectors, batch: Vectors, cell: Cell) -> None:
-    quality = reciprocal_ranks(batch, np.concatenate([reference.documents, batch.documents]))
-    report = make_report(calibration, [Arrivals(batch.documents, "", quality)], added=len(quality))
-    cell.harm.append(-report.of("new_quality")[0].value)
-    cell.alarm.append(bool([one for one in report.tripped if one.name != "growth"]))
+    made, asked = _found(batch, np.concatenate([reference.documents, batch.documents]))
+    report = make_report(calibration, [Arrivals(batch.documents, "", made, asked=asked)], added=len(made))
+    tripped = {one.name for one in report.tripped} - {"growth"}
+    cell.harm.append(-report.of("asked_quality")[0].value)
+    cell.alarm.append(bool(tripped))
+    cell.by_made.append("new_quality" in tripped)
+    cell.by_asked.append("asked_quality" in tripped)
     cell.retrain.append(decide(report, (), calibration.settings).action == "retrain")
     cell.customary.append(report.of("topics")[0].detail["population_stability"] > CUSTOMARY_PSI)
 
@@ -194,11 +217,11 @@ def _mixed(home: Vectors, away: Vectors, share: float, size: int, chance: np.ran
         raise FreshetError(
             f"a batch of {size} needs as many documents; a source has {len(away.documents)} with a query"
         )
-    parts = [
-        one[chance.permutation(len(one.documents))[:count]] for one, count in ((away, shifted), (home, size - shifted))
-    ]
-    documents, queries = ([getattr(part, name) for part in parts] for name in ("documents", "queries"))
-    return Vectors(np.concatenate(documents), np.concatenate(queries))
+    counted = ((away, shifted), (home, size - shifted))
+    parts = [one[chance.permutation(len(one.documents))[:count]] for one, count in counted]
+    return Vectors(
+        *(np.concatenate(one) for one in zip(*((one.documents, one.made, one.asked) for one in parts), strict=True))
+    )
 
 
 def _studies(data: Path | None, plan: Plan) -> Iterator[tuple[str, Pairs, dict[str, Pairs]]]:
@@ -235,7 +258,10 @@ def _in_jargon(text: str) -> str:
 
 
 def _encode(encoder: Any, pairs: Pairs) -> Vectors:
-    return Vectors(*(encoder.encode(list(texts)) for texts in zip(*pairs, strict=True)))
+    """Texts too short to cut a query out of are left out."""
+    cloze = InverseCloze("short_cloze", PseudoQuerySettings().short_cloze)
+    made = [(text, span, query) for text, query in pairs for span in cloze.spans(text, text, seed=0)[:1]]
+    return Vectors(*(encoder.encode(list(texts)) for texts in zip(*made, strict=True)))
 
 
 def _folder(variable: str) -> Path | None:

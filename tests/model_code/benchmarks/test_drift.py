@@ -71,8 +71,9 @@ def test_harmed_documents_are_due_and_found_and_others_are_not() -> None:
     def vectors(count: int, seed: int, noise: float, shift: float) -> Vectors:
         chance = np.random.default_rng(seed)
         documents = chance.standard_normal((count, 16)) + shift
-        queries = documents + noise * chance.standard_normal((count, 16))
-        return Vectors(*(each / np.linalg.norm(each, axis=1, keepdims=True) for each in (documents, queries)))
+        made = documents + chance.standard_normal((count, 16))
+        asked = documents + noise * chance.standard_normal((count, 16))
+        return Vectors(*(each / np.linalg.norm(each, axis=1, keepdims=True) for each in (documents, made, asked)))
 
     plan = Plan(reference=240, batch=40, splits=1, repeats=6)
     elsewhere = {"harmless": vectors(80, 1, 1.0, 1.0), "harmful": vectors(80, 2, 6.0, 1.0)}
@@ -81,15 +82,17 @@ def test_harmed_documents_are_due_and_found_and_others_are_not() -> None:
     assert not any(cells["harmless", 1.0].retrain)
     assert all(cells["harmful", 1.0].retrain)
     assert all(cells["harmless", 1.0].alarm)
+    assert all(cells["harmful", 1.0].by_asked)
+    assert not any(cells["harmful", 1.0].by_made), "made queries alone do not tell"
     due = drift._row("x", "harmful", 1.0, cells["harmful", 1.0])
     assert ": retrained, of 6 batches" in due["what"]
     assert (due["ours"], due["goal"], due["met"]) == (1.0, 0.95, True)
-    assert drift._row("x", "small", 0.1, drift.Cell([0.05], [True], [False], [False]))["goal"] == 0
+    assert drift._row("x", "small", 0.1, drift.Cell([0.05], [True], *4 * [[False]]))["goal"] == 0
     assert "not retrained, of 6 batches" in drift._row("x", "harmless", 1.0, cells["harmless", 1.0])["what"]
 
 
 def test_a_source_smaller_than_a_batch_is_refused() -> None:
-    few, chance = Vectors(np.eye(4), np.eye(4)), np.random.default_rng(0)
+    few, chance = Vectors(*3 * [np.eye(4)]), np.random.default_rng(0)
     with pytest.raises(FreshetError, match=r"a batch of 8 needs as many documents; a source has 4 with a query"):
         drift._mixed(few, few, 1.0, 8, chance)
     assert len(drift._mixed(few, few, 0.5, 8, chance).documents) == 8
@@ -98,7 +101,7 @@ def test_a_source_smaller_than_a_batch_is_refused() -> None:
 def test_reciprocal_ranks_are_those_of_a_sort() -> None:
     chance = np.random.default_rng(0)
     documents, queries = (chance.standard_normal((30, 4)).astype(np.float32) for _ in range(2))
-    found = reciprocal_ranks(Vectors(documents, queries), documents)
+    found = reciprocal_ranks(queries, documents, documents)
     for row in range(30):
         rank = 1 + np.argsort(-(documents @ queries[row])).tolist().index(row)
         assert found[row] == pytest.approx(1 / rank if rank <= 10 else 0)
