@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from model_code.corpus.settings import CorpusSettings
     from model_code.ledger.ledger import Ledger
     from model_code.ledger.records import Event
+    from model_code.live.applied import Applied
     from model_code.live.garbage import Freed
     from model_code.live.generation import Generation
-    from model_code.live.writer import Applied, LiveWriter
+    from model_code.live.writer import LiveWriter
 
 
 class Freshener:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from orchestration.followed import followed
 from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
 
@@ -42,8 +43,6 @@ def next_steps(project: Project) -> list[Step]:
 
 def _due_addition(project: Project) -> Step | None:
     """An addition, if changes wait for the default retriever or, when it has them, for another one that follows it."""
-    from orchestration.upkeep import followed
-
     for number, name in enumerate(followed(project)):
         ledger = existing_ledger(project, name)
         pending = ledger.pending() if ledger else []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from orchestration import quiet  # noqa: F401  telemetry is switched off before mlflow is imported
 from orchestration.file_lock import file_lock
-from orchestration.tracking import StageRecord
+from orchestration.stage_record import StageRecord
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -17,9 +17,10 @@ from orchestration.reconciling import reconcile
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
     from model_code.ledger.records import Event
+    from model_code.live.applied import Applied, Guard
     from model_code.live.collection import Collection
     from model_code.live.generation import Generation
-    from model_code.live.writer import Applied, Guard, LiveWriter
+    from model_code.live.writer import LiveWriter
 
 
 def open_complete(project: Project, retriever: str, make: Callable[[], Generation]) -> Generation:

@@ -21,8 +21,9 @@ from orchestration import events, parameters, spool, stage_key
 from orchestration.events import StageEnded
 from orchestration.parameters import Parameters
 from orchestration.project import Project
+from orchestration.stage_record import StageRecord
 from orchestration.stages import Stage
-from orchestration.tracking import StageRecord, git_state
+from orchestration.tracking import git_state
 
 
 @dataclass(frozen=True)

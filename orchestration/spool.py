@@ -14,7 +14,8 @@ from pathlib import Path
 from model_code.files import read_json, replace_folder, write_json
 from orchestration.file_lock import file_lock
 from orchestration.project import Project
-from orchestration.tracking import StageRecord, tracker_for, tracking_is_on
+from orchestration.stage_record import StageRecord
+from orchestration.tracking import tracker_for, tracking_is_on
 
 RECORD, ARTIFACTS = "record.json", "artifacts"
 

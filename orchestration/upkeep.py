@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
-from model_code.live.collection import Collection, default_retriever, retrievers
+from model_code.live.collection import Collection
 from orchestration import garbage, parameters
+from orchestration.followed import followed
 from orchestration.project import Project
 
 if TYPE_CHECKING:
-    from model_code.live.settings import LiveSettings
     from orchestration.freshening import Freshener
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,8 @@ class Upkeep:
         The builds that were opened stay, as a rollback of the champion returns to them, and so does what a retrain that
         has just begun reads. `freshet gc` asks the registry, too, which builds may go.
         """
-        settings, collection = _settings(self.project), Collection(self.project.live, name)
+        settings = parameters.load(self.project.params_file).live
+        collection = Collection(self.project.live, name)
         number, every = collection.current_number() or 0, settings.collect_every
         before, self._looked[name] = self._looked.get(name, max(0, number - 1)), number
         if settings.keep_generations is None or number // every <= before // every:
@@ -90,15 +91,3 @@ class Upkeep:
         if name not in self._own:
             self._own[name] = Freshener(self.project, name)
         return self._own[name]
-
-
-def followed(project: Project) -> list[str]:
-    """The retrievers that get what arrives, by `live.follow`; the one that is searched by default first."""
-    default = default_retriever(project.live)
-    if _settings(project).follow == "default":
-        return [default]
-    return [default, *(name for name in retrievers(project.live) if name != default)]
-
-
-def _settings(project: Project) -> LiveSettings:
-    return parameters.load(project.params_file).live

@@ -17,7 +17,8 @@ from model_code.ledger import schema
 from model_code.ledger.database import is_there, open_database
 from orchestration.dagster_home import DATABASE, open_instance
 from orchestration.project import Project
-from orchestration.tracking import StageRecord, tracker_for
+from orchestration.stage_record import StageRecord
+from orchestration.tracking import tracker_for
 
 EVENT = {"kind": "put", "document_id": "a", "content_hash": "", "source": "", "received": 0.0}
 

@@ -16,11 +16,12 @@ from model_code.additions.store import Store
 from model_code.files import canonical_json, hash_text
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import NewDocument
+from model_code.live.applied import Applied, Guard
 from model_code.live.changes import Change
 from model_code.live.collection import CURRENT
 from model_code.live.garbage import Freed
 from model_code.live.net_changes import NetChanges
-from model_code.live.writer import Applied, Guard, LiveWriter
+from model_code.live.writer import LiveWriter
 
 
 class RefiningWriter(LiveWriter):

@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Collection as Ids
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.live import garbage
+from model_code.live.applied import Applied, Guard
 from model_code.live.changes import Change, Put
 from model_code.live.collection import CURRENT, Collection
 from model_code.live.draft import Draft, publish
 from model_code.live.generation import Generation
+from model_code.live.guard import everything_is_found
 from model_code.live.net_changes import NetChanges
 from model_code.live.reclustering import write_base
 from model_code.live.searcher import Searcher
 from model_code.progress import Progress, silent
 from model_code.retrievers.segments import Refine
 from model_code.settings import require, require_at_least
-
-
-@dataclass(frozen=True)
-class Applied:
-    """What became of a call's changes: the ids of documents, ascending, and the status of each by its id.
-
-    generation: the one that is current now. A status is "added", "updated", "deleted" or "unchanged".
-    """
-
-    generation: Generation
-    added: tuple[str, ...]
-    updated: tuple[str, ...]
-    deleted: tuple[str, ...]
-    unchanged: tuple[str, ...]
-    statuses: Mapping[str, str]
-
-
-Guard = Callable[[Searcher, Applied], None]
-"""Told what an addition came to, with a searcher of the generation that is about to become current; raises to refuse"""
 
 
 class LiveWriter:
@@ -94,7 +76,7 @@ class LiveWriter:
             fill, removed = partial(self._add, net.puts), net.removed(searcher.views)
             check = None if guard is None else partial(self._guarded, guard, searcher, net)
             current = publish(self.collection, searcher, removed, fill, watermark, provenance, check)
-        return _applied(current, net)
+        return Applied.of(current, net)
 
     def compact(self) -> Generation:
         """Merge all segments into one, without what is removed from them; the current generation if that changes none.
@@ -115,8 +97,6 @@ class LiveWriter:
         No ranking changes, as no vector does, unless the base's index is approximate; paths do. Additions are placed in
         the new hierarchy from now on.
         """
-        from model_code.live.guard import everything_is_found
-
         searcher = self.searcher
         current = searcher.generation
         with self.collection.aside() as folder:
@@ -142,14 +122,9 @@ class LiveWriter:
 
     def _guarded(self, guard: Guard, before: Searcher, net: NetChanges, generation: Generation) -> None:
         opened = before.at(generation)
-        guard(opened, _applied(generation, net))
+        guard(opened, Applied.of(generation, net))
         self._searcher = opened
 
     def _add(self, puts: Sequence[Put], draft: Draft) -> None:
         if puts:
             draft.add(puts, self.refine, self.max_segments)
-
-
-def _applied(generation: Generation, net: NetChanges) -> Applied:
-    kinds = {kind: net.with_status(kind) for kind in ("added", "updated", "deleted", "unchanged")}
-    return Applied(generation, **kinds, statuses=net.statuses)

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from model_code.queries.generators import PseudoQuery
+from model_code.queries.pseudo_query import PseudoQuery
 
 EMPTY = "empty"
 REPEATED = "repeated"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from model_code.queries.generators import seed_of
+from model_code.queries.pseudo_query import seed_of
 
 
 def split_of(document_id: str, dev_share: float, test_share: float, seed: int) -> str:

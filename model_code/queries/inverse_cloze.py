@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from model_code.progress import Progress, silent, tracked
-from model_code.queries.generators import PseudoQuery, seed_of
+from model_code.queries.pseudo_query import PseudoQuery, seed_of
 from model_code.queries.settings import ClozeSettings
 
 HELD_OUT = "held_out_cloze"

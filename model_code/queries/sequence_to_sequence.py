@@ -18,7 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
 from model_code.progress import Progress, silent
-from model_code.queries.generators import PseudoQuery, seed_of
+from model_code.queries.pseudo_query import PseudoQuery, seed_of
 from model_code.queries.sequence_models import load_sequence_model, require_positions, vocabulary_size
 from model_code.queries.settings import TRAINED, SequenceToSequenceSettings
 

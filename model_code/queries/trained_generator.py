@@ -11,7 +11,8 @@ from model_code.encoding.hardware import pick_device
 from model_code.files import hash_text, write_json
 from model_code.queries.generator_pairs import GeneratorPair, PairTokens, generator_pairs
 from model_code.queries.generator_training import METRIC, GeneratorTrainer
-from model_code.queries.generators import TRAINED_FOLDER, PseudoQuery
+from model_code.queries.generators import TRAINED_FOLDER
+from model_code.queries.pseudo_query import PseudoQuery
 from model_code.queries.round_trip import make_search, shares_found, source_ranks
 from model_code.queries.sequence_models import Loaded, load_sequence_model, require_positions, save_sequence_model
 from model_code.queries.sequence_to_sequence import SequenceToSequence

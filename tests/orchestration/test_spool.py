@@ -12,8 +12,8 @@ import pytest
 
 from orchestration import events, runner, spool
 from orchestration.project import Project
+from orchestration.stage_record import StageRecord
 from orchestration.stages import Stage
-from orchestration.tracking import StageRecord
 
 FIRST = StageRecord(
     stage="train@hce", key="ab" * 32, params={"training.steps": 3, "on": None}, metrics={"seconds": 0.1 + 0.2},

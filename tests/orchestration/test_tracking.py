@@ -11,7 +11,8 @@ import pytest
 from model_code.errors import FreshetError
 from orchestration.mlflow_tracker import MlflowTracker, valid_name
 from orchestration.project import Project
-from orchestration.tracking import StageRecord, git_state, store_folder, tracker_for, tracking_uri
+from orchestration.stage_record import StageRecord
+from orchestration.tracking import git_state, store_folder, tracker_for, tracking_uri
 
 RECORD = StageRecord(
     stage="train@hce", key="ab" * 32, params={}, metrics={}, inputs={}, artifacts=[], curves=[], git_commit=None,

@@ -87,7 +87,7 @@ def test_the_same_seed_gives_the_same_base(writer):
 def test_a_crash_on_the_way_leaves_the_old_generation(writer, monkeypatch):
     before, found = writer.collection.current(), rankings(writer)
     with monkeypatch.context() as patch:
-        patch.setattr("model_code.live.guard.everything_is_found", lambda *_: 1 / 0)
+        patch.setattr("model_code.live.writer.everything_is_found", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             writer.recluster(SETTINGS, 0)
     assert (writer.collection.current(), rankings(writer)) == (before, found)

@@ -16,7 +16,7 @@ from model_code.queries.filtering import (
     normalised,
     reasons_to_drop,
 )
-from model_code.queries.generators import PseudoQuery
+from model_code.queries.pseudo_query import PseudoQuery
 
 DOCUMENTS = {"d1": "The quick brown fox.", "d2": "A lazy dog: the QUICK brown bear", "d3": "the cat sat"}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from model_code.errors import SettingsError
-from model_code.queries.generators import GENERATORS, make_generator, seed_of
+from model_code.queries.generators import GENERATORS, make_generator
+from model_code.queries.pseudo_query import seed_of
 from model_code.queries.settings import ClozeSettings, PseudoQuerySettings
 
 

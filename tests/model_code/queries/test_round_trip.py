@@ -11,7 +11,7 @@ from model_code.corpus.tables import Corpus, frame
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.index.bm25 import Bm25
-from model_code.queries.generators import PseudoQuery
+from model_code.queries.pseudo_query import PseudoQuery
 from model_code.queries.round_trip import make_search, shares_found, source_ranks
 from tests.model_code.queries.toy import DOCUMENTS, WORDS
 from tests.tiny_encoder import make_tiny_encoder

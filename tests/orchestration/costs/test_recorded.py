@@ -8,8 +8,9 @@ import pytest
 
 from orchestration import stage_key
 from orchestration.costs.recorded import StageCost, stage_costs
+from orchestration.stage_record import StageRecord
 from orchestration.stages import Stage
-from orchestration.tracking import StageRecord, tracker_for
+from orchestration.tracking import tracker_for
 
 pytestmark = pytest.mark.usefixtures("_own_store")
 STAGE = Stage("train", "", ("seed",), {"corpus": "artifacts/costs"}, "artifacts/train/hce", (), retriever="hce")
