@@ -52,7 +52,7 @@ def guessed(members: np.ndarray, charged: np.ndarray | None) -> np.ndarray | Non
 
 def too_many(suspects: np.ndarray, task: Task) -> bool:
     """Whether reading all of Z again is cheaper than testing `suspects` one by one."""
-    return len(suspects) > 64 + PASS_PAYS * len(task.limits)
+    return len(suspects) > 64 + PASS_PAYS * len(task.state)
 
 
 def _finish(
