@@ -2,9 +2,9 @@
 
 *Retrain* on harm, which retraining mends: new documents found significantly worse than old ones, by queries made from
 them or by those that they arrived with; queries that lost documents; constraints that conflict; growth past its limit.
-Where the vectors drifted, harm is tested a second time at the full alpha: that test counts only once a test of the
-corrected family has tripped, so documents like the old ones still cause a false alarm with a chance of at most alpha (a
-gatekeeping procedure), and drift with harm is found sooner.
+Where the vectors drifted, harm is tested a second time, with all of alpha for its own measures: that test counts only
+once a test of the corrected family has tripped, so documents like the old ones still cause a false alarm with a chance
+of at most alpha (a gatekeeping procedure), others that are no worse too, and drift with harm is found sooner.
 *Recluster* if the hierarchy no longer fits what arrives though it is found as well as ever. *Add* otherwise, even where
 vectors drifted: an encoder that serves new topics well needs no training. Logged queries that drifted are reported, and
 count like drifted vectors: nobody judged their answers, so they are no harm by themselves.
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from model_code.drift.measured import Measured
+from model_code.drift.measured import HARM, Measured
 from model_code.drift.observations import OF_QUERIES
 from model_code.drift.report import Report
 from model_code.drift.settings import DriftSettings
@@ -25,7 +25,6 @@ Action = Literal["add", "recluster", "retrain"]
 RUNGS: tuple[Action, ...] = ("add", "recluster", "retrain")
 EMBEDDING = ("domain_auc", "mmd", *OF_QUERIES)
 FITTING = ("topics", "fit")
-HARM = ("new_quality", "asked_quality")
 LIMITS = ("conflicts", "growth", "protected_old", "protected_new")
 
 
@@ -109,5 +108,5 @@ def spoken(one: Measured) -> str:
     """
     side = "above" if one.tail == "high" else "below"
     if one.suspected and not one.tripped:
-        return f"{one.label} {one.value:.4f} is {side} what it would be by chance, had it been the only measure"
+        return f"{one.label} {one.value:.4f} is {side} what it would be by chance, had only harm been measured"
     return f"{one.label} {one.value:.4f} is {'' if one.tripped else 'not '}{side} {one.threshold:.4f}"

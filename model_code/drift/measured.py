@@ -18,6 +18,7 @@ from model_code.errors import FreshetError
 Tail = Literal["high", "low"]
 Scope = Literal["batch", "window"]
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
+HARM = ("new_quality", "asked_quality")  # the measures of what retraining would mend
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +39,7 @@ class Measured:
 
     threshold: the value must lie beyond it, not on it, to trip; None where a limit does not apply yet.
     null: quantiles of the null distribution by level, such as {"0.95": 0.61}; empty where the threshold is a limit
-    that the settings name. suspected: beyond the threshold that this measure would have if it stood alone, at alpha.
+    that the settings name. suspected: beyond the threshold that it would have if the measures of harm alone shared alpha.
     """
 
     name: str
@@ -60,7 +61,8 @@ class Measured:
 def judge(observations: Sequence[Observation], alpha: float) -> tuple[Measured, ...]:
     """Each observation at alpha / k of k, so that the chance of any false alarm is at most alpha."""
     level = alpha / max(len(observations), 1)
-    return tuple(_judged(one, level, alpha) for one in observations)
+    of_harm = alpha / max(sum(one.name in HARM for one in observations), 1)
+    return tuple(_judged(one, level, of_harm) for one in observations)
 
 
 def limited(name: str, value: float, limit: float, detail: Mapping[str, Any]) -> Measured:
@@ -87,7 +89,7 @@ def critical_value(null: np.ndarray, level: float, tail: Tail) -> float:
     return float(ascending[-rank] if tail == "high" else ascending[rank - 1])
 
 
-def _judged(one: Observation, level: float, alpha: float) -> Measured:
+def _judged(one: Observation, level: float, of_harm: float) -> Measured:
     threshold = critical_value(one.null, level, one.tail)
     reached = one.null >= one.value if one.tail == "high" else one.null <= one.value
     detail = {**one.detail, "p": float((1 + reached.sum()) / (1 + len(one.null))), "level": level}
@@ -98,7 +100,7 @@ def _judged(one: Observation, level: float, alpha: float) -> Measured:
         {str(q): float(np.quantile(one.null, q)) for q in QUANTILES},
         _beyond(one.value, threshold, one.tail),
         detail,
-        _beyond(one.value, critical_value(one.null, alpha, one.tail), one.tail),
+        _beyond(one.value, critical_value(one.null, of_harm, one.tail), one.tail),
         one.tail,
         one.scope,
     )

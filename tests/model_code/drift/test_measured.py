@@ -40,6 +40,14 @@ def test_a_family_shares_alpha_and_a_suspicion_does_not() -> None:
     assert found[0].detail["level"] == 0.0125
 
 
+def test_the_measures_of_harm_share_their_suspicion() -> None:
+    null = np.arange(1.0, 400.0)
+    quality = [Observation(name, 385.0, null) for name in ("new_quality", "asked_quality")]  # p = .04
+    other = Observation("fit", 400.0, null)
+    assert [one.suspected for one in judge([quality[0], other], 0.05)] == [True, True]
+    assert [one.suspected for one in judge([*quality, other], 0.05)] == [False, False, True]
+
+
 def test_too_few_draws_are_refused() -> None:
     with pytest.raises(FreshetError, match=r"raise drift.draws to 99"):
         critical_value(np.arange(50), 0.01, "high")
