@@ -90,7 +90,7 @@ def rows(
     """Of each shift the share of batches that were judged as they should be, with its 95 % interval.
 
     data: a folder of data sets; None: that of `FRESHET_DATA`, if it is set. output: where to leave the curves, as
-    drift_curve.csv; None: the folder of `FRESHET_BENCH_OUTPUT`, if it is set.
+    drift_curve.csv and .png; None: the folder of `FRESHET_BENCH_OUTPUT`, if it is set.
     """
     from model_code.encoding.encoder import Encoder
 
@@ -103,7 +103,10 @@ def rows(
         found = simulate(_encode(encoder, home), vectors, plan)
         cells |= {(name, *key): cell for key, cell in found.items()}
     if output:
+        from model_code.benchmarks.drift_picture import draw
+
         write_curve(output / "drift_curve.csv", cells)
+        draw(output / "drift_curve.png", output / "drift_curve.csv")
     return [_row(*key, cell) for key, cell in cells.items()]
 
 

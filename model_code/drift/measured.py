@@ -39,7 +39,8 @@ class Measured:
 
     threshold: the value must lie beyond it, not on it, to trip; None where a limit does not apply yet.
     null: quantiles of the null distribution by level, such as {"0.95": 0.61}; empty where the threshold is a limit
-    that the settings name. suspected: beyond the threshold that it would have if the measures of harm alone shared alpha.
+    that the settings name. suspected: beyond the threshold that it would have if the measures of harm alone shared
+    alpha.
     """
 
     name: str

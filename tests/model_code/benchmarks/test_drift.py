@@ -46,6 +46,7 @@ def test_rows_and_curve_on_docstrings(tmp_path: Path, monkeypatch: pytest.Monkey
     with (tmp_path / "out" / "drift_curve.csv").open() as stream:
         curve = list(csv.DictReader(stream))
     assert [line["share"] for line in curve[1:5]] == ["0.1", "0.25", "0.5", "1.0"]
+    assert (tmp_path / "out" / "drift_curve.png").read_bytes().startswith(b"\x89PNG")
     assert all(float(line["alarm_low"]) <= float(line["alarm"]) <= float(line["alarm_high"]) for line in curve)
 
 
