@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from orchestration import stage_key
 from orchestration.mlflow_tracker import MlflowTracker
 from orchestration.project import Project
+from orchestration.spool import record_all
 from orchestration.stages import Stage
 from orchestration.tracking import store_folder, tracking_uri
 
@@ -21,7 +22,11 @@ class StageCost:
 
 
 def stage_costs(project: Project, stages: Iterable[Stage]) -> dict[str, StageCost]:
-    """The cost of each stage by its address, where a run of the same code, inputs and settings is recorded."""
+    """The cost of each stage by its address, where a run of the same code, inputs and settings is recorded.
+
+    What is spooled is recorded first.
+    """
+    record_all(project)
     tracker = MlflowTracker(tracking_uri(project), store_folder(project))
     costs = {}
     for stage in stages:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from orchestration import stage_key
+from orchestration import spool, stage_key
 from orchestration.costs.recorded import StageCost, stage_costs
 from orchestration.stage_record import StageRecord
 from orchestration.stages import Stage
@@ -16,12 +16,14 @@ pytestmark = pytest.mark.usefixtures("_own_store")
 STAGE = Stage("train", "", ("seed",), {"corpus": "artifacts/costs"}, "artifacts/train/hce", (), retriever="hce")
 
 
-def record(project, seconds):
+def made(project, seconds):
     key = stage_key.read(STAGE, project.root).key
     metrics = {"seconds": seconds, "peak_memory_mb": 512.0}
-    tracker_for(project).record_stage(
-        StageRecord(STAGE.address, key, {}, metrics, {}, [], [], None, False, None, seconds, seconds + 1)
-    )
+    return StageRecord(STAGE.address, key, {}, metrics, {}, [], [], None, False, None, seconds, seconds + 1)
+
+
+def record(project, seconds):
+    tracker_for(project).record_stage(made(project, seconds))
 
 
 def test_the_newest_run_of_the_same_inputs_counts(tracked_project):
@@ -42,3 +44,14 @@ def test_the_newest_run_of_the_same_inputs_counts(tracked_project):
     corpus.write_text("one")
     params.write_text("seed: 1\n")
     assert stage_costs(project, [STAGE]) == {}
+
+
+def test_a_run_that_is_still_spooled_counts(tracked_project):
+    project = tracked_project
+    (project.root / "params.yaml").write_text("seed: 0\n")
+    corpus = project.root / "artifacts" / "costs" / "table"
+    corpus.parent.mkdir(parents=True, exist_ok=True)
+    corpus.write_text("three")
+    spool.keep(project, made(project, 9.0))
+    assert stage_costs(project, [STAGE]) == {"train@hce": StageCost(9.0, 512.0)}
+    assert not [*(project.state / "spool").glob("*/record.json")]
