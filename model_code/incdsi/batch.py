@@ -16,7 +16,7 @@ from model_code.incdsi.documents import NewDocument
 from model_code.incdsi.passes import Pass
 from model_code.incdsi.refine import Refiner, Start
 from model_code.incdsi.rivals import Rivals
-from model_code.incdsi.row_sets import joined, without
+from model_code.incdsi.row_sets import joined, minus
 from model_code.incdsi.task import Task
 from model_code.incdsi.working_set import GROWTH, guessed, too_many
 
@@ -80,7 +80,7 @@ def _guess(
 def _guess_one(task: Task, rivals: Rivals, start: Start) -> Guess:
     members, charged = task.protected(rivals.seeds() if start.members is None else start.members), start.charged
     if start.seen is not None:
-        others = without(task.suspects(start.seen, start.seen.vector), members)
+        others = minus(task.suspects(start.seen, start.seen.vector), members)
         violated = task.violated(others, start.seen.vector)
         if not len(violated):
             return Guess(start.seen.vector, members, charged)

@@ -19,10 +19,10 @@ def among(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     return others[np.minimum(np.searchsorted(others, rows), len(others) - 1)] == rows
 
 
-def without(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+def minus(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Those of `rows` (n) that are not in `others` (k), both sorted.
 
-    >>> without(np.array([1, 4, 7]), np.array([0, 4, 5])).tolist()
+    >>> minus(np.array([1, 4, 7]), np.array([0, 4, 5])).tolist()
     [1, 7]
     """
     return rows[~among(rows, others)]

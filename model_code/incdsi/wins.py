@@ -6,7 +6,7 @@ import numpy as np
 
 from model_code.incdsi.growing import GrowingRows
 from model_code.incdsi.passes import float32_error
-from model_code.incdsi.row_sets import without
+from model_code.incdsi.row_sets import minus
 from model_code.incdsi.scores import dots
 from model_code.incdsi.state import IncDsiState
 
@@ -62,7 +62,7 @@ def regained(state: IncDsiState, leaving: np.ndarray) -> np.ndarray:
     if state.won is None:
         return np.zeros(0, np.int64)
     lost = np.flatnonzero(~state.won.view)
-    lost = without(lost, leaving)
+    lost = minus(lost, leaving)
     to_any = np.zeros(len(lost), bool)
     for row in leaving:
         to_any |= loses(state, lost, int(row))

@@ -10,7 +10,7 @@ import numpy as np
 
 from model_code.incdsi.passes import Pass, Scan
 from model_code.incdsi.problem import Problem
-from model_code.incdsi.row_sets import among, joined, without
+from model_code.incdsi.row_sets import among, joined, minus
 from model_code.incdsi.solution import Certificate, Solution
 from model_code.incdsi.task import Task
 
@@ -36,7 +36,7 @@ def solve(
         if suspects is None or too_many(suspects, task):
             seen, passes = scan.passes(vector[None])[0], passes + 1
             suspects = task.suspects(seen, vector)
-        others = without(suspects, members)
+        others = minus(suspects, members)
         violated = task.violated(others, vector)
         if not len(violated):
             return _finish(task, problem, members, multipliers, others, passes, rounds)
