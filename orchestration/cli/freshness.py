@@ -17,7 +17,7 @@ def drift(
     """Measure what was added since the last report, and decide what it calls for."""
     from orchestration.watching.watch import as_dict, required, watch
 
-    watched = required(watch(Project.find(), record=not explain))
+    watched = required(watch(Project.find(), record=not explain), record=not explain)
     typer.echo(json.dumps(as_dict(watched), indent=2) if as_json else watched.text, nl=as_json)
 
 

@@ -87,8 +87,13 @@ def past(ledger: Ledger | None) -> list[Past]:
     return history
 
 
-def required(watched: Watched | None) -> Watched:
-    """The report; FreshetError if there is none because nothing was added."""
+def required(watched: Watched | None, record: bool = True) -> Watched:
+    """The report; FreshetError if there is none because too little was added. record: as `watch` was asked."""
+    if watched is None and not record:
+        raise FreshetError(
+            "nothing was added since the last report, so there is nothing to measure; one document is enough for "
+            "--explain, and logged queries also by themselves"
+        )
     if watched is None:
         raise FreshetError(
             "fewer than drift.minimum_batch documents were added since the last report, so nothing is measured yet; "

@@ -87,7 +87,7 @@ def test_the_build_is_judged_by_queries_that_it_was_not_trained_on(project, corp
 
 def test_nothing_to_measure_is_an_error_for_the_command(project):
     with pytest.raises(Exception, match="logged queries also by themselves"):
-        required(watch(project, record=False))
+        required(watch(project, record=False), record=False)
 
 
 def test_a_sample_depends_on_no_order():
