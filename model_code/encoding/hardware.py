@@ -1,4 +1,4 @@
-"""Which device to compute on, and whether it multiplies bfloat16 natively."""
+"""Which device to compute on, and in which precision it multiplies best."""
 
 from __future__ import annotations
 
@@ -35,3 +35,17 @@ def uses_bfloat16(precision: str, device: torch.device) -> bool:
     False
     """
     return precision == "bfloat16" or (precision == "auto" and has_bfloat16(device))
+
+
+def has_half_weights(device: torch.device) -> bool:
+    """Whether torch has the products of `half_weights` for `device`: a CPU with AVX2."""
+    return device.type == "cpu" and torch.backends.quantized.engine in ("x86", "fbgemm")
+
+
+def uses_half_weights(precision: str, device: torch.device) -> bool:
+    """Whether to keep an encoder's weights in half precision on `device` when it only searches.
+
+    >>> uses_half_weights("float32", torch.device("cpu"))
+    False
+    """
+    return precision == "auto" and has_half_weights(device) and not has_bfloat16(device)

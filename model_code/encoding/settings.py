@@ -19,7 +19,8 @@ class EncoderSettings:
     max_tokens: longer texts are cut to this many tokens, special tokens included (64 to 512 are sensible).
     include_title: put the title (for docstrings: the qualified name) in front of the text.
     pooling: how token vectors become one; None reads it from the base's folder.
-    precision: of the matrix products when encoding; "auto" is bfloat16 where the hardware has it.
+    precision: of the matrix products when encoding; "auto" is bfloat16 where the hardware has it, else float32, by
+      weights in half precision where the CPU has that and nothing is trained.
     device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", ...
 
     >>> EncoderSettings().max_tokens

@@ -175,7 +175,7 @@ def test_the_model_answers_queries_under_its_alias(tracked_project, build):
     (first, second) = model.predict(queries, params={"k": 2})
     assert [(hit["rank"], hit["document_id"], hit["title"]) for hit in first][0] == (1, "d1", "SORT AN ARRAY")
     assert [hit["rank"] for hit in second] == [1, 2]
-    encoder = Encoder.load(build.encoder, 64)
+    encoder = Encoder.load(build.encoder, 64, for_search=True)
     expected = DenseIndex.load(build.index).search(encoder.encode(queries["query"]), 2, encoder.fingerprint())
     assert [[(hit["document_id"], hit["score"]) for hit in hits] for hits in (first, second)] == expected
     with pytest.raises(mlflow.MlflowException, match="missing inputs"):

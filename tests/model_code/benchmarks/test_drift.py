@@ -17,7 +17,7 @@ from model_code.benchmarks.drift import Plan, Vectors, reciprocal_ranks, simulat
 from model_code.errors import FreshetError
 from tests.tiny_encoder import make_tiny_encoder
 
-TINY = Plan(reference=120, batch=20, per_source=20, splits=1, repeats=2, max_tokens=16)
+TINY = Plan(reference=120, batch=20, per_source=20, splits=1, more_splits=0, repeats=2, max_tokens=16)
 
 
 WORDS = [f"{a}{b}" for a in ("red", "blue", "old", "new", "wet", "dry", "big", "odd") for b in ("cat", "dog", "car")]
@@ -76,7 +76,7 @@ def test_harmed_documents_are_due_and_found_and_others_are_not() -> None:
         asked = documents + noise * chance.standard_normal((count, 16))
         return Vectors(*(each / np.linalg.norm(each, axis=1, keepdims=True) for each in (documents, made, asked)))
 
-    plan = Plan(reference=240, batch=40, splits=1, repeats=6)
+    plan = Plan(reference=240, batch=40, splits=1, more_splits=0, repeats=6)
     elsewhere = {"harmless": vectors(80, 1, 1.0, 1.0), "harmful": vectors(80, 2, 6.0, 1.0)}
     cells = simulate(vectors(400, 0, 1.5, 0.0), elsewhere, plan)
     assert len(cells["none", 0.0].alarm) == 4

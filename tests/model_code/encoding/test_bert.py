@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("texts", [TEXTS[:1], TEXTS, TEXTS * 30])
 def test_the_same_bits_as_transformers(folder, texts):
-    ours, theirs = (Encoder.load(folder, device="cpu", for_search=plain) for plain in (True, False))
+    ours, theirs = (Encoder.load(folder, None, None, "float32", "cpu", plain) for plain in (True, False))
     assert type(ours.backbone).__name__ == "Bert" != type(theirs.backbone).__name__
     np.testing.assert_array_equal(ours.encode(texts), theirs.encode(texts))
 

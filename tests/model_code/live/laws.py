@@ -85,7 +85,7 @@ def open_build(kind: str, root: Path, encoder: Path, texts: Texts, rules: TextRu
         loaded = load_encoder(encoder, precision="float32", device="cpu")
         build_folder(build / "index", loaded, bodies, ids, LEXICAL[kind], build / "shards")
     else:
-        loaded = Encoder.load(encoder, precision="float32", device="cpu")
+        loaded = Encoder.load(encoder, device="cpu", for_search=True)  # as the index stage does
         per = loaded.vectors_per_passage
         rows = [name for name in ids for _ in range(per)]
         index = DenseIndex.build(loaded.encode_documents(bodies), rows, loaded.fingerprint(), vectors_per_passage=per)

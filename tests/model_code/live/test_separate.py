@@ -41,13 +41,15 @@ def one_by_one() -> Iterator[None]:
 
 
 def load(kind: str, folder: Path):
-    return load_encoder(folder, **OPTIONS) if kind in LEXICAL else Encoder.load(folder, **OPTIONS)
+    """As a live collection does, unless it is lexical."""
+    return load_encoder(folder, **OPTIONS) if kind in LEXICAL else Encoder.load(folder, device="cpu", for_search=True)
 
 
 def make_two(kind: str, folder: Path) -> Path:
     """The encoder of a kind with a query side that is far from the documents'."""
     make_encoder(kind, folder.with_name("one"))
-    encoder = load(kind, folder.with_name("one"))
+    one = folder.with_name("one")
+    encoder = load_encoder(one, **OPTIONS) if kind in LEXICAL else Encoder.load(one, **OPTIONS)
     encoder.separate()
     encoder.query_encoder.layers = None
     generator = torch.Generator().manual_seed(0)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from model_code.encoding.sides import TwoSided
 from model_code.scale import clustering
 from model_code.stages.context import StageContext
 from model_code.training.accelerator import make_accelerator
@@ -25,7 +26,7 @@ def die_once(marker: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Fragile(torch.nn.Module):
+class Fragile(TwoSided):
     """An encoder of lengths whose process dies the first time that it is given the text "fatal"."""
 
     dimension, precision = 1, "float32"
