@@ -83,7 +83,7 @@ class Plan:
     batch: int = 100
     per_source: int = 300
     splits: int = 12
-    more_splits: int = 24
+    more_splits: int = 48
     repeats: int = 4
     draws: int = 399
     max_tokens: int = 64

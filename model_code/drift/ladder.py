@@ -1,7 +1,8 @@
 """The ladder add -> recluster -> retrain: what a drift report calls for.
 
-*Retrain* on harm, which retraining mends: new documents found significantly worse than old ones, by queries made from
-them or by those that they arrived with; queries that lost documents; constraints that conflict; growth past its limit.
+*Retrain* on harm, which retraining mends: new documents found significantly worse than old ones, by the queries that
+they arrived with or, where too few have such, by those made from them; queries that lost documents; constraints that
+conflict; growth past its limit.
 Where the vectors drifted, harm is tested a second time, with all of alpha for its own measures: that test counts only
 once a test of the corrected family has tripped, so documents like the old ones still cause a false alarm with a chance
 of at most alpha (a gatekeeping procedure), others that are no worse too, and drift with harm is found sooner.
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from model_code.drift.measured import HARM, Measured
+from model_code.drift.measured import MADE, Measured, deciding
 from model_code.drift.observations import OF_QUERIES
 from model_code.drift.report import Report
 from model_code.drift.settings import DriftSettings
@@ -70,24 +71,24 @@ def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry
 
 def _wanted(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str, ...]]:
     drifted = [one for one in report.of(*EMBEDDING) if one.tripped]
-    harmed = [one for one in report.of(*HARM) if one.tripped or (drifted and one.suspected)]
+    harm = deciding(report.measures)
+    harmed = [one for one in harm if one.tripped or (drifted and one.suspected)]
     broken = [one for one in report.of(*LIMITS) if one.tripped]
     if harmed or broken:
         shown = (*harmed, *broken, *(drifted if harmed else ()))
         return "retrain", tuple(spoken(one) for one in shown)
     misfit = [one for one in report.of(*FITTING) if one.tripped]
-    reasons = tuple(spoken(one) for one in (*misfit, *drifted))
-    if misfit:
-        return "recluster", (*reasons, _harmless(report))
-    if drifted:
-        return "add", (*reasons, _harmless(report))
+    overruled = [one for one in report.of(MADE) if one.tripped]
+    reasons = tuple(spoken(one) for one in (*misfit, *drifted, *overruled))
+    if reasons:
+        return "recluster" if misfit else "add", (*reasons, _harmless(harm))
     return "add", (_nothing(report, settings),)
 
 
-def _harmless(report: Report) -> str:
-    harm = {one.name: one for one in report.of(*HARM)}  # of the window, where there is one
-    if harm:
-        return f"no harm: {', '.join(map(spoken, harm.values()))}"
+def _harmless(harm: Sequence[Measured]) -> str:
+    last = {one.name: one for one in harm}  # of the window, where there is one
+    if last:
+        return f"no harm: {', '.join(map(spoken, last.values()))}"
     return "harm is unknown: there are too few new documents with held-out pseudo-queries"
 
 

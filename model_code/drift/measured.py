@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from model_code.errors import FreshetError
 Tail = Literal["high", "low"]
 Scope = Literal["batch", "window"]
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
-HARM = ("new_quality", "asked_quality")  # the measures of what retraining would mend
+HARM = (MADE, ASKED) = ("new_quality", "asked_quality")  # the measures of what retraining would mend
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +39,8 @@ class Measured:
 
     threshold: the value must lie beyond it, not on it, to trip; None where a limit does not apply yet.
     null: quantiles of the null distribution by level, such as {"0.95": 0.61}; empty where the threshold is a limit
-    that the settings name. suspected: beyond the threshold that it would have if the measures of harm alone shared
-    alpha.
+    that the settings name. suspected: beyond the threshold that it would have if the measures of harm that decide
+    were all that shares alpha.
     """
 
     name: str
@@ -59,10 +59,29 @@ class Measured:
         return self.name if self.scope == "batch" else f"{self.name} ({self.scope})"
 
 
+One = TypeVar("One", Observation, Measured)
+
+
+def deciding(found: Sequence[One]) -> list[One]:
+    """The measures of harm that decide, of those `found`.
+
+    What people ask outranks what was cut out of the text: made queries decide nothing where asked ones were measured on
+    as many documents. (Made ones saw harm in real documents that asked ones find better than old ones, and none where
+    people ask in other words than a text uses.)
+    """
+    documents = {(one.name, one.scope): one.detail["documents"] for one in found if one.name in HARM}
+    asked = {one.scope: documents.get((ASKED, one.scope), 0) for one in found}
+    return [
+        one
+        for one in found
+        if one.name == ASKED or (one.name == MADE and documents[MADE, one.scope] > asked[one.scope])
+    ]
+
+
 def judge(observations: Sequence[Observation], alpha: float) -> tuple[Measured, ...]:
     """Each observation at alpha / k of k, so that the chance of any false alarm is at most alpha."""
     level = alpha / max(len(observations), 1)
-    of_harm = alpha / max(sum(one.name in HARM for one in observations), 1)
+    of_harm = alpha / max(len(deciding(observations)), 1)
     return tuple(_judged(one, level, of_harm) for one in observations)
 
 

@@ -33,13 +33,19 @@ NAMES = (
 )
 
 
-def report(*states: str) -> Report:
-    """A report in which the measures named trip; `name?` is suspected only, and `name@window` is of the window."""
-    measures = {name: Measured(name, 0.0, 0.2, NULL, False, {"p": 0.5}) for name in NAMES}
+def report(*states: str, asked: int = 120) -> Report:
+    """A report in which the measures named trip; `name?` is suspected only, and `name@window` is of the window.
+
+    asked: of how many of the 150 documents there were asked queries.
+    """
+    documents = {"asked_quality": asked, "new_quality": 150}
+    details = {name: {"documents": documents.get(name, 150)} for name in NAMES}
+    measures = {name: Measured(name, 0.0, 0.2, NULL, False, {"p": 0.5} | details[name]) for name in NAMES}
     for state in states:
         name, _, scope = state.rstrip("?").partition("@")
         tripped = not state.endswith("?")
-        found = Measured(name, 0.3 if tripped else 0.15, 0.2, NULL, tripped, {"p": 0.001}, suspected=True)
+        detail = {"p": 0.001} | details.get(name, {})
+        found = Measured(name, 0.3 if tripped else 0.15, 0.2, NULL, tripped, detail, suspected=True)
         measures[state] = replace(found, scope=scope or "batch")
     return Report(150, 1, 150, 0.05, tuple(measures.values()))
 
@@ -101,6 +107,29 @@ def test_reasons_name_the_measures_beside_their_thresholds() -> None:
     assert "none of 10 measures is beyond its threshold" in decide(report(), (), SETTINGS).reasons
     harmless = "no harm: new_quality 0.0000 is not above 0.2000, asked_quality 0.0000 is not above 0.2000"
     assert decide(report("mmd"), (), SETTINGS).reasons[-1] == harmless
+
+
+@pytest.mark.parametrize(
+    ("states", "action"),
+    [
+        (("new_quality",), "add"),
+        (("new_quality", "mmd"), "add"),
+        (("mmd", "new_quality?"), "add"),
+        (("new_quality", "fit"), "recluster"),
+        (("new_quality@window",), "retrain"),  # asked queries are of the batch alone
+        (("asked_quality",), "retrain"),
+        (("mmd", "asked_quality?"), "retrain"),
+        (("new_quality", "asked_quality"), "retrain"),
+    ],
+)
+def test_made_queries_decide_nothing_where_as_many_documents_have_asked_ones(
+    states: tuple[str, ...], action: Action
+) -> None:
+    decision = decide(report(*states, asked=150), (), SETTINGS)
+    assert decision.action == action
+    if action != "retrain":
+        assert decision.reasons[-1].startswith("no harm: asked_quality")
+        assert any("new_quality 0.3000 is above" in reason for reason in decision.reasons) == ("new_quality" in states)
 
 
 def test_unknown_harm_is_said_and_is_no_reason_to_retrain() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model_code.drift.draws import canonical, draw_batches, most_measured, some
-from model_code.drift.measured import Observation, Tail, critical_value, judge, limited
+from model_code.drift.measured import Observation, Tail, critical_value, deciding, judge, limited
 from model_code.errors import FreshetError
 
 
@@ -42,10 +42,19 @@ def test_a_family_shares_alpha_and_a_suspicion_does_not() -> None:
 
 def test_the_measures_of_harm_share_their_suspicion() -> None:
     null = np.arange(1.0, 400.0)
-    quality = [Observation(name, 385.0, null) for name in ("new_quality", "asked_quality")]  # p = .04
+    made, fewer, asked = (
+        Observation(name, 385.0, null, detail={"documents": count})  # p = .04
+        for name, count in (("new_quality", 120), ("asked_quality", 119), ("asked_quality", 120))
+    )
     other = Observation("fit", 400.0, null)
-    assert [one.suspected for one in judge([quality[0], other], 0.05)] == [True, True]
-    assert [one.suspected for one in judge([*quality, other], 0.05)] == [False, False, True]
+    assert [one.suspected for one in judge([made, other], 0.05)] == [True, True]
+    assert [one.suspected for one in judge([made, fewer, other], 0.05)] == [False, False, True]
+    assert [one.suspected for one in judge([made, asked, other], 0.05)] == [True, True, True]
+    assert [deciding(found) for found in ([made, other], [made, fewer], [asked, made])] == [
+        [made],
+        [made, fewer],
+        [asked],
+    ]
 
 
 def test_too_few_draws_are_refused() -> None:
