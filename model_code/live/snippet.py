@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 
 WORD = re.compile(r"\w+")
@@ -33,11 +34,8 @@ def _best_start(places: list[tuple[int, str]], width: int) -> int:
     count = Counter(term for _, term in places)
     best, best_weight = 0, 0.0
     for i, (start, _) in enumerate(places):
-        seen = set()
-        for place, term in places[i:]:
-            if place >= start + width:
-                break
-            seen.add(term)
+        end = bisect_left(places, (start + width,), lo=i)
+        seen = {term for _, term in places[i:end]}
         weight = sum(1 / count[term] for term in sorted(seen))
         if weight > best_weight:
             best, best_weight = start, weight
