@@ -76,7 +76,7 @@ class Plan:
     """How much is simulated: `splits` of the home documents, and `repeats` batches of each share and split.
 
     more_splits: for batches without a shift alone. False alarms are rare, and batches of one split are no independent
-    draws: with 12 splits the share of them was once .083, and is .042 with 60.
+    draws: a share of .083 over 12 splits was one of .043 over 60 others.
     """
 
     reference: int = 1500
