@@ -116,7 +116,7 @@ def rows(
 
 
 def simulate(home: Vectors, elsewhere: Mapping[str, Vectors], plan: Plan) -> dict[tuple[str, float], Cell]:
-    """Cells by source and share; ("home", 0) has batches of home documents that no other batch of their split has."""
+    """Cells by source and share; ("none", 0) has batches of home documents that no other batch of their split has."""
     cells: dict[tuple[str, float], Cell] = {("none", 0.0): Cell()}
     for split in range(plan.splits + plan.more_splits):
         chance = np.random.default_rng(split)

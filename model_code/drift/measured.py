@@ -18,7 +18,7 @@ from model_code.errors import FreshetError
 Tail = Literal["high", "low"]
 Scope = Literal["batch", "window"]
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
-HARM = (MADE, ASKED) = ("new_quality", "asked_quality")  # the measures of what retraining would mend
+MADE, ASKED = "new_quality", "asked_quality"  # the measures of harm, which retraining would mend, by kind of query
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,13 +69,9 @@ def deciding(found: Sequence[One]) -> list[One]:
     as many documents. (Made ones saw harm in real documents that asked ones find better than old ones, and none where
     people ask in other words than a text uses.)
     """
-    documents = {(one.name, one.scope): one.detail["documents"] for one in found if one.name in HARM}
-    asked = {one.scope: documents.get((ASKED, one.scope), 0) for one in found}
-    return [
-        one
-        for one in found
-        if one.name == ASKED or (one.name == MADE and documents[MADE, one.scope] > asked[one.scope])
-    ]
+    asked = {one.scope: one.detail["documents"] for one in found if one.name == ASKED}
+    made = [one for one in found if one.name == MADE and one.detail["documents"] > asked.get(one.scope, 0)]
+    return [*made, *(one for one in found if one.name == ASKED)]
 
 
 def judge(observations: Sequence[Observation], alpha: float) -> tuple[Measured, ...]:

@@ -76,10 +76,10 @@ def test_harmed_documents_are_due_and_found_and_others_are_not() -> None:
         asked = documents + noise * chance.standard_normal((count, 16))
         return Vectors(*(each / np.linalg.norm(each, axis=1, keepdims=True) for each in (documents, made, asked)))
 
-    plan = Plan(reference=240, batch=40, splits=1, more_splits=0, repeats=6)
+    plan = Plan(reference=240, batch=40, splits=1, more_splits=1, repeats=6)
     elsewhere = {"harmless": vectors(80, 1, 1.0, 1.0), "harmful": vectors(80, 2, 6.0, 1.0)}
     cells = simulate(vectors(400, 0, 1.5, 0.0), elsewhere, plan)
-    assert len(cells["none", 0.0].alarm) == 4
+    assert len(cells["none", 0.0].alarm) == 2 * 4
     assert not any(cells["harmless", 1.0].retrain)
     assert all(cells["harmful", 1.0].retrain)
     assert all(cells["harmless", 1.0].alarm)

@@ -50,11 +50,9 @@ def test_the_measures_of_harm_share_their_suspicion() -> None:
     assert [one.suspected for one in judge([made, other], 0.05)] == [True, True]
     assert [one.suspected for one in judge([made, fewer, other], 0.05)] == [False, False, True]
     assert [one.suspected for one in judge([made, asked, other], 0.05)] == [True, True, True]
-    assert [deciding(found) for found in ([made, other], [made, fewer], [asked, made])] == [
-        [made],
-        [made, fewer],
-        [asked],
-    ]
+    assert deciding([made, other]) == [made]
+    assert deciding([made, fewer]) == [made, fewer]
+    assert deciding([asked, made]) == [asked]
 
 
 def test_too_few_draws_are_refused() -> None:
