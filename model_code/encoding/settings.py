@@ -20,7 +20,8 @@ class EncoderSettings:
     include_title: put the title (for docstrings: the qualified name) in front of the text.
     pooling: how token vectors become one; None reads it from the base's folder.
     precision: of the matrix products when encoding; "auto" is bfloat16 where the hardware has it, else float32, by
-      weights in half precision where the CPU has that and nothing is trained. Live collections are opened with "auto".
+      weights in half precision where the CPU has that and nothing is trained. An index keeps the setting, so that a
+      live collection encodes queries and later documents as its own were encoded.
     device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", ...
 
     >>> EncoderSettings().max_tokens

@@ -23,6 +23,7 @@ MODULES: dict[Kind, str] = {
     "lexical": "model_code.retrievers.lexical",
     "dsi": "model_code.retrievers.dsi",
 }
+PRECISION = "precision"  # in an index's manifest: the setting that its passages were encoded under
 
 
 def module(kind: Kind) -> ModuleType:
@@ -33,13 +34,14 @@ def module(kind: Kind) -> ModuleType:
 def open_retriever(encoder: Path, index: Path, settings: EncoderSettings | None = None) -> Retriever:
     """The retriever whose trained encoder and index lie in these folders, of whatever kind they are.
 
-    settings: maximum length, precision and device; None: the encoder's own, loaded for search only.
+    settings: maximum length, precision and device; None: the encoder's own length and the index's precision.
     FreshetError if the folders are damaged or do not belong together.
     """
     path = index / MANIFEST
     if not path.is_file():
         raise FreshetError(f"{index} has no {MANIFEST}: it was not finished, or is no index; build it again")
-    loading: dict[str, Any] = {"for_search": True}
+    facts = read_json(path)
+    loading: dict[str, Any] = {"for_search": True, PRECISION: facts.get(PRECISION, "auto")}
     if settings is not None:
         loading |= {"max_tokens": settings.max_tokens, "precision": settings.precision, "device": settings.device}
-    return module(read_json(path)["kind"]).open_folders(encoder, index, **loading)
+    return module(facts["kind"]).open_folders(encoder, index, **loading)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_code.retrievers.kinds import module
+from model_code.index.manifest import add_facts
+from model_code.retrievers.kinds import PRECISION, module
 from model_code.stages.context import StageContext
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Read `inputs["corpus"]` and what training left in `inputs["trained"]`, write `index/`, return its counts."""
-    return module(context.settings["retriever"].kind).index(context)
+    """Read `inputs["corpus"]` and what training left in `inputs["trained"]`, write `index/`, return its counts.
+
+    The index says in which precision it was encoded, so that queries and later documents are encoded alike.
+    """
+    report = module(context.settings["retriever"].kind).index(context)
+    add_facts(context.output / "index", {PRECISION: context.settings["encoder"].precision})
+    return report

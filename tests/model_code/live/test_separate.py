@@ -41,8 +41,10 @@ def one_by_one() -> Iterator[None]:
 
 
 def load(kind: str, folder: Path):
-    """As a live collection does, unless it is lexical."""
-    return load_encoder(folder, **OPTIONS) if kind in LEXICAL else Encoder.load(folder, device="cpu", for_search=True)
+    """As a live collection does."""
+    if kind in LEXICAL:
+        return load_encoder(folder, device="cpu")
+    return Encoder.load(folder, device="cpu", for_search=True)
 
 
 def make_two(kind: str, folder: Path) -> Path:

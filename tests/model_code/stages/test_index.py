@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from model_code.encoding.settings import EncoderSettings
 from model_code.files import hash_path
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import IndexSettings
+from model_code.retrievers.kinds import open_retriever
 from model_code.retrievers.settings import RetrieverSettings
 from model_code.stages import base_index, index
 from model_code.stages.context import StageContext
@@ -85,6 +87,17 @@ def test_index_uses_the_trained_encoder(tmp_path: Path, corpus: Path) -> None:
     report = index.run(stage)
     assert report["fingerprint"] == Encoder.load(trained, 16).fingerprint()
     assert report["fingerprint"] != Encoder.load(tmp_path / "base", 16).fingerprint()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_what_is_opened_encodes_as_the_index_was_encoded(tmp_path: Path, corpus: Path, precision: str) -> None:
+    trained = make_tiny_encoder(tmp_path / "trained" / "encoder", ["sort", "list"], seed=3)
+    stage = context(tmp_path, "index", {"corpus": corpus, "trained": trained.parent})
+    stage.settings["encoder"] = replace(stage.settings["encoder"], precision=precision)
+    index.run(stage)
+    opened = open_retriever(trained, stage.output / "index")
+    expected = Encoder.load(trained, 16, precision=precision, device="cpu").encode(["sort a list"])
+    np.testing.assert_array_equal(opened.encode_queries(["sort a list"]), expected)
 
 
 def test_equal_inputs_give_equal_bytes_also_after_a_kill(tmp_path: Path, corpus: Path) -> None:
