@@ -19,11 +19,11 @@ import torch
 from model_code.encoding.base_models import locate
 from model_code.encoding.batching import pad, token_batches
 from model_code.encoding.fingerprint import fingerprint
-from model_code.encoding.half_weights import halve
-from model_code.encoding.hardware import pick_device, uses_bfloat16, uses_half_weights
+from model_code.encoding.hardware import pick_device, uses_bfloat16
 from model_code.encoding.layered_layout import read_layers, write_layers
 from model_code.encoding.layers import Layers, hidden_states
 from model_code.encoding.layout import load_projection, read_layout, save_projection, write_layout
+from model_code.encoding.packed_weights import pack, packing
 from model_code.encoding.plain_bert import PlainTokenizer, is_plain_bert, load_plain_bert
 from model_code.encoding.settings import EncoderSettings, Pooling, Precision
 from model_code.encoding.sides import QUERY_ENCODER, TwoSided, require_one_side
@@ -75,7 +75,7 @@ class Encoder(TwoSided):
 
         max_tokens, pooling: None takes the folder's own; where it states none, 512 or the tokenizer's limit, and mean.
         for_search: the encoder is not to be trained, so a BERT is loaded without transformers, to the same bits, and
-        products are those of `half_weights` where `precision` leaves it open and the CPU has no bfloat16.
+        products are those of `packed_weights` where `precision` and the CPU allow it.
         Weights are float32 whatever the file has. Raises FreshetError if the model is not to be had, is no dense text
         encoder, or has fewer than `max_tokens` positions.
         """
@@ -93,8 +93,8 @@ class Encoder(TwoSided):
             encoder.query_encoder = cls.load(folder / QUERY_ENCODER, limit, None, precision, device, for_search)
         backbone.config.output_hidden_states = False  # a mix's folder asks for them, and queries do not need them
         encoder.to(pick_device(device)).eval()
-        if for_search and uses_half_weights(precision, encoder.device):
-            halve(backbone)
+        if for_search and (kind := packing(precision, encoder.device)):
+            pack(backbone, kind)
         return encoder
 
     @classmethod

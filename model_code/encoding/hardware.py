@@ -38,7 +38,7 @@ def uses_bfloat16(precision: str, device: torch.device) -> bool:
 
 
 def has_half_weights(device: torch.device) -> bool:
-    """Whether torch has the products of `half_weights` for `device`: a CPU with AVX2."""
+    """Whether torch has the products of half-precision weights for `device`: a CPU with AVX2."""
     return device.type == "cpu" and torch.backends.quantized.engine in ("x86", "fbgemm")
 
 
