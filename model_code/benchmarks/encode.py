@@ -31,7 +31,7 @@ def rows(
     peer in bfloat16 is the one that counts, it is 1.5 times that. Medians of `rounds`. Needs sentence-transformers.
     """
     sample = mixed_texts(texts)
-    encoder = Encoder.load(base, max_tokens, device=device)
+    encoder = Encoder.load(base, max_tokens, device=device, for_search=True)  # as the stages encode
     on_gpu, bfloat16 = encoder.device.type == "cuda", has_bfloat16(encoder.device)
     kinds = (False, True) if bfloat16 else (False,)
     peers = [peer_encode(locate(base), max_tokens, encoder.device, kind) for kind in kinds]
