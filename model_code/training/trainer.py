@@ -24,6 +24,7 @@ from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.progress import Progress, silent
 from model_code.training.accelerator import make_accelerator
+from model_code.training.attention import choose_attention
 from model_code.training.batches import BatchSchedule
 from model_code.training.checkpoints import latest_checkpoint, load_negatives, load_training_state, save_checkpoint
 from model_code.training.collator import Collator
@@ -79,6 +80,7 @@ class Trainer:
         self.dev, self.cluster, self.checkpoints, self.progress = dev, cluster, checkpoints, progress
         self.layers = layers
         self.accelerator = make_accelerator(encoder.device, encoder.precision, settings.accumulation)
+        choose_attention(encoder, max(settings.document_max_tokens, settings.query_max_tokens))
         self.state, self.negatives = TrainingState(), make_negatives(data, settings)
         for side in encoder.sides:
             freeze(side.backbone, settings.frozen_layers)
