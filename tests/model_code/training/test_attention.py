@@ -1,5 +1,5 @@
-"""Guards which attention learns: plain products for short texts in bfloat16 on a CPU, on both sides, else the fused one,
-with the same gradients, and nothing of it in what is saved."""
+"""Guards which attention learns: plain products for short texts in bfloat16 on a CPU, on both sides, else the fused
+one, with the same gradients, and nothing of it in what is saved."""
 
 from __future__ import annotations
 
