@@ -68,6 +68,12 @@ class Bfloat16Linear(PackedLinear):
         weight = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach().bfloat16())
         return weight, None if self.bias is None else self.bias.detach().bfloat16()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """On a worker whose CPU has no bfloat16, it is emulated, as under autocast: oneDNN would refuse."""
+        super().__setstate__(state)
+        if not has_bfloat16(torch.device("cpu")):
+            self.__class__ = nn.Linear  # type: ignore[assignment]
+
 
 def packing(precision: str, device: torch.device) -> type[PackedLinear] | None:
     """The products for an encoder that only searches on `device` under the setting `precision`; None: torch's own.

@@ -107,6 +107,17 @@ def test_packed_bfloat16_gives_the_vectors_of_autocast(folder):
     np.testing.assert_allclose(searching.encode(TEXTS), plain.encode(TEXTS), atol=2**-7)
 
 
+@pytest.mark.skipif(not has_bfloat16(CPU), reason="no bfloat16 instructions")
+def test_on_a_worker_without_bfloat16_it_is_emulated(monkeypatch):
+    linear, inputs = packed(Bfloat16Linear, 16, 8), torch.randn(3, 16)
+    stored = pickle.dumps(linear)
+    monkeypatch.setattr("model_code.encoding.packed_weights.has_bfloat16", lambda device: False)
+    other = pickle.loads(stored)
+    assert type(other) is nn.Linear
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(other(inputs), linear(inputs), rtol=2**-7, atol=2**-7)
+
+
 def test_where_they_apply(monkeypatch):
     where = "model_code.encoding.{}.has_bfloat16"
     for module in ("hardware", "packed_weights"):
