@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model_code.hierarchy.settings import HierarchySettings
-from model_code.hierarchy.spherical_kmeans import spherical_kmeans, split_groups
+from model_code.hierarchy.spherical_kmeans import APART, STARTS, spherical_kmeans, split_groups
 
 METHODS = ("plus_plus", "points", "assignment")
 
@@ -72,6 +72,18 @@ def test_splitting_groups_is_clustering_each(topics: np.ndarray) -> None:
     assert torch.bincount(clustering.groups).tolist() == [1, 4, int(sizes[2])]
     mean = topics[groups == 0].sum(0, dtype=np.float64)
     np.testing.assert_allclose(clustering.centroids[0].numpy(), mean / np.linalg.norm(mean), atol=1e-6)
+
+
+def test_a_small_run_is_the_best_of_some_starts(noise: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, settings = torch.from_numpy(noise), HierarchySettings()
+
+    def objective(seed: int) -> float:
+        return spherical_kmeans(vectors, 12, settings, seed).objective
+
+    best = objective(0)
+    monkeypatch.setattr("model_code.hierarchy.spherical_kmeans.SMALL", 12 * len(noise) - 1)
+    single = [objective(APART * start) for start in range(STARTS)]
+    assert best == max(single) > min(single)
 
 
 def test_stops_at_the_cap_and_by_tolerance(noise: np.ndarray) -> None:
