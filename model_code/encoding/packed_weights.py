@@ -4,7 +4,7 @@ A query of a few words is multiplied once with every weight of the encoder, and 
 weights and putting them into the order in which they are multiplied.
 
 * On CPUs that multiply bfloat16, oneDNN gets bfloat16 weights in its own order, and gives the vectors that autocast
-  gives, for a query in two thirds of the time.
+  gives, up to its rounding, for a query in two thirds of the time.
 * On other CPUs, FBGEMM gets weights in half precision, half as many bytes, widens them on the way and multiplies and
   sums in float32. Nothing but the weights is rounded, each by at most 2^-11 of itself: vectors keep a cosine of .999999
   to those of float32. Long batches are neither faster nor slower.

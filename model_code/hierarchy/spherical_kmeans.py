@@ -13,7 +13,7 @@ from model_code.progress import Progress, silent
 from model_code.scale.clustering import make_lloyd
 
 SMALL = 100_000  # points times clusters up to which a run takes tens of milliseconds
-STARTS = 4  # of a small run; one start of few clusters is a draw of luck, and the best of four is .2 to .9 % better
+STARTS = 4  # of a small run; one start of few clusters is a draw of luck, and the best of four is .3 to .9 % better
 APART = 1_000_003  # between the seeds of two starts
 
 

@@ -11,8 +11,8 @@ SHORT = 128  # tokens: from 256 on the fused one is as fast, and keeps no (T, T)
 def choose_attention(encoder: TwoSided, max_tokens: int) -> None:
     """Let `encoder` attend by plain products where it is to learn from short texts, in bfloat16, on a CPU.
 
-    There the backward pass of torch's fused attention takes 3 to 16 times as long as that of plain products (32 texts
-    of 24 to 96 tokens), and a whole step a third longer. Everywhere else the fused one stays.
+    There torch's fused attention takes 2 to 16 times as long as plain products, forward and backward together (texts of
+    24 to 96 tokens; the backward pass is to blame), and a whole step 1.4 times. Everywhere else the fused one stays.
     """
     if encoder.device.type != "cpu" or not uses_bfloat16(encoder.precision, encoder.device) or max_tokens > SHORT:
         return
