@@ -35,12 +35,9 @@ class PackedLinear(nn.Linear):
     def _multiply(self, inputs: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def _pack(self) -> Any:
-        raise NotImplementedError
-
     @cached_property
     def _packed(self) -> Any:
-        return self._pack()
+        raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the packed copy, which is made again where a copy of the module needs it."""
@@ -53,7 +50,8 @@ class HalfLinear(PackedLinear):
     def _multiply(self, inputs: Tensor) -> Tensor:
         return torch.ops.quantized.linear_dynamic_fp16(inputs, self._packed)
 
-    def _pack(self) -> Any:
+    @cached_property
+    def _packed(self) -> Any:
         return torch.ops.quantized.linear_prepack_fp16(self.weight.detach(), self.bias)
 
 
@@ -64,7 +62,8 @@ class Bfloat16Linear(PackedLinear):
         weight, bias = self._packed
         return torch.ops.mkldnn._linear_pointwise(inputs.bfloat16(), weight, bias, "none", [], "")
 
-    def _pack(self) -> Any:
+    @cached_property
+    def _packed(self) -> Any:
         weight = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach().bfloat16())
         return weight, None if self.bias is None else self.bias.detach().bfloat16()
 

@@ -19,10 +19,11 @@ def seal(folder: Path, format_version: int, facts: dict[str, Any]) -> dict[str, 
 
 
 def add_facts(folder: Path, facts: dict[str, Any]) -> None:
-    """Seal a finished folder again, as it is now, with more facts."""
+    """State more facts of a sealed folder, and checksums of files that came since; what was sealed is not read again."""
     manifest = read_json(folder / MANIFEST)
-    known = {key: value for key, value in manifest.items() if key not in ("format", "checksums")}
-    seal(folder, manifest["format"], known | facts)
+    checksums = manifest["checksums"]
+    added = {name: hash_path(folder / name) for name in _files(folder) if name not in checksums}
+    write_json(folder / MANIFEST, {**manifest, **facts, "checksums": checksums | added})
 
 
 def read_manifest(folder: Path, format_version: int) -> dict[str, Any]:
@@ -47,5 +48,9 @@ def verify(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def _checksums(folder: Path) -> dict[str, str]:
+    return {name: hash_path(folder / name) for name in _files(folder)}
+
+
+def _files(folder: Path) -> list[str]:
     files = (path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST)
-    return {path.relative_to(folder).as_posix(): hash_path(path) for path in files}
+    return [path.relative_to(folder).as_posix() for path in files]
