@@ -19,7 +19,7 @@ def seal(folder: Path, format_version: int, facts: dict[str, Any]) -> dict[str, 
 
 
 def add_facts(folder: Path, facts: dict[str, Any]) -> None:
-    """State more facts of a sealed folder, and checksums of files that came since; what was sealed is not read again."""
+    """State more facts of a sealed folder, and checksums of files that came since; those sealed are not read again."""
     manifest = read_json(folder / MANIFEST)
     checksums = manifest["checksums"]
     added = {name: hash_path(folder / name) for name in _files(folder) if name not in checksums}
