@@ -21,3 +21,21 @@ def test_a_second_holder_waits(tmp_path):
         order.append("first")
     thread.join(timeout=5)
     assert order == ["first", "second"]
+
+
+def test_who_holds_it_goes_on_and_still_holds_it_after_an_inner_block(tmp_path):
+    order: list[str] = []
+
+    def second() -> None:
+        with file_lock(tmp_path / "lock"):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with file_lock(tmp_path / "lock"):
+        with file_lock(tmp_path / "." / "lock"):
+            order.append("inner")
+        thread.start()
+        thread.join(timeout=0.2)
+        order.append("outer")
+    thread.join(timeout=5)
+    assert order == ["inner", "outer", "second"]
