@@ -5,6 +5,7 @@ If the service runs it does the latter, its encoder being warm; if not, this pro
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,8 @@ from orchestration.service.client import ServiceClient
 from orchestration.upkeep import Upkeep
 
 STANDARD_INPUT = Path("-")
-PART = 1000  # documents in one request to the service
+PART, PART_BYTES = 1000, 16_000_000  # documents and bytes in one request to the service, which takes 64 MB
+SEPARATOR = 2  # bytes between two of them
 
 
 @dataclass
@@ -140,13 +142,28 @@ def _send_file(freshener: Freshener, client: ServiceClient, path: Path, name: st
     )
     freshener.ledger.receive((), name, refused)
     rows = [arrivals.as_row(one, settings) for one in documents]
-    parts = [_receipt(client.add(rows[start : start + PART], name)) for start in range(0, len(rows), PART)]
+    parts = [_receipt(client.add(part, name)) for part in _parts(rows)]
     return Receipt(
         received=len(rows) + len(refused),
         unchanged=sum(part.unchanged for part in parts),
         rejected=(*refused, *(one for part in parts for one in part.rejected)),
         events=tuple(event for part in parts for event in part.events),
     )
+
+
+def _parts(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """The rows in requests that the service takes, by their number and by their bytes."""
+    part: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        own = len(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+        if part and (len(part) == PART or size + own > PART_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += own + SEPARATOR
+    if part:
+        yield part
 
 
 def _receipt(answer: Mapping[str, Any]) -> Receipt:

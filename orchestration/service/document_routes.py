@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
 from orchestration.service.jobs import Job, addition, deletion
 from orchestration.service.models import AddRequest, ChangeResponse, DeleteRequest, Rejected
-from orchestration.service.refusals import NotFound, TooLarge
+from orchestration.service.refusals import Busy, NotFound, TooLarge
 from orchestration.service.service import Service
 
 router = APIRouter(tags=["documents"])
@@ -45,14 +46,15 @@ async def delete(document_id: str, request: Request, response: Response, wait: W
 async def _change(service: Service, job: Job, response: Response, wait: bool) -> ChangeResponse:
     """Queue the job and wait for its answers; a client that leaves stops nothing."""
     service.queue.put(job)
-    receipt = await asyncio.wrap_future(job.received)
+    seconds = service.settings.add_wait_seconds
+    try:
+        receipt = await asyncio.wait_for(asyncio.wrap_future(job.received), seconds)
+    except TimeoutError:
+        raise Busy(f"waiting to be received for {seconds:g} s, and still is; sent again, it changes nothing") from None
     generation = None
     if wait:
-        try:
-            applied = asyncio.wrap_future(job.applied)
-            generation = (await asyncio.wait_for(applied, service.settings.add_wait_seconds)).generation
-        except TimeoutError:
-            pass  # it is safe in the ledger; the answer says that it cannot be found yet
+        with suppress(TimeoutError):  # it is safe in the ledger; the answer says that it cannot be found yet
+            generation = (await asyncio.wait_for(asyncio.wrap_future(job.applied), seconds)).generation
     response.status_code = 202 if generation is None else 200
     return _response(receipt, generation)
 

@@ -50,7 +50,8 @@ class QueryLog:
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         existing = self._existing()
-        self._stream: TextIO = _open(existing[-1] if existing else self._path(1))
+        self._newest = _number(existing[-1]) if existing else 1
+        self._stream: TextIO = _open(self._path(self._newest))
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """Append `entry`, and hand it to the operating system, so that a crash of the service loses nothing."""
@@ -67,11 +68,11 @@ class QueryLog:
             self._stream.close()
 
     def _rotate(self) -> None:
-        self._stream.close()
-        existing = self._existing()
-        self._stream = _open(self._path(_number(existing[-1]) + 1))
-        for path in existing[: max(0, len(existing) + 1 - self.files)]:
-            path.unlink()
+        full, self._stream = self._stream, _open(self._path(self._newest + 1))  # an error leaves the old one open
+        full.close()
+        self._newest += 1
+        for path in self._existing()[: -self.files]:
+            path.unlink(missing_ok=True)
 
     def _existing(self) -> list[Path]:
         return _files(self.folder)

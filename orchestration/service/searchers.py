@@ -27,7 +27,7 @@ class Searchers:
         """poll_seconds: how old the last look at a pointer may be; opener: `Searcher.open` or a stand-in."""
         self.live, self.poll_seconds = live, poll_seconds
         self.open = opener or Searcher.open
-        self.failure: str | None = None  # why the newest generation is not the one that is served
+        self._failures: dict[str, str] = {}  # by retriever
         self.swaps = 0
         self._open: dict[str, Searcher] = {}
         self._looked: dict[str, float] = {}
@@ -53,6 +53,11 @@ class Searchers:
         except FreshetError as error:
             raise NotReady(str(error)) from None
 
+    @property
+    def failure(self) -> str | None:
+        """Why the newest generation of a retriever is not the one that is served; None if every one's is."""
+        return "; ".join(f"{name}: {reason}" for name, reason in sorted(self._failures.items())) or None
+
     def refresh(self) -> None:
         """Exchange every searcher whose generation is no longer the current one, now."""
         with self._lock:
@@ -69,8 +74,9 @@ class Searchers:
             raise NotFound(f"retriever {name!r} is not live (live: {known})")
         with self._lock:
             if name not in self._open:
-                self._open[name] = self.open(self.live, name)
+                searcher = self.open(self.live, name)
                 self._looked[name] = time.monotonic()
+                self._open[name] = searcher
             return self._open[name]
 
     def _renew(self, name: str) -> Searcher:
@@ -81,11 +87,11 @@ class Searchers:
             renewed = before.renewed()
         except Exception as error:  # whatever is wrong with the new one, the old one can still answer
             reason = str(error) or type(error).__name__
-            if self.failure != reason:
+            if self._failures.get(name) != reason:
                 log.error("the new generation of %s cannot be opened, the old one stays: %s", name, reason)
-            self.failure = reason
+            self._failures[name] = reason
             return before
-        self.failure = None
+        self._failures.pop(name, None)
         if renewed is not before:
             self._open[name] = renewed
             self.swaps += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import sys
 
 import uvicorn
 
@@ -13,9 +14,16 @@ from orchestration.service.app import LOOPBACK, create_app
 from orchestration.service.registration import Registration
 from orchestration.service.settings import ServiceSettings
 
+EXPOSED = (
+    "warning: listening on {host}: whoever reaches this machine can search, add and delete, as nobody is asked who they"
+    " are; put a proxy that asks in front, or leave --host out"
+)
+
 
 def serve(project: Project, settings: ServiceSettings, registration: Registration) -> None:
     """Serve `project` until SIGINT, SIGTERM or SIGHUP; FreshetError if the port is taken or what is live is damaged."""
+    if settings.host not in LOOPBACK:
+        print(EXPOSED.format(host=settings.host), file=sys.stderr, flush=True)
     with _bound(settings) as listening:
         app = create_app(project, settings)
         app.state.service.start()  # before the server, which would turn its errors into tracebacks

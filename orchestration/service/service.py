@@ -105,12 +105,12 @@ class Service:
             return None
 
     def log_query(self, entry: dict[str, Any]) -> None:
-        """Write one search to the query log, if there is one; a full disk is counted and told, and stops no search."""
+        """Write one search to the query log, if there is one; one that cannot be written is counted and told."""
         if self._query_log is None:
             return
         try:
             self._query_log.write({"time": time.time()} | entry)
-        except OSError as error:
+        except Exception as error:  # such as a full disk
             self.metrics.lost_queries.inc()
             log.error("the query log cannot be written: %s", error)
 

@@ -58,7 +58,15 @@ class WriterThread:
             if jobs or self.failure:
                 self._work(jobs)
             else:
-                self._more = self.spare()
+                self._more = self._keep_up()
+
+    def _keep_up(self) -> bool:
+        """`spare`; what it cannot do now, such as read settings that are being edited, waits for the next addition."""
+        try:
+            return self.spare()
+        except Exception as error:
+            log.error("upkeep has to wait: %s", error, exc_info=not isinstance(error, FreshetError))
+            return False
 
     def _patience(self) -> float | None:
         """Seconds to wait for jobs before doing something else."""
@@ -90,11 +98,15 @@ class WriterThread:
 
 
 def _receive(freshener: Any, job: Job) -> bool:
-    """Record a job in the ledger; a refusal of the ledger is this job's own and leaves the others alone."""
+    """Record a job in the ledger; what the ledger refuses is this job's own and leaves the others alone."""
     try:
         receipt = job.receive(freshener)
     except FreshetError as error:
         job.fail(error)
+        return False
+    except Exception as error:
+        log.exception("a request could not be received")
+        job.fail(Failed(f"not received: {str(error) or type(error).__name__}"))
         return False
     job.received.set_result(receipt)
     return True

@@ -175,3 +175,13 @@ def test_standard_input_is_read_as_bytes(monkeypatch):
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"\xff")))
     with changing._readable(changing.STANDARD_INPUT, ".jsonl") as (path, name):
         assert (path.read_bytes(), path.suffix, name) == (b"\xff", ".jsonl", "standard input")
+
+
+def test_requests_to_the_service_are_cut_by_rows_and_by_bytes(monkeypatch):
+    monkeypatch.setattr(changing, "PART", 3)
+    monkeypatch.setattr(changing, "PART_BYTES", 100)
+    rows = [{"text": "é" * size} for size in (1, 1, 1, 1, 30, 200, 1)]
+    parts = list(changing._parts(rows))
+    assert [len(part) for part in parts] == [3, 2, 1, 1], "three rows, then 16 + 72 bytes"
+    assert [row for part in parts for row in part] == rows
+    assert list(changing._parts([])) == []

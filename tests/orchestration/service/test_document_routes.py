@@ -67,10 +67,13 @@ def test_who_does_not_wait_gets_a_receipt(serve, live):
 
 
 def test_who_has_waited_long_enough_gets_a_receipt_too(serve, live):
-    client = serve(add_wait_seconds=0.05)
+    client = serve(add_wait_seconds=0.5)
     live.gate.clear()
     answer = client.post("/documents", json={"documents": [CAKE]})
     assert (answer.status_code, answer.json()["searchable"]) == (202, False)
+    behind = client.post("/documents?wait=false", json={"documents": [CAKE]})
+    assert (behind.status_code, behind.headers["Retry-After"]) == (503, "1")
+    assert "waiting to be received for 0.5 s" in behind.json()["error"]
 
 
 def test_what_waits_becomes_one_generation_and_what_exceeds_the_line_is_refused(serve, live):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import logging
 
+import pytest
+
+from orchestration.service import query_log
 from orchestration.service.query_log import FOLDER, Logged, QueryLog, is_kept, logged_since
 
 
@@ -42,3 +45,30 @@ def test_broken_lines_are_told_and_do_not_count(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         assert [one.text for one in logged_since(tmp_path, 0)] == ["query 1.0", "ä\u2028b"]
     assert "cannot be read, and do not count: 1" in caplog.text
+
+
+def test_a_log_that_was_deleted_goes_on_and_keeps_no_more_files_than_it_may(tmp_path):
+    log = QueryLog(tmp_path / FOLDER, max_bytes=1, files=2)
+    for number in range(5):
+        log.write({"time": float(number), "text": "a"})
+        if number == 2:
+            for path in (tmp_path / FOLDER).iterdir():
+                path.unlink()
+    log.close()
+    assert [one.time for one in logged_since(tmp_path, -1)] == [3.0, 4.0]
+
+
+def test_a_file_that_cannot_be_begun_costs_that_line_alone(tmp_path, monkeypatch):
+    log, real = QueryLog(tmp_path / FOLDER, max_bytes=1, files=9), query_log._open
+
+    def full(path):
+        raise OSError("no space left on device")
+
+    log.write({"time": 1.0, "text": "a"})
+    monkeypatch.setattr(query_log, "_open", full)
+    with pytest.raises(OSError, match="no space"):
+        log.write({"time": 2.0, "text": "a"})
+    monkeypatch.setattr(query_log, "_open", real)
+    log.write({"time": 3.0, "text": "a"})
+    log.close()
+    assert [one.time for one in logged_since(tmp_path, 0)] == [1.0, 3.0]

@@ -70,7 +70,7 @@ def test_a_generation_of_another_process_is_found_and_a_damaged_one_is_not_serve
     assert _until(lambda: client.get("/search?text=cake").json()["generation"] == 1)
     live.broken = True
     live.change(("d", "date"))
-    assert _until(lambda: client.get("/status").json()["reason"] == "generation is damaged")
+    assert _until(lambda: client.get("/status").json()["reason"] == "hce: generation is damaged")
     assert client.get("/search?text=cake").json()["generation"] == 1
     live.broken = False
     assert _until(lambda: client.get("/search?text=date").json()["generation"] == 2)

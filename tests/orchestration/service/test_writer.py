@@ -7,8 +7,10 @@ import time
 
 import pytest
 
+from model_code.settings import SettingsError
 from orchestration.service.job_queue import JobQueue
-from orchestration.service.jobs import addition
+from orchestration.service.jobs import Job, addition
+from orchestration.service.refusals import Failed
 from orchestration.service.writer import WriterThread
 from tests.orchestration.service.conftest import FakeFreshener, FakeLive
 
@@ -49,3 +51,37 @@ def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
     assert finished.wait(5)
     writer.stop()
     assert order == ["job", "spare", "spare", "spare", "job", "spare"], "and never while nothing was added"
+
+
+def test_upkeep_that_fails_ends_nothing(monkeypatch):
+    monkeypatch.setattr("orchestration.service.writer.IDLE", 0.01)
+    live, tried = FakeLive(), threading.Event()
+
+    def spare():
+        tried.set()
+        raise SettingsError("params.yaml: line 3 is half a line")
+
+    queue = JobQueue(10)
+    writer = WriterThread(lambda: FakeFreshener(live), queue, lambda: 1, lambda *each: None, 1, spare)
+    writer.start(resume=False)
+    assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(5)
+    assert tried.wait(5)
+    assert queue.put(addition([{"_id": "other", "text": "tea"}], "test")).applied.result(5)
+    writer.stop()
+    assert live.generations[-1]["other"] == "tea"
+
+
+def test_what_the_database_does_not_take_fails_its_own_request_alone():
+    live, queue = FakeLive(), JobQueue(10)
+
+    def refused(freshener):
+        raise ValueError("a NUL byte")
+
+    bad, good = queue.put(Job(1, refused)), queue.put(addition([{"_id": "new", "text": "tea"}], "test"))
+    writer = WriterThread(lambda: FakeFreshener(live), queue, lambda: 1, lambda *each: None, 1)
+    writer.start(resume=False)
+    assert good.applied.result(5).generation == 1
+    with pytest.raises(Failed, match="not received: a NUL byte"):
+        bad.received.result(5)
+    writer.stop()
+    assert writer.failure is None
