@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\ufeff]")  # C0, C1
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _BLANKS = re.compile(r"[^\S\n]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
+_UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # in an id: control characters and line ends
+MOST_ID_BYTES = 2048  # Parquet's statistics, by which documents are found, leave longer ones out
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ def document_of(row: Row, max_characters: int, keep_title_only: bool) -> Documen
     instant = parse_date(written)
     if instant is None and written is not None:
         fields["date"] = written
-    whole = _valid(json.dumps(fields, sort_keys=True, ensure_ascii=False, default=str), "fields")
+    whole = _valid(_as_json(fields), "fields")
     return Document(document_id, title, text, whole, None if instant is None else instant.isoformat())
 
 
@@ -100,7 +103,8 @@ def query_of(row: Row, max_characters: int) -> tuple[str, str]:
 
 
 def identifier(values: Mapping[str, Any], name: str) -> str:
-    """The id in `values[name]`: a text, stripped, or an integer; anything else is `Unfit`.
+    """The id in `values[name]`: a text, stripped, or an integer. Anything else is `Unfit`, and so is one with control
+    characters, which lists and run files could not hold, or of more than `MOST_ID_BYTES`.
 
     >>> identifier({"id": 17}, "id")
     '17'
@@ -110,7 +114,28 @@ def identifier(values: Mapping[str, Any], name: str) -> str:
         return str(value)
     if not isinstance(value, str) or not value.strip():
         raise Unfit("missing id", f"{name} is {value!r}")
-    return _valid(value.strip(), name)
+    text = _valid(value.strip(), name)
+    if _UNSPEAKABLE.search(text):
+        raise Unfit("bad id", f"{name} holds a control character or a line end: {text!r}")
+    if len(text.encode()) > MOST_ID_BYTES:
+        raise Unfit("bad id", f"{name} has {len(text.encode()):,} bytes, at most {MOST_ID_BYTES:,} are possible")
+    return text
+
+
+def _as_json(fields: Mapping[str, Any]) -> str:
+    """The fields as JSON; NaN and infinities, which JSON does not have and databases refuse, are null."""
+    try:
+        return json.dumps(fields, sort_keys=True, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(_without_nan(fields), sort_keys=True, ensure_ascii=False, default=str, allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_nan(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _text(values: Mapping[str, Any], name: str, default: str | None = None) -> str:

@@ -14,6 +14,7 @@ Reason = Literal[
     "missing column",
     "wrong type",
     "missing id",
+    "bad id",
     "duplicate id",
     "empty text",
     "huge text",
@@ -59,9 +60,9 @@ class Unfit(Exception):
 
 
 def printable(value: Any, length: int = 120) -> str:
-    """The beginning of `value` as text that any file can hold: bytes that are no UTF-8 become question marks.
+    """The beginning of `value` as text that any file or database can hold: what is no UTF-8, and NUL, become "?".
 
     >>> printable("caf\\udce9 au lait", 6)
     'caf? a'
     """
-    return str(value)[:length].encode("utf-8", "replace").decode("utf-8")
+    return str(value)[:length].replace("\0", "?").encode("utf-8", "replace").decode("utf-8")

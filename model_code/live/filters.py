@@ -94,8 +94,8 @@ def matching(index: Index, filters: Sequence[str]) -> set[str]:
 def _parse(index: Index, text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     require(bool(name and separator), f"--filter {text}: write it as field=value")
-    known = ", ".join(sorted(index)) or "none: the corpus's documents have no fields"
     if name not in index:
+        known = ", ".join(sorted(index)) or "none: the corpus's documents have no fields"
         raise FreshetError(f"no document has a field {name!r}; fields: {known}")
     return name, value
 

@@ -21,7 +21,10 @@ class HybridSettings:
 
 
 class Hybrid:
-    """BM25 over whole documents (title and text), in memory; built once, in about a second per 50,000 documents."""
+    """BM25 over whole documents (title and text), in memory.
+
+    The first hybrid search of each generation builds it, in about a second per 50,000 documents.
+    """
 
     def __init__(self, document_ids: Sequence[str], texts: Sequence[str], settings: HybridSettings) -> None:
         """Index `texts` (n), whole documents with `document_ids` (n)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,10 +20,13 @@ from model_code.live.removed import removed_by_part
 from model_code.live.segmented import SegmentedRetriever
 from model_code.live.snippet import snippet
 from model_code.retrievers.retriever import TokenMatch
+from model_code.settings import require
 
 if TYPE_CHECKING:
     from model_code.live.filters import Index
     from model_code.live.hybrid import Hybrid, HybridSettings
+
+_BROKEN = re.compile(r"[\ud800-\udfff]")  # a byte that is no UTF-8 arrives as a lone surrogate
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class Searcher:
         self.views = tuple(View(parts[number], gone) for number, gone in removed_by_part(generation).items())
         self.retriever = SegmentedRetriever(self.views)
         self._hybrids: dict[HybridSettings, Hybrid] = {}
+        self._making = threading.Lock()
 
     @classmethod
     def open(cls, live: Path, retriever: str | None = None) -> Searcher:
@@ -98,6 +104,8 @@ class Searcher:
         self, texts: Sequence[str], k: int = 10, filters: Sequence[str] = (), hybrid: HybridSettings | None = None
     ) -> list[list[Hit]]:
         """The hits of several texts at once, in their order. Each is encoded once."""
+        for text in texts:
+            require(not _BROKEN.search(text), f"the query {text[:40]!r} holds bytes that are no UTF-8")
         allowed = self._allowed(filters) if filters else None
         queries = self.retriever.encode_queries(texts)
         if hybrid is None:
@@ -123,6 +131,10 @@ class Searcher:
         return matching(self._fields, filters)
 
     def _hybrid(self, settings: HybridSettings) -> Hybrid:
+        with self._making:  # two searches that come first together shall not both build it
+            return self._made_hybrid(settings)
+
+    def _made_hybrid(self, settings: HybridSettings) -> Hybrid:
         from model_code.live.hybrid import Hybrid
 
         if settings not in self._hybrids:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import random
 import unicodedata
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -36,6 +38,9 @@ def test_cleaning_is_idempotent_and_keeps_every_visible_letter():
         ({"id": " ", "text": "t"}, "missing id"),
         ({"id": None, "text": "t"}, "missing id"),
         ({"id": True, "text": "t"}, "missing id"),
+        ({"id": "a\x00b", "text": "t"}, "bad id"),
+        ({"id": "a\nb", "text": "t"}, "bad id"),
+        ({"id": "é" * 1025, "text": "t"}, "bad id"),
         ({"id": "1"}, "missing column"),
         ({"id": "1", "text": ["t"]}, "wrong type"),
         ({"id": "1", "text": "t", "title": 3}, "wrong type"),
@@ -51,6 +56,17 @@ def test_malformed_documents_are_refused_with_their_reason(values, reason):
     with pytest.raises(Unfit) as refusal:
         document(**values)
     assert refusal.value.reason == reason
+
+
+def test_the_longest_id_and_one_with_blanks_and_slashes_pass():
+    for one in ("é" * 1024, "https://host/a b?c=d#e"):
+        assert document(id=one, text="t").document_id == one
+
+
+def test_numbers_that_json_does_not_have_are_null():
+    fields = {"score": math.nan, "deep": [{"x": math.inf, "y": 1.5}], "whole": 3}
+    found = json.loads(document(id=1, text="t", fields=fields).fields, parse_constant=pytest.fail)
+    assert found == {"score": None, "deep": [{"x": None, "y": 1.5}], "whole": 3}
 
 
 def test_a_document_with_a_title_only_is_kept_on_demand():

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -14,8 +16,8 @@ import pytest
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.bm25 import Bm25
-from model_code.live.filters import read_fields
-from model_code.live.hybrid import HybridSettings
+from model_code.live.filters import MergedFields, matching, read_fields
+from model_code.live.hybrid import Hybrid, HybridSettings
 from model_code.live.searcher import Searcher
 from model_code.live.snippet import snippet
 from tests.model_code.live.conftest import DOCUMENTS, PASSAGES, Build
@@ -115,6 +117,34 @@ def test_bm25_is_built_once_per_setting(searcher: Searcher) -> None:
     built = dict(searcher._hybrids)
     searcher.search("list", 2, hybrid=HybridSettings(depth=3))
     assert searcher._hybrids == built
+
+
+def test_bm25_is_built_once_by_searches_at_the_same_time(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, built, init = HybridSettings(depth=5), [], Hybrid.__init__
+
+    def slow(self: Hybrid, *arguments: object) -> None:
+        built.append(self)
+        time.sleep(0.05)
+        init(self, *arguments)
+
+    monkeypatch.setattr(Hybrid, "__init__", slow)
+    threads = [threading.Thread(target=searcher.search, args=("read", 2, (), settings)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(built) == 1
+
+
+def test_a_text_that_is_no_utf8_is_refused(searcher: Searcher) -> None:
+    with pytest.raises(FreshetError, match="no UTF-8"):
+        searcher.search("caf\udce9")
+
+
+def test_a_filter_merges_the_field_that_is_asked_for_alone() -> None:
+    fields = MergedFields([({"kind": {"new": {"a"}}, "other": {"x": {"a"}}}, ())])
+    assert matching(fields, ["kind=new"]) == {"a"}
+    assert set(fields._merged) == {"kind"}
 
 
 def test_a_dense_retriever_explains_why_it_cannot(searcher: Searcher) -> None:
