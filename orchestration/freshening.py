@@ -22,7 +22,7 @@ from orchestration.ledgers import WRITER_LOCK, open_ledger
 from orchestration.live_status import live_status
 from orchestration.opening import apply_events
 from orchestration.project import Project
-from orchestration.reconciling import announce_rollback, forget_rollback, reconcile, unknown
+from orchestration.reconciling import announce_rollback, forget_rollback, reconcile, require_own, unknown
 
 if TYPE_CHECKING:
     from model_code.corpus.settings import CorpusSettings
@@ -47,8 +47,10 @@ class Freshener:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The project's ledger, made by the first document."""
-        return open_ledger(self.project, self.retriever)
+        """The project's ledger, made by the first document; FreshetError if another one filled the collection."""
+        ledger = open_ledger(self.project, self.retriever)
+        require_own(ledger, self.collection.current())
+        return ledger
 
     @cached_property
     def writer(self) -> LiveWriter:
@@ -118,9 +120,10 @@ class Freshener:
         """The oldest pending events. Those before the generation's watermark, which another build held and this one
         lacks, go together: a watermark can only say that a generation contains all of them.
         """
-        events, current = self.ledger.pending(), self.collection.current().watermark
-        early = sum(event.id <= current for event in events)
-        return events if limit is None else events[: max(limit, early)]
+        events, current = self.ledger.pending(limit), self.collection.current().watermark
+        if limit is None or not events or events[-1].id > current:
+            return events
+        return [event for event in self.ledger.pending() if event.id <= current]
 
     def compact(self) -> Generation:
         """Merge the generation's segments into one; rankings stay as they are."""

@@ -55,7 +55,13 @@ def _leftovers(project: Project) -> Iterator[Garbage]:
     """Checkpoints and half-made outputs of stages that did not finish."""
     for kind in ("checkpoints", "staging"):
         for path in sorted((project.state / kind).glob("*")):
-            yield Garbage(f"{kind} of {path.name[:24]}", _size(path), lambda path=path: shutil.rmtree(path))
+            yield Garbage(f"{kind} of {path.name[:24]}", _size(path), partial(_remove, path))
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, unless the build that was using it when it was listed has finished and moved it."""
+    if path.exists():
+        shutil.rmtree(path)
 
 
 def _versions(project: Project, keep: int) -> Iterator[Garbage]:

@@ -62,14 +62,15 @@ def _take(freshener: Freshener, path: Path) -> Taken | None:
     try:
         found = arrivals.admit(arrivals.rows_of_file(path, settings), settings)
     except (FreshetError, OSError, ValueError) as error:  # whatever the readers of the formats say of a broken file
+        target = _target(path, FAILED, batch)
         reason = f"{error}\nMend the file and drop it into {INBOX}/ again.\n"
-        write_text(path.parent / FAILED / f"{path.name}.reason", reason)
-        _move(path, FAILED, batch)
+        write_text(target.with_name(f"{target.name}.reason"), reason)
+        _move(path, target)
         return Taken(path.name, None, str(error))
     if hash_path(path) != batch:
         return None
     receipt = freshener.take(found, f"{INBOX}/{path.name}", batch=f"{INBOX}:{batch}")
-    _move(path, DONE, batch)
+    _move(path, _target(path, DONE, batch))
     return Taken(path.name, receipt)
 
 
@@ -77,11 +78,15 @@ def _is_finished(path: Path) -> bool:
     return not path.name.startswith(".") and path.suffix != ".part"
 
 
-def _move(path: Path, folder: str, content_hash: str) -> None:
-    """Move the file; one of the same name and other content that lies there already is kept."""
+def _target(path: Path, folder: str, content_hash: str) -> Path:
+    """Where to move the file; one of the same name and other content that lies there already is kept."""
     target = path.parent / folder / path.name
-    target.parent.mkdir(exist_ok=True)
     if target.exists() and hash_path(target) != content_hash:
-        target = target.with_name(f"{content_hash[:12]}-{path.name}")
+        return target.with_name(f"{content_hash[:12]}-{path.name}")
+    return target
+
+
+def _move(path: Path, target: Path) -> None:
+    target.parent.mkdir(exist_ok=True)
     path.replace(target)
     fsync(target.parent)

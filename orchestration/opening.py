@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from orchestration.file_lock import file_lock
 from orchestration.ledgers import WRITER_LOCK, existing_ledger
 from orchestration.project import Project
-from orchestration.reconciling import reconcile
+from orchestration.reconciling import reconcile, require_own
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
@@ -47,6 +47,7 @@ def _complete(project: Project, searched: Collection) -> Generation:
     ledger = existing_ledger(project, searched.retriever)
     if ledger is None:
         return searched.switch(candidate.current().number)
+    require_own(ledger, candidate.current())
     try:
         reconcile(ledger, candidate.current())
         applied = _add_pending(project, candidate, ledger)

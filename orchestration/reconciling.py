@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from model_code.errors import FreshetError
 from model_code.files import write_text
 from model_code.ledger.records import Made
 
@@ -13,6 +14,19 @@ if TYPE_CHECKING:
     from model_code.live.generation import Generation
 
 ROLLBACK = "rollback"  # in a collection's folder, while one is under way: the number of the generation it goes to
+
+
+def require_own(ledger: Ledger, current: Generation) -> None:
+    """FreshetError if `current` holds events that `ledger` never had: it is not the one that the collection was filled
+    from, and would call new events of the same numbers searchable.
+    """
+    newest = ledger.watermark()
+    if newest < current.watermark:
+        raise FreshetError(
+            f"generation {current.number} of {current.retriever!r} holds events up to {current.watermark} of its "
+            f"ledger, but this ledger ends at {newest}: it is another or an older one. Name the right one in "
+            f"FRESHET_LEDGER, or begin anew with this one: rm -rf live/{current.retriever}, then freshet promote"
+        )
 
 
 def reconcile(ledger: Ledger, current: Generation) -> None:

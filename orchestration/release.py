@@ -10,6 +10,7 @@ from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json
 from orchestration import parameters, registry, stage_key, stages
 from orchestration.gate import Gate
+from orchestration.ledgers import first_free_number
 from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.registered_model import Build
@@ -81,6 +82,7 @@ def _candidate(project: Project, champion: registry.Version, watermark: int) -> 
         text=TextRules.stated(settings.encoder.include_title, settings.passages),
         watermark=watermark,
         switch=False,
+        first=first_free_number(project, champion.retriever),
     )
 
 
@@ -120,10 +122,11 @@ def _dev_value(project: Project, retriever: str, metric: str) -> float:
     path = project.artifacts / "evaluate" / retriever / "metrics.json"
     if not path.exists():
         raise FreshetError(f"{retriever} is not evaluated yet: run `freshet run evaluate@{retriever}`")
-    dev = read_json(path)["dev"]
-    if not dev.get("queries"):
+    evaluation = read_json(path)
+    if not evaluation["dev"].get("queries"):
+        share = "corpus.splits" if evaluation["source"] == "qrels" else "pseudo_queries"
         raise FreshetError(
             "there are no dev queries to choose the best retriever by: name it yourself (`freshet register NAME`), "
-            "or raise corpus.splits.dev_share in params.yaml"
+            f"or raise {share}.dev_share in params.yaml"
         )
-    return dev[metric]
+    return evaluation["dev"][metric]

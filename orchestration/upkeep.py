@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
+from model_code.files import write_text
 from model_code.live.collection import Collection
 from orchestration import garbage, parameters
 from orchestration.followed import followed
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PIECE = 100  # changes that a retriever takes in at a time
+COLLECTED = "collected"  # in a collection's folder: how many generations had been made when old ones were last deleted
 
 
 class Upkeep:
@@ -32,7 +34,6 @@ class Upkeep:
         self.failures: dict[str, str] = {}
         self._own: dict[str, Freshener] = {}
         self._failed_now: set[str] = set()
-        self._looked: dict[str, int] = {}  # at which generation of a collection garbage was thought of
 
     def step(self, limit: int | None = PIECE) -> bool:
         """Do one piece, of at most `limit` changes; False if none is left but that of retrievers that failed."""
@@ -67,19 +68,19 @@ class Upkeep:
         return applied is not None
 
     def _collect(self, name: str) -> bool:
-        """Delete old generations, if as many as the settings say were made since this was last thought of.
+        """Delete old generations, if as many as the settings say were made since this was last done, by any process.
 
         The builds that were opened stay, as a rollback of the champion returns to them, and so does what a retrain that
         has just begun reads. `freshet gc` asks the registry, too, which builds may go.
         """
         settings = parameters.load(self.project.params_file).live
         collection = Collection(self.project.live, name)
-        number, every = collection.current_number() or 0, settings.collect_every
-        before, self._looked[name] = self._looked.get(name, max(0, number - 1)), number
-        if settings.keep_generations is None or number // every <= before // every:
+        made = collection.next_number()
+        if settings.keep_generations is None or made - _collected(collection) < settings.collect_every:
             return False
         kept = {one.number for one in garbage.opened_builds(collection)} | garbage.planned(self.project, collection)
         self._freshener(name).collect_garbage(settings.keep_generations, kept)
+        write_text(collection.folder / COLLECTED, f"{made}\n")
         return True
 
     def _freshener(self, name: str) -> Freshener:
@@ -91,3 +92,8 @@ class Upkeep:
         if name not in self._own:
             self._own[name] = Freshener(self.project, name)
         return self._own[name]
+
+
+def _collected(collection: Collection) -> int:
+    path = collection.folder / COLLECTED
+    return int(path.read_text(encoding="utf-8")) if path.is_file() else 0

@@ -82,9 +82,26 @@ def _identity(refused: Rejection, source: str) -> str:
     return hash_text("\0".join((source, str(refused.row), refused.document_id or "", refused.reason)))
 
 
-def is_new_batch(connection: sa.Connection, batch: str, source: str, received: float) -> bool:
-    """Whether this batch was never received before; from now on it was."""
-    if connection.scalar(sa.select(batches.c.batch).where(batches.c.batch == batch)) is not None:
+def is_new_batch(connection: sa.Connection, retriever: str, batch: str, source: str, received: float) -> bool:
+    """Whether this batch is to be received: it never was, or came to nothing. From now on it was."""
+    named = batches.c.batch == batch
+    before = connection.execute(sa.select(batches.c.source, batches.c.received).where(named)).first()
+    if before is not None and not _came_to_nothing(connection, retriever, *before):
         return False
-    connection.execute(sa.insert(batches).values(batch=batch, source=source, received=received))
+    values = {"source": source, "received": received}
+    if before is None:
+        connection.execute(sa.insert(batches).values(batch=batch, **values))
+    else:
+        connection.execute(sa.update(batches).where(named).values(**values))
     return True
+
+
+def _came_to_nothing(connection: sa.Connection, retriever: str, source: str, received: float) -> bool:
+    """Whether an event of the batch was rolled back, or all that is known of it are rows that were refused."""
+    own = (events.c.source == source) & (events.c.received == received)
+    join = events.outerjoin(outcomes, (outcomes.c.event_id == events.c.id) & (outcomes.c.retriever == retriever))
+    states = set(connection.scalars(sa.select(outcomes.c.state).select_from(join).where(own)))
+    if states:
+        return ROLLED_BACK in states
+    refused = (rejections.c.source == source) & (rejections.c.received == received)
+    return connection.scalar(sa.select(rejections.c.id).where(refused).limit(1)) is not None

@@ -45,7 +45,7 @@ class Ledger:
         """Append an event for each document that is new or has another content than its latest event.
 
         rejected: rows of the same batch that were refused, kept with their reason; batch: a name, such as a file's
-        hash, that is received once only: a second time nothing is.
+        hash, that is received once only: a second time nothing is, unless it was rolled back or refused as a whole.
         """
         return self._append(intake.put_rows(documents), source, rejected, batch, now)
 
@@ -69,7 +69,7 @@ class Ledger:
     ) -> Receipt:
         received, read = _now(now), len(rows) + len(rejected)
         with self._database.write() as connection:
-            if batch is not None and not intake.is_new_batch(connection, batch, source, received):
+            if batch is not None and not intake.is_new_batch(connection, self.retriever, batch, source, received):
                 return Receipt(read, read, (), ())
             added = intake.append(connection, self.retriever, rows, source, received)
             intake.refuse(connection, rejected, source, received)
@@ -140,6 +140,11 @@ class Ledger:
         """Whether the ledger has seen this generation."""
         with self._database.read() as connection:
             return outcomes.known(connection, self.retriever, generation) is not None
+
+    def newest_generation(self) -> int | None:
+        """The largest number of a generation that the ledger ever saw, None before the first."""
+        with self._database.read() as connection:
+            return outcomes.newest_known(connection, self.retriever)
 
     def watermark(self) -> int:
         """The id of the last event that arrived, 0 without one."""

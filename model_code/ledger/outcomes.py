@@ -120,6 +120,11 @@ def known(connection: sa.Connection, retriever: str, number: int) -> Made | None
     return None if row is None else Made(row.number, row.parent, row.base, row.watermark)
 
 
+def newest_known(connection: sa.Connection, retriever: str) -> int | None:
+    """The largest number of a generation of the retriever, None if the ledger knows none."""
+    return connection.scalar(sa.select(sa.func.max(generations.c.number)).where(generations.c.retriever == retriever))
+
+
 def _lineage(connection: sa.Connection, retriever: str, made: Made) -> tuple[list[int], Made]:
     """The generation and its ancestors of the same base, and the eldest of them."""
     numbers = [made.number]

@@ -43,6 +43,7 @@ def open_generation_zero(
     text: TextRules | None = None,
     watermark: int = 0,
     switch: bool = True,
+    first: int = 0,
 ) -> Generation:
     """Make a finished build the current generation of `retriever` under `root`/live, and `retriever` the default one.
 
@@ -51,12 +52,13 @@ def open_generation_zero(
     passages, without which nothing can be added; watermark: the last event of the ledger that the build contains. The
     files are copied, so that no later build changes what is searched. A build that was opened before gets its newest
     generation again, with what was added to it. switch: else the generation is only made the candidate, which nobody
-    searches, and becomes current by a later `Collection.switch`. FreshetError if the parts do not belong together;
-    then nothing is changed.
+    searches, and becomes current by a later `Collection.switch`. first: the least number that a new one gets, where
+    smaller ones meant others once, which a ledger remembers. FreshetError if the parts do not belong together; then
+    nothing is changed.
     """
     from model_code.live.build_copy import copy_build
 
-    collection = Collection(root / LIVE, retriever)
+    collection = Collection(root / LIVE, retriever, first=first)
     with collection.aside() as folder:
         facts = copy_build(folder, encoder, index, documents, hierarchy, text)
         facts |= {"base": collection.next_number(), "segments": [], "removed": None}
@@ -76,9 +78,11 @@ def open_generation_zero(
 class Collection:
     """The generations of one retriever under the folder `live`. Any number of readers; one writer at a time."""
 
-    def __init__(self, live: Path, retriever: str, pointer: str = CURRENT) -> None:
-        """pointer: `CANDIDATE` to change a generation that is made ready, beside the one that is searched."""
-        self.live, self.retriever, self.pointer = live, retriever, pointer
+    def __init__(self, live: Path, retriever: str, pointer: str = CURRENT, first: int = 0) -> None:
+        """pointer: `CANDIDATE` to change a generation that is made ready, beside the one that is searched; first: the
+        least number that a new generation gets.
+        """
+        self.live, self.retriever, self.pointer, self.first = live, retriever, pointer, first
         self.folder = live / retriever
 
     def generations(self) -> list[Generation]:
@@ -89,7 +93,7 @@ class Collection:
         """The number that the next generation gets."""
         parent = self.folder / GENERATIONS
         names = os.listdir(parent) if parent.is_dir() else []
-        return max((int(name) for name in names if name.isdigit()), default=-1) + 1
+        return max(self.first, *(int(name) + 1 for name in names if name.isdigit()), 0)
 
     def current_number(self) -> int | None:
         """The number of the generation that is searched, None if the collection was never opened."""

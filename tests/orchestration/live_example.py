@@ -97,7 +97,7 @@ def _switch(
 ) -> Generation:
     parent = collection.current_number()
     with collection.aside() as folder:
-        number = len(collection.generations())
+        number = collection.next_number()
         rows = list(rows)
         write_rows(rows, folder / DOCUMENTS)
         removed = dict(read_removed(before)) if before else {}

@@ -13,6 +13,7 @@ from model_code.errors import FreshetError
 from model_code.live.collection import Collection
 from orchestration.arrivals import admit, rows_of_mappings
 from orchestration.known_documents import forecast
+from orchestration.ledgers import ledger_url
 from orchestration.live_status import live_status_lines
 from orchestration.project import Project
 from tests.orchestration.live_example import BASE, freshener_of, make_project, open_build, texts
@@ -283,3 +284,38 @@ def test_another_database_can_be_named(project, monkeypatch, tmp_path):
     freshener_of(project).receive([row("a")], "api")
     assert (tmp_path / "elsewhere.sqlite").exists()
     assert not (project.live / "ledger.sqlite").exists()
+
+
+def test_a_relative_file_of_sqlite_is_meant_from_the_project(project, monkeypatch, tmp_path):
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    monkeypatch.setenv("FRESHET_LEDGER", "sqlite:///own/ledger.sqlite")
+    freshener_of(project).receive([row("a")], "api")
+    assert (tmp_path / "own" / "ledger.sqlite").exists()
+    assert not list((tmp_path / "sub").iterdir())
+    for absolute in (f"sqlite:///{tmp_path}/x.sqlite", "sqlite:///:memory:", "postgresql+psycopg://db/freshet"):
+        monkeypatch.setenv("FRESHET_LEDGER", absolute)
+        assert ledger_url(project) == absolute
+
+
+def test_a_ledger_that_did_not_fill_the_collection_is_refused(project, monkeypatch, tmp_path):
+    before = freshener_of(project)
+    before.receive([row("a"), row("b")], "api")
+    before.apply_pending()
+    monkeypatch.setenv("FRESHET_LEDGER", f"sqlite:///{tmp_path / 'new.sqlite'}")
+    with pytest.raises(FreshetError, match=r"holds events up to 2 of its ledger, but this ledger ends at 0"):
+        freshener_of(project).receive([row("c")], "api")
+    assert texts(project, ["a", "b", "c"]) == {"a": "some text", "b": "some text"}
+
+
+def test_events_of_a_watermark_go_together_and_others_are_not_read(project, freshener, monkeypatch):
+    freshener.receive([row(str(i)) for i in range(5)], "api")
+    asked, real = [], type(freshener.ledger).pending
+
+    def pending(self, limit=None):
+        asked.append(limit)
+        return real(self, limit)
+
+    monkeypatch.setattr(type(freshener.ledger), "pending", pending)
+    assert len(freshener.apply_pending(2).added) == 2
+    assert asked == [2]

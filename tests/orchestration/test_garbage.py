@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from model_code.files import hash_path
@@ -55,3 +57,10 @@ def test_only_what_was_chosen_is_freed(project):
 
 def test_a_fresh_project_has_no_garbage(tmp_path):
     assert garbage.find_garbage(Project(tmp_path), keep=1) == []
+
+
+def test_what_a_build_finished_meanwhile_hinders_nothing(project):
+    found = garbage.find_garbage(project, keep=3)
+    shutil.rmtree(project.state / "staging" / "train@hce-1")
+    garbage.collect(project, found)
+    assert garbage.find_garbage(project, keep=3) == []

@@ -64,6 +64,40 @@ def test_the_same_content_again_is_received_no_more_whatever_its_name(freshener)
     assert listing(freshener) == [".lock", "done/one.jsonl", "done/two.jsonl"]
 
 
+def test_a_file_whose_documents_were_rolled_back_is_received_again(freshener):
+    drop(freshener, "one.jsonl", LINE.format("a", "1"))
+    inbox.take_all(freshener)
+    freshener.apply_pending()
+    freshener.rollback(0)
+    for _ in range(2):
+        drop(freshener, "one.jsonl", LINE.format("a", "1"))
+        (again,) = inbox.take_all(freshener)
+        freshener.apply_pending()
+    assert [event.state for event in freshener.ledger.history("a")] == ["rolled_back", "live"]
+    assert (again.receipt.events, again.receipt.unchanged) == ((), 1)
+
+
+def test_a_file_that_was_refused_as_a_whole_is_received_again(freshener, monkeypatch):
+    content = '{"_id": "a", "title": "a", "text": "%s"}\n' % ("long " * 9)
+    parameters = freshener.project.params_file
+    parameters.write_text("{retrievers: {hce: {}}, corpus: {max_characters: 10}}\n")
+    drop(freshener, "one.jsonl", content)
+    (refused,) = inbox.take_all(freshener)
+    parameters.write_text("{retrievers: {hce: {}}}\n")
+    drop(freshener, "one.jsonl", content)
+    (accepted,) = inbox.take_all(freshener)
+    assert (len(refused.receipt.rejected), len(accepted.receipt.events)) == (1, 1)
+
+
+def test_two_broken_files_of_one_name_each_have_their_reason(freshener):
+    for content in ("%PDF", "no PDF"):
+        drop(freshener, "x.pdf", content)
+        inbox.take_all(freshener)
+    names = [name.removeprefix("failed/") for name in listing(freshener) if name.startswith("failed/")]
+    assert len(names) == 4
+    assert {f"{name}.reason" for name in names if not name.endswith(".reason")} <= set(names)
+
+
 def test_files_of_one_name_and_other_content_are_all_kept(freshener):
     for text in "123":
         drop(freshener, "x.jsonl", LINE.format("a", text))

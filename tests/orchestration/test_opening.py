@@ -15,6 +15,7 @@ from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
 from orchestration import opening
 from orchestration.freshening import Freshener
+from orchestration.ledgers import first_free_number
 from orchestration.opening import open_complete
 from orchestration.project import Project
 from tests.model_code.live.laws import NEW, OLD, RULES, make_encoder, open_build
@@ -186,3 +187,16 @@ def test_a_rollback_to_another_build_that_is_cut_off_is_a_rollback_all_the_same(
     assert found(project) == {A, B}
     assert states(project) == {"live": 2, "rolled_back": 1}
     assert not (project.live / "r" / "rollback").exists()
+
+
+def test_a_collection_that_was_deleted_comes_back_with_what_the_ledger_has(builds, project):
+    """The ledger knows generations 0 to 2 by number; none of them may be taken for a new one."""
+    before = states(project)
+    shutil.rmtree(project.live / "r")
+    make = partial(candidate(builds, project), first=first_free_number(project, "r"))
+    made = open_complete(project, "r", make)
+    assert (made.number, made.base, found(project)) == (4, 3, {A, B, C})
+    assert (before, states(project)) == ({"pending": 1, "live": 2}, {"absorbed": 1, "live": 2})
+    Freshener(project).rollback(3)
+    assert found(project) == {A}
+    assert Freshener(project).apply_pending() is None

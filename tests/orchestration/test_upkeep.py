@@ -97,7 +97,7 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
     assert (outcome.added, outcome.behind) == (["a"], {"other": "no space left"})
     assert (pending(project, "hce"), pending(project, "other"), pending(project, "third")) == (0, 1, 0)
     (step,) = next_steps(project)
-    assert (step.kind, step.key, step.reason) == ("add", "00000001-00000001-other", "1 changes wait for other")
+    assert (step.kind, step.key, step.reason) == ("add", "00000001-00000001-other-1", "1 changes wait for other")
     monkeypatch.setattr(Writer, "apply", real)
     assert Upkeep(project).finish() == {}
     assert next_steps(project) == []
@@ -117,18 +117,24 @@ def test_the_status_tells_how_far_each_is_behind(project):
     ]  # fmt: skip
 
 
-def test_old_generations_go_every_so_many_additions(project):
+def test_old_generations_go_every_so_many_additions_whatever_process_made_them(project, monkeypatch):
     settings(project, follow="default", keep_generations=2, collect_every=4)
-    seen = []
-    for number in range(9):
+    real, asked = Writer.collect_garbage, []
+
+    def collect_garbage(self, keep, registered=()):
+        asked.append((keep, self.collection.next_number()))
+        return real(self, keep, registered)
+
+    monkeypatch.setattr(Writer, "collect_garbage", collect_garbage)
+    for number in range(10):
         receive(project, f"d{number}")
         Freshener(project).apply_pending()
-        Upkeep(project).finish()
-        seen.append(len(generations(project)))
-    assert seen[2] == 4, "generations 0 to 3"
-    assert len(texts(project, [f"d{i}" for i in range(9)])) == 9
-    needed = Collection(project.live, "hce").current().needs
-    assert needed <= set(generations(project))
+        assert Upkeep(project).finish() == {}, "each in a process of its own"
+        if number % 3 == 0:
+            Freshener(project).compact()
+    assert asked == [(2, 4), (2, 8), (2, 12)], "the first Upkeep to see four more generations"
+    assert len(texts(project, [f"d{i}" for i in range(10)])) == 10
+    assert Collection(project.live, "hce").current().needs <= set(generations(project))
 
 
 def test_without_a_number_nothing_is_deleted(project):
