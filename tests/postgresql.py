@@ -23,7 +23,7 @@ SPEED = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off -c share
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Callable[[str], str]]:
     """Makes an empty database of the given name, and returns its address without a driver: `user@host:port/name`."""
-    psycopg = pytest.importorskip("psycopg", reason="needs a driver: pip install 'freshet[postgres]'")
+    psycopg = pytest.importorskip("psycopg", reason="needs a driver: pip install -e '.[postgres]'")
     folder = Path(tempfile.mkdtemp(prefix="freshet-postgresql-"))  # pytest's own folders are closed to other users
     as_owner = owner(folder)
     port = free_port()

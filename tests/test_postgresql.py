@@ -80,7 +80,7 @@ def test_mlflow_records_stages_and_finds_them(postgresql, tmp_path, monkeypatch)
 
 
 def test_dagster_keeps_runs_and_materialisations(postgresql, tmp_path, monkeypatch):
-    pytest.importorskip("dagster_postgres", reason="needs dagster-postgres: pip install 'freshet[postgres]'")
+    pytest.importorskip("dagster_postgres", reason="needs dagster-postgres: pip install -e '.[postgres]'")
     import dagster as dg
 
     address = postgresql("dagster")

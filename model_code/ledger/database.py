@@ -108,7 +108,7 @@ def _engine(url: str) -> sa.Engine:
     try:
         engine = sa.create_engine(url)
     except ModuleNotFoundError as error:
-        raise FreshetError(f"the ledger's URL needs a driver: {error}; pip install 'freshet[postgres]'") from None
+        raise FreshetError(f"the ledger's URL needs a driver: {error}; pip install -e '.[postgres]'") from None
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError) as error:
         raise FreshetError(f"the ledger's URL cannot be opened: {error}; write it as sqlite:///live/x.sqlite") from None
     if engine.dialect.name == "sqlite":

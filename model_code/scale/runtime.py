@@ -30,7 +30,7 @@ def using(settings: ScaleSettings) -> Iterator[None]:
     FreshetError if they ask for Ray and it is not installed.
     """
     if settings.engine == "ray" and importlib.util.find_spec("ray") is None:
-        raise FreshetError("scale.engine is ray, which is not installed: pip install 'freshet[scale]'")
+        raise FreshetError("scale.engine is ray, which is not installed: pip install -e '.[scale]'")
     before, token = _running(), _CURRENT.set(settings)
     try:
         yield

@@ -12,7 +12,7 @@ from model_code.scale.settings import ScaleSettings
 
 @pytest.fixture(scope="session")
 def ray():
-    pytest.importorskip("ray", reason="needs Ray: pip install 'freshet[scale]'")
+    pytest.importorskip("ray", reason="needs Ray: pip install -e '.[scale]'")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     module = runtime.ray()
     options = {"num_cpus": 3, "include_dashboard": False, "logging_level": "WARNING", "log_to_driver": False}

@@ -1,6 +1,6 @@
 """Guards the group `scale`: what makes no sense is refused, a missing or small Ray is explained, nothing is left on.
 
-Run: python -m pytest tests/model_code/scale (the tests of Ray itself need pip install 'freshet[scale]')
+Run: python -m pytest tests/model_code/scale (the tests of Ray itself need pip install -e '.[scale]')
 """
 
 from __future__ import annotations
