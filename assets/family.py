@@ -63,9 +63,11 @@ def _cell(value: Any, width: int) -> str:
 
 def first_rows(path: Path, columns: list[str], count: int = 5) -> str:
     """The first rows of a Parquet table as Markdown."""
-    import pandas as pd
+    import pyarrow.parquet as pq
 
-    return markdown_table(pd.read_parquet(path, columns=columns).head(count).to_dict("records"))
+    with pq.ParquetFile(path) as file:  # by batches: a whole column of texts may be gigabytes
+        first = next(file.iter_batches(count, columns=columns), None)
+    return markdown_table(first.to_pylist() if first else [])
 
 
 def picture(path: Path) -> str:

@@ -7,21 +7,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from model_code.corpus.settings import CorpusSettings, PassageSettings
+from model_code.corpus.settings import ColumnSettings, CorpusSettings, PartSettings, PassageSettings
 from model_code.errors import FreshetError
+from model_code.ledger.records import Content
+from orchestration.arrivals import as_row
 from orchestration.project import Project
 
 
 def package_documents(project: Project, settings: CorpusSettings, packages: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The docstrings of installed packages; FreshetError if one is not installed."""
-    yield from source_documents(project, replace(settings, source="installed_packages", packages=tuple(packages)))
+    """The docstrings of installed packages, in the corpus's own columns; FreshetError if one is not installed."""
+    rules = replace(settings, source="installed_packages", packages=tuple(packages), limit=None)
+    for one in _documents(project, replace(rules, columns=ColumnSettings(), parts=PartSettings())):
+        yield as_row(one, settings)
 
 
-def source_documents(project: Project, settings: CorpusSettings) -> Iterator[dict[str, Any]]:
-    """Every sound document of the source that `settings` name: id, title, text, fields and queries.
-
-    FreshetError if more rows are malformed than the settings allow.
-    """
+def _documents(project: Project, settings: CorpusSettings) -> Iterator[Content]:
+    """Every sound document of the source that `settings` name, with the queries that are judged to ask for it."""
     from model_code.corpus.build import build_corpus
     from model_code.corpus.sources.base import open_source
 
@@ -33,5 +34,5 @@ def source_documents(project: Project, settings: CorpusSettings) -> Iterator[dic
     if tables["documents"].empty:
         raise FreshetError("the source holds no document")
     for row in tables["documents"].itertuples():
-        found = {"id": row.document_id, "title": row.title, "text": row.text, "fields": json.loads(row.fields)}
-        yield found | {"queries": queries.get(row.document_id, [])}
+        asked = tuple(queries.get(row.document_id, ()))
+        yield Content(row.document_id, row.title, row.text, json.loads(row.fields), asked)

@@ -7,7 +7,7 @@ where t is in n_t of N passages, and f(t, d) times in d.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -37,17 +37,22 @@ class Bm25:
         if self._known:  # bm25s cannot index passages without a single term between them
             self._index.index(terms, show_progress=False)
 
-    def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        """The k best documents for each query, best first. Documents that share no term with a query are left out."""
-        return [self._search_one(terms, k) for terms in self._terms(texts)]
+    def search(self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+        """The k best documents for each query, best first, of `allowed` ones only, unless None.
+
+        Documents that share no term with a query are left out.
+        """
+        kept = None if allowed is None else frozenset(allowed)
+        mask = True if kept is None else np.array([document in kept for document in self.document_ids], dtype=bool)
+        return [self._search_one(terms, k, mask) for terms in self._terms(texts)]
 
     def scores(self, text: str) -> np.ndarray:
         """The score of every passage for one query: (n,) float32, 0 where no term is shared."""
         return self._scores(self._terms([text])[0])
 
-    def _search_one(self, terms: list[str], k: int) -> Ranking:
+    def _search_one(self, terms: list[str], k: int, mask: np.ndarray | bool) -> Ranking:
         scores = self._scores(terms)
-        rows = np.flatnonzero(scores > 0)
+        rows = np.flatnonzero((scores > 0) & mask)
         return top_k(scores[rows], self.document_ids[rows], k) if len(rows) else []
 
     def _scores(self, terms: list[str]) -> np.ndarray:

@@ -8,7 +8,7 @@ factory "Flat" the result is provably exact: more candidates are fetched until r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -21,12 +21,14 @@ from model_code.index.approximate import ApproximateIndex
 from model_code.index.id_map import IdMap
 from model_code.index.manifest import read_manifest, seal, verify
 from model_code.index.settings import IndexSettings
-from model_code.index.top_k import Ranking, top_k
+from model_code.index.top_k import SPARE, Ranking, search_kept, top_k
 
 FORMAT, KIND = 2, "dense"
 DEFAULTS = IndexSettings()
 VECTORS, DOCUMENT_IDS, FAISS = "vectors.npy", "document_ids.json", "index.faiss"
 MARGIN = 16  # candidates fetched beyond the k wanted
+FEW, FEW_SHARE = 1000, 0.1  # passages, and share of all, that are scored one by one rather than searched for
+PIECE = 65_536  # passages whose products with a query are in memory at a time
 FLOAT32_ROUNDING = 2.0**-24
 
 
@@ -119,6 +121,21 @@ class DenseIndex:
             rows = self.ids.rows_of(documents)
             rankings.append(self._rank(query, rows, len(rows)) if len(rows) else [])
         return rankings
+
+    def search_among(self, queries: np.ndarray, k: int, allowed: Collection[str], fingerprint: str) -> list[Ranking]:
+        """The k best of the `allowed` documents for each of `queries` (q, H), scored as `search` does.
+
+        A few are all scored. Of many, all documents are searched as deep as it takes, so that an approximate index
+        stays one. FreshetError if one is unknown.
+        """
+        rows, kept = self.ids.rows_of(allowed), frozenset(allowed)
+        if len(rows) <= max(FEW, len(self.ids) * FEW_SHARE):
+            return [self._rank(query, rows, k) if len(rows) else [] for query in self._accepted(queries, fingerprint)]
+        first = SPARE + k * self.ids.documents // len(kept)
+        return search_kept(
+            lambda some, count: self.search(some, count, fingerprint),
+            queries, k, lambda document: document in kept, first, self.ids.documents,
+        )  # fmt: skip
 
     def best_passage(self, query: np.ndarray, document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) is nearest to `query` (H,); the first of equals."""
@@ -214,8 +231,9 @@ class DenseIndex:
 
     def _scores(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Inner products (r,) float32. Summing row by row gives a pair the same bits whatever else is in the batch."""
-        products = self.vectors[rows] * query.astype(np.float64)  # (r, H), exact: 24-bit factors in a 53-bit format
-        return products.sum(axis=1).astype(np.float32)
+        wide = query.astype(np.float64)  # products (r, H) are exact: 24-bit factors in a 53-bit format
+        pieces = (rows[start : start + PIECE] for start in range(0, max(1, len(rows)), PIECE))
+        return np.concatenate([(self.vectors[own] * wide).sum(axis=1).astype(np.float32) for own in pieces])
 
     def _rank(self, query: np.ndarray, rows: np.ndarray, k: int) -> Ranking:
         rows = rows[rows >= 0]

@@ -5,12 +5,14 @@ A document may have several passages; it is ranked by its best one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from model_code.settings import require
 
+SPARE = 16  # documents fetched beyond those wanted, where some are left out
 Ranking = list[tuple[str, float]]
 """Document ids and scores, best first."""
 
@@ -31,6 +33,29 @@ def top_k(scores: np.ndarray, document_ids: Sequence[str] | np.ndarray, k: int) 
         if len(ranking) >= k or len(rows) == len(scores):
             return ranking[:k]
         wanted *= 2  # several passages of one document: more rows hold k documents
+
+
+def search_kept(
+    search: Callable[[Any, int], list[Ranking]],
+    queries: Any,
+    k: int,
+    keep: Callable[[str], bool],
+    first: int,
+    most: int,
+) -> list[Ranking]:
+    """The k best documents that `keep` keeps, for each of the queries: `first` are fetched, then twice as many, ...
+
+    search: the best documents for queries, as many as asked for. most: documents that hold k of those kept, if there
+    are as many. Fewer than k are returned only where no others match.
+    """
+    first, rankings = min(first, most), []
+    for i, ranking in enumerate(search(queries, first)):
+        wanted = first
+        while len(left := [hit for hit in ranking if keep(hit[0])]) < k and len(ranking) == wanted < most:
+            wanted = min(most, 2 * wanted)
+            ranking = search(queries[i : i + 1], wanted)[0]
+        rankings.append(left[:k])
+    return rankings
 
 
 def _best_rows(scores: np.ndarray, count: int) -> np.ndarray:

@@ -21,15 +21,14 @@ class HybridSettings:
 
 
 class Hybrid:
-    """BM25 over whole documents (title and text), in memory.
+    """BM25 over the passages that the retriever sees, in memory, as it is evaluated.
 
     The first hybrid search of each generation builds it, in about a second per 50,000 documents.
     """
 
     def __init__(self, document_ids: Sequence[str], texts: Sequence[str], settings: HybridSettings) -> None:
-        """Index `texts` (n), whole documents with `document_ids` (n)."""
+        """Index `texts` (n), passage i of document `document_ids[i]`."""
         self.settings, self.bm25 = settings, Bm25(texts, document_ids, settings.bm25)
-        self.documents = len(document_ids)
 
     def depth(self, k: int) -> int:
         """How many documents of each ranking count for the best k."""
@@ -42,12 +41,5 @@ class Hybrid:
 
         Of `allowed` documents only, unless None.
         """
-        pairs = zip(rankings, self._lexical(texts, self.depth(k), allowed), strict=True)
+        pairs = zip(rankings, self.bm25.search(texts, self.depth(k), allowed), strict=True)
         return [reciprocal_rank_fusion(pair, k, self.settings.constant) for pair in pairs]
-
-    def _lexical(self, texts: Sequence[str], depth: int, allowed: Collection[str] | None) -> list[Ranking]:
-        if allowed is None:
-            return self.bm25.search(texts, depth)
-        kept = set(allowed)
-        rankings = self.bm25.search(texts, self.documents)
-        return [[hit for hit in ranking if hit[0] in kept][:depth] for ranking in rankings]

@@ -75,10 +75,10 @@ class Part:
         return read_fields(self.documents)
 
     @cached_property
-    def whole_texts(self) -> dict[str, str]:
-        """Title and text of each document, as BM25 reads them."""
+    def whole_texts(self) -> dict[str, tuple[str, str]]:
+        """Title and text of each document."""
         ids, titles, texts = read_columns(self.documents, "document_id", "title", "text")
-        return {document: f"{title} {text}" for document, title, text in zip(ids, titles, texts, strict=True)}
+        return dict(zip(ids, zip(titles, texts, strict=True), strict=True))
 
 
 class Base(Part):

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.dense_index import DenseIndex
-from model_code.index.manifest import MANIFEST, seal
+from model_code.index.manifest import MANIFEST, add_facts
 from model_code.index.settings import IndexSettings
 from model_code.live.generation import ENCODER, HIERARCHY, INDEX, PASSAGES, Generation
 from model_code.live.part import Part, View
@@ -33,10 +34,12 @@ def write_base(
 ) -> dict[str, Any]:
     """Fill `folder` with one base of what `views`, those of `current`, still find; return the facts for its manifest.
 
-    FreshetError if a passage has no direction to be clustered by.
+    FreshetError if nothing is left, or a passage has no direction to be clustered by.
     """
     from model_code.hierarchy.build import build_hierarchy
 
+    if not any(view.documents for view in views):
+        raise FreshetError("every document was deleted: there is nothing to cluster")
     base = views[0].part
     merge_segments(folder, views)
     _as_a_base(base, folder / INDEX)
@@ -54,16 +57,14 @@ def write_base(
 
 def _as_a_base(base: Part, folder: Path) -> None:
     """State all that the index of a base states, which its segments need not; an approximate one is made anew."""
-    before, merged = read_json(base.folder / INDEX / MANIFEST), read_json(folder / MANIFEST)
-    if type(base.retriever) is DenseRetriever and base.retriever.index.approximate is not None:
+    if isinstance(base.retriever, DenseRetriever) and base.retriever.index.approximate is not None:
         _approximate(base.retriever.index.settings, folder)
-    elif facts := {name: before[name] for name in before.keys() - merged.keys()}:
-        seal(folder, merged["format"], merged | facts)
+    before, merged = read_json(base.folder / INDEX / MANIFEST), read_json(folder / MANIFEST)
+    add_facts(folder, {name: before[name] for name in before if name not in merged or name == "kind"})
 
 
 def _approximate(settings: IndexSettings, folder: Path) -> None:
+    """Write the index over the exact one; what a kind keeps beside it stays."""
     exact = DenseIndex.load(folder)
     per = exact.vectors_per_passage
-    index = DenseIndex.build(exact.vectors, exact.document_ids, exact.fingerprint, settings, per)
-    shutil.rmtree(folder)
-    index.save(folder)
+    DenseIndex.build(exact.vectors, exact.document_ids, exact.fingerprint, settings, per).save(folder)

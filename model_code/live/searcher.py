@@ -139,8 +139,9 @@ class Searcher:
 
         if settings not in self._hybrids:
             whole = {name: view.part.whole_texts[name] for view in self.views for name in view.document_ids()}
-            names = sorted(whole)  # BM25 must not depend on which part has a document
-            self._hybrids[settings] = Hybrid(names, [whole[name] for name in names], settings)
+            passages = self.generation.text.passages
+            rows = [(name, one) for name in sorted(whole) for one in passages(*whole[name])]  # in whatever part it is
+            self._hybrids[settings] = Hybrid([name for name, _ in rows], [one for _, one in rows], settings)
         return self._hybrids[settings]
 
     def _hits(self, text: str, query: Any, ranking: Ranking) -> list[Hit]:

@@ -6,12 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from model_code.errors import FreshetError
-from model_code.index.top_k import Ranking
+from model_code.index.top_k import SPARE, Ranking, search_kept
 from model_code.live.part import View
 from model_code.retrievers.encoded import TextSearches
 from model_code.retrievers.retriever import Search, TokenMatch
-
-SPARE = 16  # documents fetched beyond the k wanted, where some of a part are removed
 
 
 class SegmentedRetriever(TextSearches[Any]):
@@ -82,16 +80,7 @@ def _surviving(view: View, queries: Any, k: int) -> list[Ranking]:
     search, removed = view.part.retriever.search_encoded, view.removed
     if not removed:
         return search(queries, k)
-    most = k + len(removed)
-    count = min(most, k + SPARE)
-    rankings = []
-    for i, ranking in enumerate(search(queries, count)):
-        wanted = count
-        while len(left := [hit for hit in ranking if hit[0] not in removed]) < k and len(ranking) == wanted < most:
-            wanted = min(most, 2 * wanted)
-            ranking = search(queries[i : i + 1], wanted)[0]
-        rankings.append(left[:k])
-    return rankings
+    return search_kept(search, queries, k, lambda document: document not in removed, k + SPARE, k + len(removed))
 
 
 def _merged(parts: Sequence[Sequence[Ranking]], queries: int, k: int) -> list[Ranking]:

@@ -46,7 +46,7 @@ class DenseRetriever(TextSearches[np.ndarray]):
         """`search` for queries (q, H)."""
         if allowed is None:
             return self.index.search(queries, k, self.fingerprint)
-        return [ranking[:k] for ranking in self.index.rank(queries, [allowed] * len(queries), self.fingerprint)]
+        return self.index.search_among(queries, k, allowed, self.fingerprint)
 
     def rerank_encoded(self, queries: np.ndarray, candidates: Sequence[Collection[str]]) -> list[Ranking]:
         """`rerank` for queries (q, H)."""

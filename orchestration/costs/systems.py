@@ -69,12 +69,17 @@ def variants(own: System, retriever: Retriever, bm25: Bm25, bm25_system: System,
 
     hybrid_bytes = own.index_bytes + bm25_system.index_bytes
     return [
-        *(System(f"{own.name}.{n}", s, own.index_bytes, own.stages) for n, s in retriever.variants().items()),
+        *(System(f"{own.name}.{n}", _variant(retriever, n), own.index_bytes, own.stages) for n in retriever.variants()),
         *(
             System(f"{own.name}.{n}", s, hybrid_bytes, own.stages, bm25_system.build_seconds)
             for n, s in ((RRF, rrf), (RERANK, rerank))
         ),
     ]
+
+
+def _variant(retriever: Retriever, name: str) -> Search:
+    """A variant made anew for each search: those made together share encodings, which then cost nothing."""
+    return lambda texts, k: retriever.variants()[name](texts, k)
 
 
 def open_bm25(project: Project, settings: Parameters, generated: bool = False) -> tuple[Bm25, System]:

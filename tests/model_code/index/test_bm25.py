@@ -54,3 +54,12 @@ def test_nothing_in_common_and_nothing_at_all() -> None:
     assert Bm25(["the", "a"], ["x", "y"]).search(["sort"], k=1) == [[]]
     kept = Bm25(["the cat", "dog"], ["x", "y"], Bm25Settings(stopwords=None))
     assert [document for document, _ in kept.search(["the"], k=2)[0]] == ["x"]
+
+
+def test_allowed_documents_are_ranked_as_among_all() -> None:
+    index = Bm25(TEXTS, DOCUMENTS)
+    whole = index.search(["sort table numbers read"], 9)[0]
+    assert len(whole) == 4
+    for allowed in (["a", "c"], ["b"], [], ["unknown"]):
+        found = index.search(["sort table numbers read"], 2, allowed)[0]
+        assert found == [hit for hit in whole if hit[0] in allowed][:2]

@@ -11,6 +11,7 @@ import pytest
 
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
 from model_code.files import hash_path, read_json, write_json
+from model_code.index import dense_index
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import IndexSettings
 from model_code.index.top_k import top_k
@@ -205,3 +206,42 @@ def test_approximate_candidates_overlap_with_exact_search() -> None:
     found = approximate.search(vectors[:50], 10, "f")
     overlap = np.mean([len(dict(a).keys() & dict(b).keys()) / 10 for a, b in zip(found, exact, strict=True)])
     assert overlap >= 0.98
+
+
+@pytest.mark.parametrize("few", [0, 10**6])
+@pytest.mark.parametrize("factory", KINDS)
+def test_searching_among_some_gives_what_is_left_of_all(
+    vectors: np.ndarray,
+    document_ids: list[str],
+    queries: np.ndarray,
+    factory: str,
+    few: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether they are scored one by one or searched for, and whatever number of products is in memory at a time."""
+    index, chance = build(vectors, document_ids, factory), np.random.default_rng(3)
+    monkeypatch.setattr(dense_index, "FEW", few)
+    monkeypatch.setattr(dense_index, "FEW_SHARE", 0)
+    monkeypatch.setattr(dense_index, "PIECE", 7)
+    whole = index.search(queries, 60, "f")
+    for share in (0.05, 0.5, 1):
+        allowed = chance.choice(sorted(set(document_ids)), max(1, int(60 * share)), replace=False).tolist()
+        expected = [[hit for hit in ranking if hit[0] in allowed] for ranking in whole]
+        for k in (1, 4, 60):
+            assert index.search_among(queries, k, allowed, "f") == [ranking[:k] for ranking in expected]
+    with pytest.raises(FreshetError, match="no document 'x'|unknown"):
+        index.search_among(queries, 3, ["x"], "f")
+
+
+def test_many_allowed_documents_are_searched_for_not_all_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.random.default_rng(0).normal(size=(3000, 8)).astype(np.float32)
+    names, scored = [f"d{i:04d}" for i in range(3000)], []
+    index, scores = build(vectors, names), DenseIndex._scores
+
+    def counted(self: DenseIndex, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        scored.append(len(rows))
+        return scores(self, query, rows)
+
+    monkeypatch.setattr(DenseIndex, "_scores", counted)
+    index.search_among(vectors[:5], 10, names[100:], "f")
+    assert max(scored) < 100

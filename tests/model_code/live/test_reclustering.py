@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model_code.errors import FreshetError
+from model_code.files import read_json
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.dense_index import DenseIndex
+from model_code.index.manifest import add_facts
 from model_code.index.settings import IndexSettings
 from model_code.live.changes import Put, Remove
 from model_code.live.collection import Collection
@@ -107,8 +110,17 @@ def test_an_approximate_base_stays_one(changed, writer):
     retriever = writer.searcher.base.retriever
     exact, settings = retriever.index, IndexSettings(factory="IVF2,Flat", nprobe=2)
     retriever.index = DenseIndex.build(exact.vectors, exact.document_ids, exact.fingerprint, settings)
+    add_facts(writer.searcher.base.folder / "index", {"precision": "float32"})
     found = [[document for document, _ in ranking] for ranking in rankings(writer, 5)]
     writer.recluster(SETTINGS, 0)
     index = writer.searcher.base.retriever.index
     assert (index.factory, index.settings, len(index.ids) > len(exact.ids)) == ("IVF2,Flat", settings, True)
     assert [[document for document, _ in ranking] for ranking in rankings(writer, 5)] == found
+    assert read_json(writer.searcher.base.folder / "index" / "manifest.json")["precision"] == "float32"
+
+
+def test_where_every_document_was_deleted_there_is_nothing_to_cluster(writer):
+    before = writer.apply([Remove(one) for one in sorted({*OLD, *NEW})], 3, {}).generation
+    with pytest.raises(FreshetError, match="every document was deleted"):
+        writer.recluster(SETTINGS, 0)
+    assert writer.collection.current().number == before.number

@@ -17,10 +17,12 @@ from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.bm25 import Bm25
 from model_code.live.filters import MergedFields, matching, read_fields
+from model_code.live.generation import Generation
 from model_code.live.hybrid import Hybrid, HybridSettings
 from model_code.live.searcher import Searcher
 from model_code.live.snippet import snippet
-from tests.model_code.live.conftest import DOCUMENTS, PASSAGES, Build
+from model_code.live.text_rules import TextRules
+from tests.model_code.live.conftest import DOCUMENTS, PASSAGES, RULES, Build
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +100,9 @@ def test_a_hybrid_search_fuses_with_bm25_over_the_generations_own_documents(
     settings = HybridSettings(depth=4, constant=10)
     text = "square root of a table"
     dense = [hit.document_id for hit in searcher.search(text, 4, filters)]
-    texts = [f"{document} {body}" for document, body in DOCUMENTS.items()]
-    matches = [document for document, _ in Bm25(texts, list(DOCUMENTS)).search([text], 9)[0]]
+    passages = [(name, one) for name, body in DOCUMENTS.items() for one in RULES.passages(name, body)]
+    lexical_index = Bm25([one for _, one in passages], [name for name, _ in passages])
+    matches = [document for document, _ in lexical_index.search([text], 9)[0]]
     allowed = {hit.document_id for hit in searcher.search(text, 9, filters)}
     lexical = [document for document in matches if document in allowed][:4]
     expected = {
@@ -117,6 +120,19 @@ def test_bm25_is_built_once_per_setting(searcher: Searcher) -> None:
     built = dict(searcher._hybrids)
     searcher.search("list", 2, hybrid=HybridSettings(depth=3))
     assert searcher._hybrids == built
+
+
+def test_bm25_reads_the_passages_that_the_encoder_reads(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    generation = Generation(searcher.generation.folder, searcher.generation.manifest | {
+        "text": TextRules(include_title=False, words=3, stride=2).facts()
+    })  # fmt: skip
+    monkeypatch.setattr(searcher, "generation", generation)
+    built = searcher._hybrid(HybridSettings(depth=7)).bm25
+    assert len(built.document_ids) > len(set(built.document_ids)) == len(DOCUMENTS)
+    assert built.search([min(DOCUMENTS)], 9) == Bm25(
+        [one for text in DOCUMENTS.values() for one in generation.text.passages("", text)],
+        [name for name, text in DOCUMENTS.items() for _ in generation.text.passages("", text)],
+    ).search([min(DOCUMENTS)], 9), "titles are no part of them"
 
 
 def test_bm25_is_built_once_by_searches_at_the_same_time(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:

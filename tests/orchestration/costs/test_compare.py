@@ -15,6 +15,7 @@ from model_code.index.dense_index import DenseIndex
 from model_code.retrievers.fusion import reciprocal_rank_fusion
 from orchestration.cli import compare as command
 from orchestration.costs import compare
+from orchestration.costs import systems as systems_module
 from orchestration.costs.latency import latencies
 from orchestration.costs.recorded import StageCost
 from orchestration.costs.systems import folder_bytes, open_systems
@@ -139,3 +140,19 @@ def test_latency_is_the_median_over_rounds_in_turns(monkeypatch):
     assert found["a"] == pytest.approx((1000 * 3.5, 1000 * (2 + 0.95 * 3)))  # medians 2 (x) and 5 (y)
     assert found["b"] == pytest.approx((500, 500))
     assert [name for name, _ in asked[2:]] == ["a", "a", "b", "b"] * 3
+
+
+def test_a_variant_is_timed_with_its_own_encoding():
+    made = []
+
+    class Lexical:
+        """Variants that were made together share what they encode."""
+
+        def variants(self):
+            made.append({})
+            cache = made[-1]
+            return {"beta": lambda texts, k: cache.setdefault(tuple(texts), object())}
+
+    search = systems_module._variant(Lexical(), "beta")
+    assert search(["a"], 3) is not search(["a"], 3)
+    assert len(made) == 2
