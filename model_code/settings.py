@@ -116,8 +116,8 @@ def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
             raise SettingsError(f"{where} must be a number, not {value!r}") from None
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if hint is str and isinstance(value, datetime.date):  # YAML reads an unquoted 2025-01-01 as a date
-        return value.isoformat()
+    if hint is str and isinstance(value, datetime.date):  # which DVC, that reads the same file, does not take
+        raise SettingsError(f"{where} must be text, and YAML reads a date here; put quotes around it: '{value}'")
     matches = isinstance(value, hint) and not (hint is not bool and isinstance(value, bool))
     require(matches, f"{where} must be of type {hint.__name__}, not {value!r}")
     return value

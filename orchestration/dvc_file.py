@@ -8,10 +8,13 @@ from typing import Any
 from orchestration.stages import TABLE, Stage
 
 HEADER = "# Written from the stage table: edit orchestration/stages.py, then run `python -m orchestration.dvc_file`.\n"
-METRICS = ["artifacts/comparison/metrics.json"]
+FOLDER = "artifacts/comparison"
+METRICS = [f"{FOLDER}/metrics.json"]
 PLOTS: list[dict[str, Any]] = [
-    {name: {"template": "linear", "x": x, "y": {f"artifacts/comparison/{name}.csv": y}}}
-    for name, x, y in (("training", "step", "loss"), ("recall", "k", "hce"), ("levels", "level", "hce"))
+    {f"{FOLDER}/training.csv": {"template": "linear", "x": "step", "y": "loss"}},
+    # Columns are systems, whose names are the user's: without y, DVC draws the last one, which is a retriever.
+    {f"{FOLDER}/recall.csv": {"template": "linear", "x": "k"}},
+    {f"{FOLDER}/levels.csv": {"template": "linear", "x": "level"}},
 ]
 
 

@@ -22,7 +22,7 @@ def output_version(root: Path, stage: Stage) -> str:
 
 
 def stages_that_ran(root: Path) -> set[str]:
-    """The addresses of all stages that `dvc.lock` knows."""
+    """The addresses of all stages that `dvc.lock` knows; raises `FreshetError` if it is cut off."""
     return set(_read(root))
 
 
@@ -38,7 +38,7 @@ def mend(root: Path, copy: Path) -> bool:
     What ran since the copy was made is found again in DVC's run cache.
     """
     path = root / LOCK
-    if not path.exists() or _is_whole(path.read_text(encoding="utf-8")):
+    if not path.exists() or _is_whole(_text(path)):
         return False
     if copy.exists():
         write_text(path, copy.read_text(encoding="utf-8"))
@@ -64,7 +64,15 @@ def _is_recorded(stage: Any) -> bool:
 
 def _read(root: Path) -> dict[str, dict[str, list[dict[str, str]]]]:
     path = root / LOCK
-    return _parse(path.read_text(encoding="utf-8"))["stages"] if path.exists() else {}
+    if not path.exists():
+        return {}
+    if not _is_whole(_text(path)):
+        raise FreshetError(f"{LOCK} is not whole: run `freshet run`, which goes back to the last one that was")
+    return _parse(_text(path))["stages"]
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
 
 
 @lru_cache(maxsize=1)

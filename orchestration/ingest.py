@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from orchestration import parameters
 from orchestration.project import Project
@@ -16,6 +18,24 @@ def ingest(project: Project) -> dict[str, Any]:
     settings = parameters.load(project.params_file)
     with project.lock():
         lock = make_lock(settings.corpus, project.root)
-        if not project.corpus_lock.exists() or read_json(project.corpus_lock) != lock:
+        if _parsed(project.corpus_lock) != lock:
             write_json(project.corpus_lock, lock)
     return lock
+
+
+def read_lock(project: Project) -> dict[str, Any] | None:
+    """What `corpus.lock.json` holds; None before the first ingest, `FreshetError` if it holds no lock."""
+    if not project.corpus_lock.exists():
+        return None
+    lock = _parsed(project.corpus_lock)
+    if not isinstance(lock, dict) or not {"source", "content_hash"} <= lock.keys():
+        raise FreshetError(f"{project.corpus_lock.name} is not whole: run `freshet ingest`, which writes it anew")
+    return lock
+
+
+def _parsed(path: Path) -> Any:
+    """The JSON in the file; None if there is none, or the file is cut off or holds a merge's markers."""
+    try:
+        return read_json(path)
+    except (FileNotFoundError, ValueError):
+        return None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import io
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from model_code.additions.settings import AdditionSettings
 from model_code.corpus.settings import AcceptanceSettings, CorpusSettings, PassageSettings
 from model_code.drift.settings import DriftSettings
 from model_code.encoding.settings import EncoderSettings
-from model_code.errors import SettingsError
 from model_code.evaluation.settings import EvaluationSettings, PromotionSettings
 from model_code.files import write_text
 from model_code.hierarchy.settings import HierarchySettings
@@ -27,9 +25,12 @@ from model_code.queries.settings import PseudoQuerySettings
 from model_code.retrievers.settings import RetrieverSettings, parse_retriever
 from model_code.scale.settings import ScaleSettings
 from model_code.training.settings import TrainingSettings
+from orchestration import params_text
 
 BASELINES = ("bm25", "zero_shot")
 BM25_GENERATED = "bm25_generated"  # a baseline where a model writes queries: BM25 over documents and their queries
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # of a retriever: a folder, a DVC address, part of a Dagster key
 
 
 @dataclass(frozen=True)
@@ -80,24 +81,40 @@ def parse(mapping: Mapping[str, Any]) -> Parameters:
     settings.require(isinstance(retrievers, Mapping) and bool(retrievers), example)
     shared = mapping.get("training") or {}
     parsed = {name: _parse_retriever(name, own, shared) for name, own in retrievers.items()}
+    _check_gate(values["promotion"], values["evaluation"])
     return Parameters(**values, retrievers=parsed, seed=seed)
 
 
-def _parse_retriever(name: str, own: Any, shared: Mapping[str, Any]) -> RetrieverSettings:
+def _check_gate(promotion: PromotionSettings, evaluation: EvaluationSettings) -> None:
+    """Refuse a gate that asks for a metric that is not measured, before anything is trained for it."""
+    asked = {"metric": [promotion.metric], "protected": promotion.protected}
+    for key, metrics in asked.items():
+        for metric in metrics:
+            settings.require(
+                metric in evaluation.metrics,
+                f"promotion.{key} names {metric}, which is not measured; take one of evaluation.metrics "
+                f"({', '.join(evaluation.metrics)}), or add it there",
+            )
+
+
+def _parse_retriever(name: Any, own: Any, shared: Mapping[str, Any]) -> RetrieverSettings:
     where = f"retrievers.{name}"
-    settings.require(str(name).replace("_", "").replace("-", "").isalnum(), f"{where}: use letters, digits, _ and -")
+    kind = type(name).__name__
+    settings.require(isinstance(name, str), f"{where}: YAML reads this name as {kind}; put quotes around it, '{name}'")
+    rule = f"{where}: a name has letters from a to z, digits, _ and -, and begins with a letter or a digit"
+    settings.require(_NAME.fullmatch(name) is not None, rule)
     settings.require(name not in (*BASELINES, BM25_GENERATED), f"{where}: this name belongs to a baseline")
     return parse_retriever(own, shared, where)
 
 
 def load(path: Path) -> Parameters:
     """Parse the file `path`; once, for as long as its text stays the same."""
-    return _parse_text(path.read_text(encoding="utf-8"))
+    return _parse_text(params_text.read(path))
 
 
 def read(path: Path) -> dict[str, Any]:
     """The plain mapping in `path`."""
-    return _read_text(path.read_text(encoding="utf-8"))
+    return _read_text(params_text.read(path))
 
 
 @lru_cache(maxsize=4)
@@ -107,52 +124,25 @@ def _parse_text(text: str) -> Parameters:
 
 @lru_cache(maxsize=4)
 def _read_text(text: str) -> dict[str, Any]:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError
+    return params_text.mapping(text)
 
-    try:
-        mapping = YAML(typ="safe", pure=True).load(text)
-    except MarkedYAMLError as error:
-        raise SettingsError(f"params.yaml is not valid YAML: {error.problem} at {error.problem_mark}") from None
-    settings.require(isinstance(mapping, dict), "params.yaml must hold groups of settings")
-    return mapping
+
+def edited(path: Path, assignments: Sequence[str]) -> tuple[str, Parameters]:
+    """The text of the file with each `group.key=value` written into it, comments kept, and what it says then.
+
+    The file stays as it is. Raises `SettingsError` if the result is not valid as a whole.
+    """
+    text = params_text.assigned(params_text.read(path), assignments)
+    return text, _parse_text(text)
+
+
+def save(path: Path, text: str) -> None:
+    """Make `text` the content of the file; one that has it already is not touched."""
+    if text != params_text.read(path):
+        write_text(path, text)
 
 
 def assign(path: Path, assignments: Sequence[str]) -> None:
-    """Write each `group.key=value` into the file, comments kept, only if the result is valid as a whole."""
-    yaml = _editor()
-    document = yaml.load(path.read_text(encoding="utf-8"))
-    for assignment in assignments:
-        _assign(document, assignment)
-    stream = io.StringIO()
-    yaml.dump(document, stream)
-    parse(_read_text(stream.getvalue()))
-    if stream.getvalue() != path.read_text(encoding="utf-8"):
-        write_text(path, stream.getvalue())
-
-
-def _editor() -> Any:
-    """YAML that keeps comments and quotes, spells None as null, and quotes dates: DVC takes no unquoted ones."""
-    from ruamel.yaml import YAML
-
-    yaml, tag = YAML(), "tag:yaml.org,2002:"
-    yaml.preserve_quotes, yaml.width = True, 120
-    add = yaml.representer.add_representer
-    add(type(None), lambda out, none: out.represent_scalar(f"{tag}null", "null"))
-    add(datetime.date, lambda out, day: out.represent_scalar(f"{tag}str", day.isoformat(), style="'"))
-    return yaml
-
-
-def _assign(document: Any, assignment: str) -> None:
-    from ruamel.yaml import YAML
-
-    key, separator, value = assignment.partition("=")
-    settings.require(bool(separator and key), f"--set {assignment}: write it as group.key=value")
-    *parents, last = key.split(".")
-    group = document
-    for parent in parents:
-        if group.get(parent) is None:
-            group[parent] = {}
-        group = group[parent]
-        settings.require(isinstance(group, Mapping), f"--set {assignment}: {parent} is a value, not a group")
-    group[last] = YAML(typ="safe", pure=True).load(value)
+    """`edited`, and `save`d."""
+    text, _ = edited(path, assignments)
+    save(path, text)

@@ -27,7 +27,7 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
     """Every stage in order of running, with its action and reasons; of `targets` and what they need, if given."""
     initialise(project)
     table = stages.expand(parameters.load(project.params_file).retrievers)
-    status, ran = _dvc_status(project), dvc_lock.stages_that_ran(project.root)
+    ran, status = dvc_lock.stages_that_ran(project.root), _dvc_status(project)
     planned: dict[str, PlannedStage] = {}
     for stage in _needed(table, targets):
         before = [planned[other.address] for other in stages.upstream(stage, table) if other.address in planned]
@@ -66,9 +66,19 @@ def _dvc_status(project: Project) -> dict[str, list[str]]:
     command = dvc_command("status", "--json")
     result = subprocess.run(command, cwd=project.root, env=environment(project), capture_output=True, text=True)
     if result.returncode:
-        raise FreshetError(f"`dvc status` failed: {result.stderr.strip().splitlines()[-1]}")
+        raise FreshetError(f"`dvc status` failed: {_reason(result.stderr)}")
     return {address: [line for entry in entries for line in _describe(entry)]
             for address, entries in json.loads(result.stdout or "{}").items()}  # fmt: skip
+
+
+def _reason(stderr: str) -> str:
+    """What DVC gives as the error, without what it warns of or advises before and after; all it said if it names none.
+
+    >>> _reason("WARNING: old cache\\nERROR: params.yaml is broken\\nHaving any troubles? Hit us up")
+    'params.yaml is broken'
+    """
+    errors = [line.removeprefix("ERROR:").strip() for line in stderr.splitlines() if line.startswith("ERROR:")]
+    return next(iter(errors), stderr.strip())
 
 
 def _describe(entry: Any) -> list[str]:

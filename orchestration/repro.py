@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from model_code.errors import FreshetError
-from orchestration import dvc_lock, events, spool
+from orchestration import dvc_lock, events, removed_retrievers, spool
 from orchestration.events import StageEnded
 from orchestration.project import Project
 
@@ -29,9 +30,27 @@ def environment(project: Project, **extra: str) -> dict[str, str]:
 def initialise(project: Project) -> None:
     """Make the folder a DVC project if it is none: in git where there is git, without it otherwise."""
     if (project.root / ".dvc").is_dir():
+        _tell_whether_git(project.root.resolve())
         return
     mode = [] if (project.root / ".git").exists() else ["--no-scm"]
     subprocess.run(dvc_command("init", "-q", *mode), cwd=project.root, check=True)
+
+
+def _tell_whether_git(root: Path) -> None:
+    """Without git DVC starts only if its settings say so; a copy of the project's files brings settings made in git."""
+    git = any((folder / ".git").exists() for folder in (root, *root.parents))
+    own, local = (_says_no_git(root / ".dvc" / name) for name in ("config", "config.local"))
+    if git and local:
+        change = ["core.no_scm", "--unset"]
+    elif not git and not own and not local:
+        change = ["core.no_scm", "true"]
+    else:
+        return
+    subprocess.run(dvc_command("config", "-q", "--local", *change), cwd=root, check=True)
+
+
+def _says_no_git(config: Path) -> bool:
+    return config.exists() and re.search(r"^\s*no_scm\s*=\s*true\b", config.read_text(), re.I | re.M) is not None
 
 
 def repro(
@@ -45,9 +64,9 @@ def repro(
     copy = (project.root / ".dvc" / "tmp" if project.home else project.state) / dvc_lock.LOCK
     with project.lock(), _events_file(project) as path:
         if dvc_lock.mend(project.root, copy):
-            print(
-                "dvc.lock was half-written by a DVC that was killed: gone back to the last whole one", file=sys.stderr
-            )
+            _say("dvc.lock was half-written by a DVC that was killed: gone back to the last whole one")
+        for folder in removed_retrievers.remove_outputs(project):
+            _say(f"{folder} removed: params.yaml no longer names this retriever (DVC's cache keeps what it held)")
         extra = {events.EVENTS_FILE: str(path)}
         if dagster_run:
             extra["FRESHET_DAGSTER_RUN"] = dagster_run
@@ -64,6 +83,10 @@ def repro(
         dvc_lock.keep_copy(project.root, copy)
     else:
         raise FreshetError(f"`dvc repro` failed with exit code {process.returncode}; the stage's own message is above")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 @contextmanager

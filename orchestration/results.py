@@ -10,7 +10,7 @@ from model_code.evaluation.comparison import is_variant
 from model_code.files import read_json
 from orchestration.project import Project
 
-SHOWN = ("nDCG@10", "hit@1", "hit@10", "MRR@10", "R@100")
+SHOWN = ("nDCG@10", "hit@1", "hit@10", "MRR@10", "R@100")  # after the main metric, where they are measured
 JUDGES = {"qrels": "the corpus's own qrels", "pseudo-queries": "held-out pseudo-queries, as it has no qrels"}
 
 
@@ -22,11 +22,17 @@ def load_comparison(project: Project) -> dict[str, Any]:
     return read_json(path)
 
 
+def shown_metrics(comparison: Mapping[str, Any]) -> list[str]:
+    """The metrics of the table: the main one, then the usual ones that were measured."""
+    measured = next(iter(comparison["systems"].values()))
+    return list(dict.fromkeys([comparison["main_metric"], *(metric for metric in SHOWN if metric in measured)]))
+
+
 def results_table(comparison: Mapping[str, Any]) -> str:
     """The test results as aligned text, with the interval of the first two metrics and who judged."""
-    systems = comparison["systems"]
-    shown = [metric for metric in SHOWN if metric in next(iter(systems.values()))]
-    header = ["system", *(f"{metric} [95 % interval]" for metric in shown[:2]), *shown[2:]]
+    systems, shown = comparison["systems"], shown_metrics(comparison)
+    interval = f"[{100 * comparison['confidence']:g} % interval]"
+    header = ["system", *(f"{metric} {interval}" for metric in shown[:2]), *shown[2:]]
     ordered = sorted(systems, key=is_variant)  # variants after all systems, each kept in its order
     rows = [header] + [[_name(system, comparison), *_cells(systems[system], shown)] for system in ordered]
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]

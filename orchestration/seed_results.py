@@ -6,9 +6,11 @@ Variants such as `hce.rrf`, `hce_seed1.rrf` are averaged likewise.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+from model_code.errors import FreshetError
 from model_code.evaluation.comparison import compare_groups, compare_systems
 from model_code.evaluation.query_groups import query_groups
 from model_code.evaluation.scores import SystemScores, load_all_scores, mean_over_seeds
@@ -18,25 +20,41 @@ from orchestration.project import Project
 SEED = re.compile(r"_seed\d+(?=\.|$)")  # before the dot that a variant's name follows
 
 
-def results_over_seeds(project: Project, split: str = "test") -> dict[str, Any]:
+def results_over_seeds(project: Project) -> dict[str, Any]:
     """The comparison with the seeds of a retriever averaged; "seeds" says how many each system has.
 
     A retriever's seeds are keys under `retrievers:` that differ in `_seedN` at their end (and in `seed_offset`).
+    Raises `FreshetError` if one of the systems is not evaluated yet.
     """
     from model_code.corpus.tables import load_corpus
 
     settings = parameters.load(project.params_file)
     folders = [project.artifacts / "baselines" / name for name in settings.baselines]
     folders += [project.artifacts / "evaluate" / name for name in settings.retrievers]
-    groups = by_system(one for folder in folders for one in load_all_scores(folder, split))
+    groups = by_system(load_reported(folders))
     averaged = [mean_over_seeds(runs, system) for system, runs in groups.items()]
-    qrels = load_corpus(project.artifacts / "corpus").qrels
-    parts = query_groups(qrels, split, averaged[0].values.index) if averaged[0].source == "qrels" else {}
+    qrels, first = load_corpus(project.artifacts / "corpus").qrels, averaged[0]
+    parts = query_groups(qrels, first.split, first.values.index) if first.source == "qrels" else {}
+    facts = {"main_metric": settings.evaluation.main_metric, "confidence": settings.evaluation.confidence}
+    by_group = compare_groups(averaged, parts, settings.evaluation, settings.seed)
     return {
         "seeds": {system: len(runs) for system, runs in groups.items()},
+        **facts,
         **compare_systems(averaged, settings.evaluation, settings.seed),
-        "groups": compare_groups(averaged, parts, settings.evaluation, settings.seed),
+        "groups": {name: facts | part for name, part in by_group.items()},
     }
+
+
+def load_reported(folders: Sequence[Path]) -> list[SystemScores]:
+    """The scores in evaluation folders on the split that the comparison reports: test if it has queries, else dev."""
+    for folder in folders:
+        if not (folder / "metrics.json").exists():
+            raise FreshetError(f"there are no results of {folder.name} yet: run `freshet run`")
+    for split in ("test", "dev"):
+        scores = [one for folder in folders for one in load_all_scores(folder, split)]
+        if scores[0].queries:
+            return scores
+    raise FreshetError("there are no judged dev or test queries, so there is nothing to average")
 
 
 def by_system(scores: Iterable[SystemScores]) -> dict[str, list[SystemScores]]:

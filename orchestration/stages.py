@@ -112,7 +112,7 @@ PSEUDO_QUERIES = Stage(
 )
 ACCEPTANCE = Stage(
     name="acceptance",
-    description="Great Expectations' verdict on corpus and queries; nothing is trained on data that fails it.",
+    description="Great Expectations' verdict on corpus and queries; no retriever is trained on data that fails it.",
     groups=("acceptance",),
     inputs={"corpus": "artifacts/corpus", "pseudo_queries": "artifacts/pseudo_queries"},
     output="artifacts/acceptance",

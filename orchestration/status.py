@@ -5,19 +5,22 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from model_code.files import read_json
 from orchestration import dvc_lock, parameters, promotion_history, registry, stages
+from orchestration.ingest import read_lock
 from orchestration.live_status import live_status, live_status_lines, other_lines
 from orchestration.project import Project
 
 
 def project_status(project: Project) -> dict[str, Any]:
-    """The state of the project; reads only, and says null or an empty list for what is not there yet."""
+    """The state of the project; reads only, and says null or an empty list for what is not there yet.
+
+    Raises `FreshetError` if a lock is not whole.
+    """
     settings = parameters.load(project.params_file)
     known = [stage.address for stage in stages.expand(settings.retrievers)]
     done = dvc_lock.stages_that_ran(project.root)
     return {
-        "corpus": read_json(project.corpus_lock) if project.corpus_lock.exists() else None,
+        "corpus": read_lock(project),
         "stages": {address: "built" if address in done else "not built" for address in known},
         "champion": _version(project, registry.CHAMPION),
         "challenger": _version(project, registry.CHALLENGER),

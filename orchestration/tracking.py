@@ -65,13 +65,17 @@ def _tracker(uri: str, folder: Path) -> Tracker:
 
 
 def git_state(root: Path) -> tuple[str | None, bool]:
-    """The commit that is checked out, and whether files below `root` differ from it; (None, False) outside of git.
+    """The commit that is checked out, and whether files below `root` differ from it; (None, False) outside of git, or
+    where git is not installed.
 
     `dvc.lock` does not count: each stage that runs rewrites it.
     """
 
     def git(*arguments: str) -> str | None:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
+        try:
+            done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
+        except FileNotFoundError:
+            return None
         return done.stdout.strip() if done.returncode == 0 else None
 
     commit = git("rev-parse", "--verify", "HEAD")

@@ -14,6 +14,7 @@ from model_code.corpus.settings import QuerySplitSettings
 from model_code.corpus.splits import split_queries
 
 SPLITS = ("test", "dev", "train")  # the earlier one wins: what is tested must not be trained on
+MOST_RELEVANCE = 2**53  # what a file's floating-point numbers hold exactly, and a 64-bit integer, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,10 @@ def _judgement(row: Row, known: Known) -> Judgement:
 def _relevance(value: Any) -> int:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not number.is_integer():
-        raise Unfit("bad relevance", f"relevance is {value!r}, not a whole number")
+    if not number.is_integer() or abs(number) > MOST_RELEVANCE:
+        raise Unfit("bad relevance", f"relevance is {value!r}, not a whole number of at most {MOST_RELEVANCE:,}")
     return int(number)
 
 

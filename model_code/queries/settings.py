@@ -8,6 +8,7 @@ from typing import Literal
 from model_code.queries.training_settings import GeneratorTrainingSettings
 from model_code.settings import require, require_at_least
 
+Generator = Literal["inverse_cloze", "short_cloze", "held_out_cloze", "sequence_to_sequence"]  # see `generators.py`
 TRAINED = "trained"  # the name of the model that the stage `query_generator` trains
 TRAINING_GROUP = "pseudo_queries.training"  # what that stage reads, so that no other key of the group trains anew
 WRITING_GROUP = "pseudo_queries.sequence_to_sequence"
@@ -93,8 +94,8 @@ class PseudoQuerySettings:
     training: how a model of one's own is made for `sequence_to_sequence`, which then names it as "trained".
     """
 
-    generators: tuple[str, ...] = ("inverse_cloze",)
-    held_out_generator: str = "short_cloze"
+    generators: tuple[Generator, ...] = ("inverse_cloze",)
+    held_out_generator: Generator = "short_cloze"
     dev_share: float = 0.1
     test_share: float = 0.2
     distinctive_within: int | None = None

@@ -10,6 +10,7 @@ from model_code.errors import FreshetError
 from orchestration.cli.app import app
 
 __all__ = ["app", "main"]
+INTERRUPTED = 130  # the exit code that Typer makes of Ctrl-C, which it does not pass on
 
 
 def main() -> None:
@@ -23,6 +24,7 @@ def main() -> None:
             raise
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("stopped; finished stages are kept, training resumes from its last checkpoint", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            print("stopped; finished stages are kept, training resumes from its last checkpoint", file=sys.stderr)
+        raise

@@ -18,8 +18,11 @@ Assignments = Annotated[
 def ingest() -> None:
     """Look at the corpus's source and renew corpus.lock.json."""
     from orchestration.ingest import ingest as renew
+    from orchestration.repro import initialise
 
-    lock = renew(Project.find())
+    project = Project.find()
+    lock = renew(project)
+    initialise(project)  # so that a bare `dvc repro` may follow
     typer.echo(f"corpus.lock.json: {lock['source']}, content {lock['content_hash'][:12]}")
 
 
@@ -35,11 +38,10 @@ def run(
 
     project = Project.find()
     with project.lock():
-        if assignments:
-            parameters.assign(project.params_file, assignments)
-        retrievers = parameters.load(project.params_file).retrievers
-        targets = [stage.address for name in stages or [] for stage in table.find(name, retrievers)]
-        if not project.corpus_lock.exists():
+        text, settings = parameters.edited(project.params_file, assignments or [])
+        targets = [stage.address for name in stages or [] for stage in table.find(name, settings.retrievers)]
+        parameters.save(project.params_file, text)  # only now, as a misspelt stage stops here
+        if ingestion.read_lock(project) is None:
             ingestion.ingest(project)
         ended = list(repro.repro(project, targets, force=force))
     typer.echo(f"{len(ended)} stages ran" + (": " + ", ".join(e.address for e in ended) if ended else ""))

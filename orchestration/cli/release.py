@@ -38,8 +38,14 @@ def rollback(
     retriever: Annotated[str | None, typer.Option(help="With --generation: of another live retriever.")] = None,
 ) -> None:
     """Make the previous champion the champion again, or go to another live generation."""
+    from model_code.settings import require
     from orchestration import release
 
+    require(
+        generation is not None or retriever is None,
+        f"--retriever {retriever} says whose live generation to search again: name it with --generation; "
+        "`freshet rollback` alone changes the champion",
+    )
     project = Project.find()
     if generation is None:
         typer.echo(release.rollback(project).summary)

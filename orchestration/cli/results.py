@@ -19,7 +19,7 @@ def results(
     ] = False,
 ) -> None:
     """Show the comparison of all systems on the test queries."""
-    from orchestration.results import differences_table, load_comparison, results_table
+    from orchestration.results import differences_table, load_comparison, results_table, shown_metrics
     from orchestration.seed_results import results_over_seeds
 
     project = Project.find()
@@ -29,9 +29,11 @@ def results(
         return
     typer.echo(results_table(comparison))
     if over_seeds:
-        typer.echo("".join(f"\n{metric}\n{differences_table(comparison, metric)}\n" for metric in ("nDCG@10", "hit@1")))
+        for metric in shown_metrics(comparison)[:2]:
+            typer.echo(f"\n{metric}\n{differences_table(comparison, metric)}\n")
         for name, part in comparison["groups"].items():
-            typer.echo(f"\n{name} queries\n{results_table(part)}\n{differences_table(part, 'nDCG@10')}")
+            differences = differences_table(part, comparison["main_metric"])
+            typer.echo(f"\n{name} queries\n{results_table(part)}\n{differences}")
 
 
 def add_to(app: typer.Typer) -> None:

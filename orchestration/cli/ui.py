@@ -10,8 +10,8 @@ from orchestration.project import Project
 
 
 def ui(
-    dagster_port: Annotated[int, typer.Option(help="Port of the Dagster UI.")] = 3000,
-    mlflow_port: Annotated[int, typer.Option(help="Port of the MLflow UI.")] = 5000,
+    dagster_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the Dagster UI.")] = 3000,
+    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the MLflow UI.")] = 5000,
 ) -> None:
     """Open the Dagster and MLflow UIs on this machine."""
     from orchestration.user_interfaces import serve

@@ -22,9 +22,10 @@ def parsed(text: str) -> Parts:
     return parse(Parts, YAML(typ="safe", pure=True).load(text), "parts")
 
 
-@pytest.mark.parametrize("text", ["{new_from: 2025-01-01}", "{new_from: '2025-01-01'}"])
-def test_a_date_is_iso_text_with_and_without_quotes(text: str):
-    assert parsed(text).new_from == "2025-01-01"
+def test_a_date_is_iso_text_in_quotes_and_refused_without():
+    assert parsed("{new_from: '2025-01-01'}").new_from == "2025-01-01"
+    with pytest.raises(SettingsError, match=r"parts\.new_from must be text.*put quotes around it: '2025-01-01'"):
+        parsed("{new_from: 2025-01-01}")
 
 
 @pytest.mark.parametrize("text", ["{share: 2025-01-01}", "{by: 2025}"])

@@ -41,6 +41,14 @@ def test_a_lock_cut_anywhere_is_mended(tmp_path, length):
     assert lock.read_text() == WHOLE
 
 
+@pytest.mark.parametrize("content", [WHOLE[:40].encode(), b"<<<<<<< HEAD\n" + WHOLE.encode(), b"", b"\xff\xfe"])
+def test_a_broken_lock_is_one_line_with_the_remedy(tmp_path, content):
+    (tmp_path / "dvc.lock").write_bytes(content)
+    with pytest.raises(FreshetError, match="^dvc.lock is not whole: run `freshet run`"):
+        dvc_lock.stages_that_ran(tmp_path)
+    assert dvc_lock.mend(tmp_path, tmp_path / "copy")
+
+
 def test_without_a_copy_a_broken_lock_is_removed(tmp_path):
     (tmp_path / "dvc.lock").write_text("schema: '2.0'\nstages:\n")
     assert dvc_lock.mend(tmp_path, tmp_path / "copy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestration import dvc_file, stages
-from orchestration.plan import PlannedStage, _describe, _needed, _plan_one
+from orchestration.plan import PlannedStage, _describe, _needed, _plan_one, _reason
 
 RUNS, SKIPS = PlannedStage("before", "run", ("it never ran",)), PlannedStage("before", "skip", ())
 EDIT, MOVED = "modified setting training", "modified artifacts/corpus"
@@ -38,6 +38,18 @@ def test_a_stage_runs_for_its_own_changes_and_perhaps_for_those_before(changes, 
 )
 def test_what_dvc_says_becomes_a_line(entry, lines):
     assert _describe(entry) == lines
+
+
+@pytest.mark.parametrize(
+    ("stderr", "reason"),
+    [
+        ("ERROR: 'a: 1' is invalid.\n\nERROR: another\nHaving any troubles?\n", "'a: 1' is invalid."),
+        ("Traceback ...\nValueError: x\n", "Traceback ...\nValueError: x"),
+        ("", ""),
+    ],
+)
+def test_what_dvc_gives_as_its_reason_is_shown(stderr, reason):
+    assert _reason(stderr) == reason
 
 
 def test_a_target_needs_everything_before_it_and_nothing_else():

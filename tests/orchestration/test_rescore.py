@@ -23,7 +23,11 @@ from orchestration.rescore import rescore, served
 from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_hierarchy, write_pseudo_queries
 from tests.tiny_encoder import make_tiny_encoder
 
-PARAMS = '{"retrievers": {"hce": {}}, "evaluation": {"metrics": ["hit@1", "nDCG@10"], "bootstrap_samples": 200}}'
+PARAMS = """\
+retrievers: {hce: {}}
+evaluation: {metrics: [hit@1, nDCG@10], bootstrap_samples: 200}
+promotion: {metric: nDCG@10, protected: [hit@1]}
+"""
 INDEXED = 47  # of the 48 documents: the last one came after the champion was built
 
 

@@ -137,6 +137,12 @@ def test_git_state_sees_edits_but_not_dvc_lock(tmp_path):
     assert git_state(tmp_path) == (commit, True)
 
 
+def test_git_state_without_the_program_git_is_that_of_no_repository(tmp_path, monkeypatch):
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state(tmp_path) == (None, False)
+
+
 def test_it_can_be_switched_off(tmp_path, monkeypatch):
     monkeypatch.setenv("FRESHET_TRACKING", "off")
     tracker = tracker_for(Project(tmp_path))

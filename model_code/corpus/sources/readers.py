@@ -7,14 +7,15 @@ import gzip
 import json
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from model_code.corpus.rows import Malformed, Row, Table, printable
+from model_code.corpus.rows import Malformed, Reason, Row, Table, printable
 from model_code.errors import FreshetError
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
+_UNCLOSED = "unexpected end of data"  # how `csv` says that a quoted cell goes on to the end of the file
 
 
 def read_rows(path: Path, table: Table, name: str) -> Iterator[Row | Malformed]:
@@ -63,10 +64,10 @@ def _read_delimited(path: Path, table: Table, name: str, delimiter: str) -> Iter
     # In a TSV file quotes are letters like any other (as in BEIR's qrels); in CSV they enclose.
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     with _open(path) as stream:
-        lines = csv.reader(stream, delimiter=delimiter, quoting=quoting)
-        header = next(lines, [])
-        while (cells := _next_line(lines)) is not None:
-            location = f"{name}:{lines.line_num}"
+        records = _records(csv.reader(stream, delimiter=delimiter, quoting=quoting, strict=True), name)
+        header = _header(records, name)
+        for line, cells in records:
+            location = f"{name}:{line}"
             if isinstance(cells, str):
                 yield Malformed(table, location, "bad line", cells, "")
             elif len(cells) == len(header):
@@ -76,24 +77,77 @@ def _read_delimited(path: Path, table: Table, name: str, delimiter: str) -> Iter
                 yield Malformed(table, location, "bad line", detail, printable(delimiter.join(cells)))
 
 
-def _next_line(lines: Iterator[list[str]]) -> list[str] | str | None:
-    """The cells of the next line, what is wrong with it, or None at the end."""
-    try:
-        return next(lines, None)
-    except csv.Error as error:
-        return str(error)
+def _records(lines: Any, name: str) -> Iterator[tuple[int, list[str] | str]]:
+    """The line that each record of a `csv.reader` ends at, and its cells; of a broken one each line, and why."""
+    while True:
+        begin = lines.line_num + 1
+        try:
+            cells = next(lines, None)
+        except csv.Error as error:
+            if str(error) == _UNCLOSED:
+                raise FreshetError(
+                    f'{name}:{begin}: a quote (") opens in this row and never closes, so that every later row would be '
+                    'part of its text; close it, or write a quote inside of a cell twice ("")'
+                ) from None
+            # A stray quote makes later rows part of its cell: each line that was taken along counts as refused.
+            detail = str(error) if begin == lines.line_num else f"{error}, in a row that begins at line {begin}"
+            yield from ((line, detail) for line in range(begin, lines.line_num + 1))
+            continue
+        if cells is None:
+            return
+        yield lines.line_num, cells
+
+
+def _header(records: Iterator[tuple[int, list[str] | str]], name: str) -> list[str]:
+    _, names = next(records, (1, []))
+    if isinstance(names, str):
+        raise FreshetError(
+            f"the first line of {name} is no header of columns: {printable(names)}. "
+            "Lines must end in \\n or \\r\\n, and quotes come in pairs"
+        )
+    _refuse_repeated(names, name)
+    return names
+
+
+def _refuse_repeated(names: Sequence[str], name: str) -> None:
+    """Raise `FreshetError` if two columns have one name: a row would keep only the last one's value."""
+    repeated = sorted({printable(one) for one in names if names.count(one) > 1})
+    if repeated:
+        raise FreshetError(f"{name} has more than one column named {repeated[0]!r}; give each column its own name")
 
 
 def _read_parquet(path: Path, table: Table, name: str) -> Iterator[Row | Malformed]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    number = 0
     try:
         file = pq.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise FreshetError(f"{name} is not a Parquet file: {error}") from None
-    number = 0
-    for batch in file.iter_batches(batch_size=1024):
-        for values in batch.to_pylist():
-            number += 1
-            yield Row(table, f"{name}:{number}", values)
+        _refuse_repeated(file.schema_arrow.names, name)
+        for batch in file.iter_batches(batch_size=1024):
+            for values in _values(batch):
+                number += 1
+                location = f"{name}:{number}"
+                if isinstance(values, dict):
+                    yield Row(table, location, values)
+                else:
+                    reason: Reason = "invalid UTF-8" if isinstance(values, UnicodeError) else "bad line"
+                    detail = printable(f"a value cannot be read: {values}", 300)
+                    yield Malformed(table, location, reason, detail, "")
+    except (pa.ArrowException, OSError) as error:
+        found = f"is damaged after row {number}" if number else "is not a Parquet file, or not a whole one"
+        raise FreshetError(f"{name} {found}; fetch it again ({printable(str(error).splitlines()[0])})") from None
+
+
+def _values(batch: Any) -> Iterator[dict[str, Any] | Exception]:
+    """The rows of a batch; for one with a value that Python cannot hold (a text that is no UTF-8, a year past 9999),
+    the error that says so.
+    """
+    try:
+        yield from batch.to_pylist()
+    except (ValueError, OverflowError) as error:
+        if batch.num_rows == 1:
+            yield error
+        else:
+            for row in range(batch.num_rows):
+                yield from _values(batch.slice(row, 1))

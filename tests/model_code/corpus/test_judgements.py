@@ -40,6 +40,8 @@ def test_numbers_may_be_written_as_text_and_relevance_may_be_absent():
         (("q1", "d1", "high", "test"), "bad relevance"),
         (("q1", "d1", 0.5, "test"), "bad relevance"),
         (("q1", "d1", None, "test"), "bad relevance"),
+        (("q1", "d1", "1e30", "test"), "bad relevance"),  # more than the tables' 64 bits hold
+        (("q1", "d1", 10**400, "test"), "bad relevance"),
         (("q1", "d1", 1, "holdout"), "bad split"),
     ],
 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from model_code.errors import SettingsError
-from model_code.queries.settings import PseudoQuerySettings
+from model_code.queries.generators import GENERATORS
+from model_code.queries.settings import Generator, PseudoQuerySettings
 from model_code.settings import parse
 
 
@@ -22,6 +25,8 @@ def test_nested_groups_override_single_values():
         ({"dev_share": -0.1}, "dev_share -0.1"),
         ({"distinctive_within": 0}, "distinctive_within is 0"),
         ({"generators": ["inverse_cloze", "inverse_cloze"]}, "names one twice"),
+        ({"generators": ["inverse_close"]}, r"generators\[0\] is 'inverse_close', but must be one of 'inverse_cloze'"),
+        ({"held_out_generator": "x"}, "held_out_generator is 'x', but must be one of 'inverse_cloze'"),
         ({"inverse_cloze": {"min_words": 9, "max_words": 8}}, "min_words 9"),
         ({"inverse_cloze": {"max_share": 0.0}}, "max_share is 0"),
         ({"inverse_cloze": {"per_document": 0}}, "per_document is 0"),
@@ -43,3 +48,7 @@ def test_nested_groups_override_single_values():
 def test_what_makes_no_sense_is_refused_by_name(mapping, named):
     with pytest.raises(SettingsError, match=named):
         parse(PseudoQuerySettings, mapping, "pseudo_queries")
+
+
+def test_every_generator_that_there_is_may_be_named():
+    assert set(get_args(Generator)) == set(GENERATORS)

@@ -6,8 +6,11 @@ import csv
 import gzip
 import io
 import json
+import struct
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from model_code.corpus.rows import Malformed
@@ -55,6 +58,72 @@ def test_a_bad_csv_line_costs_that_line_alone(tmp_path):
         ("a:3", False), ("a:4", True), ("a:5", True), ("a:7", False)
     ]  # fmt: skip
     assert rows[1].detail == "1 cells under 2 columns"
+
+
+def test_a_quote_that_never_closes_is_named_instead_of_swallowing_the_rest(tmp_path):
+    (tmp_path / "a.csv").write_text('id,text\n1,a\n2,"b\n3,c\n4,d\n')
+    with pytest.raises(FreshetError, match=r'^a:3: a quote \("\) opens in this row and never closes'):
+        list(read_rows(tmp_path / "a.csv", "documents", "a"))
+
+
+def test_every_line_that_a_stray_quote_takes_along_counts_as_refused(tmp_path):
+    (tmp_path / "a.csv").write_text('id,text\n1,a\n2,"b\n3,c\n4,"d"\n5,e\n6,"f" f\n7,"g"\n')
+    rows = list(read_rows(tmp_path / "a.csv", "documents", "a"))
+    assert [row.location for row in rows if isinstance(row, Malformed)] == ["a:3", "a:4", "a:5", "a:7"]
+    assert "in a row that begins at line 3" in rows[2].detail
+    assert [row.values["id"] for row in rows if not isinstance(row, Malformed)] == ["1", "5", "7"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("id,text,id\n1,a,2\n", "more than one column named 'id'"),
+        ("id,text\r1,a\r", r"no header of columns.*Lines must end in \\n or \\r\\n"),
+        ('id,"text\n1,a\n', "^a:1: a quote"),
+    ],
+)
+def test_a_header_that_names_no_columns_is_refused(tmp_path, content, message):
+    (tmp_path / "a.csv").write_bytes(content.encode())
+    with pytest.raises(FreshetError, match=message):
+        list(read_rows(tmp_path / "a.csv", "documents", "a"))
+
+
+def test_a_parquet_file_with_two_columns_of_one_name_is_refused(tmp_path):
+    pq.write_table(pa.table([["1"], ["2"]], names=["id", "id"]), tmp_path / "a.parquet")
+    with pytest.raises(FreshetError, match="more than one column named 'id'"):
+        list(read_rows(tmp_path / "a.parquet", "documents", "a"))
+
+
+def no_utf8() -> pa.Array:
+    """The strings "a" and a byte that is no UTF-8."""
+    return pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(struct.pack("<3i", 0, 1, 2)), pa.py_buffer(b"a\xff")]
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        (no_utf8(), "invalid UTF-8"),
+        (pa.array([0, 2**62], pa.int64()).cast(pa.timestamp("us")), "bad line"),
+        (pa.array([0, 2**31 - 5], pa.int32()).cast(pa.date32()), "bad line"),
+    ],
+)
+def test_a_parquet_value_that_python_cannot_hold_costs_its_row_alone(tmp_path, column, reason):
+    pq.write_table(pa.table({"id": ["1", "2"], "value": column}), tmp_path / "a.parquet")
+    first, second = read_rows(tmp_path / "a.parquet", "documents", "a")
+    assert first.values["id"] == "1"
+    assert (second.location, second.reason) == ("a:2", reason)
+
+
+def test_a_damaged_page_of_a_parquet_file_is_one_clear_error(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": [str(i) for i in range(3000)]}), path, compression="zstd", row_group_size=1024)
+    content, page = bytearray(path.read_bytes()), pq.read_metadata(path).row_group(1).column(0).data_page_offset
+    content[page : page + 200] = b"\x55" * 200
+    path.write_bytes(content)
+    with pytest.raises(FreshetError, match=r"a is damaged after row 1024; fetch it again \("):
+        list(read_rows(path, "documents", "a"))
 
 
 def test_quotes_in_a_tsv_are_letters(tmp_path):
