@@ -1,4 +1,4 @@
-"""The sensor that keeps the live collection fresh, and the one that notes what failed. The ledger is their state."""
+"""The sensor that keeps the live collection fresh, and those that note what failed. The ledger is their state."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from collections.abc import Sequence
 import dagster as dg
 
 from orchestration.freshness_assets import BATCHES, RETRAINS
-from orchestration.freshness_steps import ADD, FAILED, RETRAIN, Step
+from orchestration.freshness_steps import ADD, CANCELED, FAILED, NOT_ADDED, REMEMBERED, RETRAIN, Step
 from orchestration.project import Project
 
 ADD_DOCUMENTS, RETRAIN_JOB = "add_documents", "retrain"
+PARTITION = "dagster/partition"  # Dagster's own tag of a run
 SECONDS = 30
 PARTITIONS = {ADD: BATCHES, RETRAIN: RETRAINS}
 JOBS = {ADD: ADD_DOCUMENTS, RETRAIN: RETRAIN_JOB}
 
 
 def sensors(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]) -> list[dg.SensorDefinition]:
-    """`freshness`, which starts `jobs`, and `retrain_failures`."""
-    return [_freshness(project, jobs), _failures(project)]
+    """`freshness`, which starts `jobs`, and `failures` and `cancellations`."""
+    status = dg.DagsterRunStatus
+    return [
+        _freshness(project, jobs),
+        _ends(project, "failures", status.FAILURE, "Notes a failed addition or retrain, so that it is tried again."),
+        _ends(project, "cancellations", status.CANCELED, "Notes a retrain that a person ended: drift may ask again."),
+    ]
 
 
 def _freshness(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]) -> dg.SensorDefinition:
@@ -62,25 +68,33 @@ def _request(step: Step) -> dg.RunRequest:
     )
 
 
-def _failures(project: Project) -> dg.SensorDefinition:
-    @dg.run_failure_sensor(
-        name="retrain_failures",
+def _ends(project: Project, name: str, status: dg.DagsterRunStatus, description: str) -> dg.SensorDefinition:
+    @dg.run_status_sensor(
+        run_status=status,
+        name=name,
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=SECONDS,
-        description="Notes a failed retrain in the ledger, so that it is tried again.",
+        description=description,
     )
-    def retrain_failures(context: dg.RunFailureSensorContext) -> None:
-        if context.dagster_run.job_name == RETRAIN_JOB:
-            note_failure(project, context.dagster_run.run_id, context.failure_event.message)
+    def ends(context: dg.RunStatusSensorContext) -> None:
+        note_end(project, context.dagster_run, context.dagster_event.message)
 
-    return retrain_failures
+    return ends
 
 
-def note_failure(project: Project, run_id: str, message: str | None) -> None:
-    """Keep in the ledger that a retrain failed, unless the gate refused it, which is a verdict and noted already."""
+def note_end(project: Project, run: dg.DagsterRun, message: str | None) -> None:
+    """Keep in the ledger that an addition or a retrain failed or was canceled, once for each run, and unless the gate
+    refused the retrain, which is a verdict and noted already. Other runs are nobody's business here."""
     from orchestration.freshening import Freshener
-    from orchestration.freshness_steps import REFUSED
+    from orchestration.retraining.plan import read_plan
 
-    ledger = Freshener(project).ledger
-    if not any(one["kind"] == REFUSED and one["details"].get("run") == run_id for one in ledger.last_decisions(20)):
-        ledger.record_decision(FAILED, message or "the run failed", {"run": run_id})
+    canceled = run.status == dg.DagsterRunStatus.CANCELED
+    kind = {ADD_DOCUMENTS: NOT_ADDED, RETRAIN_JOB: CANCELED if canceled else FAILED}.get(run.job_name)
+    if kind is None:
+        return
+    key = run.tags.get(PARTITION, "")
+    plan = read_plan(project, key) if key else None
+    ledger = Freshener(project, plan and plan.retriever).ledger  # another one may be searched by default meanwhile
+    if not any(one["details"].get("run") == run.run_id for one in ledger.last_decisions(REMEMBERED)):
+        details = {"run": run.run_id, "key": key}
+        ledger.record_decision(kind, message or f"the run {'was canceled' if canceled else 'failed'}", details)

@@ -1,11 +1,12 @@
 """What the live collection needs next, read from the ledger alone: documents to add, or a retrain that is due.
 
 The sensor asks this at every tick, and so may anyone. A step has a key that changes only when there is something new to
-do: a step that was asked for is not asked for twice, and a retrain that failed is asked for again under a new one.
+do: a step that was asked for is not asked for twice, and one that failed is asked for again under a new one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,9 +14,12 @@ from orchestration.followed import followed
 from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
 
+Decisions = Sequence[dict[str, Any]]
+"""As the ledger lists them: newest first, with id, kind, reason and details."""
+
 ADD, RETRAIN, RECLUSTER, RECLUSTERED = "add", "retrain", "recluster", "reclustered"
-PROMOTED, REFUSED, FAILED = "promoted", "refused", "failed"
-ATTEMPTS = 3  # of one retrain; after so many failures a person must look
+PROMOTED, REFUSED, FAILED, CANCELED, NOT_ADDED = "promoted", "refused", "failed", "canceled", "addition failed"
+ATTEMPTS = 3  # of one retrain, or of adding the same documents; after so many failures a person must look
 REMEMBERED = 200  # decisions that are looked back at
 
 
@@ -37,22 +41,35 @@ def next_steps(project: Project) -> list[Step]:
     ledger = existing_ledger(project, default_retriever(project.live))
     if ledger is None:
         return []
-    due = due_retrain(ledger.last_decisions(REMEMBERED))
-    return [step for step in (_due_addition(project), due) if step is not None]
+    decisions = ledger.last_decisions(REMEMBERED)
+    due = _due_addition(project, decisions), due_retrain(decisions)
+    return [step for step in due if step is not None]
 
 
-def _due_addition(project: Project) -> Step | None:
+def _due_addition(project: Project, decisions: Decisions) -> Step | None:
     """An addition, if changes wait for the default retriever or, when it has them, for another one that follows it."""
     for number, name in enumerate(followed(project)):
         ledger = existing_ledger(project, name)
         pending = ledger.pending() if ledger else []
         if pending:
-            key = f"{pending[0].id:08d}-{pending[-1].id:08d}" + f"-{name}" * (number > 0)
-            return Step(ADD, key, f"{len(pending)} changes wait" + f" for {name}" * (number > 0))
+            what = f"{pending[0].id:08d}-{pending[-1].id:08d}" + f"-{name}" * (number > 0)
+            reason = f"{len(pending)} changes wait" + f" for {name}" * (number > 0)
+            return addition(what, reason, decisions)
     return None
 
 
-def due_recluster(decisions: list[dict[str, Any]]) -> bool:
+def addition(what: str, reason: str, decisions: Decisions) -> Step | None:
+    """The step that adds `what`, under a key of its own for each attempt; None after `ATTEMPTS` failures.
+
+    >>> addition("1-9", "9 changes wait", []).key
+    '1-9-1'
+    """
+    keys = (one["details"]["key"] for one in decisions if one["kind"] == NOT_ADDED)
+    failures = sum(key.rpartition("-")[0] == what for key in keys)
+    return Step(ADD, f"{what}-{failures + 1}", reason) if failures < ATTEMPTS else None
+
+
+def due_recluster(decisions: Decisions) -> bool:
     """Whether the last step that drift asked for is a new hierarchy, which nobody has made yet; newest first.
 
     >>> due_recluster([{"kind": "recluster"}]), due_recluster([{"kind": "reclustered"}, {"kind": "recluster"}])
@@ -62,22 +79,44 @@ def due_recluster(decisions: list[dict[str, Any]]) -> bool:
     return next(steps, ADD) == RECLUSTER
 
 
-def due_retrain(decisions: list[dict[str, Any]]) -> Step | None:
-    """The retrain that drift asked for and that was neither promoted, refused nor tried `ATTEMPTS` times.
+def due_retrain(decisions: Decisions) -> Step | None:
+    """The retrain that drift asked for last, if it was neither promoted, refused, canceled nor tried `ATTEMPTS` times.
 
-    decisions: newest first, as the ledger lists them.
-
-    >>> asked = {"id": 7, "kind": "retrain", "reason": "topics moved"}
-    >>> due_retrain([asked]).key, due_retrain([{"id": 8, "kind": "failed"}, asked]).key
+    >>> asked = {"id": 7, "kind": "retrain", "reason": "topics moved", "details": {}}
+    >>> failed = {"id": 8, "kind": "failed", "details": {"key": "7-1"}}
+    >>> due_retrain([asked]).key, due_retrain([failed, asked]).key
     ('7-1', '7-2')
-    >>> due_retrain([{"id": 8, "kind": "promoted"}, asked])
+    >>> due_retrain([{"id": 9, "kind": "promoted", "details": {"key": "7-2"}}, failed, asked])
     """
-    failures = 0
-    for decision in decisions:
-        if decision["kind"] in (PROMOTED, REFUSED):
-            return None
-        failures += decision["kind"] == FAILED
-        if decision["kind"] == RETRAIN:
-            key = f"{decision['id']}-{failures + 1}"
-            return Step(RETRAIN, key, decision["reason"]) if failures < ATTEMPTS else None
-    return None
+    asked = next((one for one in decisions if one["kind"] == RETRAIN), None)
+    if asked is None:
+        return None
+    outcomes = retrain_outcomes(decisions)[asked["id"]]
+    return Step(RETRAIN, f"{asked['id']}-{outcomes.count(FAILED) + 1}", asked["reason"]) if is_open(outcomes) else None
+
+
+def retrain_outcomes(decisions: Decisions) -> dict[int, list[str]]:
+    """What became of each retrain that drift asked for: by the id of that decision `PROMOTED`, `REFUSED`, `FAILED` or
+    `CANCELED` (by a person), oldest first, once per attempt."""
+    found: dict[int, list[str]] = {}
+    for one in reversed(decisions):
+        if one["kind"] == RETRAIN:
+            found[one["id"]] = []
+        elif one["kind"] in (PROMOTED, REFUSED, FAILED, CANCELED):
+            found.get(asked_by(one, found), []).append(one["kind"])
+    return found
+
+
+def asked_by(outcome: dict[str, Any], asked: dict[int, Any]) -> int | None:
+    """Which of the retrains `asked` an outcome is of, by its key; one that a person started settles the last of them.
+
+    >>> asked_by({"details": {"key": "7-2"}}, {7: [], 9: []}), asked_by({"details": {"key": "hce-000004"}}, {7: []})
+    (7, 7)
+    """
+    number = str(outcome["details"].get("key", "")).partition("-")[0]
+    return int(number) if number.isdecimal() and int(number) in asked else next(reversed(asked), None)
+
+
+def is_open(outcomes: Sequence[str]) -> bool:
+    """Whether a retrain with these outcomes runs, or will be tried again."""
+    return outcomes.count(FAILED) < ATTEMPTS and not {PROMOTED, REFUSED, CANCELED} & set(outcomes)

@@ -77,7 +77,7 @@ def promote(project: Project, gate: Gate) -> Move:
     with _registry(project) as (client, _):
         challenger, champion = _holder(client, CHALLENGER), _holder(client, CHAMPION)
         if champion is not None and challenger in (None, champion):
-            return Move(champion, True, f"{_spoken(champion)} is the champion already: nothing to promote")
+            return Move(champion, True, _already(champion))
         challenger = _required(challenger)
         found = _judge(client, challenger, champion, gate)
         old, why = champion and champion.version, "; ".join(found.reasons)
@@ -94,8 +94,10 @@ def promote(project: Project, gate: Gate) -> Move:
 def verdict(project: Project, gate: Gate) -> Verdict:
     """What `promote` would decide now; nothing is moved."""
     with _registry(project) as (client, _):
-        challenger = _required(_holder(client, CHALLENGER))
-        return _judge(client, challenger, _holder(client, CHAMPION), gate)
+        challenger, champion = _holder(client, CHALLENGER), _holder(client, CHAMPION)
+        if champion is not None and challenger in (None, champion):
+            return Verdict(True, (_already(champion),), queries=0, source="none", intervals=())
+        return _judge(client, _required(challenger), champion, gate)
 
 
 def refuse(project: Project, found: Verdict) -> None:
@@ -244,3 +246,7 @@ def _comparable_scores(client: MlflowClient, champion: Version, challenger: Vers
 
 def _spoken(version: Version) -> str:
     return f"version {version.version} ({version.retriever})"
+
+
+def _already(champion: Version) -> str:
+    return f"{_spoken(champion)} is the champion already: nothing to promote"

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from model_code.errors import FreshetError
+from orchestration.abandoned_runs import fail_abandoned_runs
 from orchestration.dagster_home import dagster_home
 from orchestration.project import Project
 from orchestration.repro import environment
@@ -40,6 +41,7 @@ def serve(project: Project, dagster_port: int, mlflow_port: int) -> None:
         require_free(port, option)
     record_all(project)  # a build that was killed may have left stages that MLflow does not know yet
     home = dagster_home(project)
+    fail_abandoned_runs(project)
     pages = f"Dagster: http://{HOST}:{dagster_port}   MLflow: http://{HOST}:{mlflow_port}"
     print(f"{pages}   (Ctrl-C ends both)", flush=True)
     variables = environment(project, DAGSTER_HOME=str(home), **MLFLOW_WITHOUT_JOBS)

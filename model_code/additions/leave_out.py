@@ -46,11 +46,14 @@ def leave_out(
 ) -> tuple[IncDsiState, Split]:
     """The state without the documents `held`, and the split that adds them again.
 
-    asked: queries by document, of those held and of some others. SettingsError if the collection cannot be refined.
+    asked: queries by document, of those held and of some others. Those of several vectors are left out of both.
+    SettingsError if the collection cannot be refined.
     """
     require_one_vector(searcher.base)
-    require(any(key in asked for key in held), "no held-out document has a query: give documents of longer texts")
     state, _ = load_state(searcher, store, spans)
+    held = [key for key in held if key in state]
+    asked = {key: queries for key, queries in asked.items() if key in state}
+    require(any(key in asked for key in held), "no held-out document has a query: give documents of longer texts")
     state.delete(np.array([state.row(key) for key in held], np.int64))
     new, old = ([key for key in asked if (key in set(held)) is wanted] for wanted in (True, False))
     new_queries, new_targets = _asked(searcher, asked, new)

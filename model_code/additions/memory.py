@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +35,28 @@ def token_of(generation: Generation) -> str | None:
 
 
 def require_one_vector(base: Part) -> None:
-    """SettingsError unless every document has one vector, and will have when it is added."""
+    """SettingsError unless documents have one vector, at least every other one; the others are left as they are."""
     require(
         base.kind in ("dense", "dsi"),
         f"additions cannot be refined for a retriever of kind {base.kind!r}: IncDSI needs one dense vector per "
         "document; set additions.refine to false",
     )
-    index = index_of(base)
+    ids = index_of(base).document_ids
     require(
-        len(index.document_ids) == len(set(index.document_ids)),
-        "additions cannot be refined where documents have several passages or vectors: set additions.refine to false, "
-        "or passages.words to 0 and build again",
+        2 * sum(has_one(ids)) >= len(set(ids)),
+        "additions cannot be refined where most documents have several passages or vectors: set additions.refine to "
+        "false, or passages.words to 0 and build again",
     )
+
+
+def has_one(document_ids: Sequence[str]) -> list[bool]:
+    """Whether each row is the only one of its document.
+
+    >>> has_one(["a", "b", "b"])
+    [True, False, False]
+    """
+    rows = Counter(document_ids)
+    return [rows[one] == 1 for one in document_ids]
 
 
 def index_of(part: Part) -> DenseIndex:
@@ -56,16 +68,18 @@ def index_of(part: Part) -> DenseIndex:
 def load_state(searcher: Searcher, store: Store, spans: int) -> tuple[IncDsiState, list[str]]:
     """The state of the searcher's generation, and the documents whose Z was not kept: they come last, ascending.
 
-    These were added while nothing was refined; their Z is made from their texts, without queries that they came with.
+    It holds documents of one vector; others are left as they are. Those without Z were added while nothing was
+    refined; it is made from their texts, without queries that they came with.
     """
     if not store.has_base:
         index, encoding = index_of(searcher.base), store.folder / "encoding"
-        queries = base_representatives(searcher.base, spans, encoding)
-        store.keep_base(IncDsiState(index.vectors, queries, index.document_ids))
+        queries, one = base_representatives(searcher.base, spans, encoding), has_one(index.document_ids)
+        ids = [document for document, alone in zip(index.document_ids, one, strict=True) if alone]
+        store.keep_base(IncDsiState(index.vectors[one], queries[one], ids))
         shutil.rmtree(encoding, ignore_errors=True)
-    owners = {key: view for view in searcher.views for key in view.document_ids()}
-    state = store.read(token_of(searcher.generation), owners.keys())
     vectors = _searched(searcher)
+    owners = {key: view for view in searcher.views for key in view.document_ids() if key in vectors}
+    state = store.read(token_of(searcher.generation), owners.keys())
     loose = sorted(
         key
         for key in owners
@@ -78,17 +92,16 @@ def load_state(searcher: Searcher, store: Store, spans: int) -> tuple[IncDsiStat
 
 
 def _searched(searcher: Searcher) -> dict[str, np.ndarray]:
-    """The vector (H) that is searched for each document."""
+    """The vector (H) that is searched for each document that has one."""
     found: dict[str, np.ndarray] = {}
     for view in searcher.views:
         index = index_of(view.part)
-        found |= {key: row for key, row in zip(index.document_ids, index.vectors, strict=True) if key in view}
+        rows = zip(index.document_ids, index.vectors, has_one(index.document_ids), strict=True)
+        found |= {key: row for key, row, alone in rows if alone and key in view}
     return found
 
 
 def _made(searcher: Searcher, owners: dict[str, View], ids: list[str], spans: int) -> list[np.ndarray]:
-    if not ids:
-        return []
     texts = {part: read_texts(part) for part in {owners[key].part for key in ids}}
     known = [texts[owners[key].part][key] for key in ids]
     return query_vectors(searcher.base.retriever.encoder, known, spans)

@@ -40,6 +40,8 @@ def base_representatives(base: Part, spans: int, folder: Path) -> np.ndarray:
 def query_vectors(encoder: Encoder, texts: Sequence[tuple[str, str]], spans: int) -> list[np.ndarray]:
     """For each document, of a title and a text, the vectors (m, H) of its texts."""
     asked = [constraint_texts(title, text, spans) for title, text in texts]
+    if not asked:
+        return []
     flat = encoder.encode([one for own in asked for one in own])
     return np.split(flat, np.cumsum([len(own) for own in asked])[:-1])
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from model_code.additions.memory import TOKEN, load_state, require_one_vector, store_of, token_of
+from model_code.additions.memory import TOKEN, has_one, load_state, require_one_vector, store_of, token_of
 from model_code.additions.representatives import query_vectors
 from model_code.additions.settings import AdditionSettings
 from model_code.additions.store import Store
 from model_code.files import canonical_json, hash_text
 from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.documents import NewDocument
+from model_code.incdsi.documents import NewDocument, Status
 from model_code.live.applied import Applied, Guard
 from model_code.live.changes import Change
 from model_code.live.collection import CURRENT
@@ -73,28 +73,32 @@ class RefiningWriter(LiveWriter):
         return store_of(self.folder, self.searcher.generation, self.settings.spans)
 
     def _refined(self, ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]) -> np.ndarray:
-        """The hook of `LiveWriter`: the vectors (n, H) of the documents `ids`, one row each."""
+        """The hook of `LiveWriter`: the vectors (n, H) of the rows of documents `ids`. Those of a document of several
+        passages, which has no vector of its own, stay."""
         parent = self.searcher.generation
         adder, loose = self._adder()
         self._warm = None
         gone = set(ids).union(*self._net.lost.values())
         adder.delete([key for key in sorted(gone) if key in adder.state])
-        puts = {put.document_id: put for put in self._net.puts}
-        own = query_vectors(
-            self.searcher.base.retriever.encoder,
-            [(puts[key].title, puts[key].text) for key in ids],
-            self.settings.spans,
-        )
-        documents = [
-            NewDocument(key, np.concatenate([made, given]), encoding)
-            for key, encoding, made, given in zip(ids, vectors, own, queries, strict=True)
-        ]
-        added = adder.add_batch(documents)
-        rows = [*(key for key in loose if key not in gone), *ids]
-        statuses = {one.id: one.status.name for one in added}
+        alone = np.flatnonzero(has_one(ids))
+        added = adder.add_batch(self._documents([(ids[row], vectors[row], queries[row]) for row in alone]))
+        rows = [*(key for key in loose if key not in gone), *(one.id for one in added)]
+        statuses = dict.fromkeys(ids, Status.NOT_REFINED.name) | {one.id: one.status.name for one in added}
         self.store.keep(self._token, token_of(parent), adder.state, rows, statuses)
         self._grown = adder
-        return np.stack([one.vector for one in added])
+        found = np.array(vectors, np.float32)
+        for row, one in zip(alone, added, strict=True):
+            found[row] = one.vector
+        return found
+
+    def _documents(self, given: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> list[NewDocument]:
+        """Documents of one vector each: id, encoding (H), and the vectors (m, H) of the queries that each came with."""
+        puts, encoder = {put.document_id: put for put in self._net.puts}, self.searcher.base.retriever.encoder
+        own = query_vectors(encoder, [(puts[key].title, puts[key].text) for key, *_ in given], self.settings.spans)
+        return [
+            NewDocument(key, np.concatenate([made, queries]), encoding)
+            for (key, encoding, queries), made in zip(given, own, strict=True)
+        ]
 
     def _adder(self) -> tuple[IncDsiAdder, list[str]]:
         number = self.searcher.generation.number

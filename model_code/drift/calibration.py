@@ -18,6 +18,8 @@ from model_code.drift.settings import DriftSettings
 from model_code.drift.topics import null_divergence
 from model_code.files import canonical_json, hash_text, read_json, write_json
 
+ORDERED = ("domain_auc", "mmd", "topics", "fit")  # the measures whose batches may be drawn in the order of documents
+
 
 class Calibration:
     """The null distributions of `reference` under `settings`, in `folder` if one is given, which may be deleted."""
@@ -78,10 +80,10 @@ class Calibration:
         return null
 
     def members(self, measure: str, size: int) -> np.ndarray:
-        """The batches that the null of `measure` is drawn from: (B, n) bool; queries have no order."""
-        chosen, of_queries = self.settings, measure.startswith("query")
-        rows = len(self._population(measure))
-        return draw_batches(rows, size, chosen.draws, chosen.seed, "random" if of_queries else chosen.batches)
+        """The batches that the null of `measure` is drawn from: (B, n) bool. Only vectors have an order."""
+        chosen = self.settings
+        batches = chosen.batches if measure in ORDERED else "random"
+        return draw_batches(len(self._population(measure)), size, chosen.draws, chosen.seed, batches)
 
     def _population(self, measure: str) -> np.ndarray:
         """What of the reference is compared: one row per document, or per query."""

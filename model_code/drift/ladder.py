@@ -31,10 +31,14 @@ LIMITS = ("conflicts", "growth", "protected_old", "protected_new")
 
 @dataclass(frozen=True)
 class Past:
-    """What was decided for an earlier batch, and whether it was carried out and succeeded."""
+    """What was decided for an earlier batch, and whether it was carried out and succeeded.
+
+    waits: it is under way, or will be tried again.
+    """
 
     action: Action
     carried_out: bool = True
+    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,16 +61,24 @@ class Decision:
 def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry_run: bool = False) -> Decision:
     """The rung for `report`. history: one entry per earlier batch, oldest first.
 
-    A step is held back if one at least as high was carried out in the last `settings.cooldown` batches: its effect is
-    not measured yet. One that failed or was a dry run does not hold anything back.
+    A step is held back if one at least as high waits, or was carried out in the last `settings.cooldown` batches: its
+    effect is not measured yet. One that failed for good or was a dry run does not hold anything back.
     """
     wanted, reasons = _wanted(report, settings)
-    recent = history[-settings.cooldown :] if settings.cooldown else ()
-    taken = [past.action for past in recent if past.carried_out and RUNGS.index(past.action) >= RUNGS.index(wanted)]
-    if wanted == "add" or not taken:
+    held = _held_back(wanted, history, settings.cooldown) if wanted != "add" else None
+    if held is None:
         return Decision(wanted, reasons, wanted, dry_run)
-    held = f"held back: {taken[-1]} was carried out within the last {settings.cooldown} batches (drift.cooldown)"
-    return Decision("add", (*reasons, held), wanted, dry_run)
+    return Decision("add", (*reasons, f"held back: {held}"), wanted, dry_run)
+
+
+def _held_back(wanted: Action, history: Sequence[Past], cooldown: int) -> str | None:
+    """Why `wanted` must wait, if it must."""
+    as_high = [past for past in history if RUNGS.index(past.action) >= RUNGS.index(wanted)]
+    if any(past.waits for past in as_high):
+        return f"a {next(past.action for past in as_high if past.waits)} was asked for before and is not settled yet"
+    recent = history[-cooldown:] if cooldown else ()
+    taken = [past.action for past in recent if past.carried_out and past in as_high]
+    return f"{taken[-1]} was carried out within the last {cooldown} batches (drift.cooldown)" if taken else None
 
 
 def _wanted(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str, ...]]:

@@ -19,7 +19,7 @@ from model_code.drift.topics import DIVERGENCES, counts_of, most_moved
 from model_code.errors import FingerprintMismatch, FreshetError
 
 OF_QUERIES = ("query_auc", "query_mmd")
-NOT_GIVEN = "nothing of the kind was given"
+NOT_GIVEN, NOT_REFINED = "nothing of the kind was given", "no addition was refined by IncDSI"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,8 @@ class Arrivals:
     """What arrived: m documents, and optionally scores of k and of a of them, one per document, and l logged queries.
 
     fingerprint: of the encoder of both. statuses: names of model_code.incdsi.documents.Status, of what was refined.
-    Queries must differ from each other: one asked often would look like drift. no_queries: why there are none.
+    Queries must differ from each other: one asked often would look like drift. no_queries, no_statuses: why there are
+    none.
     """
 
     vectors: np.ndarray  # (m, H) float32, unit norm
@@ -37,6 +38,7 @@ class Arrivals:
     statuses: tuple[str, ...] = ()
     queries: np.ndarray | None = None  # (l, H) float32, unit norm
     no_queries: str = NOT_GIVEN
+    no_statuses: str = NOT_REFINED
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def _of_asked(calibration: Calibration, scores: np.ndarray, scope: Scope) -> Ite
 
 def _conflicts(calibration: Calibration, arrivals: Arrivals, scope: Scope) -> Observation | Unmeasured:
     if not refined(arrivals.statuses):
-        return Unmeasured("conflicts", "no addition was refined by IncDSI", scope)
+        return Unmeasured("conflicts", arrivals.no_statuses, scope)
     chosen = calibration.settings
     return observe_conflicts(arrivals.statuses, chosen.conflict_limit, chosen.draws, chosen.seed, scope)
 

@@ -22,7 +22,7 @@ from model_code.index.manifest import read_manifest, seal, verify
 if TYPE_CHECKING:
     from model_code.hierarchy.tree import Hierarchy
 
-FORMAT, KIND = 1, "drift_reference"
+FORMAT, KIND = 2, "drift_reference"
 TENSORS, PROTECTED = "drift_reference.safetensors", "protected_queries.json"
 
 
@@ -36,7 +36,7 @@ class DriftReference:
 
     topics, cosines: of each document, in a twin of the hierarchy that was clustered without it. nodes: the node of
     the hierarchy that each leaf node of the twin counts under. trained: documents that the retriever was trained on.
-    fingerprint: of the encoder.
+    fingerprint: of the encoder. note: what a reader of reports should know of the documents.
     """
 
     vectors: np.ndarray  # (n, H) float32, unit norm
@@ -51,6 +51,7 @@ class DriftReference:
     queries: np.ndarray = field(default_factory=_empty)  # (q, H) float32
     protected_ids: tuple[str, ...] = ()  # r
     protected_scores: np.ndarray = field(default_factory=_empty)  # (r,) float32, when the retriever was trained
+    note: str = ""
 
     @classmethod
     def build(
@@ -65,12 +66,13 @@ class DriftReference:
         asked: np.ndarray | None = None,
         queries: np.ndarray | None = None,
         protected: dict[str, float] | None = None,
+        note: str = "",
     ) -> DriftReference:
         """Keep `settings.reference_documents` of the passages that `hierarchy` was built from, `vectors` (N, H), and at
         most half of them: the others make the twin of the hierarchy that documents are placed in.
 
         rows: those that may be kept, one per document, by date if batches are drawn in order; None: all. In order the
-        last ones are kept, else any. trained: number of documents; None: N. quality, asked, queries: see the class.
+        last ones are kept, else any. trained: number of documents; None: N. quality to note: see the class.
         protected: score per id of the queries that additions must not harm.
         """
         eligible = np.arange(len(vectors)) if rows is None else np.asarray(rows)
@@ -92,6 +94,7 @@ class DriftReference:
             _empty() if queries is None else _sample(np.asarray(queries, np.float32), settings),
             tuple(protected),
             np.array(list(protected.values()), np.float32),
+            note,
         )
 
     @property
@@ -112,7 +115,7 @@ class DriftReference:
         with replacing(folder / TENSORS) as aside:
             save_file(self._arrays(), aside)
         write_json(folder / PROTECTED, list(self.protected_ids))
-        facts = {"kind": KIND, "fingerprint": self.fingerprint, "trained": self.trained}
+        facts = {"kind": KIND, "fingerprint": self.fingerprint, "trained": self.trained, "note": self.note}
         seal(folder, FORMAT, facts | {"documents": len(self.vectors), "topics": self.topic_count})
 
     @classmethod
@@ -122,7 +125,7 @@ class DriftReference:
 
         manifest = read_manifest(folder, FORMAT)
         verify(folder, manifest)
-        facts = {name: manifest[name] for name in ("trained", "fingerprint")}
+        facts = {name: manifest[name] for name in ("trained", "fingerprint", "note")}
         return cls(**load_file(folder / TENSORS), **facts, protected_ids=tuple(read_json(folder / PROTECTED)))
 
     def _arrays(self) -> dict[str, np.ndarray]:

@@ -19,6 +19,7 @@ def report_dict(report: Report, decision: Decision | None = None) -> dict[str, A
 def report_text(report: Report, decision: Decision | None = None) -> str:
     """Every value beside its threshold and its null distribution, what was not measured and why, and the decision."""
     lines = [_head(report), *_table(report.measures)]
+    lines += [f"compared with: {report.reference}"] * bool(report.reference)
     why = {(one.scope, one.why): [] for one in report.unmeasured}
     for one in report.unmeasured:
         why[one.scope, one.why].append(one.name)

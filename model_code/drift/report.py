@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from model_code.drift.calibration import Calibration
 from model_code.drift.measured import Measured, Observation, judge
 from model_code.drift.observations import Arrivals, Unmeasured, observe
 from model_code.drift.quality import observe_protected
+from model_code.drift.settings import draws_needed
 from model_code.drift.shares import measure_growth
 
 Paired = tuple[np.ndarray, np.ndarray]  # (q,) before and (q,) after, of the same queries
@@ -21,7 +22,7 @@ Paired = tuple[np.ndarray, np.ndarray]  # (q,) before and (q,) after, of the sam
 class Report:
     """What was measured of the newest batch (`documents`) and of the last `batches` together (`window_documents`).
 
-    queries: how many logged queries of the newest batch were looked at.
+    queries: how many logged queries of the newest batch were looked at. reference: a note on what it is compared with.
     """
 
     documents: int
@@ -31,6 +32,7 @@ class Report:
     measures: tuple[Measured, ...]
     unmeasured: tuple[Unmeasured, ...] = ()
     queries: int = 0
+    reference: str = ""
 
     @property
     def tripped(self) -> tuple[Measured, ...]:
@@ -65,6 +67,7 @@ def make_report(
         found += observe(calibration, pooled(last), "window")
     for group, (before, after) in sorted((protected or {}).items()):
         found.append(observe_protected(group, before, after, settings.quality_margin, settings.draws, settings.seed))
+    found = list(_testable(found, settings.alpha))
     measures = judge([one for one in found if isinstance(one, Observation)], settings.alpha)
     growth = measure_growth(added, calibration.reference.trained, settings.growth_limit)
     return Report(
@@ -75,7 +78,19 @@ def make_report(
         (*measures, growth),
         tuple(one for one in found if isinstance(one, Unmeasured)),
         0 if newest.queries is None else len(newest.queries),
+        calibration.reference.note,
     )
+
+
+def _testable(found: Sequence[Observation | Unmeasured], alpha: float) -> Iterator[Observation | Unmeasured]:
+    """Without observations whose null is too short for their share of alpha: a reference lends few runs in order."""
+    least = draws_needed(alpha, sum(isinstance(one, Observation) for one in found))
+    for one in found:
+        if isinstance(one, Unmeasured) or len(one.null) >= least:
+            yield one
+            continue
+        why = f"the reference lends {len(one.null)} runs of so many documents, fewer than {least}: raise"
+        yield Unmeasured(one.name, f"{why} drift.reference_documents, or set drift.batches to random", one.scope)
 
 
 def pooled(batches: Sequence[Arrivals]) -> Arrivals:

@@ -25,8 +25,9 @@ class DriftSettings:
     classifier_contrast: documents of the reference that the domain classifier tells the batch from.
     topic_divergence: what the topic measure reports; both compare shares of documents per node of the hierarchy.
     batches: how the null's batches are drawn from the reference. "random": as if documents arrived in no order.
-    "in_order": runs of consecutive documents, for a corpus with dates, so that a false alarm is an alarm on a batch
-    that differs from what came before no more than runs of the reference differ from its rest.
+    "in_order": runs of documents by their dates, which all must have, so that a false alarm is an alarm on a batch that
+    differs from what came before no more than runs of the reference differ from its rest. A reference lends few runs,
+    and none is drawn twice: a measure for which they are too few is not taken. Scores have no order.
     """
 
     alpha: float = 0.05

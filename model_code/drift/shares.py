@@ -8,7 +8,11 @@ import numpy as np
 
 from model_code.drift.measured import Measured, Observation, Scope, limited
 
-CONFLICTING = ("INFEASIBLE", "FITS_WITHOUT_SOME_QUERIES")  # names of model_code.incdsi.documents.Status
+CONFLICTING = (  # names of model_code.incdsi.documents.Status; queries are left out only where a conflict was proven
+    "INFEASIBLE",
+    "FITS_WITHOUT_SOME_QUERIES",
+    "COMPROMISE_WITHOUT_SOME_QUERIES",
+)
 REFINED = ("FITS", "COMPROMISE", *CONFLICTING)
 
 

@@ -17,6 +17,7 @@ class Status(Enum):
 
     FITS = "found first by its own queries, and no old document loses its own"
     FITS_WITHOUT_SOME_QUERIES = "fits after the queries farthest from their mean were left out"
+    COMPROMISE_WITHOUT_SOME_QUERIES = "a compromise also after the queries farthest from their mean were left out"
     COMPROMISE = "not every constraint is met: the settings weigh them against each other and against the prior"
     INFEASIBLE = "no vector can meet all constraints: searched by its encoding, or without one by the best compromise"
     NOT_REFINED = "searched by its prior vector, as the settings ask"

@@ -18,6 +18,11 @@ from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.task import Task
 from model_code.incdsi.working_set import solve
 
+OUTCOMES = {  # whether constraints are broken: the status with all queries, and that after some were left out
+    False: (Status.FITS, Status.FITS_WITHOUT_SOME_QUERIES),
+    True: (Status.COMPROMISE, Status.COMPROMISE_WITHOUT_SOME_QUERIES),
+}
+
 
 @dataclass(frozen=True)
 class Start:
@@ -87,13 +92,13 @@ class Refiner:
 
     def _judge(self, task: Task, rivals: Rivals, solution: Solution, dropped: int = 0) -> Refined:
         count = broken(task, solution.suspects, solution.vector)
-        fits = Status.FITS_WITHOUT_SOME_QUERIES if dropped else Status.FITS
+        whole, without_some = OUTCOMES[count > 0]
         return Refined(
             vector=solution.vector,
             query=task.query,
             rivals=rivals,
             suspects=solution.suspects,
-            status=Status.COMPROMISE if count else fits,
+            status=without_some if dropped else whole,
             broken=count,
             dropped=dropped,
             solution=solution,

@@ -1,4 +1,4 @@
-"""The stage `acceptance`: nothing is trained on a corpus that fails the acceptance suite."""
+"""The stage `acceptance`: no retriever is trained on a corpus that fails the acceptance suite."""
 
 from __future__ import annotations
 

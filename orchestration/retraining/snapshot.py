@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from model_code.corpus.sources.snapshot import write_snapshot
 from model_code.errors import FreshetError
-from model_code.files import fsync_tree, replace_folder
+from model_code.files import fsync_tree, hash_text, replace_folder
 from model_code.ledger.records import Content
 from model_code.live.documents import read_columns
 from model_code.live.generation import DOCUMENTS, Generation
 from model_code.live.removed import removed_by_part
 from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
+from orchestration.watching.quality import answers
 
 FIELDS = ("document_id", "title", "text", "fields")
 Row = dict[str, Any]
@@ -24,20 +25,22 @@ Row = dict[str, Any]
 def export(project: Project, generation: Generation, folder: Path) -> Path:
     """Write the snapshot of a generation to `folder`, whole or not at all; an existing one is replaced.
 
-    Queries that documents arrived with become judged ones, split by their ids like those of a source without splits.
+    Queries that documents arrived with become judged ones, answered by all documents that arrived with the same text.
+    One that the corpus judges already stays that one, in its split; others are split by their ids like those of a
+    source without splits.
     FreshetError if the corpus, whose queries are taken over, is not built.
     """
     aside = folder.with_name(f".{folder.name}.making")
     shutil.rmtree(aside, ignore_errors=True)
     documents = sorted(live_documents(generation), key=lambda row: row["id"])
     known = {row["id"] for row in documents}
-    qrels = list(_qrels(project, known))
-    queries = list(_queries(project, {row["query_id"] for row in qrels}))
-    for content in _arrived(project, generation):
-        if content.document_id in known:
-            queries += [{"id": one, "text": text} for one, text in _own_queries(content)]
-            qrels += [_judgement(one, content.document_id, 1, None) for one, _ in _own_queries(content)]
-    write_snapshot(aside, {"documents": documents, "queries": queries, "qrels": qrels})
+    given = {text: sorted(own & known) for text, own in answers(_arrived(project, generation)).items() if own & known}
+    judged = (*_given_qrels(project, given), *_qrels(project, known))  # the corpus's own count, where both judge a pair
+    qrels = {(row["query_id"], row["document_id"]): row for row in judged}
+    asked = {query for query, _ in qrels}
+    texts = {query_id(text): text for text in given} | _texts(project)
+    queries = [{"id": one, "text": text} for one, text in texts.items() if one in asked]
+    write_snapshot(aside, {"documents": documents, "queries": queries, "qrels": list(qrels.values())})
     fsync_tree(aside)
     replace_folder(aside, folder)
     return folder
@@ -61,6 +64,16 @@ def _qrels(project: Project, documents: Set[str]) -> Iterable[Row]:
         yield _judgement(row.query_id, row.document_id, int(row.relevance), row.assigned_split)
 
 
+def _given_qrels(project: Project, given: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    """Judgements of the texts that documents arrived with; given: the documents of each."""
+    table = _corpus_table(project, "queries").dropna(subset="assigned_split")
+    judged = zip(table["query_id"], table["assigned_split"], strict=True)
+    known = dict(zip(map(str.casefold, table["text"]), judged, strict=True))
+    for text, documents in sorted(given.items()):
+        query, split = known.get(text.casefold(), (query_id(text), None))
+        yield from (_judgement(query, document, 1, split) for document in documents)
+
+
 def _judgement(query: str, document: str, relevance: int, split: str | None) -> Row:
     return {"query_id": query, "document_id": document, "relevance": relevance, "split": split}
 
@@ -71,14 +84,19 @@ def _arrived(project: Project, generation: Generation) -> Iterator[Content]:
     return iter(()) if ledger is None else ledger.snapshot(generation.watermark)
 
 
-def _own_queries(content: Content) -> list[tuple[str, str]]:
-    return [(f"{content.document_id}~given~{i}", text) for i, text in enumerate(content.queries)]
+def query_id(text: str) -> str:
+    """The id of a query that documents arrived with, by its text alone: whatever comes or goes, its split stays.
+
+    >>> query_id("how to sort")
+    'given~7dc7b7b56101fc62'
+    """
+    return f"given~{hash_text(text)[:16]}"
 
 
-def _queries(project: Project, query_ids: Set[str]) -> Iterable[Row]:
+def _texts(project: Project) -> dict[str, str]:
+    """The corpus's queries, by id."""
     table = _corpus_table(project, "queries")
-    for row in table[table["query_id"].isin(list(query_ids))].itertuples():
-        yield {"id": row.query_id, "text": row.text}
+    return dict(zip(table["query_id"], table["text"], strict=True))
 
 
 def _corpus_table(project: Project, name: str) -> Any:

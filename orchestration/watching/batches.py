@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
+from model_code.index.manifest import MANIFEST
+from model_code.live.generation import Generation
+
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
 
@@ -20,10 +23,21 @@ class Batch:
     until: float = inf
 
 
-def batches(ledger: Ledger | None, window: int, watermark: int) -> list[Batch]:
-    """The batches of the last `window` reports, oldest first, and what came after them up to the event `watermark`."""
+def batches(ledger: Ledger | None, window: int, watermark: int, trained: int = 0) -> list[Batch]:
+    """The batches of the last `window` reports, oldest first, and what came after them up to the event `watermark`.
+
+    trained: the last event whose document the retriever may have been trained with; none up to it is an arrival.
+    """
     found, after, first = [], 0.0, 1
     for report in reversed(ledger.last_drift(window + 1) if ledger else []):
-        found.append(Batch(report["first_event"], report["last_event"], after, report["recorded"]))
+        found.append(Batch(max(report["first_event"], trained + 1), report["last_event"], after, report["recorded"]))
         after, first = report["recorded"], report["last_event"] + 1
-    return [*found[-window:], Batch(first, watermark, after)]
+    later = [batch for batch in found if batch.last > trained]
+    return [*later[-window:], Batch(max(first, trained + 1), watermark, after)]
+
+
+def trained_until(generation: Generation) -> int:
+    """The last event of the ledger whose document the retriever may have been trained with: the watermark of the build
+    that was opened, or of the base where that is deleted."""
+    build = generation.sibling(generation.build)
+    return Generation.read(build if (build / MANIFEST).is_file() else generation.sibling(generation.base)).watermark

@@ -10,22 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from model_code.drift.observations import Arrivals
+from model_code.additions.settings import AdditionSettings
+from model_code.drift.observations import NOT_REFINED, Arrivals
 from model_code.drift.shares import refined
 from model_code.live.documents import read_documents
 from model_code.live.searcher import Searcher
-from orchestration.additions import statuses_of
+from orchestration.additions import resolved, statuses_of
 from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.service import query_log
 from orchestration.watching.batches import Batch
-from orchestration.watching.quality import Question, asked_scores, document_scores
+from orchestration.watching.quality import Question, answers, asked_scores, document_scores
 from orchestration.watching.queries import NO_LOG, has_vectors, query_vectors, some
 from orchestration.watching.vectors import document_vectors
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
     from model_code.ledger.records import Event
+
+KEPT = "additions.on_conflict is keep, which does not ask whether constraints conflict; drop_queries does"
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Gatherer:
         """The documents of a batch that are still live as they arrived then, each in the order of its event, and the
         queries that were logged meanwhile."""
         events = self.ledger.between(batch.first, batch.last) if self.ledger else []
-        found = [one for one in events if one.kind == "put" and one.state in ("live", "absorbed")]
+        found = [one for one in events if one.kind == "put" and one.state == "live"]
         put = [one.document_id for one in found]
         vectors, texts = self._vectors_and_texts(put)
         queries, why = self._queries(batch)
@@ -50,15 +53,30 @@ class Gatherer:
             vectors,
             self.searcher.generation.fingerprint,
             quality=self._scores(texts),
-            asked=self._asked_scores([one for one in found if one.state == "live"]),
-            statuses=tuple(self._statuses[one] for one in put if one in self._statuses),
+            asked=self._asked_scores(found),
+            statuses=() if self._kept else tuple(self._statuses[one] for one in put if one in self._statuses),
             queries=queries,
             no_queries=why,
+            no_statuses=KEPT if self._kept else NOT_REFINED,
         )
 
     @cached_property
     def _statuses(self) -> dict[str, str]:
         return statuses_of(self.project, self.searcher.generation)
+
+    @cached_property
+    def _additions(self) -> AdditionSettings:
+        return resolved(self.project, self.settings.additions, self.searcher.generation.retriever)
+
+    @property
+    def _kept(self) -> bool:
+        """Whether additions are refined without asking whether their constraints conflict."""
+        return self._additions.refine and self._additions.on_conflict == "keep"
+
+    def _placed(self, document_id: str) -> bool:
+        """Whether a document's vector was made with the queries that it arrived with."""
+        status = self._statuses.get(document_id)
+        return status is not None and (bool(refined([status])) or self._additions.prior == "mixed")
 
     @cached_property
     def _logged(self) -> list[query_log.Logged]:
@@ -88,16 +106,23 @@ class Gatherer:
         return np.array(list(scores.values()), np.float32) if scores else None
 
     def _asked_scores(self, events: Sequence[Event]) -> np.ndarray | None:
-        """By the queries that documents arrived with; none of those that IncDSI placed by these very queries."""
+        """By the queries that documents arrived with, each answered by all that came with it, as judged queries are;
+        none of those that these very queries placed."""
         given = {
             event.document_id: (event.payload or {}).get("queries", ())
             for event in events
-            if not refined([self._statuses.get(event.document_id, "")])
+            if not self._placed(event.document_id)
         }
         measured = self._measured(one for one, queries in given.items() if queries)
-        questions = [Question(one, query, frozenset([one])) for one in measured for query in given[one]]
+        questions = [Question(one, query, self._answers[query]) for one in measured for query in given[one]]
         scores = asked_scores(self.searcher, questions)
         return np.array(list(scores.values()), np.float32) if scores else None
+
+    @cached_property
+    def _answers(self) -> dict[str, frozenset[str]]:
+        """The documents, by a query that they came with."""
+        contents = self.ledger.snapshot(self.searcher.generation.watermark) if self.ledger else ()
+        return answers(contents)
 
     def _measured(self, document_ids: Iterable[str]) -> list[str]:
         """As many of the documents as a report looks at: to search for the others would be for nothing."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from model_code.corpus.tables import Judgements
+from model_code.ledger.records import Content
 from model_code.live.searcher import Searcher
 from model_code.progress import silent
 from model_code.queries.generators import make_generator
@@ -54,3 +55,16 @@ def questions_for(judgements: Judgements, documents: Set[str]) -> list[Question]
         for query, relevant in judgements.qrels.items()
         for document in sorted(documents & relevant.keys())
     ]
+
+
+def answers(contents: Iterable[Content]) -> dict[str, frozenset[str]]:
+    """The documents that answer each query that documents came with: all that came with this text.
+
+    >>> answers([Content("a", "", "", queries=("how?",)), Content("b", "", "", queries=("how?", "why?"))])["why?"]
+    frozenset({'b'})
+    """
+    found: dict[str, set[str]] = {}
+    for content in contents:
+        for text in content.queries:
+            found.setdefault(text, set()).add(content.document_id)
+    return {text: frozenset(documents) for text, documents in found.items()}

@@ -8,7 +8,7 @@ import numpy as np
 
 from model_code.drift.calibration import Calibration
 from model_code.drift.draws import SMALLEST_SHARE
-from model_code.drift.reference import DriftReference
+from model_code.drift.reference import FORMAT, DriftReference
 from model_code.files import canonical_json, hash_text
 from model_code.index.manifest import MANIFEST
 from model_code.live.documents import read_columns
@@ -16,6 +16,7 @@ from model_code.live.searcher import Searcher
 from model_code.live.trained import trained_documents
 from orchestration.parameters import Parameters
 from orchestration.project import Project
+from orchestration.watching.eligible import by_date, eligible
 from orchestration.watching.quality import asked_scores, document_scores, questions_for
 from orchestration.watching.queries import judged_queries, queries_of_build, query_vectors, some
 from orchestration.watching.vectors import first_rows, passage_vectors
@@ -34,36 +35,40 @@ def calibration_of(
     reference = folder / "reference"
     if not (reference / MANIFEST).is_file():
         queries = _queries(project, searcher, settings) if with_queries else None
-        asked = _asked(project, searcher, settings)
-        build_reference(searcher, settings, folder, queries, asked).save(reference)
+        build_reference(project, searcher, settings, folder, queries).save(reference)
     return Calibration(DriftReference.load(reference), settings.drift, folder / "nulls")
 
 
 def build_reference(
-    searcher: Searcher,
-    settings: Parameters,
-    folder: Path,
-    queries: np.ndarray | None = None,
-    asked: np.ndarray | None = None,
+    project: Project, searcher: Searcher, settings: Parameters, folder: Path, queries: np.ndarray | None = None
 ) -> DriftReference:
-    """A reference from the base of the live generation, which its hierarchy was clustered from.
+    """A reference of documents that the retriever was trained with, and of the hierarchy that is searched now.
 
-    queries: vectors of those of the build; asked: scores of old documents by judged queries. Growth
-    counts from the documents that the retriever was trained on, which a base that was clustered anew outnumbers.
+    queries: vectors of those of the build. Growth counts from the documents that the retriever was trained on, which a
+    base that was clustered anew outnumbers.
     """
-    base = searcher.base
-    rows = first_rows(base.rows.document_ids)
+    base, chosen = searcher.base, settings.drift
+    documents, note = eligible(project, searcher.generation, SMALLEST_SHARE * chosen.largest_batch)
     return DriftReference.build(
         passage_vectors(base),
         base.tree,
         searcher.generation.fingerprint,
-        settings.drift,
-        rows,
+        chosen,
+        _rows(project, searcher, documents, in_order=chosen.batches == "in_order"),
         trained=len(trained_documents(searcher.generation)),
-        quality=_quality(searcher, settings, folder),
-        asked=asked,
+        quality=_quality(searcher, settings, documents, folder),
+        asked=_asked(project, searcher, settings),
         queries=queries,
+        note=note,
     )
+
+
+def _rows(project: Project, searcher: Searcher, documents: set[str], in_order: bool) -> np.ndarray:
+    """The rows of the base that the first passages of `documents` are, ascending or by date: (n,)."""
+    ids = searcher.base.rows.document_ids
+    row_of = {ids[row]: row for row in first_rows(ids).tolist() if ids[row] in documents}
+    ordered = by_date(project, searcher.generation, row_of) if in_order else row_of
+    return np.array([row_of[one] for one in ordered], np.int64)
 
 
 def _queries(project: Project, searcher: Searcher, settings: Parameters) -> np.ndarray:
@@ -72,9 +77,9 @@ def _queries(project: Project, searcher: Searcher, settings: Parameters) -> np.n
     return query_vectors(searcher.base, some(texts, chosen.reference_documents, chosen.seed))
 
 
-def _quality(searcher: Searcher, settings: Parameters, folder: Path) -> np.ndarray:
+def _quality(searcher: Searcher, settings: Parameters, documents: set[str], folder: Path) -> np.ndarray:
     ids, texts = read_columns(searcher.base.documents, "document_id", "text")
-    alive = set(searcher.views[0].document_ids())
+    alive = set(searcher.views[0].document_ids()) & documents
     known = {one: text for one, text in zip(ids, texts, strict=True) if one in alive}
     sample = {one: known[one] for one in some(known, SCORED, settings.drift.seed)}
     scores = document_scores(searcher, sample, settings.pseudo_queries, settings.drift.seed, folder)
@@ -97,5 +102,6 @@ def _folder(project: Project, searcher: Searcher, settings: Parameters, with_que
     """One folder per build and settings: the base never changes under its number and fingerprint."""
     generation = searcher.generation
     facts = {"base": generation.base, "fingerprint": generation.fingerprint, "settings": repr(settings.drift)}
-    facts |= {"queries": repr(settings.pseudo_queries)} | ({"logged": True} if with_queries else {})
+    facts |= {"format": FORMAT, "queries": repr(settings.pseudo_queries)}
+    facts |= {"logged": True} if with_queries else {}
     return project.state / "drift" / f"{generation.retriever}-{hash_text(canonical_json(facts))[:16]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from model_code.drift.ladder import Decision, Past, decide
+from model_code.drift.ladder import Action, Decision, Past, decide
 from model_code.drift.observations import Arrivals
 from model_code.drift.rendering import report_dict, report_text
 from model_code.drift.report import Report, make_report
@@ -13,16 +13,31 @@ from model_code.errors import FreshetError
 from model_code.live.searcher import Searcher
 from model_code.live.trained import added_since_training
 from orchestration import parameters
-from orchestration.freshness_steps import FAILED, PROMOTED, RECLUSTER, REFUSED, REMEMBERED, RETRAIN
+from orchestration.file_lock import file_lock
+from orchestration.freshness_steps import (
+    ADD,
+    PROMOTED,
+    RECLUSTER,
+    RECLUSTERED,
+    REFUSED,
+    REMEMBERED,
+    RETRAIN,
+    asked_by,
+    is_open,
+    retrain_outcomes,
+)
 from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
 from orchestration.service import query_log
-from orchestration.watching.batches import batches
+from orchestration.watching.batches import batches, trained_until
 from orchestration.watching.gathering import Gatherer
 from orchestration.watching.reference import calibration_of
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
+
+LOCK = "drift.lock"  # in the project's state: two that measure at once would report the same events twice
+DONE: dict[str, Action] = {PROMOTED: RETRAIN, REFUSED: RETRAIN, RECLUSTERED: RECLUSTER}  # what says so, by the step
 
 
 @dataclass(frozen=True)
@@ -48,13 +63,19 @@ def watch(project: Project, record: bool = True) -> Watched | None:
     """Measure, decide, keep both; None if fewer than `drift.minimum_batch` documents were added since the last report.
 
     Queries that the service logged meanwhile are measured beside them. record=False: a dry run, kept nowhere, of
-    however few documents or queries; None if there is neither.
+    however few documents or queries; None if there is neither. Others that watch at the same time wait.
     """
+    with file_lock(project.state / LOCK):
+        return _watch(project, record)
+
+
+def _watch(project: Project, record: bool) -> Watched | None:
     settings, searcher = parameters.load(project.params_file), Searcher.open(project.live)
     ledger = existing_ledger(project, searcher.generation.retriever)
     if ledger is None and (record or not query_log.is_kept(project.state)):
         return None
-    *earlier, newest = batches(ledger, settings.drift.window, searcher.generation.watermark)
+    generation = searcher.generation
+    *earlier, newest = batches(ledger, settings.drift.window, generation.watermark, trained_until(generation))
     gatherer = Gatherer(project, searcher, settings, ledger, asked_since=(*earlier, newest)[0].after)
     arrived = gatherer.arrivals(newest)
     if not _enough(arrived, settings.drift.minimum_batch if record else 1, record):
@@ -76,15 +97,24 @@ def _enough(arrived: Arrivals, least: int, record: bool) -> bool:
 
 
 def past(ledger: Ledger | None) -> list[Past]:
-    """What was decided for earlier batches and whether it was done, oldest first, as the cooldown counts them."""
-    history: list[Past] = []
-    for decision in reversed(ledger.last_decisions(REMEMBERED) if ledger else []):
-        kind = decision["kind"]
-        if kind in ("add", RECLUSTER, RETRAIN) and "batch" in decision["details"]:
-            history.append(Past(kind, carried_out=kind != RETRAIN))
-        elif kind in (PROMOTED, REFUSED, FAILED) and history and history[-1].action == RETRAIN:
-            history[-1] = Past(RETRAIN, carried_out=kind != FAILED)
-    return history
+    """What was decided for earlier batches and whether it was done, oldest first, as the cooldown counts them.
+
+    A step that was carried out stands where it took effect: behind the batches that were measured until then.
+    """
+    decisions = ledger.last_decisions(REMEMBERED) if ledger else []
+    outcomes = retrain_outcomes(decisions)
+    history: dict[int, Past] = {}
+    for one in reversed(decisions):
+        kind = one["kind"]
+        if kind in (ADD, RECLUSTER, RETRAIN) and "batch" in one["details"]:
+            waits = kind == RETRAIN and is_open(outcomes[one["id"]])
+            history[one["id"]] = Past(kind, carried_out=kind == ADD, waits=waits)
+        elif kind in DONE:
+            asked = asked_by(one, {known: step for known, step in history.items() if step.action == DONE[kind]})
+            if asked in history:
+                del history[asked]
+                history[asked] = Past(DONE[kind])
+    return list(history.values())
 
 
 def required(watched: Watched | None, record: bool = True) -> Watched:

@@ -5,6 +5,7 @@ The tests of this file follow one registry through its life, in the order they a
 
 from __future__ import annotations
 
+import shutil
 from types import SimpleNamespace
 
 import dagster as dg
@@ -17,7 +18,7 @@ from model_code.errors import FreshetError
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import hash_path, write_json
 from model_code.index.dense_index import DenseIndex
-from orchestration import promotion_history, registry, release
+from orchestration import promotion_history, registry, release, rescore
 from orchestration.gate import Gate
 from orchestration.mlflow_tracker import KEY
 from orchestration.registered_model import Build, requirements
@@ -116,6 +117,8 @@ def test_promoting_the_champion_changes_nothing(tracked_project, build):
     assert (move.passed, move.champion.version) == (True, "1")
     assert move.summary == "version 1 (hce) is the champion already: nothing to promote"
     assert promotion_history.read(tracked_project) == before
+    asked = registry.verdict(tracked_project, Gate(RULES, 0, never))
+    assert (asked.passed, asked.reasons) == (True, (move.summary,)), "a promotion that was cut off can be finished"
 
 
 def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(tracked_project, build, monkeypatch):
@@ -240,3 +243,18 @@ def test_a_champion_built_on_another_corpus_is_scored_again(tracked_project, bui
     assert scored == [champion]
     assert not move.passed, "it beats the champion's old scores, and not those of today"
     assert "0.8" in move.summary
+
+
+def test_a_champion_that_is_not_live_is_searched_in_the_registrys_files_while_the_gate_holds_its_lock(
+    tracked_project, build, tmp_path
+):
+    def again(champion):
+        (found,) = rescore._search(tracked_project, champion)(["sort an array"], 1)
+        assert found[0][0] == "d1"
+        return write_scores(tmp_path / "again", 0.3)
+
+    scored = Gate(RULES, 0, again)
+    assert registry.holder(tracked_project, "challenger").retriever == "later"
+    assert not registry.verdict(tracked_project, scored).passed
+    shutil.rmtree(tmp_path / "again")
+    assert not registry.promote(tracked_project, scored).passed

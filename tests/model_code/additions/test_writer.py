@@ -17,6 +17,7 @@ from model_code.additions.settings import AdditionSettings
 from model_code.additions.statuses import statuses
 from model_code.additions.writer import RefiningWriter
 from model_code.errors import SettingsError
+from model_code.hierarchy.settings import HierarchySettings
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import NewDocument
 from model_code.incdsi.state import IncDsiState
@@ -197,6 +198,36 @@ def test_a_failed_publication_leaves_no_trace(live: Path, monkeypatch: pytest.Mo
     Collection(other, "r").switch(0)
     writer_of(other, folder="clean").apply(HISTORY[0], 1, {})
     assert vectors(other) == vectors(live)
+
+
+def passages(live: Path, document: str) -> list[list[float]]:
+    views = Searcher.open(live, "r").views
+    rows = [pair for view in views for pair in zip(view.part.retriever.index.document_ids,
+                                                   view.part.retriever.index.vectors, strict=True)]  # fmt: skip
+    return [vector.tolist() for key, vector in rows if key == document]
+
+
+def test_a_document_of_several_passages_is_added_as_it_is_beside_refined_ones(live: Path) -> None:
+    plain, alone = (Path(shutil.copytree(live, live.with_name(name))) for name in ("plain", "alone"))
+    long_text = "word1", " ".join(WORDS[:20])
+    long = Put("long", *long_text, {}, ("word1 word9",))
+    LiveWriter(plain, "r").apply([long], 1, {})
+    writer_of(alone).apply(HISTORY[0], 1, {})
+    writer = writer_of(live)
+    applied = writer.apply([*HISTORY[0], long], 1, {})
+    assert len(passages(live, "long")) > 1
+    np.testing.assert_allclose(passages(live, "long"), passages(plain, "long"), atol=1e-6)
+    assert [vectors(live)[one] for one in ("n0", "n1")] == [vectors(alone)[one] for one in ("n0", "n1")]
+    told = statuses(live.with_name("additions"), applied.generation, ON.spans)
+    assert told.pop("long") == "NOT_REFINED"
+    assert set(told) == {"n0", "n1"}
+    assert "NOT_REFINED" not in told.values()
+    assert writer.apply([Put("longer", *long_text)], 2, {}).added == ("longer",), "also by itself"
+    writer.recluster(HierarchySettings(device="cpu"), seed=0)
+    assert writer_of(live).apply([Put("n3", "word1", "word2")], 3, {}).added == ("n3",)
+    assert "long" not in load_state(*_opened(live))[0].ids
+    assert writer_of(live).apply([Put("long", "word1", "word2")], 4, {}).updated == ("long",)
+    assert "long" in load_state(*_opened(live))[0].ids, "it has one passage now"
 
 
 @pytest.mark.parametrize("kind", ["multi_vector", "lexical"])

@@ -166,3 +166,13 @@ def test_the_values_for_programs_are_json() -> None:
     assert values["decision"]["action"] == "recluster"
     assert {one["name"]: one["tripped"] for one in values["report"]["measures"]}["growth"] is False
     assert report_dict(found)["decision"] is None
+
+
+def test_what_is_under_way_holds_back_however_old_it_is() -> None:
+    history = [Past("retrain", carried_out=False, waits=True), *[Past("add")] * 9]
+    decision = decide(report("growth"), history, replace(SETTINGS, cooldown=0))
+    assert (decision.action, decision.wanted) == ("add", "retrain")
+    assert decision.reasons[-1] == "held back: a retrain was asked for before and is not settled yet"
+    assert decide(report("topics"), history, SETTINGS).action == "add", "it will make a new hierarchy, too"
+    waiting = [Past("recluster", carried_out=False)]
+    assert decide(report("topics"), waiting, SETTINGS).action == "recluster"

@@ -141,3 +141,16 @@ def test_a_reference_without_scores_says_so() -> None:
     bare = Calibration(replace(reference(), quality=np.zeros(0, np.float32)), SETTINGS)
     report = make_report(bare, [arrivals(0)], 30)
     assert "the reference has 0" in {one.name: one.why for one in report.unmeasured}["new_quality"]
+
+
+def test_a_reference_in_order_that_lends_too_few_runs_says_so_and_scores_have_no_order() -> None:
+    settings = replace(SETTINGS, batches="in_order")
+    ordered = Calibration(reference(settings=settings), settings)
+    assert len(ordered.null("topics", 30)) == 121, "150 documents have so many runs"
+    assert len(ordered.null("new_quality", 30)) == settings.draws
+    alone = make_report(ordered, [arrivals(1)], 30)
+    assert {one.name for one in alone.measures} >= OF_VECTORS
+    both = make_report(ordered, [arrivals(1), arrivals(2)], 60)
+    assert not OF_VECTORS & {one.name for one in both.measures}
+    assert {one.scope for one in both.of("new_quality")} == {"batch", "window"}
+    assert "the reference lends" in {one.name: one.why for one in both.unmeasured}["topics"]

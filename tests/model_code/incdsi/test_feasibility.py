@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from model_code.drift.shares import conflict_share
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import NewDocument, Status, mean_query
 from model_code.incdsi.feasibility import Verdict, examine
@@ -105,6 +106,16 @@ def test_the_remedy_leaves_out_the_query_that_is_far_from_the_others() -> None:
     np.testing.assert_array_equal(added.query, free)
     assert added.vector @ free >= 1.0  # "c", the best rival there
     assert added.vector[:3].max() <= 1.0
+
+
+def test_a_remedy_that_is_a_compromise_tells_of_the_conflict_all_the_same() -> None:
+    free = AXES[2] - 2 * AXES[0]
+    settings = IncDsiSettings(**{**MARGINS, "lambda2": 10.0})
+    document = NewDocument("new", np.stack([free, free, 9 * AXES[0]]))
+    added = IncDsiAdder(contested(), settings).add(document)
+    assert (added.status, added.dropped) == (Status.COMPROMISE_WITHOUT_SOME_QUERIES, 1)
+    assert added.broken
+    assert conflict_share([added.status.name, "FITS"]) == 0.5
 
 
 def test_the_mean_query_of_what_is_left_is_what_later_documents_must_spare() -> None:

@@ -18,7 +18,7 @@ from orchestration.watching.batches import Batch
 from orchestration.watching.gathering import Gatherer
 from orchestration.watching.quality import Question, asked_scores, questions_for
 from orchestration.watching.watch import watch
-from tests.orchestration.watching.subjects import PARAMS, SEA, SPACE, add, documents, queries
+from tests.orchestration.watching.subjects import PARAMS, SEA, add, documents, others
 
 JUDGEMENTS = Judgements({"1": "a tide", "2": "a reef"}, {"1": {"x": 1, "y": 2}, "2": {"z": 1}}, "qrels")
 
@@ -31,11 +31,6 @@ def stub(rankings):
 def own(texts):
     """For each document most of its words."""
     return {name: [" ".join(text.split()[:6])] for name, text in texts.items()}
-
-
-def others(texts):
-    """For each document the words of another subject."""
-    return dict(zip(texts, [[text] for text in queries(SPACE, len(texts), 9)], strict=True))
 
 
 def test_a_document_scores_the_mean_reciprocal_rank_of_its_questions():
@@ -90,11 +85,32 @@ def test_no_more_documents_are_scored_than_are_measured(project):
     assert [len(arrivals.vectors), len(arrivals.quality), len(arrivals.asked)] == [70, 40, 40]
 
 
-@pytest.mark.parametrize("refine", [False, True])
-def test_a_document_that_was_placed_by_its_queries_is_not_judged_by_them(project, refine):
-    write_text(project.params_file, json.dumps({**PARAMS, "additions": {"refine": refine}}))
+@pytest.mark.parametrize("additions", [{}, {"refine": True}, {"prior": "mixed"}])
+def test_a_document_that_was_placed_by_its_queries_is_not_judged_by_them(project, additions):
+    write_text(project.params_file, json.dumps({**PARAMS, "additions": additions}))
     texts = documents(SEA, 6, "more", 1)
     ledger = add(project, texts, own(texts))
     gatherer = Gatherer(project, Searcher.open(project.live), parameters.load(project.params_file), ledger)
     asked = gatherer.arrivals(Batch(1, 6)).asked
-    assert asked is None if refine else asked.shape == (6,)
+    assert asked is None if additions else asked.shape == (6,)
+
+
+def test_a_question_that_several_documents_came_with_is_answered_by_each_of_them(project):
+    (text,) = documents(SEA, 1, "one", 1).values()
+    texts = dict.fromkeys(("a", "b", "c"), text)
+    ledger = add(project, texts, dict.fromkeys(texts, [text]))
+    gatherer = Gatherer(project, Searcher.open(project.live), parameters.load(project.params_file), ledger)
+    assert gatherer.arrivals(Batch(1, 3)).asked.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("on_conflict", ["keep", "drop_queries"])
+def test_conflicts_are_measured_where_somebody_asks_for_them(project, on_conflict):
+    additions = {"refine": True, "on_conflict": on_conflict}
+    write_text(project.params_file, json.dumps({**PARAMS, "additions": additions}))
+    add(project, documents(SEA, 24, "more", 1))
+    report = watch(project, record=False).report
+    why = {one.name: one.why for one in report.unmeasured}
+    if on_conflict == "keep":
+        assert why["conflicts"].startswith("additions.on_conflict is keep")
+    else:
+        assert [one.name for one in report.of("conflicts")] == ["conflicts"]

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
+import pytest
+
+from model_code.live.collection import set_default_retriever
 from orchestration.freshening import Freshener
+from orchestration.freshness_steps import ATTEMPTS, next_steps
+from orchestration.watching import watch as watch_module
+from orchestration.watching.batches import batches
 from orchestration.watching.watch import past, watch
-from tests.orchestration.watching.subjects import SEA, SPACE, add, documents
+from tests.orchestration.watching.builds import make_build, open_build
+from tests.orchestration.watching.subjects import SEA, SPACE, add, documents, others
 
 
 def test_before_anything_arrives_there_is_nothing_to_measure(project):
@@ -63,10 +73,88 @@ def test_what_was_deleted_meanwhile_is_not_measured(project):
     assert watch(project).report.documents == 22
 
 
+@pytest.mark.parametrize("retriever", ["hce", "other"])
+def test_what_a_retrain_was_trained_on_is_no_arrival(project, tmp_path, retriever):
+    """Also where it promotes another retriever, of which no report was made yet."""
+    arrived = documents(SPACE, 24, "space", 2)
+    ledger = add(project, arrived)
+    old = documents(SEA, 150, "sea", 0)
+    open_build(tmp_path, make_build(tmp_path / "again", old | arrived), retriever, watermark=24)
+    set_default_retriever(project.live, retriever)
+    Freshener(project).reconcile()
+    ledger.absorb("version 2", 24)
+    assert watch(project) is None
+    add(project, documents(SEA, 24, "more", 1))
+    watched = watch(project)
+    assert (watched.batch, watched.report.documents, watched.report.batches) == ((25, 48), 24, 1)
+
+
+def test_a_batch_that_was_trained_on_leaves_the_window(project):
+    ledger = add(project, documents(SEA, 24, "one", 5))
+    watch(project)
+    assert [(one.first, one.last) for one in batches(ledger, 2, 30)] == [(1, 24), (25, 30)]
+    assert [(one.first, one.last) for one in batches(ledger, 2, 30, trained=10)] == [(11, 24), (25, 30)]
+    assert [(one.first, one.last) for one in batches(ledger, 2, 30, trained=26)] == [(27, 30)]
+
+
+def told(ledger):
+    return [(one.action, one.carried_out, one.waits) for one in past(ledger)]
+
+
 def test_the_cooldown_counts_retrains_that_were_carried_out(project):
     ledger = add(project, documents(SEA, 24, "one", 5))
-    ledger.record_decision("retrain", "topics moved", {"batch": [1, 24]})
-    assert [(one.action, one.carried_out) for one in past(ledger)] == [("retrain", False)]
-    ledger.record_decision("failed", "disk full", {})
-    ledger.record_decision("promoted", "better", {})
-    assert [(one.action, one.carried_out) for one in past(ledger)] == [("retrain", True)]
+    asked = ledger.record_decision("retrain", "topics moved", {"batch": [1, 24]})
+    assert told(ledger) == [("retrain", False, True)]
+    ledger.record_decision("failed", "disk full", {"key": f"{asked}-1"})
+    assert told(ledger) == [("retrain", False, True)], "it will be tried again"
+    ledger.record_decision("add", "all is well", {"batch": [25, 48]})
+    ledger.record_decision("promoted", "better", {"key": f"{asked}-2"})
+    assert told(ledger) == [("add", True, False), ("retrain", True, False)], "as of when it took effect"
+
+
+def test_a_retrain_that_was_given_up_holds_nothing_back(project):
+    ledger = add(project, documents(SEA, 24, "one", 5))
+    asked = ledger.record_decision("retrain", "topics moved", {"batch": [1, 24]})
+    for attempt in range(1, ATTEMPTS + 1):
+        ledger.record_decision("failed", "disk full", {"key": f"{asked}-{attempt}"})
+    assert told(ledger) == [("retrain", False, False)]
+
+
+def test_a_new_hierarchy_counts_once_it_was_made(project):
+    ledger = add(project, documents(SEA, 24, "one", 5))
+    ledger.record_decision("recluster", "topics moved", {"batch": [1, 24]})
+    assert told(ledger) == [("recluster", False, False)]
+    ledger.record_decision("reclustered", "generation 2 has a new hierarchy", {})
+    assert told(ledger) == [("recluster", True, False)]
+
+
+def test_while_a_retrain_runs_no_other_is_asked_for(project, corpus):
+    texts = documents(SPACE, 24, "space", 2)
+    ledger = add(project, texts, others(texts))
+    assert watch(project).decision.action == "retrain"
+    (step,) = next_steps(project)
+    more = documents(SPACE, 24, "more", 3)
+    add(project, more, others(more))
+    second = watch(project).decision
+    assert (second.action, second.wanted) == ("add", "retrain")
+    assert "held back: a retrain was asked for before and is not settled yet" in second.reasons
+    assert next_steps(project) == [step]
+    assert [one["kind"] for one in ledger.last_decisions(9)] == ["add", "retrain"]
+
+
+def test_two_that_watch_at_once_report_the_same_events_once(project, monkeypatch):
+    ledger = add(project, documents(SEA, 24, "more", 1))
+    measure, found = watch_module.make_report, []
+
+    def slow(*given):
+        time.sleep(0.5)
+        return measure(*given)
+
+    monkeypatch.setattr(watch_module, "make_report", slow)
+    threads = [threading.Thread(target=lambda: found.append(watch(project))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one is None for one in found) == [False, True]
+    assert len(ledger.last_drift(9)) == 1

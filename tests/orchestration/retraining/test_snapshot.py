@@ -1,0 +1,65 @@
+"""Guards what a retrain trains on: the documents that are live, and queries with all documents that answer them.
+
+pytest tests/orchestration/retraining/test_snapshot.py
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from model_code.corpus.tables import frame
+from model_code.live.collection import Collection
+from orchestration.retraining.snapshot import export, query_id
+from tests.orchestration.live_example import freshener_of, make_project
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Two documents, and a judged query for one of them."""
+    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
+    made = make_project(tmp_path)
+    tables = {
+        "queries": [{"query_id": "1", "text": "how to sort", "split": "test", "assigned_split": "test"}],
+        "qrels": [{"query_id": "1", "document_id": "numpy.sort", "relevance": 1, "split": "test"}],
+    }
+    (made.artifacts / "corpus").mkdir(parents=True)
+    for name, rows in tables.items():
+        frame(name, rows).to_parquet(made.artifacts / "corpus" / f"{name}.parquet")
+    return made
+
+
+def snapshot(project, tmp_path):
+    folder = export(project, Collection(project.live, "hce").current(), tmp_path / "snapshot")
+    return {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("documents", "queries", "qrels")}
+
+
+def test_a_query_that_several_documents_came_with_is_one_query_that_all_of_them_answer(project, tmp_path):
+    freshener = freshener_of(project)
+    asked = {"a": ["shared", "own"], "b": ["shared"], "gone": ["shared", "of what is gone"]}
+    freshener.receive([{"id": one, "title": one, "text": one, "queries": asked[one]} for one in asked], "api")
+    freshener.remove(["gone"], "api")
+    freshener.apply_pending()
+    found = snapshot(project, tmp_path)
+    assert dict(zip(found["queries"]["id"], found["queries"]["text"], strict=True)) == {
+        "1": "how to sort", query_id("own"): "own", query_id("shared"): "shared",
+    }  # fmt: skip
+    pairs = found["qrels"][["query_id", "document_id", "split"]].itertuples(index=False)
+    assert sorted((query, document) for query, document, split in pairs if split is None) == sorted(
+        [(query_id("own"), "a"), (query_id("shared"), "a"), (query_id("shared"), "b")]
+    )
+    assert list(found["documents"]["id"]) == ["a", "b", "numpy.sort", "str.split"]
+
+
+def test_a_query_that_the_corpus_judges_already_stays_that_one_in_its_split(project, tmp_path):
+    """What `freshet documents` prints of the corpus's own packages; test queries must not be trained on."""
+    freshener = freshener_of(project)
+    asked = {"numpy.sort": ["How to sort"], "list.sort": ["how to sort", "new"]}
+    freshener.receive([{"id": one, "title": one, "text": "new", "queries": asked[one]} for one in asked], "api")
+    freshener.apply_pending()
+    found = snapshot(project, tmp_path)
+    assert list(found["queries"]["id"]) == [query_id("new"), "1"]
+    rows = found["qrels"][["query_id", "document_id", "split"]].fillna("").itertuples(index=False, name=None)
+    assert sorted(rows) == [
+        ("1", "list.sort", "test"), ("1", "numpy.sort", "test"), (query_id("new"), "list.sort", ""),
+    ]  # fmt: skip
