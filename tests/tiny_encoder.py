@@ -1,4 +1,5 @@
-"""A real but tiny BERT in the sentence-transformers layout, made in milliseconds, for every test that needs an encoder.
+"""A real but tiny BERT in the sentence-transformers layout, made in milliseconds, for every test that needs an encoder,
+and other architectures as plain transformers folders.
 
 Word vectors dominate its output, so that texts which share words are close: rankings mean something without training.
 Use from a test: `from tests.tiny_encoder import make_tiny_encoder`.
@@ -41,6 +42,29 @@ def make_tiny_encoder(
     with torch.no_grad():
         backbone.embeddings.word_embeddings.weight.mul_(10)
     Encoder(backbone, tokenizer, "mean", max_tokens).save(folder)
+    return folder
+
+
+def make_tiny_model(folder: Path, kind: str, vocabulary: Iterable[str], masked: bool = False, **changes: Any) -> Path:
+    """Write a random transformer of architecture `kind` ("mpnet", "roberta", ...) with a WordPiece tokenizer.
+
+    masked: with its masked-language-model head. changes: of the config.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
+
+    from model_code.encoding.transformer import save_tokenizer, save_transformer
+
+    tokenizer = make_tokenizer(vocabulary)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    sizes |= {"vocab_size": len(tokenizer), "pad_token_id": 0, "max_position_embeddings": 64}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(kind, **sizes | changes)
+        model = (AutoModelForMaskedLM if masked else AutoModel).from_config(config)
+    folder.mkdir(parents=True)
+    save_transformer(model, folder)
+    save_tokenizer(tokenizer, folder, 16)
     return folder
 
 

@@ -20,6 +20,7 @@ from model_code.dsi.start import document_means, random_vectors
 from model_code.dsi.trainer import DocumentTrainer, loop_settings, pooled
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.resumable import encode_resumably
+from model_code.encoding.sides import QUERY_ENCODER
 from model_code.files import write_json
 from model_code.hierarchy.tree import Hierarchy
 from model_code.settings import require
@@ -35,7 +36,7 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     own: DocumentVectorSettings = context.settings["retriever"].document_vectors
     training: TrainingSettings = context.settings["retriever"].training
     refuse_without_effect(own, training)
-    encoder = Encoder.from_settings(context.settings["encoder"], start_folder(context))
+    encoder = _start_encoder(context)
     data = tables.training_data(training)
     start = _start(context, tables, encoder)
     vectors = torch.nn.Parameter(torch.from_numpy(start.copy()))
@@ -59,6 +60,18 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
             "encoding_scale": scale,
         }
     )
+
+
+def _start_encoder(context: StageContext) -> Encoder:
+    """Where training begins; SettingsError if that is two encoders, of which a dsi would read only the queries'."""
+    encoder = Encoder.from_settings(context.settings["encoder"], start_folder(context))
+    start = context.settings["retriever"].training.start
+    require(
+        encoder.query_encoder is None,
+        f"{start} has a query encoder of its own, and a dsi's encoder has queries only; set start: "
+        f"{start}/{QUERY_ENCODER}, or leave start out",
+    )
+    return encoder
 
 
 def refuse_without_effect(own: DocumentVectorSettings, training: TrainingSettings) -> None:

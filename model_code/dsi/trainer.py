@@ -45,6 +45,7 @@ class DocumentTrainer(Trainer):
         **rest: Any,
     ) -> None:
         self.own, self.vectors, self.query_vectors = own, vectors, query_vectors
+        self.cut_by = ("query_max_tokens",) if query_vectors is None else ()
         frozen = None if query_vectors is None else encoder
         judge: Any = None if dev is None else DocumentDev(dev, vectors, frozen)
         super().__init__(encoder, data, settings, seed, hierarchy, judge, **rest)

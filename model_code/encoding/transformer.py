@@ -19,7 +19,7 @@ CALL_KEYS = ("max_length", "stride", "truncation_side", "truncation_strategy", "
 
 
 def load_transformer(folder: Path, max_tokens: int) -> Any:
-    """The encoder's transformer in float32 with scaled-dot-product attention and dropout 0.
+    """The encoder's transformer in float32 with dropout 0, and scaled-dot-product attention where it has that.
 
     Without dropout training on a CPU is 1.5 to 2 times as fast; the file's own values come back in `save_transformer`.
     Raises FreshetError if the folder holds no safetensors weights or fewer than `max_tokens` positions.
@@ -28,9 +28,6 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
     from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
 
     config = AutoConfig.from_pretrained(folder)
-    positions = getattr(config, "max_position_embeddings", None) or max_tokens
-    if max_tokens > positions:
-        raise FreshetError(f"max_tokens is {max_tokens}, but {folder.name} has {positions} positions; lower max_tokens")
     dropout = {key: value for key, value in vars(config).items() if "dropout" in key and isinstance(value, float)}
     for key in dropout:
         setattr(config, key, 0.0)
@@ -40,13 +37,27 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
             folder,
             config=config,
             dtype=torch.float32,
-            attn_implementation="sdpa",
+            attn_implementation=None,  # "sdpa" where the architecture has it, else "eager"; not what the file says
             use_safetensors=True,
             output_loading_info=True,
         )
+    most = positions(model) or max_tokens
+    if max_tokens > most:
+        raise FreshetError(f"max_tokens is {max_tokens}, but {folder.name} has {most} positions; lower max_tokens")
     _fill_missing(model, sorted(found["missing_keys"]), folder)
     model.original_dropout = dropout
     return model
+
+
+def positions(backbone: Any) -> int | None:
+    """How many tokens of a text the transformer has positions for; None: its positions are relative, without a limit.
+
+    RoBERTa and its kin count from behind the position of padding: of 514, 512 are for tokens.
+    """
+    most: int | None = getattr(backbone.config, "max_position_embeddings", None)
+    tables = [part for name, part in backbone.named_modules() if name.endswith("position_embeddings")]
+    before = next((part.padding_idx + 1 for part in tables if getattr(part, "padding_idx", None) is not None), 0)
+    return None if most is None else most - before
 
 
 def _fill_missing(model: Any, missing: list[str], folder: Path) -> None:

@@ -41,8 +41,17 @@ def start_closed_form(
     precision: Precision,
     seed: int,
 ) -> LexicalEncoder:
-    """Solve for the head: W on `settings.head_passages` of `texts`, idf on all of them. On the backbone's device."""
+    """Solve for the head: W on `settings.head_passages` of `texts`, idf on all of them. On the backbone's device.
+
+    FreshetError if word embeddings and hidden states differ in width, or no text holds a token that may carry weight.
+    """
     embeddings = backbone.get_input_embeddings().weight.detach()
+    if embeddings.shape[1] != backbone.config.hidden_size:
+        raise FreshetError(
+            f"the base's word embeddings have {embeddings.shape[1]} components and its hidden states "
+            f"{backbone.config.hidden_size}, but a closed-form head needs as many of both; set lexical.head: mlm, if "
+            "the base has such a head, or name another encoder.base"
+        )
     body = ClosedFormBody(backbone, ClosedFormHead(embeddings.shape[1], settings.scale))
     blank = nn.Parameter(torch.zeros(len(embeddings)))
     rows = nn.Parameter(torch.zeros_like(embeddings), requires_grad=False)

@@ -58,6 +58,7 @@ class LexicalEncoder(TwoSided):
         self.tokenizer, self.config, self.max_tokens, self.precision = tokenizer, config, max_tokens, precision
         blocked = blocked_tokens(tokenizer, len(decoder), config.punctuation)
         self.register_buffer("blocked", torch.from_numpy(blocked), persistent=False)
+        self.open_entries = int((~blocked).sum())
 
     @property
     def backbone(self) -> Any:
@@ -108,7 +109,7 @@ class LexicalEncoder(TwoSided):
         with torch.no_grad():
             logits = best_logits(tokens, mask, self.decoder, self.bias)
             first = features["input_ids"].to(self.device) if own else None
-            chosen = largest(logits, self.blocked, k, first)
+            chosen = largest(logits, self.blocked, min(k, self.open_entries), first)
         return chosen, elu1p(chosen_logits(tokens, mask, self.decoder, self.bias, chosen))
 
     def at(self, features: Features, entries: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from model_code.lexical.warmup import warm_up
 from model_code.stages.context import StageContext
 from model_code.training.data import TrainingData
 from model_code.training.fit import data_report, result_report
+from model_code.training.lengths import require_positions
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables
 from model_code.training.trainer import TrainingResult
@@ -33,6 +34,7 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
     training, lexical = retriever.training, retriever.lexical
     check(training)
     encoder = start_encoder(context.settings["encoder"], lexical, tables.passages.texts, context.settings["seed"])
+    require_positions(encoder, training)  # here too, as the warm-up comes first
     report: dict[str, Any] = {"head": encoder.config.head}
     if lexical.warmup_steps:
         report |= _warm_up(context, encoder, tables)

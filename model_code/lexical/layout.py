@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from model_code.encoding.base_models import locate
 from model_code.encoding.hardware import pick_device
@@ -48,8 +48,8 @@ def start_encoder(
     )
     tokenizer, device = load_tokenizer(layout.transformer), pick_device(encoder.device)
     if masked:
-        model = load_masked_model(layout.transformer, encoder.max_tokens).to(device)
-        return _on_masked_model(model, tokenizer, config, encoder.max_tokens, encoder.precision).eval()
+        model = load_masked_model(layout.transformer, encoder.max_tokens)
+        return _on_masked_model(model, tokenizer, config, encoder.max_tokens, encoder.precision).to(device).eval()
     backbone = load_transformer(layout.transformer, encoder.max_tokens).to(device).eval()
     return start_closed_form(backbone, tokenizer, texts, settings, config, encoder.max_tokens, encoder.precision, seed)
 
@@ -86,6 +86,7 @@ def load_encoder(
     tokenizer = load_tokenizer(folder)
     if config.head == "mlm":
         encoder = _on_masked_model(load_masked_model(folder, limit), tokenizer, config, limit, precision)
+        encoder.bias.data.copy_(_read_head(folder).get("bias", encoder.bias.data))
     else:
         encoder = _on_closed_form(folder, tokenizer, config, limit, precision)
     if (folder / QUERY_ENCODER).is_dir():
@@ -104,9 +105,7 @@ def _on_masked_model(
 def _on_closed_form(
     folder: Path, tokenizer: Any, config: LexicalConfig, max_tokens: int, precision: Precision
 ) -> LexicalEncoder:
-    from safetensors.torch import load_file
-
-    weights = load_file(folder / HEAD / "model.safetensors")
+    weights = _read_head(folder)
     decoder, bias = nn.Parameter(weights["decoder"], requires_grad=False), nn.Parameter(weights["bias"])
     head = ClosedFormHead(decoder.shape[1], config.scale)
     head.transform.weight.data.copy_(weights["transform"])
@@ -114,19 +113,28 @@ def _on_closed_form(
     return LexicalEncoder(body, decoder, bias, tokenizer, config, max_tokens, precision)
 
 
+def _read_head(folder: Path) -> dict[str, Tensor]:
+    """What `_save_head` wrote."""
+    from safetensors.torch import load_file
+
+    return load_file(folder / HEAD / "model.safetensors")
+
+
 def _save_head(encoder: LexicalEncoder, folder: Path) -> None:
+    """Write what the transformer's own files lack."""
     from safetensors.torch import save_file
 
     folder.mkdir(exist_ok=True)
-    weights = {"blocked": encoder.blocked}
+    weights, facts = {"blocked": encoder.blocked}, {"head": encoder.config.head, "scale": encoder.config.scale}
     if not isinstance(encoder.body, MaskedModel):
         transform = encoder.body.head.transform.weight
         weights |= {"decoder": encoder.decoder, "bias": encoder.bias, "transform": transform}
+    elif encoder.body.decoder.bias is None:
+        weights, facts = weights | {"bias": encoder.bias}, facts | {"biased": True}
     kept = {name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
     save_file(kept, folder / "model.safetensors")
     size, hidden = encoder.decoder.shape
-    facts = {"head": encoder.config.head, "hidden": hidden, "vocabulary": size, "scale": encoder.config.scale}
-    write_json(folder / "config.json", facts)
+    write_json(folder / "config.json", facts | {"hidden": hidden, "vocabulary": size})
 
 
 def _write_modules(encoder: LexicalEncoder, folder: Path) -> None:

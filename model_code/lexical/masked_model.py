@@ -65,7 +65,7 @@ def load_masked_model(folder: Path, max_tokens: int) -> MaskedModel:
             folder,
             config=backbone.config,
             dtype=torch.float32,
-            attn_implementation="sdpa",
+            attn_implementation=None,  # as in `load_transformer`
             use_safetensors=True,
             output_loading_info=True,
         )

@@ -39,6 +39,11 @@ class TokenNegatives(Drawing):
         self.before, self.lexical, self.tokens, self.first = before, settings, tokens, first
         self.encoder: LexicalEncoder | None = None
 
+    @property
+    def outside_leaf(self) -> bool:
+        """Always, once it is this search that negatives come from."""
+        return self.before.outside_leaf if self.encoder is None else True
+
     def needs_refresh(self, step: int) -> bool:
         """From step `first` on, every time: the encoder of that step is the one that searches."""
         return step >= self.first

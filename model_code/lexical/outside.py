@@ -17,15 +17,17 @@ from sentence_transformers.base.modules.module import Module
 class LexicalHead(Module):
     """Token embeddings (closed form) or logits (masked language model) -> weights over the vocabulary."""
 
-    config_keys = ["head", "hidden", "vocabulary", "scale"]
+    config_keys = ["head", "hidden", "vocabulary", "scale", "biased"]
 
-    def __init__(self, head: str, hidden: int, vocabulary: int, scale: float) -> None:
+    def __init__(self, head: str, hidden: int, vocabulary: int, scale: float, biased: bool = False) -> None:
+        """biased: whether logits come without the biases that a masked language model's own decoder lacks."""
         super().__init__()
-        self.head, self.hidden, self.vocabulary, self.scale = head, hidden, vocabulary, scale
+        self.head, self.hidden, self.vocabulary, self.scale, self.biased = head, hidden, vocabulary, scale, biased
         self.register_buffer("blocked", torch.zeros(vocabulary, dtype=torch.bool))
         if head == "closed_form":
             self.transform = torch.nn.Parameter(torch.empty(hidden, hidden))
             self.decoder = torch.nn.Parameter(torch.empty(vocabulary, hidden))
+        if head == "closed_form" or biased:
             self.bias = torch.nn.Parameter(torch.empty(vocabulary))
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
@@ -34,6 +36,8 @@ class LexicalHead(Module):
         if self.head == "closed_form":
             directions = torch.nn.functional.normalize(logits @ self.transform.T, dim=-1)
             logits = self.scale * directions @ self.decoder.T + self.bias
+        elif self.biased:
+            logits = logits + self.bias
         padding = (features["attention_mask"] == 0).unsqueeze(-1)
         best = logits.masked_fill(padding, -torch.inf).amax(dim=1)
         weights = torch.nn.functional.elu(best) + 1

@@ -49,12 +49,12 @@ def chosen_logits(features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor,
 def largest(logits: Tensor, blocked: Tensor, k: int, first: Tensor | None = None) -> Tensor:
     """The entries of the k largest logits (B, V) that are not `blocked` (V,) bool, ascending: (B, k) int64.
 
+    k: at most as many as are not blocked; they are not counted here, as a GPU would have to be waited for.
     first: (B, n) int64, entries that come before all others unless they are blocked.
 
     >>> largest(torch.tensor([[5.0, 1.0, 3.0, 2.0]]), torch.tensor([True, False, False, False]), k=2)
     tensor([[2, 3]])
     """
-    k = min(k, len(blocked) - int(blocked.sum()))
     if first is not None:
         logits = logits.scatter(1, first, torch.finfo(logits.dtype).max)
     return logits.masked_fill(blocked, -torch.inf).topk(k, dim=1).indices.sort(dim=1).values

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>")
+PART = "\ufffd"  # what a token decodes to that holds some bytes of a character
 Sparse = tuple[np.ndarray, np.ndarray]
 """One text: token ids (n,) int64 ascending, and their weights (n,) float32."""
 
@@ -16,7 +17,8 @@ Sparse = tuple[np.ndarray, np.ndarray]
 def blocked_tokens(tokenizer: Any, size: int, punctuation: bool) -> np.ndarray:
     """Which of the `size` vocabulary entries never carry weight: (size,) bool.
 
-    Special and unused tokens, entries without a token, and, unless `punctuation`, tokens with no letter or digit.
+    Special and unused tokens, entries without a token, and, unless `punctuation`, tokens with no letter or digit in the
+    text that they stand for: byte-level tokenizers write "Ġ," for " ,".
     """
     names = {number: name for name, number in tokenizer.get_vocab().items()}
     special = set(tokenizer.all_special_ids)
@@ -25,8 +27,17 @@ def blocked_tokens(tokenizer: Any, size: int, punctuation: bool) -> np.ndarray:
         name = names.get(number)
         if name is None or number in special or UNUSED.fullmatch(name):
             continue
-        blocked[number] = not (punctuation or any(letter.isalnum() for letter in name))
+        blocked[number] = not (punctuation or _has_letter(tokenizer.convert_tokens_to_string([name])))
     return blocked
+
+
+def _has_letter(text: str) -> bool:
+    """Whether there is a letter or a digit, or a part of a character, which may be one.
+
+    >>> [_has_letter(text) for text in (" ,", " a", "7", PART)]
+    [False, True, True, True]
+    """
+    return any(letter.isalnum() or letter == PART for letter in text)
 
 
 def own_tokens(token_ids: Sequence[int], blocked: np.ndarray) -> np.ndarray:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from model_code.errors import SettingsError
 from model_code.queries.pseudo_query import QueryGenerator
 from model_code.queries.settings import PseudoQuerySettings
 
+Make = Callable[[PseudoQuerySettings, Path | None, str], QueryGenerator]
 TRAINED_FOLDER = "model"  # where the stage `query_generator` leaves its model, in its output
 
 
-def _cloze(kind: str) -> Callable[[PseudoQuerySettings, Path | None], QueryGenerator]:
-    def make(settings: PseudoQuerySettings, trained: Path | None) -> QueryGenerator:
+def _cloze(kind: str) -> Make:
+    def make(settings: PseudoQuerySettings, trained: Path | None, device: str) -> QueryGenerator:
         from model_code.queries.inverse_cloze import InverseCloze
 
         return InverseCloze(kind, getattr(settings, kind))
@@ -22,13 +22,13 @@ def _cloze(kind: str) -> Callable[[PseudoQuerySettings, Path | None], QueryGener
     return make
 
 
-def _sequence_to_sequence(settings: PseudoQuerySettings, trained: Path | None) -> QueryGenerator:
+def _sequence_to_sequence(settings: PseudoQuerySettings, trained: Path | None, device: str) -> QueryGenerator:
     from model_code.queries.sequence_to_sequence import SequenceToSequence
 
-    return SequenceToSequence.load(settings.sequence_to_sequence, trained)
+    return SequenceToSequence.load(settings.sequence_to_sequence, trained, device)
 
 
-GENERATORS: dict[str, Callable[[PseudoQuerySettings, Path | None], Any]] = {
+GENERATORS: dict[str, Make] = {
     "inverse_cloze": _cloze("inverse_cloze"),
     "short_cloze": _cloze("short_cloze"),
     "held_out_cloze": _cloze("held_out_cloze"),
@@ -36,14 +36,17 @@ GENERATORS: dict[str, Callable[[PseudoQuerySettings, Path | None], Any]] = {
 }
 
 
-def make_generator(kind: str, settings: PseudoQuerySettings, trained: Path | None = None) -> QueryGenerator:
+def make_generator(
+    kind: str, settings: PseudoQuerySettings, trained: Path | None = None, device: str = "auto"
+) -> QueryGenerator:
     """The generator named `kind`; raises `SettingsError` if there is none.
 
-    trained: the folder of the model that `sequence_to_sequence.model: trained` means.
+    trained: the folder of the model that `sequence_to_sequence.model: trained` means. device: where a model computes,
+      as in `EncoderSettings`.
 
     >>> make_generator("short_cloze", PseudoQuerySettings()).settings.max_words
     16
     """
     if kind not in GENERATORS:
         raise SettingsError(f"pseudo_queries: {kind!r} is not a query generator. Known: {', '.join(GENERATORS)}")
-    return GENERATORS[kind](settings, trained)
+    return GENERATORS[kind](settings, trained, device)

@@ -15,6 +15,7 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutput
 
+from model_code.encoding.hardware import has_bfloat16, pick_device
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
 from model_code.progress import Progress, silent
@@ -41,10 +42,12 @@ class SequenceToSequence:
         self.model, self.tokenizer, self.settings = model.eval(), tokenizer, settings
 
     @classmethod
-    def load(cls, settings: SequenceToSequenceSettings, trained: Path | None = None) -> SequenceToSequence:
-        """Load the model that `settings` names: in bfloat16 on a GPU if there is one, else in float32 on the CPU.
+    def load(
+        cls, settings: SequenceToSequenceSettings, trained: Path | None = None, device: str = "auto"
+    ) -> SequenceToSequence:
+        """Load the model that `settings` names: in bfloat16 on a GPU that has it, else in float32.
 
-        trained: the folder of the model that is called "trained".
+        trained: the folder of the model that is called "trained". device: see `EncoderSettings`.
         """
         source: str | Path = settings.model
         if settings.model == TRAINED:
@@ -54,11 +57,11 @@ class SequenceToSequence:
                     "and run the stage query_generator"
                 )
             source = trained
-        on_gpu = torch.cuda.is_available()
-        dtype = torch.bfloat16 if on_gpu and torch.cuda.is_bf16_supported() else torch.float32
+        place = pick_device(device)
+        dtype = torch.bfloat16 if place.type == "cuda" and has_bfloat16(place) else torch.float32
         model, tokenizer = load_sequence_model(source, settings.revision, dtype)
         require_positions(model, settings.section_tokens, settings.max_query_tokens)
-        return cls(model.to("cuda" if on_gpu else "cpu"), tokenizer, settings)
+        return cls(model.to(place), tokenizer, settings)
 
     def generate(
         self, documents: Mapping[str, str], seed: int, checkpoints: Path, progress: Progress = silent

@@ -50,6 +50,11 @@ class RetrieverSettings:
             self.training.start is None or self.kind != "lexical",
             "start names a dense encoder to go on from, and a lexical one has a head beside it; leave start out",
         )
+        settings.require(
+            not self.lexical.in_training_negatives or self.training.negatives_per_query > 0,
+            f"lexical.in_training_negatives is {self.lexical.in_training_negatives}, but negatives_per_query, how many "
+            "of them a query is trained against, is 0; set negatives_per_query (1), or in_training_negatives: 0",
+        )
         self._check_encoders()
 
     def _check_encoders(self) -> None:

@@ -61,7 +61,7 @@ def _generate(
     queries: list[PseudoQuery] = []
     for kind, texts in work:
         if texts:
-            generator = make_generator(kind, settings, trained)
+            generator = make_generator(kind, settings, trained, context.settings["encoder"].device)
             queries += generator.generate(texts, context.settings["seed"], context.checkpoints, context.progress(kind))
     return queries
 

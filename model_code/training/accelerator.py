@@ -30,5 +30,7 @@ def make_accelerator(device: torch.device, precision: str, accumulation: int = 1
     )
     if processes == 1:
         AcceleratorState._reset_state(reset_partial_state=True)  # a process may train one model after another
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # accelerate takes the current one
     mixed = "bf16" if uses_bfloat16(precision, device) else "no"
     return Accelerator(cpu=on_cpu, mixed_precision=mixed, gradient_accumulation_steps=accumulation // processes)

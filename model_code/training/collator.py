@@ -51,7 +51,7 @@ class Collator:
         self.data, self.settings, self.tokenize, self.seed = data, settings, tokenize, seed
         self.batch_tokens = batch_tokens
         self.negatives = negatives or make_negatives(data, settings, hierarchy)
-        self.leaves = hierarchy.leaves if hierarchy is not None and settings.negatives_outside_leaf else None
+        self.leaves = None if hierarchy is None else hierarchy.leaves
         self.paths: np.ndarray | None = None
         if hierarchy is not None and settings.hierarchy_weight > 0:
             self.paths = hierarchy.paths()[:, : settings.hierarchy_levels].astype(np.int64)
@@ -84,7 +84,7 @@ class Collator:
         if not self.settings.shared_negatives:
             return membership(drawn, extra)
         allowed = ~membership(relevant, self.data.passages.documents[extra])
-        if self.leaves is not None:
+        if self.leaves is not None and self.negatives.outside_leaf:
             allowed &= self.leaves[own][:, None] != self.leaves[extra]
         return allowed
 

@@ -8,7 +8,7 @@ mean over its batches however many processes there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from model_code.training.collator import Collator
 from model_code.training.cotraining import recluster
 from model_code.training.data import TrainingData
 from model_code.training.dev import DevEvaluator
+from model_code.training.lengths import CUT_BY, require_positions
 from model_code.training.negatives.kinds import make_negatives
 from model_code.training.objective import LAST_LAYER, Objective
 from model_code.training.optimisation import freeze, learning_rate_factor, make_optimizer, set_learning_rate
@@ -62,6 +63,8 @@ class Trainer:
     layers: what represents documents, see `Objective`.
     """
 
+    cut_by: Sequence[str] = CUT_BY  # the settings that say how long texts are
+
     def __init__(
         self,
         encoder: Encoder,
@@ -80,6 +83,7 @@ class Trainer:
         self.dev, self.cluster, self.checkpoints, self.progress = dev, cluster, checkpoints, progress
         self.layers = layers
         self.accelerator = make_accelerator(encoder.device, encoder.precision, settings.accumulation)
+        require_positions(encoder, settings, self.cut_by)
         choose_attention(encoder, max(settings.document_max_tokens, settings.query_max_tokens))
         self.state, self.negatives = TrainingState(), make_negatives(data, settings)
         for side in encoder.sides:

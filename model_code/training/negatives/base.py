@@ -24,6 +24,11 @@ class Negatives(Protocol):
         """
         ...
 
+    @property
+    def outside_leaf(self) -> bool:
+        """Whether passages of a positive's leaf are no negatives of its query, as things are."""
+        ...
+
     def needs_refresh(self, step: int) -> bool:
         """Whether `refresh` has to come before the batches of `step` (0, 1, ...) are drawn."""
         ...
@@ -63,6 +68,11 @@ class Drawing:
 
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
         raise NotImplementedError
+
+    @property
+    def outside_leaf(self) -> bool:
+        """As the settings say."""
+        return self.settings.negatives_outside_leaf
 
     def needs_refresh(self, step: int) -> bool:
         """Never."""

@@ -54,3 +54,11 @@ def test_known_answers_get_no_gradient():
     document_losses(queries[1:2], vectors, torch.tensor([4]), SCALE, pairs - torch.tensor([[1], [0]])).sum().backward()
     assert vectors.grad[[0, 6]].abs().sum() == 0
     assert (vectors.grad[[1, 2, 3, 4, 5]].abs().sum(dim=1) > 0).all()
+
+
+def test_no_shape_depends_on_what_the_tensors_hold():
+    """A GPU would have to be waited for; "meta" tensors hold nothing, and refuse what needs it."""
+    known = torch.zeros(2, 5, dtype=torch.int64, device="meta")
+    documents = torch.zeros(4, dtype=torch.int64, device="meta")
+    queries, vectors = torch.zeros(4, 3, device="meta"), torch.zeros(7, 3, device="meta")
+    assert document_losses(queries, vectors, documents, SCALE, known).shape == (4,)

@@ -24,6 +24,7 @@ WORDS = [f"word{i}" for i in range(40)]
 TRAINING = TrainingSettings(
     steps=4, batch_size=4, frozen_layers=1, learning_rate=1e-3, hierarchy_weight=0.0, negatives="random",
     evaluate_every=2, log_every=2, checkpoint_every=2, supervision="supervised",
+    document_max_tokens=64,
 )  # fmt: skip
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError, SettingsError
 from model_code.files import hash_path
 from model_code.lexical.encoder import LexicalEncoder
-from model_code.lexical.layout import load_encoder, save_encoder
+from model_code.lexical.layout import HEAD, load_encoder, save_encoder, start_encoder
+from model_code.lexical.pooling import best_logits, largest
 from model_code.lexical.settings import LexicalSettings
 from model_code.lexical.vocabulary import Sparse
-from tests.model_code.lexical.example import TEXTS, make_encoder
+from tests.model_code.lexical.example import SETTINGS, TEXTS, WORDS, make_encoder
+from tests.tiny_encoder import make_tiny_model
 
 
 @pytest.fixture(params=["closed_form", "mlm"])
@@ -109,6 +113,62 @@ def test_sparse_encoder_outside_the_project_gives_the_same_weights(
     for row, (ids, weights) in zip(found, encoder.encode(TEXTS[:6]), strict=True):
         np.testing.assert_array_equal(np.flatnonzero(row), ids)
         np.testing.assert_allclose(row[ids], weights, rtol=1e-4, atol=1e-5)
+
+
+def start_on(folder: Path, kind: str, head: str = "mlm", device: str = "cpu", **changes) -> LexicalEncoder:
+    make_tiny_model(folder, kind, WORDS, masked=True, **changes)
+    base = EncoderSettings(str(folder), max_tokens=16, precision="float32", device=device)
+    return start_encoder(base, replace(SETTINGS, head=head), TEXTS, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("modernbert", {"decoder_bias": False}), ("modernbert", {}), ("mpnet", {}), ("electra", {})]
+)
+def test_learned_biases_are_saved_whether_or_not_the_decoder_has_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, changes: dict
+) -> None:
+    from sentence_transformers import SparseEncoder
+
+    encoder = start_on(tmp_path / "base", kind, **changes)
+    assert (encoder.body.decoder.bias is None) == bool(changes)
+    torch.nn.init.normal_(encoder.bias)
+    save_encoder(encoder, tmp_path / "saved")
+    loaded = load_encoder(tmp_path / "saved", precision="float32", device="cpu")
+    assert loaded.fingerprint() == encoder.fingerprint()
+    assert_same(loaded.encode(TEXTS), encoder.encode(TEXTS), 0)
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    outside = SparseEncoder(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
+    found = outside.encode(TEXTS[:3], convert_to_sparse_tensor=False).numpy()
+    for row, (ids, weights) in zip(found, encoder.encode(TEXTS[:3]), strict=True):
+        np.testing.assert_allclose(row[ids], weights, rtol=1e-4, atol=1e-5)
+    outside[1].save(str(tmp_path / "head"))
+    hashes = {hash_path(folder / "model.safetensors") for folder in (tmp_path / "head", tmp_path / "saved" / HEAD)}
+    assert len(hashes) == 1
+    assert type(outside[1]).load(str(tmp_path / "head")).state_dict().keys() == outside[1].state_dict().keys()
+
+
+@pytest.mark.parametrize("changes", [{"decoder_bias": False}, {}])
+def test_all_parts_of_a_checkpoints_head_go_to_the_device(tmp_path: Path, changes: dict) -> None:
+    encoder = start_on(tmp_path / "base", "modernbert", device="meta", **changes)
+    assert {str(part.device) for part in (*encoder.parameters(), *encoder.buffers())} == {"meta"}
+
+
+def test_no_shape_depends_on_what_the_tensors_hold() -> None:
+    """A GPU would have to be waited for; "meta" tensors hold nothing, and refuse what needs it."""
+    tokens, mask = torch.zeros(2, 3, 4, device="meta"), torch.ones(2, 3, device="meta")
+    logits = best_logits(tokens, mask, torch.zeros(9, 4, device="meta"), torch.zeros(9, device="meta"))
+    assert largest(logits, torch.zeros(9, dtype=torch.bool, device="meta"), 5).shape == (2, 5)
+
+
+def test_no_more_entries_are_kept_than_may_carry_weight(encoder: LexicalEncoder) -> None:
+    entries, weights = encoder.sparse(encoder.tokenize(TEXTS[:2]), 10_000)
+    assert entries.shape == weights.shape == (2, int((~encoder.blocked).sum()))
+    assert not encoder.blocked[entries].any()
+
+
+def test_embeddings_narrower_than_hidden_states_have_no_closed_form(tmp_path: Path) -> None:
+    with pytest.raises(FreshetError, match="embeddings have 16 components and its hidden states 32.*head: mlm"):
+        start_on(tmp_path / "base", "electra", "closed_form", embedding_size=16)
 
 
 def test_a_missing_head_is_refused_with_the_remedy(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.errors import FreshetError
+from model_code.errors import FreshetError, SettingsError
 from model_code.files import hash_path, read_json
 from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.dev import LexicalDev
@@ -20,6 +20,7 @@ from model_code.lexical.objective import BetaObjective, SemiParametricObjective
 from model_code.lexical.token_side import index_tokens
 from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
 from model_code.retrievers.lexical import index, open_folders
+from model_code.retrievers.settings import parse_retriever
 from model_code.stages import train
 from model_code.stages.context import StageContext
 from model_code.training.negatives.kinds import make_negatives
@@ -138,6 +139,27 @@ def test_negatives_are_the_best_wrong_passages_of_the_present_encoder(tmp_path: 
             assert sorted(drawn) == sorted(best)
 
 
+def test_shared_negatives_keep_out_of_every_querys_leaf_once_they_are_searched(tmp_path: Path) -> None:
+    context, tables, encoder, data = parts_of(tmp_path)
+    texts, hierarchy = tables.passages.texts, Hierarchy.load(context.inputs["hierarchy"])
+    tokens = index_tokens(encoder, texts, [str(passage) for passage in range(len(texts))])
+    settings = replace(TRAINING, negatives_per_query=4, shared_negatives=True)
+    lexical = replace(SETTINGS, in_training_negatives=12, in_training_margin=9.0)
+    options = {"hierarchy": hierarchy, "lexical": lexical, "tokens": tokens}
+    trainer = LexicalTrainer(encoder, data, settings, 0, **options)
+    pairs, inside = trainer.schedule[0], []
+    for _ in range(2):
+        known = [tables.passages.of(next(iter(data.pairs.relevant[pair]))) for pair in pairs]
+        drawn = trainer.negatives.draw(pairs, known, np.random.default_rng([0, 0]))
+        extra = sorted({passage for row in drawn for passage in row})
+        same = hierarchy.leaves[data.pairs.passages[pairs]][:, None] == hierarchy.leaves[extra]
+        inside.append((same.sum(), (trainer.collate(0, pairs).allowed.numpy() & same).sum()))
+        trainer.negatives.refresh(encoder)
+    (_, before), (drawn_inside, now) = inside
+    assert before > 0  # at random, as the settings say: other queries' negatives lie where they lie
+    assert drawn_inside > now == 0
+
+
 def test_scales_are_measured_before_training_or_left_at_one(tmp_path: Path) -> None:
     _, tables, encoder, data = parts_of(tmp_path)
     trainer = LexicalTrainer(encoder, data, TRAINING, 0, lexical=SETTINGS)
@@ -185,6 +207,24 @@ def test_what_only_dense_vectors_can_do_is_refused(tmp_path: Path, changes: dict
     context = make_context(tmp_path, SETTINGS, **changes)
     with pytest.raises(FreshetError, match=message):
         fit_lexical_encoder(context, TrainingTables.load(context))
+
+
+@pytest.mark.parametrize("name", ["query_max_tokens", "document_max_tokens"])
+def test_texts_longer_than_the_positions_are_refused_before_the_warm_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    context = make_context(tmp_path, TWO_STAGES, **{name: 65})
+    monkeypatch.setattr("model_code.lexical.fit.warm_up", lambda *_: pytest.fail("the warm-up came first"))
+    with pytest.raises(SettingsError, match=f"{name} is 65, but the encoder has positions for 64 tokens"):
+        train.run(context)
+
+
+def test_in_training_negatives_without_a_number_per_query_are_refused() -> None:
+    shared = {"hierarchy_weight": 0.0, "negatives": "random"}
+    own = {"kind": "lexical", "lexical": {"in_training_negatives": 20}}
+    with pytest.raises(SettingsError, match="in_training_negatives is 20.*set negatives_per_query"):
+        parse_retriever(own, shared | {"negatives_per_query": 0}, "retrievers.svdr")
+    assert parse_retriever(own, shared | {"negatives_per_query": 1}, "r").lexical.in_training_negatives == 20
 
 
 def test_a_corpus_without_dev_queries_keeps_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

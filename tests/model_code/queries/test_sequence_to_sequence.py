@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from unittest.mock import MagicMock
+
 import pytest
 import torch
 
@@ -106,3 +109,24 @@ def test_trained_means_the_folder_of_the_trained_model(folder, generator, tmp_pa
     for nothing in (None, tmp_path / "model"):
         with pytest.raises(FreshetError, match="but no generator was; set pseudo_queries.training.base"):
             make_generator("sequence_to_sequence", settings, nothing)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_it_computes_where_the_encoders_settings_say(folder, monkeypatch, device: str):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    settings = PseudoQuerySettings(sequence_to_sequence=replace(TINY, model=str(folder)))
+    model = make_generator("sequence_to_sequence", settings, device=device).model
+    assert (model.device.type, model.dtype) == (device, torch.float32)
+
+
+@pytest.mark.parametrize(("in_hardware", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_a_gpu_without_bfloat16_does_not_emulate_it(monkeypatch, in_hardware: bool, dtype: torch.dtype):
+    model = MagicMock()
+    load = MagicMock(return_value=(model, None))
+    supported = lambda including_emulation=True: including_emulation or in_hardware  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    monkeypatch.setattr(sequence_to_sequence, "require_positions", lambda *_: None)
+    monkeypatch.setattr(sequence_to_sequence, "load_sequence_model", load)
+    SequenceToSequence.load(TINY, device="cuda:1")
+    assert load.call_args.args[-1] is dtype
+    model.to.assert_called_once_with(torch.device("cuda:1"))

@@ -42,7 +42,7 @@ def test_where_work_runs_is_no_part_of_any_stages_key():
 
 def test_without_ray_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(FreshetError, match=r"pip install 'freshet\[scale\]'"), runtime.using(ScaleSettings("ray")):
+    with pytest.raises(FreshetError, match=r"pip install -e '\.\[scale\]'"), runtime.using(ScaleSettings("ray")):
         pass
     assert runtime.current() == ScaleSettings()
 

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from model_code.corpus.tables import judged, load_corpus
+from model_code.encoding.settings import EncoderSettings
 from model_code.files import hash_path
 from model_code.queries.settings import ClozeSettings, PseudoQuerySettings
 from model_code.stages import pseudo_queries
@@ -47,7 +48,7 @@ def run_stage(tmp_path):
                 root=root,
                 inputs={"corpus": root / "corpus", "query_generator": root / "query_generator"},
                 output=root / "output",
-                settings={"pseudo_queries": settings, "seed": seed},
+                settings={"pseudo_queries": settings, "encoder": EncoderSettings(device="cpu"), "seed": seed},
                 checkpoints=root,
             )
         )

@@ -28,8 +28,9 @@ from tests.tiny_encoder import make_tiny_encoder
 
 WORDS = [f"word{i}" for i in range(30)]
 SETTINGS = TrainingSettings(
-    steps=4, batch_size=4, frozen_layers=1, learning_rate=1e-3, evaluate_every=2, log_every=2, checkpoint_every=2
-)
+    steps=4, batch_size=4, frozen_layers=1, learning_rate=1e-3, evaluate_every=2, log_every=2, checkpoint_every=2,
+    document_max_tokens=64,
+)  # fmt: skip
 
 
 def make_corpus(folder: Path, qrels: bool) -> None:

@@ -71,6 +71,7 @@ def make_settings(**changes: object) -> TrainingSettings:
     small = {
         "steps": 12, "batch_size": 6, "frozen_layers": 1, "learning_rate": 1e-3, "negatives_per_query": 2,
         "dev_metric": "MRR@10", "evaluate_every": 4, "checkpoint_every": 4, "log_every": 3,
+        "document_max_tokens": 64,
     }  # fmt: skip
     return TrainingSettings(**(small | changes))  # type: ignore[arg-type]
 

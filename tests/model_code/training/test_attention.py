@@ -1,5 +1,5 @@
 """Guards which attention learns: plain products for short texts in bfloat16 on a CPU, on both sides, else the fused
-one, with the same gradients, and nothing of it in what is saved."""
+one, with the same gradients, and nothing of it in what is saved. Architectures without the fused one train, too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import torch
 
 from model_code.encoding.encoder import Encoder
 from model_code.training.attention import SHORT, choose_attention
-from tests.tiny_encoder import make_tiny_encoder
+from model_code.training.trainer import Trainer
+from tests.model_code.training.example import ASKS, WORDS, make_data, make_settings
+from tests.tiny_encoder import make_tiny_encoder, make_tiny_model
 
 TEXTS = ["open a file", "sort", "read a table of comma separated values and sort its rows"]
 
@@ -51,3 +53,15 @@ def test_it_learns_the_same_and_is_not_saved(tmp_path: Path) -> None:
     fingerprints = {Encoder.load(tmp_path / name, 16).fingerprint() for name in ("float32", "bfloat16")}
     configs = {(tmp_path / name / "config.json").read_bytes() for name in ("float32", "bfloat16")}
     assert len(fingerprints) == len(configs) == 1
+
+
+@pytest.mark.parametrize("kind", ["mpnet", "deberta-v2"])
+def test_what_has_no_fused_attention_trains(tmp_path: Path, kind: str) -> None:
+    make_tiny_model(tmp_path / "base", kind, WORDS + ASKS, max_position_embeddings=66)
+    encoder = Encoder.load(tmp_path / "base", 16, precision="bfloat16", device="cpu")
+    before = encoder.fingerprint()
+    settings = make_settings(hierarchy_weight=0.0, negatives="random", steps=2, evaluate_every=None)
+    result = Trainer(encoder, make_data(), settings, seed=0).fit()
+    assert result.steps == 2
+    assert encoder.fingerprint() != before
+    assert implementations(encoder) == {"eager"}
