@@ -27,7 +27,7 @@ FORMAT, KIND = 2, "dense"
 DEFAULTS = IndexSettings()
 VECTORS, DOCUMENT_IDS, FAISS = "vectors.npy", "document_ids.json", "index.faiss"
 MARGIN = 16  # candidates fetched beyond the k wanted
-FEW, FEW_SHARE = 1000, 0.1  # passages, and share of all, that are scored one by one rather than searched for
+FEW, FEW_SHARE = 1000, 0.1  # documents, and share of all, that are scored one by one rather than searched for
 PIECE = 65_536  # passages whose products with a query are in memory at a time
 FLOAT32_ROUNDING = 2.0**-24
 
@@ -128,9 +128,11 @@ class DenseIndex:
         A few are all scored. Of many, all documents are searched as deep as it takes, so that an approximate index
         stays one. FreshetError if one is unknown.
         """
-        rows, kept = self.ids.rows_of(allowed), frozenset(allowed)
-        if len(rows) <= max(FEW, len(self.ids) * FEW_SHARE):
-            return [self._rank(query, rows, k) if len(rows) else [] for query in self._accepted(queries, fingerprint)]
+        kept = frozenset(allowed)
+        if len(kept) <= max(FEW, self.ids.documents * FEW_SHARE):
+            rows, queries = self.ids.rows_of(kept), self._accepted(queries, fingerprint)
+            return [self._rank(query, rows, k) if len(rows) else [] for query in queries]
+        self.ids.require_known(kept)
         first = SPARE + k * self.ids.documents // len(kept)
         return search_kept(
             lambda some, count: self.search(some, count, fingerprint),

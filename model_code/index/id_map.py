@@ -7,7 +7,7 @@ key still means the same passage after rows were deleted, the index saved, or bu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from functools import cached_property
 
 import numpy as np
@@ -60,10 +60,14 @@ class IdMap:
     def rows_of(self, document_ids: Iterable[str]) -> np.ndarray:
         """The rows of these documents, ascending; FreshetError if one is unknown."""
         wanted = set(document_ids)
-        unknown = sorted(document for document in wanted if document not in self._rows)
+        self.require_known(wanted)
+        return np.array(sorted(row for document in wanted for row in self._rows[document]), dtype=np.int64)
+
+    def require_known(self, document_ids: Set[str]) -> None:
+        """FreshetError if one of the documents has no row."""
+        unknown = sorted(document_ids - self._rows.keys())
         if unknown:
             raise FreshetError(f"the index holds no document {unknown[0]!r} ({len(unknown)} unknown in all)")
-        return np.array(sorted(row for document in wanted for row in self._rows[document]), dtype=np.int64)
 
     def added(self, document_ids: Sequence[str]) -> IdMap:
         """This map with more rows at its end; FreshetError if one of the documents is there already."""
