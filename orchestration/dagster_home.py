@@ -14,12 +14,13 @@ from orchestration.project import Project
 if TYPE_CHECKING:
     import dagster as dg
 
-CONFIG = """\
+EARLIER = """\
 telemetry: {enabled: false}
 nux: {enabled: false}
 concurrency: {pools: {default_limit: 1, granularity: op}}
-run_monitoring: {enabled: true, free_slots_after_run_end_seconds: 60}
-"""  # nothing else frees the slot of a run that was killed, and its pool would be closed for good
+"""
+MONITORING = "run_monitoring: {enabled: true, free_slots_after_run_end_seconds: 60}\n"
+CONFIG = EARLIER + MONITORING  # nothing else frees the slot of a run that was killed: its pool would be closed for good
 DATABASE = "FRESHET_DAGSTER_DATABASE"
 DRIVER = "postgresql+psycopg2://"
 STORAGE = f"storage: {{postgres: {{postgres_url: {{env: {DATABASE}}}}}}}\n"
@@ -30,8 +31,8 @@ def dagster_home(project: Project) -> Path:
 
     Runs and events lie in it, or in the PostgreSQL database at the environment's `FRESHET_DAGSTER_DATABASE`, whose
     address is not written down. FreshetError if the folder was made for the other one.
-    Two processes that initialise a fresh home at once leave its database with two schema heads. A `dagster.yaml` that
-    an earlier version wrote is written anew.
+    Two processes that initialise a fresh home at once leave its database with two schema heads. A `dagster.yaml` as an
+    earlier version wrote it is brought up to date; one that was edited stays as it is.
     """
     require(
         os.environ.get(DATABASE, DRIVER).startswith(DRIVER),
@@ -43,14 +44,14 @@ def dagster_home(project: Project) -> Path:
             home.mkdir(parents=True, exist_ok=True)
             _initialise_databases(home)
     _refuse_another_database(home / "dagster.yaml")
-    if (home / "dagster.yaml").read_text(encoding="utf-8") != _config():
+    if (home / "dagster.yaml").read_text(encoding="utf-8") == _config(EARLIER):
         write_text(home / "dagster.yaml", _config())
     os.environ["DAGSTER_HOME"] = str(home)
     return home
 
 
-def _config() -> str:
-    return CONFIG + (STORAGE if DATABASE in os.environ else "")
+def _config(text: str = CONFIG) -> str:
+    return text + (STORAGE if DATABASE in os.environ else "")
 
 
 def _refuse_another_database(config: Path) -> None:

@@ -17,12 +17,12 @@ WRITER_LOCK = "writer.lock"  # in the folder of the live collections; held by wh
 def ledger_url(project: Project) -> str:
     """The environment's `FRESHET_LEDGER` (any SQLAlchemy URL), else SQLite beside the live collections.
 
-    A relative file of SQLite is meant from the project's root, wherever a command is called.
+    A relative file of SQLite is meant from the project's root, wherever a command is called and in a workspace, too.
     """
     url = os.environ.get(URL) or f"sqlite:///{project.live / 'ledger.sqlite'}"
     kind, separator, file = url.partition(":///")
     if kind.startswith("sqlite") and separator and file and not file.startswith((":", "file:")):
-        return f"{kind}:///{project.root / file}"  # which leaves an absolute one as it is
+        return f"{kind}:///{(project.home or project.root) / file}"  # which leaves an absolute one as it is
     return url
 
 

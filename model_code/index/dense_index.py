@@ -125,19 +125,23 @@ class DenseIndex:
     def search_among(self, queries: np.ndarray, k: int, allowed: Collection[str], fingerprint: str) -> list[Ranking]:
         """The k best of the `allowed` documents for each of `queries` (q, H), scored as `search` does.
 
-        A few are all scored. Of many, all documents are searched as deep as it takes, so that an approximate index
-        stays one. FreshetError if one is unknown.
+        A few are all scored. Of many, all documents are searched as deep as it takes; where an approximate index does
+        not come upon k of them, these are all scored, too. FreshetError if one is unknown.
         """
-        kept = frozenset(allowed)
-        if len(kept) <= max(FEW, self.ids.documents * FEW_SHARE):
-            rows, queries = self.ids.rows_of(kept), self._accepted(queries, fingerprint)
-            return [self._rank(query, rows, k) if len(rows) else [] for query in queries]
+        kept, queries = frozenset(allowed), self._accepted(queries, fingerprint)
         self.ids.require_known(kept)
-        first = SPARE + k * self.ids.documents // len(kept)
-        return search_kept(
-            lambda some, count: self.search(some, count, fingerprint),
-            queries, k, lambda document: document in kept, first, self.ids.documents,
-        )  # fmt: skip
+        few = len(kept) <= max(FEW, self.ids.documents * FEW_SHARE)
+        found = [[]] * len(queries) if few else self._search_kept(queries, k, kept)
+        short = [i for i, ranking in enumerate(found) if len(ranking) < min(k, len(kept))]
+        rows = self.ids.rows_of(kept) if short else np.empty(0, np.int64)
+        return [self._rank(queries[i], rows, k) if i in short else ranking for i, ranking in enumerate(found)]
+
+    def _search_kept(self, queries: np.ndarray, k: int, kept: frozenset[str]) -> list[Ranking]:
+        def search(some: np.ndarray, count: int) -> list[Ranking]:
+            return self.search(some, count, self.fingerprint)
+
+        documents = self.ids.documents
+        return search_kept(search, queries, k, lambda one: one in kept, SPARE + k * documents // len(kept), documents)
 
     def best_passage(self, query: np.ndarray, document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) is nearest to `query` (H,); the first of equals."""

@@ -46,7 +46,8 @@ def search_kept(
     """The k best documents that `keep` keeps, for each of the queries: `first` are fetched, then twice as many, ...
 
     search: the best documents for queries, as many as asked for. most: documents that hold k of those kept, if there
-    are as many. Fewer than k are returned only where no others match.
+    are as many. Fewer than k are returned where `search`
+    finds no others; an approximate one may although there are.
     """
     first, rankings = min(first, most), []
     for i, ranking in enumerate(search(queries, first)):

@@ -68,11 +68,13 @@ def latest(connection: sa.Connection, retriever: str, document_ids: Iterable[str
 
 
 def refuse(connection: sa.Connection, refused: Sequence[Rejection], source: str, received: float) -> None:
-    """Record refused rows; one that was recorded before (same source, place and reason) is not recorded again."""
+    """Record refused rows; of one that was recorded before (same source, place and reason) the time is renewed."""
     rows = {_identity(one, source): one for one in refused}
     for hashes in chunks(sorted(rows)):
-        for (known,) in connection.execute(sa.select(rejections.c.hash).where(rejections.c.hash.in_(hashes))):
+        same = rejections.c.hash.in_(hashes)
+        for (known,) in connection.execute(sa.select(rejections.c.hash).where(same)).all():
             del rows[known]
+        connection.execute(sa.update(rejections).where(same).values(received=received))
     values = [vars(one) | {"hash": identity, "source": source, "received": received} for identity, one in rows.items()]
     if values:
         connection.execute(sa.insert(rejections), values)

@@ -139,8 +139,8 @@ class Searcher:
 
         if settings not in self._hybrids:
             whole = {name: view.part.whole_texts[name] for view in self.views for name in view.document_ids()}
-            passages = self.generation.text.passages
-            rows = [(name, one) for name in sorted(whole) for one in passages(*whole[name])]  # in whatever part it is
+            cut = self.generation.text.passages if self.generation.manifest["text"] else _whole
+            rows = [(name, one) for name in sorted(whole) for one in cut(*whole[name])]  # in whatever part it is
             self._hybrids[settings] = Hybrid([name for name, _ in rows], [one for _, one in rows], settings)
         return self._hybrids[settings]
 
@@ -162,6 +162,11 @@ class Searcher:
         rows = part.rows.rows_of([document_id])
         best = part.retriever.best_passage_encoded(query, document_id) if len(rows) > 1 else 0
         return tuple(part.placements.paths[rows[best]].tolist())
+
+
+def _whole(title: str, text: str) -> list[str]:
+    """A document as one passage, where the build does not say how it was cut."""
+    return [f"{title} {text}"]
 
 
 def _open(live: Path, retriever: str, loaded: Mapping[int, Part]) -> Searcher:

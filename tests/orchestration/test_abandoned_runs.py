@@ -19,7 +19,7 @@ from dagster._daemon.monitoring import execute_concurrency_slots_iteration
 from model_code.files import write_text
 from orchestration import abandoned_runs
 from orchestration.abandoned_runs import fail_abandoned_runs
-from orchestration.dagster_home import DATABASE, dagster_home, open_instance
+from orchestration.dagster_home import DATABASE, EARLIER, dagster_home, open_instance
 from orchestration.project import Project
 
 POOL = "live_writer"
@@ -104,6 +104,10 @@ def test_in_a_shared_database_no_run_is_touched(project, monkeypatch):
 def test_settings_of_an_earlier_version_are_brought_up_to_date(project):
     home = dagster_home(project)
     wanted = (home / "dagster.yaml").read_text()
-    write_text(home / "dagster.yaml", wanted.replace("run_monitoring", "# run_monitoring"))
+    write_text(home / "dagster.yaml", EARLIER)
     dagster_home(project)
     assert (home / "dagster.yaml").read_text() == wanted
+    own = wanted.replace("default_limit: 1", "default_limit: 2")
+    write_text(home / "dagster.yaml", own)
+    dagster_home(project)
+    assert (home / "dagster.yaml").read_text() == own, "what a person wrote there stays"

@@ -293,6 +293,8 @@ def test_a_relative_file_of_sqlite_is_meant_from_the_project(project, monkeypatc
     freshener_of(project).receive([row("a")], "api")
     assert (tmp_path / "own" / "ledger.sqlite").exists()
     assert not list((tmp_path / "sub").iterdir())
+    workspace = Project(tmp_path / ".freshet" / "retraining" / "k" / "project", home=project.root)
+    assert ledger_url(workspace) == ledger_url(project)
     for absolute in (f"sqlite:///{tmp_path}/x.sqlite", "sqlite:///:memory:", "postgresql+psycopg://db/freshet"):
         monkeypatch.setenv("FRESHET_LEDGER", absolute)
         assert ledger_url(project) == absolute

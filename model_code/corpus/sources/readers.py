@@ -110,8 +110,9 @@ def _header(records: Iterator[tuple[int, list[str] | str]], name: str) -> list[s
 
 
 def _refuse_repeated(names: Sequence[str], name: str) -> None:
-    """Raise `FreshetError` if two columns have one name: a row would keep only the last one's value."""
-    repeated = sorted({printable(one) for one in names if names.count(one) > 1})
+    """Raise `FreshetError` if two columns have one name: a row would keep only the last one's value. Columns without a
+    name, as spreadsheets leave them behind the last one, may be many."""
+    repeated = sorted({printable(one) for one in names if one and names.count(one) > 1})
     if repeated:
         raise FreshetError(f"{name} has more than one column named {repeated[0]!r}; give each column its own name")
 

@@ -245,3 +245,17 @@ def test_many_allowed_documents_are_searched_for_not_all_ranked(monkeypatch: pyt
     monkeypatch.setattr(DenseIndex, "_scores", counted)
     index.search_among(vectors[:5], 10, names[100:], "f")
     assert max(scored) < 100
+
+
+@pytest.mark.parametrize("factory", ["IVF16,Flat", "HNSW8"])
+def test_what_an_approximate_index_does_not_come_upon_is_found_all_the_same(factory: str) -> None:
+    """A query of one topic among documents of others: the lists that are visited hold none of them."""
+    chance = np.random.default_rng(0)
+    topics = 10 * np.eye(16, dtype=np.float32)[:10]
+    vectors = np.repeat(topics, 300, axis=0) + chance.normal(size=(3000, 16)).astype(np.float32) / 10
+    names = [f"d{i:04d}" for i in range(3000)]
+    index = DenseIndex.build(vectors, names, "f", IndexSettings(factory, nprobe=1, ef_search=8))
+    allowed, queries = names[1500:2700], vectors[:3]
+    exact = build(vectors, names).search_among(queries, 10, allowed, "f")
+    assert index.search_among(queries, 10, allowed, "f") == exact
+    assert all(len(ranking) == 10 for ranking in exact)

@@ -135,6 +135,14 @@ def test_bm25_reads_the_passages_that_the_encoder_reads(searcher: Searcher, monk
     ).search([min(DOCUMENTS)], 9), "titles are no part of them"
 
 
+def test_without_rules_of_the_build_bm25_reads_whole_documents(
+    searcher: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = Generation(searcher.generation.folder, searcher.generation.manifest | {"text": None})
+    monkeypatch.setattr(searcher, "generation", old)
+    assert len(searcher._hybrid(HybridSettings(depth=8)).bm25.document_ids) == len(DOCUMENTS)
+
+
 def test_bm25_is_built_once_by_searches_at_the_same_time(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, built, init = HybridSettings(depth=5), [], Hybrid.__init__
 

@@ -120,6 +120,16 @@ def test_a_retrain_that_was_given_up_holds_nothing_back(project):
     assert told(ledger) == [("retrain", False, False)]
 
 
+def test_of_two_open_retrains_the_last_one_counts(project):
+    """As ledgers of an earlier version hold them; nobody would ever run the first."""
+    ledger = add(project, documents(SEA, 24, "one", 5))
+    ledger.record_decision("retrain", "topics moved", {"batch": [1, 24]})
+    asked = ledger.record_decision("retrain", "topics moved", {"batch": [25, 48]})
+    assert told(ledger) == [("retrain", False, False), ("retrain", False, True)]
+    ledger.record_decision("promoted", "better", {"key": f"{asked}-1"})
+    assert told(ledger) == [("retrain", False, False), ("retrain", True, False)]
+
+
 def test_a_new_hierarchy_counts_once_it_was_made(project):
     ledger = add(project, documents(SEA, 24, "one", 5))
     ledger.record_decision("recluster", "topics moved", {"batch": [1, 24]})

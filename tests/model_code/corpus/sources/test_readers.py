@@ -142,3 +142,9 @@ def test_a_whole_file_that_cannot_be_read_is_one_clear_error(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(FreshetError, match=message):
             list(read_rows(tmp_path / name, "documents", name))
+
+
+def test_columns_without_a_name_may_be_many(tmp_path):
+    (tmp_path / "a.csv").write_text("_id,text,,\n1,hello,,\n")
+    (row,) = read_rows(tmp_path / "a.csv", "documents", "a.csv")
+    assert (row.values["_id"], row.values["text"]) == ("1", "hello")
