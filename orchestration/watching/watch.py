@@ -107,9 +107,7 @@ def past(ledger: Ledger | None) -> list[Past]:
     for one in reversed(decisions):
         kind = one["kind"]
         if kind in (ADD, RECLUSTER, RETRAIN) and "batch" in one["details"]:
-            waits = (
-                kind == RETRAIN and one["id"] == max(outcomes) and is_open(outcomes[one["id"]])
-            )
+            waits = kind == RETRAIN and one["id"] == max(outcomes) and is_open(outcomes[one["id"]])
             history[one["id"]] = Past(kind, carried_out=kind == ADD, waits=waits)
         elif kind in DONE:
             asked = asked_by(one, {known: step for known, step in history.items() if step.action == DONE[kind]})
