@@ -1,4 +1,4 @@
-"""The known kinds of query generators: one more kind is one more file and one line here."""
+"""The known kinds of query generators: one more kind is one more file, a line here, and its name in the settings."""
 
 from __future__ import annotations
 
