@@ -149,8 +149,16 @@ def _text(values: Mapping[str, Any], name: str, default: str | None = None) -> s
     return _valid(value, name)
 
 
+def is_whole(text: str) -> bool:
+    """Whether every byte of the text was UTF-8: readers decode another one as a lone surrogate.
+
+    >>> is_whole("café"), is_whole("caf\\udce9")
+    (True, False)
+    """
+    return _SURROGATE.search(text) is None
+
+
 def _valid(text: str, name: str) -> str:
-    # Readers decode with "surrogateescape": an undecodable byte arrives as a lone surrogate.
-    if _SURROGATE.search(text):
+    if not is_whole(text):
         raise Unfit("invalid UTF-8", f"{name} holds bytes that are no UTF-8")
     return text

@@ -130,11 +130,12 @@ class DenseIndex:
         """
         kept, queries = frozenset(allowed), self._accepted(queries, fingerprint)
         self.ids.require_known(kept)
-        few = len(kept) <= max(FEW, self.ids.documents * FEW_SHARE)
-        found = [[]] * len(queries) if few else self._search_kept(queries, k, kept)
-        short = [i for i, ranking in enumerate(found) if len(ranking) < min(k, len(kept))]
-        rows = self.ids.rows_of(kept) if short else np.empty(0, np.int64)
-        return [self._rank(queries[i], rows, k) if i in short else ranking for i, ranking in enumerate(found)]
+        few, least = len(kept) <= max(FEW, self.ids.documents * FEW_SHARE), min(k, len(kept))
+        found: list[Ranking] = [[] for _ in queries] if few else self._search_kept(queries, k, kept)
+        short = [len(ranking) < least for ranking in found]
+        rows = self.ids.rows_of(kept if any(short) else ())
+        each = zip(queries, found, short, strict=True)
+        return [self._rank(query, rows, k) if lacks else ranking for query, ranking, lacks in each]
 
     def _search_kept(self, queries: np.ndarray, k: int, kept: frozenset[str]) -> list[Ranking]:
         def search(some: np.ndarray, count: int) -> list[Ranking]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from model_code.corpus.cleaning import is_whole
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.top_k import Ranking
@@ -25,8 +25,6 @@ from model_code.settings import require
 if TYPE_CHECKING:
     from model_code.live.filters import Index
     from model_code.live.hybrid import Hybrid, HybridSettings
-
-_BROKEN = re.compile(r"[\ud800-\udfff]")  # a byte that is no UTF-8 arrives as a lone surrogate
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class Searcher:
     ) -> list[list[Hit]]:
         """The hits of several texts at once, in their order. Each is encoded once."""
         for text in texts:
-            require(not _BROKEN.search(text), f"the query {text[:40]!r} holds bytes that are no UTF-8")
+            require(is_whole(text), f"the query {text[:40]!r} holds bytes that are no UTF-8")
         allowed = self._allowed(filters) if filters else None
         queries = self.retriever.encode_queries(texts)
         if hybrid is None:
