@@ -11,6 +11,7 @@ two texts share, so an untrained encoder's softmax is saturated: each term may d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,8 +19,7 @@ from torch import Tensor
 
 from model_code.losses.contrastive import contrastive_losses
 
-TERMS = ("full", "beta", "alpha")
-SHARES = (1.0, 0.5, 0.5)
+SHARES = {"full": 1.0, "beta": 0.5, "alpha": 0.5}  # of each term in the loss
 
 
 class Views(NamedTuple):
@@ -38,33 +38,41 @@ def dense(entries: Tensor, weights: Tensor, size: int) -> Tensor:
     return weights.new_zeros(len(entries), size).scatter(1, entries, weights)
 
 
-def term_pairs(queries: Views, documents: Views) -> dict[str, tuple[Tensor, Tensor]]:
-    """The two sides of each term: "full" E(q), E(p); "beta" E(q), T(p); "alpha" T(q), E(p)."""
-    return {
+def term_pairs(
+    queries: Views, documents: Views, terms: Sequence[str] = tuple(SHARES)
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """The two sides of each of `terms`: "full" E(q), E(p); "beta" E(q), T(p); "alpha" T(q), E(p)."""
+    pairs = {
         "full": (queries.weights, documents.weights),
         "beta": (queries.weights, documents.tokens),
         "alpha": (queries.tokens, documents.weights),
     }
+    return {term: pairs[term] for term in terms}
 
 
 def semi_parametric_losses(
-    queries: Views, documents: Views, scales: Tensor, relevant: Tensor | None = None, allowed: Tensor | None = None
+    queries: Views,
+    documents: Views,
+    scales: Tensor,
+    relevant: Tensor | None = None,
+    allowed: Tensor | None = None,
+    terms: Sequence[str] = tuple(SHARES),
 ) -> dict[str, Tensor]:
     """Each term's loss of each of the B pairs, both directions added, without its share: {term: (B,)}.
 
-    queries: B texts; documents: the B positives, then E extra negatives. scales: (3,), divide the scores of the terms.
-    relevant: (B, B) bool and allowed: (B, E) bool, as in `contrastive_losses`.
+    queries: B texts; documents: the B positives, then E extra negatives. scales: one per term, divide its scores.
+    relevant: (B, B) bool and allowed: (B, E) bool, as in `contrastive_losses`. terms: all, or those to train by.
     """
     batch = len(queries.weights)
     losses = {}
-    for (name, (left, right)), scale in zip(term_pairs(queries, documents).items(), scales, strict=True):
+    for (name, (left, right)), scale in zip(term_pairs(queries, documents, terms).items(), scales, strict=True):
         losses[name] = contrastive_losses(left, right[:batch], scale, relevant, right[batch:], allowed)
     return losses
 
 
 def total(losses: dict[str, Tensor]) -> Tensor:
     """The terms of a pair added by their shares: (B,)."""
-    return torch.stack([share * losses[name] for name, share in zip(TERMS, SHARES, strict=True)]).sum(dim=0)
+    return torch.stack([SHARES[name] * loss for name, loss in losses.items()]).sum(dim=0)
 
 
 def beta_losses(scores: Tensor, positives: Tensor, excluded: Tensor, scale: Tensor | float) -> Tensor:

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.first_stage import BagBatch
 from model_code.lexical.losses import (
-    TERMS,
     Views,
     beta_losses,
     dense,
@@ -53,18 +52,20 @@ class ScaledObjective(nn.Module):
 
 
 class SemiParametricObjective(ScaledObjective):
-    """L(E(q), E(p)) + 1/2 L(E(q), T(p)) + 1/2 L(T(q), E(p)) over the batch; see `losses.py`."""
+    """L(E(q), E(p)) + 1/2 L(E(q), T(p)) + 1/2 L(T(q), E(p)) over the batch, or the `terms` asked for (`losses.py`)."""
 
     def __init__(self, encoder: LexicalEncoder, settings: LexicalSettings, unsupervised_weight: float) -> None:
-        super().__init__(encoder, settings, unsupervised_weight, len(TERMS))
+        super().__init__(encoder, settings, unsupervised_weight, len(settings.terms))
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """`loss`, to be minimised, and without gradient its terms `full`, `beta`, `alpha`: batch means."""
+        """`loss`, to be minimised, and without gradient its terms (`full`, `beta`, `alpha`): batch means."""
         queries, documents = self._sides(batch)
         with torch.autocast(queries.weights.device.type, enabled=False):
-            losses = semi_parametric_losses(queries, documents, self.scales, batch.relevant, batch.allowed)
+            losses = semi_parametric_losses(
+                queries, documents, self.scales, batch.relevant, batch.allowed, self.settings.terms
+            )
             loss = joint_loss(total(losses), batch.unsupervised, self.unsupervised_weight)
-        return {"loss": loss} | {name: losses[name].detach().mean() for name in TERMS}
+        return {"loss": loss} | {name: terms.detach().mean() for name, terms in losses.items()}
 
     def _sides(self, batch: Batch) -> tuple[Views, Views]:
         """Queries and documents, each by its side of the encoder."""
@@ -75,7 +76,7 @@ class SemiParametricObjective(ScaledObjective):
         return Views(self._embed(texts, side), own)
 
     def _spread(self, batch: Batch) -> Tensor:
-        terms = term_pairs(*self._sides(batch))
+        terms = term_pairs(*self._sides(batch), self.settings.terms)
         return torch.stack([quarter_deviation(left @ right.T, batch.relevant) for left, right in terms.values()])
 
 

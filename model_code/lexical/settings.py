@@ -8,6 +8,7 @@ from typing import Literal
 from model_code.settings import require, require_at_least
 
 Head = Literal["auto", "mlm", "closed_form"]
+Term = Literal["full", "beta", "alpha"]
 MainSearch = Literal["full", "alpha", "beta", "beta_own", "beta_rerank"]
 
 
@@ -34,6 +35,8 @@ class LexicalSettings:
         (0: none; 90 is a good start); first_stage_batch queries a step; first_stage_passages more passages a step as
         negatives of all.
       semi_parametric: whether the stage with the whole loss follows; without it the first stage is all.
+      terms: of that loss. [full] alone leaves the tokens out, as the paper's ablation "without the semi-parametric
+        objective" does; "beta" then has learned nothing of T(p).
       first_stage_learning_rate: of its encoder; head_rate: times the learning rate is the closed-form transform's.
       bias_learning_rate: of the tokens' biases.
       score_scale: "measured" divides the scores of each term of the loss by a quarter of their standard deviation
@@ -70,6 +73,7 @@ class LexicalSettings:
     first_stage_passages: int = 2048
     first_stage_learning_rate: float = 1e-4
     semi_parametric: bool = True
+    terms: tuple[Term, ...] = ("full", "beta", "alpha")
     head_rate: float = 4.0
     bias_learning_rate: float = 0.01
     score_scale: Literal["measured", "raw"] = "measured"
@@ -99,6 +103,10 @@ class LexicalSettings:
         require(
             self.embeddings or self.search not in ("full", "alpha"),
             f"search: {self.search} reads the passages' embeddings, and embeddings is false; set it true, or take beta",
+        )
+        require(
+            len(self.terms) > 0 and len(set(self.terms)) == len(self.terms),
+            f"terms is {list(self.terms)}, but names the parts of the loss, each once: such as [full, beta, alpha]",
         )
         require(
             self.semi_parametric or self.first_stage_steps > 0,

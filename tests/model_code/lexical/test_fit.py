@@ -84,6 +84,21 @@ def test_only_the_first_stage_if_asked(tmp_path: Path) -> None:
     assert not (context.output / "first_stage.json").exists()
 
 
+def test_only_the_terms_that_are_asked_for_train(tmp_path: Path) -> None:
+    """The paper's ablation without the semi-parametric objective: E(q) against E(p) alone."""
+    context = make_context(tmp_path, replace(SETTINGS, terms=("full",)))
+    train.run(context)
+    row = read_json(context.output / "history.json")[1]
+    assert not {"beta", "alpha"} & row.keys()
+    assert row["loss"] == pytest.approx(row["full"])
+
+
+@pytest.mark.parametrize("terms", [[], ["full", "full"], ["gamma"]])
+def test_terms_that_are_no_parts_of_the_loss_are_refused(terms: list[str]) -> None:
+    with pytest.raises(SettingsError, match="full"):
+        parse_retriever({"kind": "lexical", "lexical": {"terms": terms}}, {}, "svdr")
+
+
 @pytest.mark.parametrize("search", ["full", "beta_own", "beta_rerank"])
 def test_dev_metric_is_that_of_the_search_over_the_whole_build(tmp_path: Path, search: str) -> None:
     lexical = replace(SETTINGS, search=search, weights="float32")

@@ -51,6 +51,17 @@ def test_semi_parametric_loss_is_the_sum_of_three_contrastive_ones(views: tuple[
         assert float(found[i]) == pytest.approx(full[i] + beta[i] / 2 + alpha[i] / 2, abs=1e-12)
 
 
+def test_a_part_of_the_loss_keeps_its_share_and_its_scale(views: tuple[Views, Views]) -> None:
+    queries, documents = views
+    relevant, allowed = torch.eye(B, dtype=torch.bool), torch.rand(B, E) > 0.4
+    scales = torch.tensor([3.0, 2.0], dtype=torch.float64)
+    found = total(semi_parametric_losses(queries, documents, scales, relevant, allowed, terms=("alpha", "full")))
+    alpha = naive(queries.tokens, documents.weights, 3.0, relevant, allowed)
+    full = naive(queries.weights, documents.weights, 2.0, relevant, allowed)
+    for i in range(B):
+        assert float(found[i]) == pytest.approx(full[i] + alpha[i] / 2, abs=1e-12)
+
+
 def test_beta_loss_counts_every_passage_that_is_not_excluded(views: tuple[Views, Views]) -> None:
     queries, documents = views
     scores = queries.weights @ documents.tokens.T
