@@ -16,7 +16,7 @@ from orchestration import registry
 from orchestration.file_lock import file_lock
 from orchestration.ledgers import WRITER_LOCK
 from orchestration.project import Project
-from orchestration.repro import dvc_command, environment
+from orchestration.repro import dvc_command, environment, uses_git
 
 if TYPE_CHECKING:
     from model_code.live.collection import Collection
@@ -37,10 +37,12 @@ class Garbage:
 def find_garbage(project: Project, keep: int) -> list[Garbage]:
     """Everything that can go, largest first.
 
-    The `keep` newest model versions stay, of all retrievers together, and the `keep` newest live generations of each
-    retriever; so does whatever has an alias, is current, registered, part of a generation that stays, or in `dvc.lock`.
+    The `keep` newest model versions stay, of all retrievers together, the `keep` newest live generations of each
+    retriever, and the work of the `keep` newest retrains (of one at least: it may be under way). So does whatever has
+    an alias, is current, registered, part of a generation that stays, or in `dvc.lock`.
     """
-    found = [*_leftovers(project), *_versions(project, keep), *_generations(project, keep), *_dvc_cache(project)]
+    of_models = [*_versions(project, keep), *_retrains(project, keep)]
+    found = [*_leftovers(project), *of_models, *_generations(project, keep), *_dvc_cache(project)]
     return sorted(found, key=lambda item: -item.megabytes)
 
 
@@ -74,6 +76,16 @@ def _versions(project: Project, keep: int) -> Iterator[Garbage]:
             size = _size(registry.files(project, version).parents[1])
             what = f"model version {version.version} ({version.retriever})"
             yield Garbage(what, size, lambda version=version: registry.delete(project, version))
+
+
+def _retrains(project: Project, keep: int) -> Iterator[Garbage]:
+    """The copies of the corpus that retrains worked on, with what they built: the registry has what came of them."""
+    from orchestration.retraining.plan import FOLDER, PLAN
+
+    folders = [path.parent for path in (project.state / FOLDER).glob(f"*/{PLAN}")]
+    newest_last = sorted(folders, key=lambda folder: (folder / PLAN).stat().st_mtime_ns)
+    for folder in newest_last[: -max(keep, 1)]:
+        yield Garbage(f"work of retrain {folder.name}", _size(folder), partial(_remove, folder))
 
 
 def _generations(project: Project, keep: int) -> Iterator[Garbage]:
@@ -119,14 +131,14 @@ def _free_generations(project: Project, collection: Collection, keep: int, regis
 
 
 def _dvc_cache(project: Project) -> Iterator[Garbage]:
-    """Cached outputs that neither the working tree nor any commit or branch of it refers to."""
+    """Cached outputs that neither the working tree nor any commit, branch or experiment of it refers to."""
     if not (project.root / ".dvc" / "cache").exists():
         return
-    scope = ["--workspace", "--all-commits"] if (project.root / ".git").exists() else ["--workspace"]
+    scope = ["--workspace", *(["--all-commits", "--all-experiments"] if uses_git(project.root) else [])]
     listed = _dvc_gc(project, [*scope, "--dry"])
     files = [Path(name) for name in re.findall(r"^Removing (.+)$", listed, re.MULTILINE)]
     if files:
-        what = f"{len(files)} files of DVC's cache that no commit refers to"
+        what = f"{len(files)} files of DVC's cache that no commit or experiment refers to"
         yield Garbage(what, sum(file.stat().st_size for file in files) / 1e6, lambda: _free_cache(project, scope))
 
 

@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from model_code.errors import FreshetError
-from orchestration import dvc_lock, events, removed_retrievers, spool
+from orchestration import dvc_lock, dvc_rwlock, events, removed_retrievers, spool
 from orchestration.events import StageEnded
 from orchestration.project import Project
+
+CONFIGS = ("config", "config.local")  # of DVC, in .dvc
 
 
 def dvc_command(*arguments: str) -> list[str]:
@@ -36,10 +38,19 @@ def initialise(project: Project) -> None:
     subprocess.run(dvc_command("init", "-q", *mode), cwd=project.root, check=True)
 
 
+def uses_git(root: Path) -> bool:
+    """Whether DVC follows git in `root`: a repository or a folder in one, and no setting of DVC says otherwise."""
+    return _in_git(root.resolve()) and not any(_says_no_git(root / ".dvc" / name) for name in CONFIGS)
+
+
+def _in_git(root: Path) -> bool:
+    return any((folder / ".git").exists() for folder in (root, *root.parents))
+
+
 def _tell_whether_git(root: Path) -> None:
     """Without git DVC starts only if its settings say so; a copy of the project's files brings settings made in git."""
-    git = any((folder / ".git").exists() for folder in (root, *root.parents))
-    own, local = (_says_no_git(root / ".dvc" / name) for name in ("config", "config.local"))
+    git = _in_git(root)
+    own, local = (_says_no_git(root / ".dvc" / name) for name in CONFIGS)
     if git and local:
         change = ["core.no_scm", "--unset"]
     elif not git and not own and not local:
@@ -58,6 +69,7 @@ def repro(
 ) -> Iterator[StageEnded]:
     """Bring `targets` (all stages by default) up to date, yielding each stage that ran as it ends, recorded by then.
 
+    A stage that could not be recorded is kept for the next build, which is said: its output is as good as ever.
     Raises `FreshetError` if a stage fails. A caller that stops listening ends DVC and its stage.
     """
     initialise(project)
@@ -65,20 +77,25 @@ def repro(
     with project.lock(), _events_file(project) as path:
         if dvc_lock.mend(project.root, copy):
             _say("dvc.lock was half-written by a DVC that was killed: gone back to the last whole one")
+        if dvc_rwlock.remove_stale(project.root):
+            _say("notes of a DVC that was killed are removed: they kept outputs busy")
         for folder in removed_retrievers.remove_outputs(project):
             _say(f"{folder} removed: params.yaml no longer names this retriever (DVC's cache keeps what it held)")
         extra = {events.EVENTS_FILE: str(path)}
         if dagster_run:
             extra["FRESHET_DAGSTER_RUN"] = dagster_run
         command = dvc_command("--wait-for-lock", "repro", *(["--force"] if force else []), *targets)
+        recorded = True  # once the store was away, a build does not wait for it again after each stage
         process = subprocess.Popen(command, cwd=project.root, env=environment(project, **extra))
         try:
             for ended in _follow(process, path):
-                spool.record_all(project)
+                if recorded:
+                    recorded = spool.record_or_say(project)
                 yield ended
         finally:
             _stop(process)
-        spool.record_all(project)  # what a killed build left, if nothing ran now
+        if recorded:
+            spool.record_or_say(project)  # what a killed build left, if nothing ran now
     if not process.returncode:
         dvc_lock.keep_copy(project.root, copy)
     else:

@@ -42,16 +42,19 @@ def run_stage(stage: Stage, project: Project) -> Finished:
         events.write_start(stage.address)
         settings = parameters.load(project.params_file)
         reads = stage_key.read(stage, project.root)
-        finished = _execute(stage, project, settings, reads)
+        checkpoints = project.state / "checkpoints" / reads.key
+        finished = _execute(stage, project, settings, reads, checkpoints)
         _record(stage, project, reads, finished)
         events.write_end(StageEnded(stage.address, finished.key))
+        shutil.rmtree(checkpoints)  # last: to DVC, a stage that fails on the way here has made nothing
     return finished
 
 
-def _execute(stage: Stage, project: Project, settings: Parameters, reads: stage_key.StageReads) -> Finished:
+def _execute(
+    stage: Stage, project: Project, settings: Parameters, reads: stage_key.StageReads, checkpoints: Path
+) -> Finished:
     started = time.time()
     staging = _fresh_folder(project.state / "staging" / stage.address)
-    checkpoints = project.state / "checkpoints" / reads.key
     checkpoints.mkdir(parents=True, exist_ok=True)
     context = StageContext(
         root=project.root,
@@ -68,7 +71,6 @@ def _execute(stage: Stage, project: Project, settings: Parameters, reads: stage_
     write_json(staging / "report.json", report)
     _refuse_changes(stage, reads, stage_key.read(stage, project.root))
     replace_folder(staging, project.root / stage.output)
-    shutil.rmtree(checkpoints)
     return Finished(reads.key, report, started, time.time())
 
 
@@ -97,7 +99,7 @@ def _refuse_changes(stage: Stage, before: stage_key.StageReads, after: stage_key
 def _record(stage: Stage, project: Project, reads: stage_key.StageReads, finished: Finished) -> None:
     spool.keep(project, _stage_record(stage, project, reads, finished))
     if not events.followed():
-        spool.record_all(project)
+        spool.record_or_say(project)
 
 
 def _stage_record(stage: Stage, project: Project, reads: stage_key.StageReads, finished: Finished) -> StageRecord:

@@ -7,6 +7,7 @@ follows (a bare `dvc repro`) does it itself. After a crash it waits for the next
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -46,6 +47,20 @@ def record_all(project: Project) -> None:
             tracker_for(project).record_stage(_load(entry))
             (entry / RECORD).unlink()  # first, as a folder without it is no entry
             shutil.rmtree(entry)
+
+
+def record_or_say(project: Project) -> bool:
+    """`record_all`, but if that fails say so and return False: a store that is away must not end a build.
+
+    Whatever the tracking server, its database or the disk has against it: the records stay, and so do the outputs.
+    """
+    try:
+        record_all(project)
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        print(f"not recorded in MLflow yet ({type(error).__name__}: {first}); the next build does it", file=sys.stderr)
+        return False
+    return True
 
 
 def _folder(project: Project) -> Path:

@@ -5,12 +5,28 @@ from __future__ import annotations
 from orchestration import quiet  # noqa: F401  telemetry is switched off before anything else is imported
 
 import sys  # isort: skip
+from subprocess import CalledProcessError
+from typing import NoReturn
 
 from model_code.errors import FreshetError
 from orchestration.cli.app import app
 
 __all__ = ["app", "main"]
+FOREIGN = ("sqlalchemy.", "sqlite3", "mlflow.", "psycopg", "httpx", "requests.")
 INTERRUPTED = 130  # the exit code that Typer makes of Ctrl-C, which it does not pass on
+
+
+def _end(message: str, code: int) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _is_of_the_surroundings(error: Exception) -> bool:
+    """Whether the disk, a file's permission, a database, a server or another program is at fault, rather than the code.
+
+    Classes of libraries are told by their module, since importing them takes seconds.
+    """
+    return isinstance(error, (OSError, CalledProcessError)) or type(error).__module__.startswith(FOREIGN)
 
 
 def main() -> None:
@@ -22,8 +38,11 @@ def main() -> None:
     except FreshetError as error:
         if debug:
             raise
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _end(str(error), error.exit_code)
+    except Exception as error:
+        if debug or not _is_of_the_surroundings(error):
+            raise
+        _end(f"{type(error).__name__}: {' '.join(str(error).split())} (--debug shows where)", FreshetError.exit_code)
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
             print("stopped; finished stages are kept, training resumes from its last checkpoint", file=sys.stderr)

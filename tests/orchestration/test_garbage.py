@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 
 import pytest
 
 from model_code.files import hash_path
 from orchestration import garbage
 from orchestration.project import LOCK_HELD, Project
+from orchestration.repro import dvc_command
 
 
 @pytest.fixture
@@ -64,3 +67,53 @@ def test_what_a_build_finished_meanwhile_hinders_nothing(project):
     shutil.rmtree(project.state / "staging" / "train@hce-1")
     garbage.collect(project, found)
     assert garbage.find_garbage(project, keep=3) == []
+
+
+def test_the_work_of_old_retrains_goes_and_that_of_the_newest_stays(project):
+    for age, key in enumerate(("hce-000003", "hce-000001", "hce-000009")):
+        plan = project.state / "retraining" / key / "plan.json"
+        plan.parent.mkdir(parents=True)
+        plan.write_text("{}")
+        (plan.parent / "index.bin").write_bytes(b"0" * 1_000_000)
+        os.utime(plan, (1000 + age, 1000 + age))
+
+    def found(keep):
+        return {item.what for item in garbage.find_garbage(project, keep) if "retrain" in item.what}
+
+    assert found(1) == found(0) == {"work of retrain hce-000003", "work of retrain hce-000001"}
+    assert found(3) == set()
+    garbage.collect(project, garbage.find_garbage(project, keep=2))
+    assert sorted(path.name for path in (project.state / "retraining").iterdir()) == ["hce-000001", "hce-000009"]
+
+
+PIPELINE = "stages: {copy: {cmd: cp in out, deps: [in], outs: [out]}}\n"
+
+
+@pytest.mark.parametrize("place", ["", "in/a/repository"])
+def test_outputs_of_former_commits_stay_in_dvc_s_cache(tmp_path, monkeypatch, place):
+    """Also where the project is a folder of a larger repository."""
+    for name in (LOCK_HELD, "FRESHET_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    root = tmp_path / place
+    (root / ".dvc").mkdir(parents=True)
+    (root / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
+    (root / "dvc.yaml").write_text(PIPELINE)
+
+    def run(*command):
+        subprocess.run(command, cwd=root, check=True, capture_output=True)
+
+    run("git", "init", "-q", str(tmp_path))
+    for text in ("of a commit", "of the next", "of none", "of the working tree"):
+        (root / "in").write_text(text)
+        run(*dvc_command("repro", "-q"))
+        if text.startswith("of a") or text.startswith("of the n"):
+            run("git", "add", "in", "dvc.yaml", "dvc.lock", ".dvc/config")
+            run("git", "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", text)
+    (found,) = garbage.find_garbage(Project(root), keep=3)
+    assert found.what == "1 files of DVC's cache that no commit or experiment refers to"
+    garbage.collect(Project(root), [found])
+    cached = {
+        path.read_text() for path in (root / ".dvc" / "cache").rglob("*") if path.is_file() and path.suffix != ".json"
+    }
+    assert {"of a commit", "of the next", "of the working tree"} <= cached
+    assert "of none" not in cached

@@ -5,12 +5,15 @@ Run: python -m pytest tests/orchestration/test_repro.py
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from orchestration import dvc_rwlock, spool
 from orchestration.project import Project
 from orchestration.repro import dvc_command, initialise, repro
 
@@ -83,3 +86,60 @@ def test_a_retriever_taken_out_is_gone_for_later_stages_and_comes_back_from_the_
         seen = (tmp_path / "artifacts" / "comparison" / "seen").read_text().split()
         assert seen == sorted(names)
     assert sorted((tmp_path / "log").read_text().split()) == ["one", "two"], "each is trained once"
+
+
+@pytest.fixture
+def one_stage(tmp_path, monkeypatch) -> Project:
+    for name, value in (("FRESHET_TRACKING", "off"), ("DVC_NO_ANALYTICS", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("FRESHET_STATE", raising=False)
+    (tmp_path / "dvc.yaml").write_text("stages: {make: {cmd: echo 1 > out, outs: [out]}}\n")
+    (tmp_path / "params.yaml").write_text("retrievers: {hce: {epochs: 1}}\n")
+    initialise(Project(tmp_path))
+    return Project(tmp_path)
+
+
+def test_what_a_killed_dvc_noted_under_a_number_that_is_in_use_again_stops_nothing(one_stage, capsys):
+    other = subprocess.Popen(["sleep", "60"])
+    notes = {"write": {str(one_stage.root / "out"): {"pid": other.pid, "cmd": "dvc repro"}}, "read": {}}
+    (one_stage.root / dvc_rwlock.NOTES).write_text(json.dumps(notes))
+    try:
+        list(repro(one_stage))
+    finally:
+        other.kill()
+        other.wait()
+    assert (one_stage.root / "out").read_text() == "1\n"
+    assert "notes of a DVC that was killed are removed" in capsys.readouterr().err
+
+
+def test_notes_that_were_cut_off_stop_nothing(one_stage):
+    (one_stage.root / dvc_rwlock.NOTES).write_text('{"write": {"')
+    list(repro(one_stage))
+    assert (one_stage.root / "out").exists()
+
+
+def test_notes_of_a_dvc_that_runs_are_left_alone(one_stage):
+    path = one_stage.root / dvc_rwlock.NOTES
+    running = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "dvc", "repro"])
+    path.write_text(json.dumps({"write": {}, "read": {"in": [{"pid": running.pid, "cmd": "dvc repro"}]}}))
+    try:
+        assert not dvc_rwlock.remove_stale(one_stage.root)
+        assert path.exists()
+    finally:
+        running.kill()
+        running.wait()
+    assert dvc_rwlock.remove_stale(one_stage.root)
+
+
+def test_a_store_that_is_away_does_not_end_a_build_and_is_asked_once(one_stage, monkeypatch, capsys):
+    asked = []
+
+    def away(project):
+        asked.append(project)
+        raise OSError("the store is away")
+
+    monkeypatch.setattr(spool, "record_all", away)
+    monkeypatch.setattr("orchestration.repro._follow", lambda process, path: [process.wait(), "made"])
+    assert "made" in list(repro(one_stage))
+    assert len(asked) == 1
+    assert "not recorded in MLflow yet (OSError: the store is away); the next build does it" in capsys.readouterr().err

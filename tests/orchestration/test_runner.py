@@ -132,3 +132,18 @@ def test_a_missing_input_names_the_remedy(project, stage):
     (project.root / "input").rmdir()
     with pytest.raises(FreshetError, match=r"reads input, which is not there: run the stages before it"):
         runner.run_stage(stage, project)
+
+
+def test_checkpoints_outlive_a_stage_that_could_not_be_recorded(project, stage, monkeypatch):
+    """To DVC such a stage has made nothing, so it runs again: from its last checkpoint."""
+
+    def full(*given):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(runner, "_record", full)
+    with pytest.raises(OSError, match="no space left"):
+        runner.run_stage(stage, project)
+    assert len(list((project.state / "checkpoints").iterdir())) == 1
+    monkeypatch.setattr(runner, "_record", lambda *given: None)
+    runner.run_stage(stage, project)
+    assert not list((project.state / "checkpoints").iterdir())

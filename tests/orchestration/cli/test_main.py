@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
+import subprocess
 import sys
 
 import pytest
 import typer
+from mlflow.exceptions import MlflowException
 from typer.testing import CliRunner
 
 from orchestration import cli, user_interfaces
@@ -24,6 +27,51 @@ def test_ctrl_c_says_what_is_kept(monkeypatch, capsys):
         cli.main()
     assert ended.value.code == 130
     assert capsys.readouterr().err == "stopped; finished stages are kept, training resumes from its last checkpoint\n"
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Run a command line whose only command raises the given error; returns how it ended."""
+
+    def run(error: Exception, *arguments: str) -> SystemExit:
+        app = typer.Typer()
+
+        @app.command()
+        def build() -> None:
+            raise error
+
+        monkeypatch.setattr(cli, "app", lambda given: app(given, standalone_mode=False))
+        monkeypatch.setattr(sys, "argv", ["freshet", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        PermissionError(13, "Permission denied", "live"),
+        sqlite3.OperationalError("database is\nlocked"),
+        subprocess.CalledProcessError(1, ["dvc", "init"]),
+        MlflowException("no such server"),
+    ],
+)
+def test_what_the_surroundings_refuse_is_one_line(failing, capsys, error):
+    assert failing(error).code == 1
+    assert (
+        capsys.readouterr().err
+        == f"error: {type(error).__name__}: {' '.join(str(error).split())} (--debug shows where)\n"
+    )
+
+
+def test_a_fault_of_the_code_and_debug_show_a_traceback(failing):
+    with pytest.raises(ZeroDivisionError):
+        failing(ZeroDivisionError())
+    with pytest.raises(OSError, match="full"):
+        failing(OSError("full"), "--debug")
 
 
 @pytest.mark.parametrize("option", ["--dagster-port", "--mlflow-port"])
