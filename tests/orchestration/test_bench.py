@@ -3,6 +3,7 @@ could not be measured is still printed."""
 
 from __future__ import annotations
 
+import json
 import types
 
 import pytest
@@ -65,3 +66,22 @@ def test_an_idle_repro_is_measured_only_where_it_would_be_idle(changed: bool, mo
     found = overhead._idle(None, 2)
     assert commands == (["status"] if changed else ["status", "repro", "repro"])
     assert (found["met"], found["ours"] is None) == ((None, True) if changed else (True, False))
+
+
+def test_without_a_name_every_benchmark_runs_and_an_option_reaches_its_owners(monkeypatch, capsys) -> None:
+    ran: list[tuple] = []
+
+    def run(name: str, **options: object) -> dict:
+        ran.append((name, options))
+        return {"name": name, "rows": [row("speed", 2.0, 1.0, goal=1.0)]}
+
+    monkeypatch.setattr(benches, "run_bench", run)
+    bench(kills=3)
+    assert [name for name, _ in ran] == list(benches.BENCHES)
+    assert [name for name, options in ran if options == {"kills": 3}] == ["faults"]
+    printed = capsys.readouterr().out
+    assert all(f"\n{name}\n" in printed for name in benches.BENCHES)
+    ran.clear()
+    bench(gpu=True, as_json=True)
+    assert ran == [(name, {"device": "cuda"}) for name in OWNERS["gpu"]]
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)] == list(OWNERS["gpu"])
