@@ -24,15 +24,15 @@ def views() -> tuple[Views, Views]:
 
 
 def naive(left: torch.Tensor, right: torch.Tensor, scale: float, relevant: torch.Tensor, allowed: torch.Tensor) -> list:
-    """The bidirectional contrastive loss, pair by pair."""
+    """The bidirectional contrastive loss, pair by pair; scalars that autograd can follow."""
     losses = []
-    score = lambda i, j: sum(float(left[i, v]) * float(right[j, v]) for v in range(V)) / scale  # noqa: E731
+    score = lambda i, j: sum(left[i, v] * right[j, v] for v in range(V)) / scale  # noqa: E731
     for i in range(B):
         columns = [j for j in range(B) if j == i or not relevant[i, j]]
         rows = [j for j in range(B) if j == i or not relevant[j, i]]
         extra = [B + e for e in range(E) if allowed[i, e]]
-        forward = math.log(sum(math.exp(score(i, j)) for j in columns + extra))
-        backward = math.log(sum(math.exp(score(j, i)) for j in rows))
+        forward = torch.log(sum(torch.exp(score(i, j)) for j in columns + extra))
+        backward = torch.log(sum(torch.exp(score(j, i)) for j in rows))
         losses.append(forward + backward - 2 * score(i, i))
     return losses
 
@@ -48,7 +48,38 @@ def test_semi_parametric_loss_is_the_sum_of_three_contrastive_ones(views: tuple[
     beta = naive(queries.weights, documents.tokens, 0.5, relevant, allowed)
     alpha = naive(queries.tokens, documents.weights, 3.0, relevant, allowed)
     for i in range(B):
-        assert float(found[i]) == pytest.approx(full[i] + beta[i] / 2 + alpha[i] / 2, abs=1e-12)
+        assert float(found[i]) == pytest.approx(float(full[i] + beta[i] / 2 + alpha[i] / 2), abs=1e-12)
+
+
+def test_gradients_are_those_of_the_double_loop(views: tuple[Views, Views]) -> None:
+    queries, documents = views
+    relevant = torch.eye(B, dtype=torch.bool)
+    relevant[1, 3] = True
+    allowed = torch.rand(B, E) > 0.4
+    learned = [queries.weights.requires_grad_(), documents.weights.requires_grad_()]
+    scales = torch.tensor([2.0, 0.5, 3.0], dtype=torch.float64)
+    found = total(semi_parametric_losses(queries, documents, scales, relevant, allowed)).sum()
+    full = naive(queries.weights, documents.weights, 2.0, relevant, allowed)
+    beta = naive(queries.weights, documents.tokens, 0.5, relevant, allowed)
+    alpha = naive(queries.tokens, documents.weights, 3.0, relevant, allowed)
+    expected = sum(full) + sum(beta) / 2 + sum(alpha) / 2
+    for ours, theirs in zip(torch.autograd.grad(found, learned), torch.autograd.grad(expected, learned), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_gradients_of_the_beta_loss_are_those_of_the_double_loop(views: tuple[Views, Views]) -> None:
+    queries, documents = views
+    weights = queries.weights.requires_grad_()
+    scores = weights @ documents.tokens.T
+    excluded = torch.rand(B, B + E) > 0.6
+    positives = [1, 0, 5, 6]
+    (ours,) = torch.autograd.grad(beta_losses(scores, torch.tensor(positives), excluded, 1.7).sum(), [weights])
+    score = lambda i, j: sum(weights[i, v] * documents.tokens[j, v] for v in range(V)) / 1.7  # noqa: E731
+    expected = 0.0
+    for i, own in enumerate(positives):
+        kept = [j for j in range(B + E) if j == own or not excluded[i, j]]
+        expected = expected + torch.log(sum(torch.exp(score(i, j)) for j in kept)) - score(i, own)
+    torch.testing.assert_close(ours, torch.autograd.grad(expected, [weights])[0], rtol=0, atol=1e-12)
 
 
 def test_a_part_of_the_loss_keeps_its_share_and_its_scale(views: tuple[Views, Views]) -> None:
@@ -59,7 +90,7 @@ def test_a_part_of_the_loss_keeps_its_share_and_its_scale(views: tuple[Views, Vi
     alpha = naive(queries.tokens, documents.weights, 3.0, relevant, allowed)
     full = naive(queries.weights, documents.weights, 2.0, relevant, allowed)
     for i in range(B):
-        assert float(found[i]) == pytest.approx(full[i] + alpha[i] / 2, abs=1e-12)
+        assert float(found[i]) == pytest.approx(float(full[i] + alpha[i] / 2), abs=1e-12)
 
 
 def test_beta_loss_counts_every_passage_that_is_not_excluded(views: tuple[Views, Views]) -> None:
