@@ -118,27 +118,22 @@ def training_plot(histories: Mapping[str, History], systems: Sequence[str] = ())
     return draw("training", "Training loss and dev metric by step", (3.6 * len(panels) + 0.6, 3.3), paint)
 
 
-def branching_plot(sweep: pd.DataFrame) -> Picture:
-    """Recall against the hierarchy's branching factor, as HCE's Figure 4; columns branching, depth, metric, value.
+def sweep_plot(sweep: pd.DataFrame, key: str, metric: str) -> Picture:
+    """A metric against the values of the setting `key`, a line per system, as HCE's Figure 4 does for branching.
 
-    Optional columns low and high draw an interval. The tree depth of each branching factor stands below it.
+    sweep: columns value (text, in the order to draw), system, and `metric`.
     """
-    metrics = list(dict.fromkeys(sweep["metric"]))
-    depths = sweep.drop_duplicates("branching").set_index("branching")["depth"].sort_index()
+    values = list(dict.fromkeys(sweep["value"]))
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
-        axes.set_xscale("log", base=2)
-        for metric, style in looks(metrics).items():
-            rows = sweep[sweep["metric"] == metric].sort_values("branching")
-            axes.plot(rows["branching"], rows["value"], label=metric, markersize=5, **style)
-            if {"low", "high"} <= set(rows):
-                axes.fill_between(rows["branching"], rows["low"], rows["high"], color=style["color"], alpha=0.15, lw=0)
-        axes.set(xlabel="branching factor b (depth L below)", ylabel="value")
-        _number_ticks(axes, depths.index.tolist(), [f"{b}\nL = {depth}" for b, depth in depths.items()])
+        for name, style in looks(list(dict.fromkeys(sweep["system"]))).items():
+            found = sweep[sweep["system"] == name].set_index("value")[metric]
+            axes.plot(range(len(values)), found.reindex(values), label=name, markersize=5, linewidth=1.6, **style)
+        axes.set(xlabel=key, ylabel=metric, xticks=range(len(values)), xticklabels=values)
         _legend_beside(axes)
 
-    return draw("branching", "Metrics by branching factor of the hierarchy", (7, 3.8), paint)
+    return draw("sweep", f"{metric} of each system by {key}", (7, 3.8), paint)
 
 
 def _dot(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
 from model_code.evaluation import plots
@@ -26,14 +24,13 @@ def run(context: StageContext) -> dict[str, Any]:
 
     The variants that lie in a system's evaluation folder are systems, too, called `R.NAME`.
     `inputs["evaluations"]` holds one evaluation folder per retriever and `inputs["histories"]` one `history.json`;
-    `inputs["corpus"]` tells which test queries have unseen documents, and the optional `inputs["branching_sweep"]`, a
-    CSV, is drawn by `plots.branching_plot`.
+    `inputs["corpus"]` tells which test queries have unseen documents.
     `comparison.json` is what `comparison.compare_systems` returns on the test queries (on dev, if there are none), with
     "groups" and "dev" holding the same for parts of them and for the dev queries.
     """
     comparison = compare(context)
     histories = {name: read_json(context.inputs["histories"] / name / "history.json") for name in _retrievers(context)}
-    pictures = _pictures(comparison, histories, context.inputs.get("branching_sweep"))
+    pictures = _pictures(comparison, histories)
     report = make_report(comparison, pictures)
     write_json(context.output / "comparison.json", comparison)
     write_json(context.output / "metrics.json", _means(comparison))
@@ -85,7 +82,7 @@ def _load_systems(context: StageContext) -> tuple[list[SystemScores], list[Syste
     raise FreshetError("no judged dev or test queries: give the corpus qrels, or raise pseudo_queries' held-out share")
 
 
-def _pictures(comparison: dict[str, Any], histories: dict[str, History], sweep: Path | None) -> list[Picture]:
+def _pictures(comparison: dict[str, Any], histories: dict[str, History]) -> list[Picture]:
     systems, main, lines = comparison["systems"], comparison["main_metric"], _without_variants(comparison)
     drawn = [
         plots.metrics_plot(systems, headline_metrics(main, list(next(iter(systems.values()))))),
@@ -93,7 +90,6 @@ def _pictures(comparison: dict[str, Any], histories: dict[str, History], sweep: 
         plots.recall_plot(lines),
         plots.levels_plot(lines),
         plots.training_plot(histories, list(systems)),
-        plots.branching_plot(pd.read_csv(sweep)) if sweep else None,
     ]
     return [picture for picture in drawn if picture]
 

@@ -18,6 +18,7 @@ from orchestration.cli import (
     search,
     serve,
     status,
+    sweep,
     ui,
 )
 
@@ -30,5 +31,5 @@ app = typer.Typer(
     epilog="Every command takes --debug, which shows the traceback of an error.",
 )
 everyday = (search, documents, live, serve, freshness, additions)
-for module in (build, results, compare, *everyday, release, status, ui, gc, bench):
+for module in (build, results, sweep, compare, *everyday, release, status, ui, gc, bench):
     module.add_to(app)

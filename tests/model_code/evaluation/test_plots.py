@@ -34,8 +34,8 @@ HISTORIES = {
     "contrastive": [{"step": 10, "loss": 1.0, "learning_rate": 1e-5}],
 }
 SWEEP = pd.DataFrame(
-    [(b, depth, metric, 0.7 - b / 100) for b, depth in [(2, 9), (4, 5), (8, 3)] for metric in ("R@1", "R@10")],
-    columns=["branching", "depth", "metric", "value"],
+    [(value, system, 0.7 - i / 100) for i, value in enumerate(("null", "4", "64")) for system in ("bm25", "hce")],
+    columns=["value", "system", "nDCG@10"],
 )
 
 
@@ -46,7 +46,7 @@ def all_pictures():
         plots.recall_plot(SYSTEMS),
         plots.levels_plot(SYSTEMS),
         plots.training_plot(HISTORIES, list(SYSTEMS)),
-        plots.branching_plot(SWEEP),
+        plots.sweep_plot(SWEEP, "hierarchy.branching", "nDCG@10"),
     ]
 
 

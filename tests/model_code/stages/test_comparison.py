@@ -157,13 +157,6 @@ def test_nothing_to_compare_is_told(tmp_path):
         comparison.compare(context(inputs, tmp_path))
 
 
-def test_a_branching_sweep_is_drawn_where_there_is_one(inputs, monkeypatch, tmp_path):
-    (tmp_path / "sweep.csv").write_text("branching,depth,metric,value\n4,5,R@1,.6\n8,4,R@1,.7\n")
-    monkeypatch.setattr("model_code.evaluation.plots.draw", lambda name, *_: Picture(name, "", b"", ""))
-    run_stage(inputs | {"branching_sweep": tmp_path / "sweep.csv"}, tmp_path / "out")
-    assert (tmp_path / "out" / "branching.png").exists()
-
-
 def test_without_retrievers_only_the_training_plot_is_left_out(inputs, monkeypatch, tmp_path):
     kept = {"retriever": [], "step": [], "loss": []}
     monkeypatch.setattr("model_code.evaluation.plots.draw", lambda name, *_: Picture(name, "", b"", ""))
