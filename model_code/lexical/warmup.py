@@ -6,7 +6,9 @@ to be named from the rest. It teaches a closed-form head what no regression can:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +71,8 @@ def _train(
 ) -> list[float]:
     from model_code.lexical.trainer import make_optimizer
 
-    optimizer, losses = make_optimizer(encoder, training, settings), []
-    for group in optimizer.param_groups:
-        group["peak"] *= settings.warmup_learning_rate / max(training.learning_rate, 1e-12)
+    optimizer = make_optimizer(encoder, replace(training, learning_rate=settings.warmup_learning_rate), settings)
+    losses: list[float] = []
     for step in range(settings.warmup_steps):
         set_learning_rate(optimizer, learning_rate_factor(step, settings.warmup_steps, training.warmup_share))
         rng = np.random.default_rng([seed, 23, step])
@@ -82,6 +83,10 @@ def _train(
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
+        if not math.isfinite(losses[-1]):
+            raise FreshetError(
+                f"the warm-up's loss is {losses[-1]} after {step + 1} steps: lower lexical.warmup_learning_rate"
+            )
         progress(step + 1, settings.warmup_steps, "warm-up steps")
     return losses
 

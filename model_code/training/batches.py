@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from model_code.training.data import TrainingData
 from model_code.training.settings import TrainingSettings
+
+FEW = 20  # steps that hardly move an encoder
 
 
 class PairStream:
@@ -117,6 +120,19 @@ class BatchSchedule:
         main = self._streams[0] if self._streams[0].per_epoch else self._streams[1]
         self.per_step = settings.accumulation  # by all processes together
         self.steps = settings.steps or max(1, round(settings.epochs * main.per_epoch / self.per_step))
+        if self._streams[0].per_epoch and not settings.steps:
+            self._warn_if_short(len(data.supervised), len(data.unsupervised), settings)
+
+    def _warn_if_short(self, supervised: int, unsupervised: int, settings: TrainingSettings) -> None:
+        """An epoch is one of the supervised pairs: with a handful of them, pseudo-queries alone would train longer."""
+        alone = round(settings.epochs * unsupervised / settings.batch_size / self.per_step)
+        if self.steps < min(FEW, alone):
+            warnings.warn(
+                f"training takes {self.steps} steps, as an epoch is one of the {supervised} supervised pairs; the "
+                f"{unsupervised:,} pseudo-queries alone would make {alone}. Set training.steps, or supervision: "
+                "unsupervised",
+                stacklevel=3,
+            )
 
     def __len__(self) -> int:
         """Number of batches of the whole run, over all processes."""

@@ -19,8 +19,12 @@ from model_code.training.settings import TrainingSettings
 def recluster(
     objective: Objective, optimizer: torch.optim.Optimizer, hierarchy: Hierarchy, settings: TrainingSettings
 ) -> torch.optim.Optimizer:
-    """Give `objective` the centroids of `hierarchy`, and return a new optimiser that keeps the encoder's moments."""
-    objective.recluster(hierarchy)
+    """Give `objective` the centroids of `hierarchy`, and return a new optimiser that keeps the encoder's moments.
+
+    Without a hierarchy loss there are no centroids: only siblings and leaves are the new tree's.
+    """
+    if settings.hierarchy_weight > 0:
+        objective.recluster(hierarchy)
     fresh = make_optimizer(objective, settings)
     for parameter in objective.encoder.parameters():
         if parameter in optimizer.state:

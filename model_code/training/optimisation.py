@@ -17,21 +17,31 @@ if TYPE_CHECKING:
 def freeze(backbone: Any, frozen_layers: int | None) -> None:
     """Keep a transformer's embeddings and its lowest layers from learning; None lets everything learn.
 
-    Frozen tensors that no trained one precedes store nothing for the backward pass: less memory, and less time. A
-    pooler, which no vector of ours comes from, never learns. Raises SettingsError if no layer is left to train.
+    What the output of these layers depends on stays as it is, also what all layers share (relative positions of MPNet
+    and DeBERTa). Frozen tensors that no trained one precedes store nothing for the backward pass: less memory, and less
+    time. A pooler, which no vector of ours comes from, never learns. Raises SettingsError if no layer is left to train.
     """
-    lowest_trained = None if frozen_layers is None else _first_parameter(backbone, frozen_layers)
-    learns = lowest_trained is None
-    for name, parameter in backbone.named_parameters():  # in the order of computation: embeddings, layers, last norm
-        learns = learns or parameter is lowest_trained
-        parameter.requires_grad_(learns and not name.startswith("pooler."))
-
-
-def _first_parameter(backbone: Any, layer: int) -> nn.Parameter:
+    for name, parameter in backbone.named_parameters():
+        parameter.requires_grad_(not name.startswith("pooler."))
+    if frozen_layers is None:
+        return
     layers = transformer_layers(backbone)
-    if layer >= len(layers):
-        raise SettingsError(f"frozen_layers is {layer}, but the encoder has only {len(layers)} layers: freeze fewer")
-    return next(layers[layer].parameters())
+    if frozen_layers >= len(layers):
+        raise SettingsError(
+            f"frozen_layers is {frozen_layers}, but the encoder has only {len(layers)} layers: freeze fewer"
+        )
+    for parameter in _below(backbone, frozen_layers):
+        parameter.requires_grad_(False)
+
+
+def _below(backbone: Any, layer: int) -> list[nn.Parameter]:
+    """The parameters that the input of `layer` depends on, asked of a text of two tokens."""
+    learning = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
+    ids = torch.ones(1, 2, dtype=torch.long, device=learning[0].device)
+    with torch.enable_grad():
+        states = backbone(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True).hidden_states
+        gradients = torch.autograd.grad(states[layer].sum(), learning, allow_unused=True)
+    return [parameter for parameter, gradient in zip(learning, gradients, strict=True) if gradient is not None]
 
 
 def transformer_layers(backbone: Any) -> nn.ModuleList:

@@ -183,7 +183,8 @@ class Trainer:
         documents = DocumentSide(self.encoder)
         ranked = self.dev.encode_passages(documents) if vectors is None else vectors[self.dev.rows]
         improved = self.state.evaluated(self.dev.metric, self.dev.score(self.encoder, ranked), self._trained_weights())
-        if improved and self.settings.cotraining and 0 < self.state.step < self.steps:
+        renews = self.settings.cotraining and self.settings.needs_hierarchy
+        if improved and renews and 0 < self.state.step < self.steps:
             self._recluster(ranked if self.dev.covers_corpus else documents.encode(self.data.passages.texts))
 
     def _recluster(self, vectors: np.ndarray) -> None:

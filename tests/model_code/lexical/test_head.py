@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from model_code.errors import FreshetError
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.head import decoder_rows, ridge_transform
 from model_code.lexical.vocabulary import blocked_tokens, inverse_document_frequencies
@@ -101,6 +102,26 @@ def test_warm_up_lowers_the_loss_and_is_found_again(tmp_path: Path, head: str) -
     again = make_encoder(tmp_path / "base", head, settings)
     assert warm_up(again, TEXTS, TRAINING, settings, 0, tmp_path) == losses
     assert again.fingerprint() == encoder.fingerprint()
+
+
+def test_warm_up_has_rates_of_its_own(tmp_path: Path) -> None:
+    """What a later stage learns at is nothing to it: neither the weights nor the biases move otherwise."""
+    settings = replace(SETTINGS, warmup_steps=3)
+    found = []
+    for rate in (2e-4, 0.0):
+        encoder = make_encoder(tmp_path / "base", "mlm", settings)
+        folder = tmp_path / str(rate)
+        folder.mkdir()
+        warm_up(encoder, TEXTS, replace(TRAINING, learning_rate=rate), settings, 0, folder)
+        found.append(encoder.fingerprint())
+    assert found[0] == found[1]
+
+
+def test_a_warm_up_that_diverges_is_refused_and_not_kept(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, warmup_steps=3, bias_learning_rate=float("inf"))
+    with pytest.raises(FreshetError, match="lower lexical.warmup_learning_rate"):
+        warm_up(make_encoder(tmp_path / "base", "mlm", settings), TEXTS, TRAINING, settings, 0, tmp_path / "kept")
+    assert not list((tmp_path / "kept").glob("*"))
 
 
 def test_masked_loss_is_cross_entropy_over_open_entries(tmp_path: Path) -> None:

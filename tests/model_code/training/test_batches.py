@@ -3,6 +3,7 @@ twice in a batch, and batch n is the same wherever one starts."""
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 
 import numpy as np
@@ -37,6 +38,23 @@ def test_length_is_what_it_yields(pairs: int, size: int, epochs: float, accumula
 
 def test_steps_override_epochs():
     assert BatchSchedule(one_kind(50), make_settings(supervision="supervised", steps=3, epochs=9.0), seed=0).steps == 3
+
+
+def test_a_handful_of_supervised_pairs_beside_many_others_is_told():
+    """They alone set the number of steps, and a run of one step looks like any other."""
+    documents, others = 400, 380
+    passages = Passages([str(i) for i in range(documents)], np.arange(documents))
+    queries = [f"q{i}" for i in range(others + 10)]
+    few, many = (
+        Pairs(queries[a:b], np.arange(a, b), [frozenset([i]) for i in range(a, b)]) for a, b in ((380, 390), (0, 380))
+    )
+    data, settings = TrainingData(passages, few, many), make_settings(supervision="joint", steps=None, batch_size=8)
+    with pytest.warns(UserWarning, match="an epoch is one of the 10 supervised pairs; the 380 pseudo-queries alone"):
+        assert BatchSchedule(data, settings, seed=0).steps < 20
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        BatchSchedule(data, make_settings(supervision="joint", steps=5, batch_size=8), seed=0)
+        BatchSchedule(TrainingData(passages, many, few), settings, seed=0)
 
 
 def test_an_epoch_sees_every_pair_at_most_once_and_leaves_out_less_than_a_batch():

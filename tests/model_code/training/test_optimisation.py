@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from model_code.encoding.encoder import Encoder
 from model_code.errors import SettingsError
 from model_code.training.objective import Objective
 from model_code.training.optimisation import (
@@ -18,6 +19,7 @@ from model_code.training.optimisation import (
     transformer_layers,
 )
 from tests.model_code.training.example import make_encoder, make_settings, make_tree
+from tests.tiny_encoder import make_tiny_model
 
 
 def learning(backbone) -> set[str]:
@@ -47,6 +49,24 @@ def test_frozen_layers_store_nothing_for_the_backward_pass(tmp_path: Path):
     lower, upper = (output[0] if isinstance(output, tuple) else output for output in outputs)
     assert not lower.requires_grad
     assert upper.requires_grad
+
+
+@pytest.mark.parametrize("kind", ["mpnet", "deberta-v2", "modernbert", "bert"])
+def test_frozen_layers_give_what_they_gave_although_all_layers_share_something(tmp_path: Path, kind: str):
+    """Relative positions are registered after the layers, but every frozen layer reads them."""
+    words = [f"word{number}" for number in range(20)]
+    changes = {"relative_attention": True} if kind == "deberta-v2" else {}
+    make_tiny_model(tmp_path / kind, kind, words, max_position_embeddings=66, **changes)
+    encoder = Encoder.load(tmp_path / kind, 16, precision="float32", device="cpu")
+    backbone, features = encoder.backbone, encoder.tokenize(["word1 word2 word3"])
+    freeze(backbone, 1)
+    inputs = {name: features[name] for name in ("input_ids", "attention_mask")}
+    before = backbone(**inputs, output_hidden_states=True).hidden_states
+    before[-1].square().sum().backward()
+    torch.optim.SGD([p for p in backbone.parameters() if p.requires_grad], lr=0.1).step()
+    after = backbone(**inputs, output_hidden_states=True).hidden_states
+    assert torch.equal(before[1], after[1])
+    assert not torch.equal(before[2], after[2])
 
 
 def test_groups_have_their_own_rate_and_decay(tmp_path: Path):

@@ -144,6 +144,41 @@ def test_cotraining_reclusters_after_an_improvement_and_never_at_the_end(tmp_pat
     assert np.array_equal(clustered[0], vectors[4])
 
 
+@pytest.mark.parametrize(
+    ("changes", "reclustered"),
+    [
+        ({"negatives": "siblings", "batches": "random"}, (4,)),
+        ({"negatives": "random", "batches": "siblings"}, (4,)),
+        ({"negatives": "random", "batches": "random"}, ()),  # no tree to renew: the control under shared settings
+    ],
+)
+def test_cotraining_without_the_hierarchy_loss_renews_siblings_alone(tmp_path: Path, changes, reclustered):
+    def run(checkpoints: Path | None, *values: float, **more) -> Trainer:
+        trainer = make_trainer(
+            tmp_path,
+            cotraining=True,
+            cluster=make_tree,
+            hierarchy_weight=0.0,
+            checkpoints=checkpoints,
+            **changes,
+            **more,
+        )
+        scores = iter(values)
+        trainer.dev.score = lambda *_: next(scores)
+        return trainer
+
+    whole = run(None, 0.1, 0.2, 0.2, 0.2)
+    assert whole.fit().reclustered_at == reclustered
+    first = run(tmp_path / "checkpoints", 0.1, 0.2, 0.2, 0.2, checkpoint_every=6)
+    stopping = first.take_step
+    first.take_step = lambda: stopping() if first.state.step < 6 else (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        first.fit()
+    resumed = run(tmp_path / "checkpoints", 0.2, 0.2, checkpoint_every=6)
+    assert resumed.fit().reclustered_at == reclustered
+    assert torch.equal(weights(resumed), weights(whole))
+
+
 def test_cotraining_encodes_the_whole_corpus_where_dev_is_a_sample(tmp_path: Path):
     shapes = []
     trainer = make_trainer(
