@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_code.additions.settings import AdditionSettings
-from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.live.generation import Generation
 from model_code.progress import silent
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from model_code.live.searcher import Searcher
     from model_code.live.writer import LiveWriter
 
-BEST = "best.json"
+log = logging.getLogger(__name__)
+BEST = "best"  # a folder with a file per retriever; best.json, of one retriever only, in projects of earlier versions
 OLD_SAMPLE = 2000  # old documents whose queries are searched in every trial
 
 
@@ -34,34 +35,56 @@ def settings_of(project: Project) -> AdditionSettings:
     return parameters.load(project.params_file).additions
 
 
+def best_file(project: Project, retriever: str) -> Path:
+    """Where the best settings that were found for a retriever are kept."""
+    return folder_of(project) / BEST / f"{retriever}.json"
+
+
 def writer_of(project: Project, retriever: str, pointer: str = "current") -> LiveWriter:
     """The writer of a retriever's live collection; plain where the settings leave encodings as they are.
 
-    pointer: see `Collection`.
+    pointer: see `Collection`. A retriever that `untuned` names is warned of in the log.
     """
     from model_code.additions.writer import RefiningWriter
     from model_code.live.writer import LiveWriter
 
-    chosen = resolved(project, settings_of(project), retriever)
+    own = settings_of(project)
+    if (why := untuned(project, own, retriever)) is not None:
+        log.warning(why)
+    chosen = resolved(project, own, retriever)
     if not chosen.changes_vectors:
         return LiveWriter(project.live, retriever, pointer=pointer)
     return RefiningWriter(project.live, retriever, chosen, folder_of(project), pointer=pointer)
 
 
 def resolved(project: Project, own: AdditionSettings, retriever: str) -> AdditionSettings:
-    """`own`, or where these say `use: tuned` the best settings that were found for this retriever.
+    """`own`, or where these say `use: tuned` the best settings that were found for this retriever, unless it is
+    `untuned`: then `own`, so that neither it nor another one has to wait.
 
-    A later build keeps them: margins are in deviations of its own scores. FreshetError if nothing was tuned, or for
-    another retriever or other spans.
+    A later build keeps them: margins are in deviations of its own scores.
     """
-    if own.use == "these":
+    if own.use == "these" or untuned(project, own, retriever) is not None:
         return own
-    file = folder_of(project) / BEST
-    found = read_json(file) if file.is_file() else None
-    if found is None or (found["retriever"], found["spans"]) != (retriever, own.spans):
-        why = "nothing was tuned yet" if found is None else "what was tuned is another retriever, or with other spans"
-        raise FreshetError(f"additions.use is tuned, but {why}: run freshet tune-additions, or set use to these")
-    return replace(own, **found["settings"])
+    return replace(own, **_best_of(project, retriever)["settings"])
+
+
+def untuned(project: Project, own: AdditionSettings, retriever: str) -> str | None:
+    """Why a retriever gets `own` although these say `use: tuned`, and what to do; None where it does not."""
+    found = _best_of(project, retriever)
+    if own.use == "these" or (found and found["spans"] == own.spans):
+        return None
+    what = f"that was with spans {found['spans']}, not {own.spans}" if found else "nothing was tuned"
+    return (
+        f"additions.use is tuned, but for {retriever} {what}: until freshet tune-additions --retriever {retriever}, "
+        "its documents are added by the settings in params.yaml"
+    )
+
+
+def _best_of(project: Project, retriever: str) -> dict[str, Any] | None:
+    for file in (best_file(project, retriever), folder_of(project) / f"{BEST}.json"):
+        if file.is_file() and (found := read_json(file))["retriever"] == retriever:
+            return found
+    return None
 
 
 def statuses_of(project: Project, generation: Generation) -> dict[str, str]:
@@ -71,17 +94,20 @@ def statuses_of(project: Project, generation: Generation) -> dict[str, str]:
     return statuses(folder_of(project), generation, settings_of(project).spans)
 
 
-def tune(project: Project, documents: int, trials: int, seed: int = 0) -> tuple[TuningReport, dict[str, Any]]:
-    """Take `documents` out of what is live, try ways of adding them again, and keep the best one in `best.json`.
+def tune(
+    project: Project, documents: int, trials: int, seed: int = 0, retriever: str | None = None
+) -> tuple[TuningReport, dict[str, Any]]:
+    """Take `documents` out of what is live, try ways of adding them again, and keep the best one in `best_file`.
 
-    Returns all trials, and what was written. The live collection is only read.
+    retriever: a live one; None: the one that is searched by default. Returns all trials, and what was written. The live
+    collection is only read. FreshetError if the retriever is not live.
     """
     from model_code.additions.leave_out import chosen, leave_out, live_texts
     from model_code.additions.memory import store_of
     from model_code.incdsi.tuning import tune as try_all
     from model_code.live.searcher import Searcher
 
-    searcher, own = Searcher.open(project.live), settings_of(project)
+    searcher, own = Searcher.open(project.live, retriever), settings_of(project)
     texts = {key: text for key, (_, text) in live_texts(searcher).items()}
     held = chosen(list(texts), documents, "held out")
     others = chosen([key for key in texts if key not in set(held)], OLD_SAMPLE, "old")
@@ -91,7 +117,7 @@ def tune(project: Project, documents: int, trials: int, seed: int = 0) -> tuple[
     report = try_all(state, split, own.incdsi, trials, seed)
     counts = {"documents": len(held), "old_queries": len(split.old_queries), "new_queries": len(split.new_queries)}
     best = _best(report, searcher, own) | {"split": counts | {"trials": trials, "seed": seed}}
-    write_json(folder_of(project) / BEST, best)
+    write_json(best_file(project, best["retriever"]), best)
     return report, best
 
 

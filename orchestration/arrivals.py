@@ -1,7 +1,8 @@
 """Rows that arrive for the live collection: read, cleaned and refused by the same rules as those of the corpus.
 
 What differs: a repeated id is a change of that document, not an error, and a list under `queries` are queries that the
-document shall be found by. The id may also be called `id`, and `fields` may be an object of its own.
+document shall be found by; anything else there is refused. The id may also be called `id`, and `fields` may be an object
+of its own, whose keys are fields whatever they are called.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _number(row: Row | Malformed) -> int:
 
 
 def _unfolded(row: Row | Malformed) -> Row | Malformed:
-    """The row with an `id`, with the object under `fields` as fields of their own, and the list under `queries`."""
+    """The row with an `id`, with the object under `fields` as fields of their own, and with what is under `queries`."""
     from model_code.corpus.rows import Malformed, Row
 
     if isinstance(row, Malformed):
@@ -91,16 +92,21 @@ def _unfolded(row: Row | Malformed) -> Row | Malformed:
     fields, values = dict(row.values.get("fields") or {}), dict(row.values)
     if "id" not in values and "id" in fields:
         values["id"] = fields.pop("id")
+    queries = fields.pop("queries", None)
     if isinstance(fields.get("fields"), Mapping):
         fields |= fields.pop("fields")
-    queries = fields.pop("queries") if isinstance(fields.get("queries"), list) else []
     return Row(row.table, row.location, values | {"fields": fields, "queries": queries})
 
 
-def _clean_queries(queries: list[Any]) -> tuple[str, ...]:
+def _clean_queries(queries: Any) -> tuple[str, ...]:
+    """The texts of a list; none of no value, or of an empty cell."""
     from model_code.corpus.cleaning import clean_line
     from model_code.corpus.rows import Unfit
 
+    if queries is None or queries == "":
+        return ()
+    if not isinstance(queries, list):
+        raise Unfit("wrong type", f"queries is a {type(queries).__name__}, not a list of texts; call a field otherwise")
     for query in queries:
         if not isinstance(query, str):
             raise Unfit("wrong type", f"queries holds a {type(query).__name__}, not text")

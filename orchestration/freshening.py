@@ -8,7 +8,7 @@ exactly once.
 from __future__ import annotations
 
 from collections.abc import Collection as Ids
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from model_code.ledger.records import Content, Receipt, Rejection
 from orchestration import arrivals, known_documents, parameters
+from orchestration.announced_rollback import announced_rollback, forget_rollback
 from orchestration.file_lock import file_lock
 from orchestration.freshness_steps import RECLUSTERED
 from orchestration.ledgers import WRITER_LOCK, open_ledger
 from orchestration.live_status import live_status
 from orchestration.opening import apply_events
 from orchestration.project import Project
-from orchestration.reconciling import announce_rollback, forget_rollback, reconcile, require_own, unknown
+from orchestration.reconciling import reconcile, require_own, unknown
 
 if TYPE_CHECKING:
     from model_code.corpus.settings import CorpusSettings
@@ -106,15 +107,17 @@ class Freshener:
 
         FreshetError if not every document would be found by its own vector (see `live.guard`); the events stay pending.
         """
+        with self._writing():
+            return self._apply(self._batch(limit))
+
+    def _apply(self, events: Sequence[Event]) -> Applied | None:
         from model_code.live.guard import everything_is_found
 
-        with self._writing():
-            events = self._batch(limit)
-            if not events:
-                return None
-            applied = apply_events(self.writer, events, everything_is_found)
-            self.ledger.settle(applied.generation.watermark, applied.generation.number, applied.statuses)
-            return applied
+        if not events:
+            return None
+        applied = apply_events(self.writer, events, everything_is_found)
+        self.ledger.settle(applied.generation.watermark, applied.generation.number, applied.statuses)
+        return applied
 
     def _batch(self, limit: int | None) -> list[Event]:
         """The oldest pending events. Those before the generation's watermark, which another build held and this one
@@ -125,9 +128,15 @@ class Freshener:
             return events
         return [event for event in self.ledger.pending() if event.id <= current]
 
+    def _apply_lacking(self) -> None:
+        """Make a generation of what lies pending before the watermark: the next one's watermark will claim it."""
+        current = self.collection.current().watermark
+        self._apply([event for event in self.ledger.pending() if event.id <= current])
+
     def compact(self) -> Generation:
         """Merge the generation's segments into one; rankings stay as they are."""
         with self._writing():
+            self._apply_lacking()
             generation = self.writer.compact()
             self.ledger.settle(generation.watermark, generation.number, {})
             return generation
@@ -136,6 +145,7 @@ class Freshener:
         """Merge everything under a hierarchy that is clustered anew from what is live; rankings stay as they are."""
         settings = parameters.load(self.project.params_file)
         with self._writing():
+            self._apply_lacking()
             before = self.collection.current().number
             generation = self.writer.recluster(settings.hierarchy, settings.seed)
             self.ledger.settle(generation.watermark, generation.number, {})
@@ -150,11 +160,10 @@ class Freshener:
         """
         with self._writing():
             before = self.collection.current().number
-            announce_rollback(self.collection, number)
-            generation = self.collection.switch(number)
-            self.ledger.register(unknown(self.ledger, generation))
-            self.ledger.roll_back(number)
-            forget_rollback(self.collection)
+            with announced_rollback(self.collection, number):
+                generation = self.collection.switch(number)
+                self.ledger.register(unknown(self.ledger, generation))
+                self.ledger.roll_back(number)
             self.ledger.record_decision("rollback", f"generation {number} in place of {before}, as was asked for")
             return generation
 

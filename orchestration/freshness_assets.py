@@ -143,9 +143,9 @@ def _champion(project: Project) -> dg.AssetsDefinition:
     )
     def retrained_champion(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         """The challenger that passed the gate: champion, live with all that arrived meanwhile, and in the ledger."""
-        from orchestration.retraining.retrain import finish, prepare
+        from orchestration.retraining.retrain import finish, prepared
 
-        done = finish(prepare(project, context.partition_key, context.log.info, context.run_id))
+        done = finish(prepared(project, context.partition_key))  # trains nothing: it holds the one writer's place
         return dg.MaterializeResult(
             data_version=dg.DataVersion(done.challenger.key),
             metadata={"what happened": done.summary, "generation": done.generation or "unchanged"},

@@ -1,7 +1,8 @@
 """What the live collection needs next, read from the ledger alone: documents to add, or a retrain that is due.
 
 The sensor asks this at every tick, and so may anyone. A step has a key that changes only when there is something new to
-do: a step that was asked for is not asked for twice, and one that failed is asked for again under a new one.
+do: a step that was asked for is not asked for twice, and one that failed is asked for again under a new one. Dagster
+never forgets a key, and the ledger's numbers begin anew with another one: so a mark of what it is about is part of it.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from model_code.files import hash_text
 from orchestration.followed import followed
 from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
+from orchestration.watermark import mark_of
 
 Decisions = Sequence[dict[str, Any]]
-"""As the ledger lists them: newest first, with id, kind, reason and details."""
+"""As the ledger lists them: newest first, with id, kind, reason, details and time recorded."""
 
 ADD, RETRAIN, RECLUSTER, RECLUSTERED = "add", "retrain", "recluster", "reclustered"
 PROMOTED, REFUSED, FAILED, CANCELED, NOT_ADDED = "promoted", "refused", "failed", "canceled", "addition failed"
@@ -52,7 +55,7 @@ def _due_addition(project: Project, decisions: Decisions) -> Step | None:
         ledger = existing_ledger(project, name)
         pending = ledger.pending() if ledger else []
         if pending:
-            what = f"{pending[0].id:08d}-{pending[-1].id:08d}" + f"-{name}" * (number > 0)
+            what = f"{pending[0].id:08d}-{pending[-1].id:08d}-{mark_of(pending[-1])}" + f"-{name}" * (number > 0)
             reason = f"{len(pending)} changes wait" + f" for {name}" * (number > 0)
             return addition(what, reason, decisions)
     return None
@@ -82,17 +85,20 @@ def due_recluster(decisions: Decisions) -> bool:
 def due_retrain(decisions: Decisions) -> Step | None:
     """The retrain that drift asked for last, if it was neither promoted, refused, canceled nor tried `ATTEMPTS` times.
 
-    >>> asked = {"id": 7, "kind": "retrain", "reason": "topics moved", "details": {}}
-    >>> failed = {"id": 8, "kind": "failed", "details": {"key": "7-1"}}
+    >>> asked = {"id": 7, "kind": "retrain", "reason": "topics moved", "details": {}, "recorded": 1718100000.5}
+    >>> failed = {"id": 8, "kind": "failed", "details": {"key": "7-55b18280-1"}}
     >>> due_retrain([asked]).key, due_retrain([failed, asked]).key
-    ('7-1', '7-2')
-    >>> due_retrain([{"id": 9, "kind": "promoted", "details": {"key": "7-2"}}, failed, asked])
+    ('7-55b18280-1', '7-55b18280-2')
+    >>> due_retrain([{"id": 9, "kind": "promoted", "details": {"key": "7-55b18280-2"}}, failed, asked])
     """
     asked = next((one for one in decisions if one["kind"] == RETRAIN), None)
     if asked is None:
         return None
     outcomes = retrain_outcomes(decisions)[asked["id"]]
-    return Step(RETRAIN, f"{asked['id']}-{outcomes.count(FAILED) + 1}", asked["reason"]) if is_open(outcomes) else None
+    if not is_open(outcomes):
+        return None
+    mark = hash_text(repr(asked["recorded"]))[:8]
+    return Step(RETRAIN, f"{asked['id']}-{mark}-{outcomes.count(FAILED) + 1}", asked["reason"])
 
 
 def retrain_outcomes(decisions: Decisions) -> dict[int, list[str]]:
@@ -110,8 +116,10 @@ def retrain_outcomes(decisions: Decisions) -> dict[int, list[str]]:
 def asked_by(outcome: dict[str, Any], asked: dict[int, Any]) -> int | None:
     """Which of the retrains `asked` an outcome is of, by its key; one that a person started settles the last of them.
 
-    >>> asked_by({"details": {"key": "7-2"}}, {7: [], 9: []}), asked_by({"details": {"key": "hce-000004"}}, {7: []})
-    (7, 7)
+    >>> asked_by({"details": {"key": "7-55b18280-2"}}, {7: [], 9: []})
+    7
+    >>> asked_by({"details": {"key": "hce-000004"}}, {7: []})
+    7
     """
     number = str(outcome["details"].get("key", "")).partition("-")[0]
     return int(number) if number.isdecimal() and int(number) in asked else next(reversed(asked), None)

@@ -2,18 +2,23 @@
 
     inbox/FILE          waits; names that begin with a dot or end in .part are not finished and left alone
     inbox/done/FILE     its sound rows are in the ledger
-    inbox/failed/FILE   it could not be read; FILE.reason says why
+    inbox/failed/FILE   it could not be read, or all of its rows were refused; FILE.reason says why
 
 A file's hash and its documents enter the ledger in one transaction, and only then is the file moved. So a crash at any
 point leaves a file that either was not received at all, or is only moved when it is looked at again.
+
+A file that cannot be taken now, such as one that nobody may read, stays and is logged; those behind it are taken.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from model_code.corpus.rows import printable
 from model_code.errors import FreshetError
 from model_code.files import fsync, hash_path, write_text
 from model_code.ledger.records import Receipt
@@ -22,12 +27,15 @@ from orchestration.file_lock import file_lock
 from orchestration.freshening import Freshener
 from orchestration.project import Project
 
+log = logging.getLogger(__name__)
 INBOX, DONE, FAILED = "inbox", "done", "failed"
+SHOWN = 20  # refused rows in a reason
+MOST_BYTES = 200  # of a name below done/ and failed/: a system takes 255, and a hash or .reason may be added
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A file that was taken out of the inbox: its receipt, or why it could not be read."""
+    """A file that was taken out of the inbox: its receipt, None if it could not be read, and why it failed."""
 
     file: str
     receipt: Receipt | None
@@ -51,7 +59,13 @@ def take_all(freshener: Freshener) -> list[Taken]:
 
 def _take_all(freshener: Freshener) -> Iterator[Taken]:
     for path in waiting(freshener.project):
-        taken = _take(freshener, path)
+        try:
+            taken = _take(freshener, path)
+        except Exception as error:  # the files behind it do not suffer from it
+            expected = isinstance(error, (FreshetError, OSError))
+            said = printable(f"{path.name} stays in {INBOX}/: {error or type(error).__name__}", 1000)
+            log.error(said, exc_info=not expected)
+            continue
         if taken is not None:
             yield taken
 
@@ -59,19 +73,36 @@ def _take_all(freshener: Freshener) -> Iterator[Taken]:
 def _take(freshener: Freshener, path: Path) -> Taken | None:
     """Receive one file; None if it changed meanwhile, so that it is not finished after all."""
     settings, batch = freshener.settings, hash_path(path)
+    name = printable(path.name, len(path.name))  # which a ledger can hold, whatever the file is called
     try:
-        found = arrivals.admit(arrivals.rows_of_file(path, settings), settings)
+        found = arrivals.admit(arrivals.rows_of_file(path, settings, name), settings)
     except (FreshetError, OSError, ValueError) as error:  # whatever the readers of the formats say of a broken file
-        target = _target(path, FAILED, batch)
-        reason = f"{error}\nMend the file and drop it into {INBOX}/ again.\n"
-        write_text(target.with_name(f"{target.name}.reason"), reason)
-        _move(path, target)
-        return Taken(path.name, None, str(error))
+        reason = printable(error, 1000)
+        _put_aside(path, _target(path, FAILED, batch), reason)
+        return Taken(name, None, reason)
     if hash_path(path) != batch:
         return None
-    receipt = freshener.take(found, f"{INBOX}/{path.name}", batch=f"{INBOX}:{batch}")
+    receipt = freshener.take(found, f"{INBOX}/{name}", batch=f"{INBOX}:{batch}")
+    if receipt.rejected and not (receipt.events or receipt.unchanged):
+        reason = _refusals(receipt)
+        _put_aside(path, _target(path, FAILED, batch), reason)
+        return Taken(name, receipt, reason)
     _move(path, _target(path, DONE, batch))
-    return Taken(path.name, receipt)
+    return Taken(name, receipt)
+
+
+def _refusals(receipt: Receipt) -> str:
+    """Why the rows were refused, a line for each of the first."""
+    rows = receipt.rejected
+    lines = [f"row {one.row}  {one.document_id or '(no id)'}  {one.reason}" for one in rows[:SHOWN]]
+    more = [f"and {len(rows) - SHOWN:,} more"] if len(rows) > SHOWN else []
+    return "\n".join([f"no row was accepted, {len(rows):,} were refused:", *lines, *more])
+
+
+def _put_aside(path: Path, target: Path, reason: str) -> None:
+    text = f"{reason}\nMend the file and drop it into {INBOX}/ again.\n"
+    write_text(target.with_name(f"{target.name}.reason"), text)
+    _move(path, target)
 
 
 def _is_finished(path: Path) -> bool:
@@ -80,10 +111,16 @@ def _is_finished(path: Path) -> bool:
 
 def _target(path: Path, folder: str, content_hash: str) -> Path:
     """Where to move the file; one of the same name and other content that lies there already is kept."""
-    target = path.parent / folder / path.name
+    target = path.parent / folder / _bounded(path.name)
     if target.exists() and hash_path(target) != content_hash:
-        return target.with_name(f"{content_hash[:12]}-{path.name}")
+        return target.with_name(f"{content_hash[:12]}-{target.name}")
     return target
+
+
+def _bounded(name: str) -> str:
+    """The name, or the end of a long one, where its format stands."""
+    encoded = os.fsencode(name)
+    return name if len(encoded) <= MOST_BYTES else encoded[-MOST_BYTES:].decode("utf-8", "ignore")
 
 
 def _move(path: Path, target: Path) -> None:

@@ -39,23 +39,20 @@ def known(
     return put | (held(generation, silent).keys() if silent else set())
 
 
-def forecast(ledger: Ledger | None, generation: Generation, documents: Iterable[Content]) -> dict[str, list[str]]:
-    """What adding `documents` would come to: ids that would be "added", "updated" or are "unchanged"; changes nothing.
+def forecast(generation: Generation, documents: Iterable[Content]) -> dict[str, list[str]]:
+    """What making `documents` searchable would come to: ids that would be "added", "updated" or are "unchanged".
 
-    Of a repeated id the last row counts.
+    Of a repeated id the last row counts. A document that the ledger has already, but no search finds yet, becomes
+    searchable with the others, so it is none of the unchanged ones.
     """
     last = {one.document_id: one for one in documents}
-    there = known(ledger, generation, last)
-    waiting = {event.document_id: event for event in ledger.pending()} if ledger else {}
-    rows = held(generation, there - waiting.keys())
+    rows = held(generation, last)
     found: dict[str, list[str]] = {"added": [], "updated": [], "unchanged": []}
     for one, content in sorted(last.items()):
-        if one not in there:
+        if one not in rows:
             found["added"].append(one)
         else:
-            event = waiting.get(one)
-            same = event.content_hash == content.content_hash if event else rows[one]["content_hash"] == _hash(content)
-            found["unchanged" if same else "updated"].append(one)
+            found["unchanged" if rows[one]["content_hash"] == _hash(content) else "updated"].append(one)
     return found
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
 
 SHOWN = 5  # decisions
+TIMES = {"recorded", "received"}
+MISSED = {
+    "query_auc": "query drift was not measured",
+    "protected_old": "whether additions push old documents down was not measured",
+}
 
 
 def live_status(project: Project, retriever: str) -> dict[str, Any]:
     """The retriever's generation and watermark, and of its ledger: documents by state, lag, decisions, drift, runs.
 
-    `ledger` is None if no document ever arrived.
+    Times are texts in ISO 8601, in UTC. `ledger` is None if no document ever arrived.
     """
     from model_code.live.collection import Collection
 
@@ -27,14 +33,27 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
         found["ledger"] = {
             "documents": ledger.counts(),
             "lag": ledger.lag(),
-            "decisions": ledger.last_decisions(SHOWN),
-            "drift": next(iter(ledger.last_drift(1)), None),
-            "training_runs": ledger.training_runs(SHOWN),
-            "rejections": ledger.last_rejections(SHOWN),
+            "decisions": _dated(ledger.last_decisions(SHOWN)),
+            "drift": next(iter(_dated(ledger.last_drift(1))), None),
+            "training_runs": _dated(ledger.training_runs(SHOWN)),
+            "rejections": _dated(ledger.last_rejections(SHOWN)),
         }
     finally:
         ledger.close()
     return found
+
+
+def _dated(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of the ledger with their times in ISO 8601, as all times of `freshet status` are.
+
+    >>> _dated([{"id": 1, "recorded": 0.5}])
+    [{'id': 1, 'recorded': '1970-01-01T00:00:00.500000+00:00'}]
+    """
+    return [dict(row) | {name: _iso(row[name]) for name in TIMES & row.keys()} for row in rows]
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
 
 
 def live_status_lines(status: Mapping[str, Any]) -> Iterator[str]:
@@ -48,7 +67,7 @@ def live_status_lines(status: Mapping[str, Any]) -> Iterator[str]:
     if ledger["drift"]:
         values = [_drift_text(*measure) for measure in _measures(ledger["drift"]["report"])]
         yield f"drift       {'; '.join(values) or 'a report without values'}"
-        yield from (f"            {text}" for text in _queries_missing(ledger["drift"]["report"]))
+        yield from (f"            {text}" for text in _missing(ledger["drift"]["report"]))
     for decision in ledger["decisions"]:
         yield f"decision    {decision['kind']}: {decision['reason']}"
 
@@ -88,11 +107,11 @@ def _measures(report: Any, name: str = "") -> Iterator[tuple[str, Mapping[str, A
             yield from _measures(part, name)
 
 
-def _queries_missing(found: Mapping[str, Any]) -> Iterator[str]:
-    """Why the last report lacks the drift of queries, if it does."""
+def _missing(found: Mapping[str, Any]) -> Iterator[str]:
+    """Why the last report lacks the drift of queries, or the loss of protected ones, if it does."""
     for one in (found.get("report") or {}).get("unmeasured", ()):
-        if one["name"] == "query_auc" and one["scope"] == "batch":
-            yield f"query drift was not measured: {one['why']}"
+        if one["name"] in MISSED and one["scope"] == "batch":
+            yield f"{MISSED[one['name']]}: {one['why']}"
 
 
 def _drift_text(name: str, measure: Mapping[str, Any]) -> str:

@@ -36,6 +36,13 @@ def append(project: Project, action: str, before: str | None, after: str, verdic
         os.fsync(stream.fileno())
 
 
+def append_once(project: Project, action: str, before: str | None, after: str, verdict: dict[str, Any] | None) -> None:
+    """Add a line, unless the last one says the same: that move was cut off between its line and the alias."""
+    last = (read(project) or [{}])[-1]
+    if [last.get(name) for name in ("action", "from", "to")] != [action, before, after]:
+        append(project, action, before, after, verdict)
+
+
 def _is_cut_off(stream: BinaryIO) -> bool:
     """Whether a crash left a last line without its end."""
     if not stream.seek(0, os.SEEK_END):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
-from model_code.files import write_text
 from model_code.ledger.records import Made
+from orchestration.announced_rollback import forget_rollback, is_announced
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
     from model_code.live.collection import Collection
     from model_code.live.generation import Generation
-
-ROLLBACK = "rollback"  # in a collection's folder, while one is under way: the number of the generation it goes to
 
 
 def require_own(ledger: Ledger, current: Generation) -> None:
@@ -41,26 +40,42 @@ def reconcile(ledger: Ledger, current: Generation) -> None:
         for one in made:
             ledger.settle(one.watermark, one.number, {})
         return
-    ledger.register(made)
-    if position is not None and (position.base == current.build or _is_announced(current)):
+    if position is not None and (position.base == current.build or is_announced(current)):
+        ledger.register(made)
         ledger.roll_back(current.number)
     else:
-        ledger.reopen(current.number)
+        reopen(ledger, current, made)
 
 
-def announce_rollback(collection: Collection, number: int) -> None:
-    """Before the switch: if this process ends after it, the next one must not take it for the opening of a build."""
-    write_text(collection.folder / ROLLBACK, f"{number}\n")
+def reopen(ledger: Ledger, current: Generation, made: Sequence[Made]) -> None:
+    """Another build is current: events that it lacks are pending, but for those that users had rolled back.
+
+    made: its generations that the ledger does not know, as `unknown` finds them.
+    """
+    searched = searched_instead(current)
+    ledger.register(made, searched)
+    ledger.reopen(current.number, searched)
 
 
-def forget_rollback(collection: Collection) -> None:
-    """The ledger says what is searchable now."""
-    (collection.folder / ROLLBACK).unlink(missing_ok=True)
+def searched_instead(generation: Generation) -> str | None:
+    """The retriever that is searched by default, None if it is that of the generation, or if nothing is."""
+    from model_code.live.collection import CURRENT, default_retriever
+
+    live = generation.folder.parents[2]
+    name = default_retriever(live) if (live / CURRENT).is_file() else None
+    return None if name == generation.retriever else name
 
 
-def _is_announced(current: Generation) -> bool:
-    path = current.folder.parent.parent / ROLLBACK
-    return path.is_file() and int(path.read_text(encoding="utf-8")) == current.number
+def settle_interrupted(ledger: Ledger, collection: Collection) -> None:
+    """Whatever was cut off before: the ledger says what is searchable, and no rollback is under way.
+
+    A collection that was never opened, or whose current generation is of an older format, has nothing to say.
+    """
+    current = [one for one in collection.generations() if one.number == collection.current_number()]
+    for one in current:
+        require_own(ledger, one)
+        reconcile(ledger, one)
+    forget_rollback(collection)
 
 
 def unknown(ledger: Ledger, generation: Generation) -> list[Made]:

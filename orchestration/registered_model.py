@@ -9,6 +9,8 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestration.watermark import Watermark
+
 PACKAGES = ("mlflow", "torch", "transformers", "safetensors", "numpy", "pandas", "pyarrow", "faiss-cpu", "faiss-gpu")
 ARTIFACT = "retriever"
 PARTS = {"encoder": "encoder", "index": "index", "hierarchy": "hierarchy", "documents": "documents.parquet"}
@@ -17,7 +19,11 @@ PARTS = {"encoder": "encoder", "index": "index", "hierarchy": "hierarchy", "docu
 
 @dataclass(frozen=True)
 class Build:
-    """One retriever's finished build: folders of stage outputs, documents' table, key, and hash of the corpus."""
+    """One retriever's finished build: folders of stage outputs, documents' table, key, and hash of the corpus.
+
+    text: by which rules it cut documents into passages, as JSON (see `live.text_rules`); watermark: the last event of
+    the ledger that its documents hold.
+    """
 
     retriever: str
     encoder: Path
@@ -27,6 +33,8 @@ class Build:
     evaluation: Path
     key: str
     corpus: str
+    text: str
+    watermark: Watermark = Watermark()
 
 
 def log_retriever(build: Build) -> str:

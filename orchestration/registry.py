@@ -1,53 +1,37 @@
 """MLflow's model registry: a retriever is registered as challenger, a gate makes it champion, a rollback undoes it.
 
-The aliases `challenger`, `champion` and `previous` of the registered model "freshet" say who is who. A version that
-becomes champion remembers in the tag `replaced` whom it replaced, so rollbacks go back one champion at a time.
+A version is searchable before the alias moves to it: whatever fails or is cut off until then leaves the champion as it
+was, and the same call again does the rest.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.evaluation.scores import SystemScores, load_scores
 from model_code.files import read_json
-from orchestration import promotion_history
+from orchestration import promotion_history, roles
 from orchestration.file_lock import file_lock
 from orchestration.gate import Gate
 from orchestration.mlflow_tracker import KEY, open_store, valid_name
 from orchestration.project import Project
 from orchestration.registered_model import ARTIFACT, Build, log_retriever
+from orchestration.roles import CHALLENGER, CHAMPION, MODEL, PREVIOUS, Version
 from orchestration.tracking import store_folder, tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities.model_registry import ModelVersion
 
-MODEL = "freshet"
-CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
-RETRIEVER, FINGERPRINT, CORPUS, REPLACED = "retriever", "fingerprint", "corpus", "replaced"
-
-
-@dataclass(frozen=True)
-class Version:
-    """A registered version: its number, retriever, key of the build, fingerprint of the encoder, and MLflow run.
-
-    corpus: hash of the documents, queries and qrels that it was built and scored on.
-    """
-
-    version: str
-    retriever: str
-    key: str
-    fingerprint: str
-    corpus: str
-    run_id: str
+Open = Callable[[Version], Any]
+"""Makes a version what users search; if it raises, the champion stays."""
 
 
 @dataclass(frozen=True)
@@ -64,83 +48,88 @@ def register(project: Project, build: Build) -> Version:
 
     The build of the champion itself is no challenger: after registering it there is none.
     """
-    fingerprint = read_json(build.index / "manifest.json")["fingerprint"]
-    tags = {RETRIEVER: build.retriever, KEY: build.key, FINGERPRINT: fingerprint, CORPUS: build.corpus}
+    identity = {
+        roles.RETRIEVER: build.retriever,
+        KEY: build.key,
+        roles.FINGERPRINT: read_json(build.index / "manifest.json")["fingerprint"],
+        roles.CORPUS: build.corpus,
+    }
     with _registry(project) as (client, experiment):
-        version = _find(client, tags) or _create(client, experiment, tags, build)
-        _set_alias(client, CHALLENGER, None if version == _holder(client, CHAMPION) else version.version)
+        number = _find(client, identity) or _create(client, experiment, identity, build)
+        version = _describe(client, number, build)
+        if roles.is_same(roles.holder(client, CHAMPION), version):
+            roles.end_challenge(client)
+        else:
+            roles.challenge(client, version)
         return version
 
 
-def promote(project: Project, gate: Gate) -> Move:
-    """Make the challenger champion if the gate passes it on the test queries; each verdict is a line of the history."""
+def promote(
+    project: Project, gate: Gate, open_it: Open = lambda version: None, challenger: Version | None = None
+) -> Move:
+    """Make the challenger champion if the gate passes it on the test queries; each verdict is a line of the history.
+
+    challenger: a version that need not have the alias, such as a retrain's; refused, it is no challenger any more.
+    """
     with _registry(project) as (client, _):
-        challenger, champion = _holder(client, CHALLENGER), _holder(client, CHAMPION)
-        if champion is not None and challenger in (None, champion):
-            return Move(champion, True, _already(champion))
-        challenger = _required(challenger)
-        found = _judge(client, challenger, champion, gate)
-        old, why = champion and champion.version, "; ".join(found.reasons)
-        action = "promote" if found.passed else "refuse"
-        promotion_history.append(project, action, old, challenger.version, found.as_dict())
-        if not found.passed:
-            return Move(champion, False, f"{_spoken(challenger)} stays challenger: {why}")
-        client.set_model_version_tag(MODEL, challenger.version, REPLACED, old or "")
-        _set_champion(client, challenger.version, old)
-        _set_alias(client, CHALLENGER, None)
-        return Move(challenger, True, f"{_spoken(challenger)} is the champion: {why}")
+        wanted, champion = _candidates(client, challenger)
+        if roles.is_same(champion, wanted):
+            open_it(wanted)
+            return Move(wanted, True, _already(wanted))
+        found = _judge(client, wanted, champion, gate)
+        why = "; ".join(found.reasons)
+        if found.passed:
+            open_it(wanted)
+            _crown(project, client, wanted, champion, found)
+            return Move(wanted, True, f"{wanted} is the champion: {why}")
+        _refuse(project, wanted, champion, found)
+        if challenger is None:
+            return Move(champion, False, f"{wanted} stays challenger: {why}")
+        roles.end_challenge(client, challenger)
+        return Move(champion, False, f"{wanted} is refused: {why}")
 
 
-def verdict(project: Project, gate: Gate) -> Verdict:
+def verdict(project: Project, gate: Gate, challenger: Version | None = None) -> Verdict:
     """What `promote` would decide now; nothing is moved."""
     with _registry(project) as (client, _):
-        challenger, champion = _holder(client, CHALLENGER), _holder(client, CHAMPION)
-        if champion is not None and challenger in (None, champion):
-            return Verdict(True, (_already(champion),), queries=0, source="none", intervals=())
-        return _judge(client, _required(challenger), champion, gate)
+        wanted, champion = _candidates(client, challenger)
+        if roles.is_same(champion, wanted):
+            return Verdict(True, (_already(wanted),), queries=0, source="none", intervals=())
+        return _judge(client, wanted, champion, gate)
 
 
-def refuse(project: Project, found: Verdict) -> None:
-    """Write what `verdict` found against the challenger into the history; `promote` does so itself."""
+def refuse(project: Project, found: Verdict, challenger: Version) -> None:
+    """Write what `verdict` found against a version into the history; it is no challenger any more.
+
+    `promote` does so itself with a version that it is given.
+    """
     with _registry(project) as (client, _):
-        challenger, champion = _required(_holder(client, CHALLENGER)), _holder(client, CHAMPION)
-        promotion_history.append(project, "refuse", champion and champion.version, challenger.version, found.as_dict())
+        _refuse(project, challenger, roles.holder(client, CHAMPION), found)
+        roles.end_challenge(client, challenger)
 
 
-def _required(challenger: Version | None) -> Version:
-    if challenger is None:
-        raise FreshetError("there is no challenger: register a built retriever first (`freshet register`)")
-    return challenger
-
-
-def _judge(client: MlflowClient, challenger: Version, champion: Version | None, gate: Gate) -> Verdict:
-    before = _comparable_scores(client, champion, challenger, gate) if champion else None
-    return gate.verdict(_scores(client, challenger), before)
-
-
-def rollback(project: Project) -> Move:
+def rollback(project: Project, open_it: Open = lambda version: None) -> Move:
     """Make the champion's predecessor champion again; raises `FreshetError` if it has none."""
     with _registry(project) as (client, _):
-        champion, previous = _holder(client, CHAMPION), _holder(client, PREVIOUS)
+        champion, previous = roles.holder(client, CHAMPION), roles.holder(client, PREVIOUS)
         if champion is None or previous is None:
             raise FreshetError("there is no previous champion to go back to; `freshet status` shows the versions")
-        promotion_history.append(project, "rollback", champion.version, previous.version, None)
-        replaced = client.get_model_version(MODEL, previous.version).tags.get(REPLACED)
-        _set_champion(client, previous.version, replaced)
-        return Move(previous, True, f"{_spoken(previous)} is the champion again, in place of {_spoken(champion)}")
+        open_it(previous)
+        promotion_history.append_once(project, "rollback", champion.version, previous.version, None)
+        roles.crown(client, previous)
+        return Move(previous, True, f"{previous} is the champion again, in place of {champion}")
 
 
-def holder(project: Project, alias: str = CHAMPION) -> Version | None:
-    """The version that has the alias `champion`, `challenger` or `previous`, or None."""
+def holder(project: Project, role: str = CHAMPION) -> Version | None:
+    """The version that is `champion`, `challenger` or `previous` (the champion before), or None."""
     with _registry(project) as (client, _):
-        return _holder(client, alias)
+        return roles.holder(client, role)
 
 
 def versions(project: Project) -> list[Version]:
     """All registered versions, oldest first."""
     with _registry(project) as (client, _):
-        found = client.search_model_versions(f"name='{MODEL}'")
-        return sorted(map(_version, found), key=lambda version: int(version.version))
+        return roles.versions(client)
 
 
 def files(project: Project, version: Version) -> Path:
@@ -155,12 +144,41 @@ def delete(project: Project, version: Version) -> None:
     """Delete a version and its files; raises `FreshetError` if it is champion, challenger or previous."""
     folder = files(project, version).parents[1]
     with _registry(project) as (client, _):
-        held = [alias for alias, number in _aliases(client).items() if str(number) == version.version]
-        if held:
-            raise FreshetError(f"{_spoken(version)} is {held[0]}: it cannot be deleted")
+        role = roles.role_of(client, version)
+        if role is not None:
+            raise FreshetError(f"{version} is {role}: it cannot be deleted")
         client.delete_model_version(MODEL, version.version)
     if folder.is_relative_to(store_folder(project)):
         shutil.rmtree(folder)
+
+
+def _candidates(client: MlflowClient, challenger: Version | None) -> tuple[Version, Version | None]:
+    """Who asks to be champion, and who is; the champion itself where nobody else does."""
+    champion = roles.holder(client, CHAMPION)
+    wanted = challenger or roles.holder(client, CHALLENGER) or champion
+    if wanted is None:
+        raise FreshetError("there is no challenger: register a built retriever first (`freshet register`)")
+    return wanted, champion
+
+
+def _judge(client: MlflowClient, challenger: Version, champion: Version | None, gate: Gate) -> Verdict:
+    before = _comparable_scores(client, champion, challenger, gate) if champion else None
+    return gate.verdict(_scores(client, challenger), before)
+
+
+def _crown(project: Project, client: MlflowClient, wanted: Version, champion: Version | None, found: Verdict) -> None:
+    promotion_history.append_once(project, "promote", _number(champion), wanted.version, found.as_dict())
+    roles.replaces(client, wanted, champion)
+    roles.crown(client, wanted)
+    roles.end_challenge(client, wanted)
+
+
+def _refuse(project: Project, wanted: Version, champion: Version | None, found: Verdict) -> None:
+    promotion_history.append(project, "refuse", _number(champion), wanted.version, found.as_dict())
+
+
+def _number(version: Version | None) -> str | None:
+    return None if version is None else version.version
 
 
 @contextmanager
@@ -176,7 +194,7 @@ def _registry(project: Project) -> Iterator[tuple[MlflowClient, str]]:
         yield client, experiment
 
 
-def _create(client: MlflowClient, experiment: str, tags: dict[str, str], build: Build) -> Version:
+def _create(client: MlflowClient, experiment: str, tags: dict[str, str], build: Build) -> str:
     import mlflow
 
     with mlflow.start_run(experiment_id=experiment, run_name=f"register@{build.retriever}", tags=tags) as run:
@@ -186,7 +204,17 @@ def _create(client: MlflowClient, experiment: str, tags: dict[str, str], build: 
         model = log_retriever(build)
     if not client.search_registered_models(f"name='{MODEL}'"):
         client.create_registered_model(MODEL)
-    return _version(client.create_model_version(MODEL, model, run.info.run_id, tags))
+    return str(client.create_model_version(MODEL, model, run.info.run_id, tags).version)
+
+
+def _describe(client: MlflowClient, number: str, build: Build) -> Version:
+    """Note what opening the version must know. One that is there already gets today's: its documents are the same."""
+    facts = {roles.TEXT: build.text}
+    if build.watermark.event:
+        facts |= {roles.WATERMARK: str(build.watermark.event), roles.MARK: build.watermark.mark}
+    for name, value in facts.items():
+        client.set_model_version_tag(MODEL, number, name, value)
+    return roles.read(client.get_model_version(MODEL, number))
 
 
 def _metrics(evaluation: Path) -> dict[str, float]:
@@ -195,42 +223,11 @@ def _metrics(evaluation: Path) -> dict[str, float]:
     return {valid_name(name): value for name, value in flat.items() if isinstance(value, (int, float))}
 
 
-def _find(client: MlflowClient, tags: dict[str, str]) -> Version | None:
+def _find(client: MlflowClient, tags: dict[str, str]) -> str | None:
     for found in client.search_model_versions(f"name='{MODEL}'"):
         if all(found.tags.get(name) == value for name, value in tags.items()):
-            return _version(found)
+            return str(found.version)
     return None
-
-
-def _version(found: ModelVersion) -> Version:
-    tags = found.tags
-    return Version(str(found.version), tags[RETRIEVER], tags[KEY], tags[FINGERPRINT], tags[CORPUS], found.run_id)
-
-
-def _aliases(client: MlflowClient) -> dict[str, str]:
-    """Alias -> version. Looking up a missing alias by itself is an error, and so is a model without versions."""
-    if not client.search_registered_models(f"name='{MODEL}'"):
-        return {}
-    return dict(client.get_registered_model(MODEL).aliases)
-
-
-def _holder(client: MlflowClient, alias: str) -> Version | None:
-    version = _aliases(client).get(alias)
-    return None if version is None else _version(client.get_model_version(MODEL, version))
-
-
-def _set_champion(client: MlflowClient, version: str, previous: str | None) -> None:
-    existing = {str(found.version) for found in client.search_model_versions(f"name='{MODEL}'")}
-    _set_alias(client, PREVIOUS, previous if previous in existing else None)
-    _set_alias(client, CHAMPION, version)
-
-
-def _set_alias(client: MlflowClient, alias: str, version: str | None) -> None:
-    """Give the alias to `version`, or take it from whichever has it."""
-    if version is not None:
-        client.set_registered_model_alias(MODEL, alias, version)
-    elif alias in _aliases(client):
-        client.delete_registered_model_alias(MODEL, alias)
 
 
 def _scores(client: MlflowClient, version: Version) -> SystemScores:
@@ -244,9 +241,5 @@ def _comparable_scores(client: MlflowClient, champion: Version, challenger: Vers
     return load_scores(gate.rescore(champion), "test")
 
 
-def _spoken(version: Version) -> str:
-    return f"version {version.version} ({version.retriever})"
-
-
 def _already(champion: Version) -> str:
-    return f"{_spoken(champion)} is the champion already: nothing to promote"
+    return f"{champion} is the champion already: nothing to promote"

@@ -33,8 +33,12 @@ class ServedRetriever(PythonModel):
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> list[list[dict[str, Any]]]:
-        """For each row's "query" its best documents: rank, score, document_id, title."""
-        rankings = self.retriever.search(model_input["query"].tolist(), (params or {}).get("k", 10))
+        """For each row's "query" its best documents: rank, score, document_id, title. SettingsError if one is empty."""
+        from model_code.live.query_text import require_queries
+
+        texts = model_input["query"].tolist()
+        require_queries(texts)
+        rankings = self.retriever.search(texts, (params or {}).get("k", 10))
         return [
             [
                 {"rank": rank, "score": score, "document_id": document, "title": self.titles[document]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from orchestration import dvc_lock, parameters, promotion_history, registry, stages
@@ -47,6 +48,7 @@ def _service(project: Project) -> dict[str, Any] | None:
 def _live(project: Project) -> list[dict[str, Any]]:
     """The current generation of each live collection, the one that is searched by default first."""
     from model_code.live.collection import Collection, default_retriever, retrievers
+    from orchestration.additions import settings_of, untuned
 
     names = retrievers(project.live)
     if not names:
@@ -59,6 +61,7 @@ def _live(project: Project) -> list[dict[str, Any]]:
             "generation": generation.number,
             "documents": generation.manifest["documents"],
             "fingerprint": generation.manifest["fingerprint"],
+            "untuned": untuned(project, settings_of(project), name),
             "freshness": live_status(project, name),
         }
         for name in sorted(names, key=lambda name: (name != default, name))
@@ -74,7 +77,8 @@ def _queries_logged(project: Project, live: list[dict[str, Any]]) -> int | None:
         return None
     ledger = live[0]["freshness"]["ledger"] if live else None
     report = ledger["drift"] if ledger else None
-    return len(logged_since(project.state, report["recorded"] if report else 0.0))
+    since = datetime.fromisoformat(report["recorded"]).timestamp() if report else 0.0
+    return len(logged_since(project.state, since))
 
 
 def status_text(status: dict[str, Any]) -> str:
@@ -91,6 +95,7 @@ def status_text(status: dict[str, Any]) -> str:
         lines.append(f"{alias:11} " + (f"version {version['version']} ({version['retriever']})" if version else "none"))
     for live in status["live"] or [None]:
         lines.append("live        " + (_live_text(live) if live else "nothing (freshet promote opens the champion)"))
+        lines += [f"additions   {live['untuned']}"] if live and live["untuned"] else []
         lines += (live_status_lines if live["default"] else other_lines)(live["freshness"]) if live else []
     if status["queries_logged"] is not None:
         lines.append(f"queries     {status['queries_logged']:,} logged since the last drift report")

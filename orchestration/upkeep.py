@@ -38,6 +38,8 @@ class Upkeep:
     def step(self, limit: int | None = PIECE) -> bool:
         """Do one piece, of at most `limit` changes; False if none is left but that of retrievers that failed."""
         names = followed(self.project)
+        for gone in self.failures.keys() - set(names):
+            del self.failures[gone]
         for name in names:
             if name not in self._failed_now and self._try(name, lambda name=name: self._take_in(name, limit)):
                 return True

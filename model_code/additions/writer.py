@@ -9,24 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from model_code.additions.memory import TOKEN, has_one, load_state, require_one_vector, store_of, token_of
-from model_code.additions.representatives import query_vectors
+from model_code.additions.documents import new_documents, of_one_vector
+from model_code.additions.memory import TOKEN, load_state, require_one_vector, store_of, token_of
+from model_code.additions.replay import replay
 from model_code.additions.settings import AdditionSettings
 from model_code.additions.store import Store
 from model_code.files import canonical_json, hash_text
 from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.documents import NewDocument, Status
+from model_code.incdsi.documents import Status
 from model_code.live.applied import Applied, Guard
-from model_code.live.changes import Change
+from model_code.live.changes import Change, Put
 from model_code.live.collection import CURRENT
 from model_code.live.garbage import Freed
-from model_code.live.net_changes import NetChanges
+from model_code.live.net_changes import NetChanges, steps
 from model_code.live.writer import LiveWriter
 
 
 class RefiningWriter(LiveWriter):
-    """A `LiveWriter` that refines; equal generations, changes and settings give equal vectors, whatever came between.
+    """A `LiveWriter` that refines: equal changes in equal order give equal vectors, however they are grouped.
 
+    They do for equal settings, whatever was compacted or rolled back in between, and as far as the encoder gives equal
+    vectors: the other texts of its batch move the last bits of an encoding. For grouping must not show, a document
+    that one call puts twice is encoded twice, and one that is changed and changed back is "updated" (see `replay`).
     What has to be remembered of a generation is kept in `folder`. Every document becomes searchable, also where no
     vector meets all constraints; what became of each is told by `model_code.additions.statuses`.
     """
@@ -42,7 +46,8 @@ class RefiningWriter(LiveWriter):
     ) -> None:
         super().__init__(live, retriever, self._refined, max_segments, pointer)
         self.settings, self.folder = settings, folder
-        self._net, self._token = NetChanges(), ""
+        self._steps: list[Change] = []
+        self._token = ""
         self._warm: tuple[int, IncDsiAdder] | None = None  # with the generation that it belongs to
         self._grown: IncDsiAdder | None = None  # belongs to the generation in the making
 
@@ -52,9 +57,9 @@ class RefiningWriter(LiveWriter):
         """See `LiveWriter.apply`; SettingsError too, and nothing is changed, if the collection cannot be refined."""
         searcher = self.searcher
         require_one_vector(searcher.base)
-        self._net, self._grown = NetChanges.of(changes, searcher.views), None
+        self._grown = None
         token = token_of(searcher.generation)
-        if self._net.puts:
+        if self._net(changes).puts:
             token = self._token = self._new_token(searcher.generation.number, watermark)
         applied = super().apply(changes, watermark, {**provenance, **({TOKEN: token} if token else {})}, guard)
         if self._grown is not None:
@@ -72,33 +77,28 @@ class RefiningWriter(LiveWriter):
         """Where the current generation's base is remembered."""
         return store_of(self.folder, self.searcher.generation, self.settings.spans)
 
+    def _net(self, changes: Sequence[Change]) -> NetChanges:
+        """A document that is put back as it was counts too: what it is put back among may have changed."""
+        self._steps = steps(changes, self.searcher.views)
+        return NetChanges.of(changes, self.searcher.views, anew={step.document_id for step in self._steps})
+
     def _refined(self, ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]) -> np.ndarray:
         """The hook of `LiveWriter`: the vectors (n, H) of the rows of documents `ids`. Those of a document of several
         passages, which has no vector of its own, stay."""
         parent = self.searcher.generation
         adder, loose = self._adder()
         self._warm = None
-        gone = set(ids).union(*self._net.lost.values())
-        adder.delete([key for key in sorted(gone) if key in adder.state])
-        alone = np.flatnonzero(has_one(ids))
-        added = adder.add_batch(self._documents([(ids[row], vectors[row], queries[row]) for row in alone]))
-        rows = [*(key for key in loose if key not in gone), *(one.id for one in added)]
-        statuses = dict.fromkeys(ids, Status.NOT_REFINED.name) | {one.id: one.status.name for one in added}
+        lasting = of_one_vector(ids, vectors, queries)
+        added = replay(adder, self._steps, new_documents(self.searcher, self.settings.spans, self._steps, lasting))
+        rows = [*(key for key in loose if key in adder.state and key not in added), *added]
+        statuses = dict.fromkeys(ids, Status.NOT_REFINED.name) | {key: one.status.name for key, one in added.items()}
         self.store.keep(self._token, token_of(parent), adder.state, rows, statuses)
         self._grown = adder
         found = np.array(vectors, np.float32)
-        for row, one in zip(alone, added, strict=True):
-            found[row] = one.vector
+        for row, key in enumerate(ids):
+            if key in added:
+                found[row] = added[key].vector
         return found
-
-    def _documents(self, given: Sequence[tuple[str, np.ndarray, np.ndarray]]) -> list[NewDocument]:
-        """Documents of one vector each: id, encoding (H), and the vectors (m, H) of the queries that each came with."""
-        puts, encoder = {put.document_id: put for put in self._net.puts}, self.searcher.base.retriever.encoder
-        own = query_vectors(encoder, [(puts[key].title, puts[key].text) for key, *_ in given], self.settings.spans)
-        return [
-            NewDocument(key, np.concatenate([made, queries]), encoding)
-            for (key, encoding, queries), made in zip(given, own, strict=True)
-        ]
 
     def _adder(self) -> tuple[IncDsiAdder, list[str]]:
         number = self.searcher.generation.number
@@ -108,13 +108,6 @@ class RefiningWriter(LiveWriter):
         return IncDsiAdder(state, self.settings.incdsi), loose
 
     def _new_token(self, number: int, watermark: int) -> str:
-        changed = [(put.document_id, put.content_hash) for put in self._net.puts]
-        lost = sorted(set().union(*self._net.lost.values()))
-        facts = {
-            "after": number,
-            "watermark": watermark,
-            "changes": changed,
-            "lost": lost,
-            "settings": repr(self.settings.incdsi),
-        }
+        changed = [(step.document_id, step.content_hash if isinstance(step, Put) else None) for step in self._steps]
+        facts = {"after": number, "watermark": watermark, "changes": changed, "settings": repr(self.settings.incdsi)}
         return hash_text(canonical_json(facts))[:16]

@@ -171,7 +171,7 @@ def write_curve(path: Path, cells: Mapping[tuple[str, str, float], Cell]) -> Non
 def _row(study: str, source: str, share: float, cell: Cell) -> dict[str, Any]:
     """Without a shift no alarm is right; with one, retraining where it is due and not where nothing is lost.
 
-    Between the two the goal is 0: a loss that is real and too small for 100 documents to show may be found or not.
+    Between the two there is no goal: a loss that is real and too small for 100 documents to show may be found or not.
     """
     harm = float(np.mean(cell.harm))
     due = share > 0 and harm > LOSS
@@ -184,9 +184,10 @@ def _row(study: str, source: str, share: float, cell: Cell) -> dict[str, Any]:
     shift += f", harm {harm:+.2f} ({by}), alarm {np.mean(cell.alarm):.2f}"
     what = f"{study}: {shift}: {judged}, of {len(right)} batches [{low:.3f}, {high:.3f}]"
     ours, theirs = float(right.mean()), float(peer.mean())
-    goal = 0.0 if due and harm < HARM else 1 - MOST_FALSE
-    ratio = ours / theirs if theirs else None
-    return {"what": what, "ours": ours, "peer": theirs, "ratio": ratio, "goal": goal, "met": ours >= goal}
+    found = {"what": what, "ours": ours, "peer": theirs, "ratio": ours / theirs if theirs else None}
+    if due and harm < HARM:
+        return found | {"goal": "-", "met": None}
+    return found | {"goal": 1 - MOST_FALSE, "met": ours >= 1 - MOST_FALSE}
 
 
 def _calibrate(reference: Vectors, plan: Plan) -> Calibration:

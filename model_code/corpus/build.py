@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
 import pandas as pd
 
-from model_code.corpus.cleaning import Document, document_of, query_of
+from model_code.corpus.cleaning import Document, document_of, parse_date
 from model_code.corpus.duplicates import merge_duplicates
 from model_code.corpus.judgements import Known, Qrels, take_qrels
 from model_code.corpus.passages import passage_rows
 from model_code.corpus.quarantine import Quarantine
+from model_code.corpus.queries import Query, query_of
 from model_code.corpus.rows import Row, Unfit
 from model_code.corpus.settings import CorpusSettings, PartSettings, PassageSettings
 from model_code.corpus.sources.base import Source
@@ -63,13 +65,15 @@ def _documents(
         return document
 
     rows = islice(source.rows("documents", progress), settings.limit)
-    sound = quarantine.admit(rows, _unique(check, lambda document: document.document_id))
+    sound: Iterable[Document] = quarantine.admit(rows, _unique(check, lambda document: document.document_id))
+    if settings.parts.by == "date":  # a later copy, which many exports list first, must not make an old document new
+        sound = sorted(sound, key=lambda document: (parse_date(document.date), document.document_id))
     return merge_duplicates(sound, settings.merge_duplicates)
 
 
-def _queries(source: Source, settings: CorpusSettings, quarantine: Quarantine, progress: Progress) -> dict[str, str]:
-    check = _unique(lambda row: query_of(row, settings.max_characters), lambda query: query[0])
-    return dict(quarantine.admit(source.rows("queries", progress), check))
+def _queries(source: Source, settings: CorpusSettings, quarantine: Quarantine, progress: Progress) -> dict[str, Query]:
+    check = _unique(lambda row: query_of(row, settings.max_characters), lambda query: query.query_id)
+    return {query.query_id: query for query in quarantine.admit(source.rows("queries", progress), check)}
 
 
 def _unique(check: Callable[[Row], T], identity: Callable[[T], str]) -> Callable[[Row], T]:
@@ -87,7 +91,7 @@ def _unique(check: Callable[[Row], T], identity: Callable[[T], str]) -> Callable
 
 
 def _tables(
-    documents: list[Document], queries: dict[str, str], qrels: Qrels, parting: PartSettings, passages: PassageSettings
+    documents: list[Document], queries: dict[str, Query], qrels: Qrels, parting: PartSettings, passages: PassageSettings
 ) -> dict[str, pd.DataFrame]:
     parts = {document.document_id: part_of(document, parting) for document in documents}
     initial = [document for document in documents if parts[document.document_id] == "initial"]
@@ -96,10 +100,7 @@ def _tables(
     rows: dict[str, list[dict[str, Any]]] = {
         "documents": [_document_row(document, parts[document.document_id]) for document in documents],
         "passages": passage_rows(initial, passages),
-        "queries": [
-            {"query_id": query, "text": text, "split": splits[query], "assigned_split": qrels.splits.get(query)}
-            for query, text in queries.items()
-        ],
+        "queries": [_query_row(query, splits[name], qrels.splits.get(name)) for name, query in queries.items()],
         "qrels": [
             {"query_id": query, "document_id": document, "relevance": relevance, "split": splits[query]}
             for (query, document), relevance in qrels.pairs.items()
@@ -120,6 +121,16 @@ def _document_row(document: Document, part: str) -> dict[str, Any]:
     }
 
 
+def _query_row(query: Query, split: str, assigned_split: str | None) -> dict[str, Any]:
+    return {
+        "query_id": query.query_id,
+        "text": query.text,
+        "split": split,
+        "assigned_split": assigned_split,
+        "answers": json.dumps(query.answers, ensure_ascii=False) if query.answers else None,
+    }
+
+
 def _report(tables: dict[str, pd.DataFrame], quarantine: Quarantine, qrels: Qrels, merged: int) -> dict[str, Any]:
     """Pure counts: the terms of the law that nothing is lost, parts, splits, lengths and reasons of refusal."""
     documents, queries = tables["documents"], tables["queries"]
@@ -128,6 +139,8 @@ def _report(tables: dict[str, pd.DataFrame], quarantine: Quarantine, qrels: Qrel
     for table in ("documents", "queries", "qrels"):
         counts[f"{table}_read"] = quarantine.read[table]
         counts[f"{table}_quarantined"] = quarantine.count(table)
+    if "answers" in queries:
+        counts["queries_with_answers"] = int(queries["answers"].notna().sum())
     return counts | {
         "documents_merged": merged,
         "qrels_repeated": qrels.repeated,

@@ -1,4 +1,4 @@
-"""Cleaning of texts, identity of contents, and the checks that a document's or query's row must pass."""
+"""Cleaning of texts, identity of contents, and the checks that a document's row must pass."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def parse_date(value: Any) -> datetime | None:
 def document_of(row: Row, max_characters: int, keep_title_only: bool) -> Document:
     """The clean document in a row; raises `Unfit` if it has no id, no text or too much, or bytes that are no UTF-8."""
     document_id = identifier(row.values, "id")
-    title = clean_line(_text(row.values, "title", default=""))
-    text = clean_text(_text(row.values, "text"))
+    title = clean_line(text_in(row.values, "title", default=""))
+    text = clean_text(text_in(row.values, "text"))
     if len(text) + len(title) > max_characters:
         raise Unfit("huge text", f"{len(text):,} characters, corpus.max_characters is {max_characters:,}")
     if not text and not (title and keep_title_only):
@@ -87,19 +87,8 @@ def document_of(row: Row, max_characters: int, keep_title_only: bool) -> Documen
     instant = parse_date(written)
     if instant is None and written is not None:
         fields["date"] = written
-    whole = _valid(_as_json(fields), "fields")
+    whole = require_whole(_as_json(fields), "fields")
     return Document(document_id, title, text, whole, None if instant is None else instant.isoformat())
-
-
-def query_of(row: Row, max_characters: int) -> tuple[str, str]:
-    """The id and clean text of the query in a row; raises `Unfit` as `document_of` does."""
-    query_id = identifier(row.values, "id")
-    text = clean_line(_text(row.values, "text"))
-    if len(text) > max_characters:
-        raise Unfit("huge text", f"{len(text):,} characters, corpus.max_characters is {max_characters:,}")
-    if not text:
-        raise Unfit("empty text", "no text")
-    return query_id, text
 
 
 def identifier(values: Mapping[str, Any], name: str) -> str:
@@ -114,7 +103,7 @@ def identifier(values: Mapping[str, Any], name: str) -> str:
         return str(value)
     if not isinstance(value, str) or not value.strip():
         raise Unfit("missing id", f"{name} is {value!r}")
-    text = _valid(value.strip(), name)
+    text = require_whole(value.strip(), name)
     if _UNSPEAKABLE.search(text):
         raise Unfit("bad id", f"{name} holds a control character or a line end: {text!r}")
     if len(text.encode()) > MOST_ID_BYTES:
@@ -138,7 +127,8 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _text(values: Mapping[str, Any], name: str, default: str | None = None) -> str:
+def text_in(values: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    """The text in `values[name]`, as it is; raises `Unfit` if it is none, or (without `default`) absent."""
     if name not in values and default is None:
         raise Unfit("missing column", f"the row has no column for {name}")
     value = values.get(name, default)
@@ -146,7 +136,7 @@ def _text(values: Mapping[str, Any], name: str, default: str | None = None) -> s
         return ""
     if not isinstance(value, str):
         raise Unfit("wrong type", f"{name} is {type(value).__name__}, not text")
-    return _valid(value, name)
+    return require_whole(value, name)
 
 
 def is_whole(text: str) -> bool:
@@ -158,7 +148,8 @@ def is_whole(text: str) -> bool:
     return _SURROGATE.search(text) is None
 
 
-def _valid(text: str, name: str) -> str:
+def require_whole(text: str, name: str) -> str:
+    """The same text; raises `Unfit` unless `is_whole`."""
     if not is_whole(text):
         raise Unfit("invalid UTF-8", f"{name} holds bytes that are no UTF-8")
     return text

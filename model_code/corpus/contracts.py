@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from model_code.corpus.tables import COLUMNS, NULLABLE
+from model_code.corpus.tables import COLUMNS, NULLABLE, OPTIONAL
 from model_code.errors import FreshetError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ VOCABULARY = {
     ("quarantine", "table"): ("documents", "queries", "qrels"),
 }
 FILLED = {("queries", "text"), ("pseudo_queries", "text"), ("pseudo_queries", "kind"), ("quarantine", "reason")}
+LISTS = {("queries", "answers")}  # as JSON
 KEYS = {
     "documents": ["document_id"],
     "passages": ["document_id", "ordinal"],
@@ -42,8 +44,10 @@ def schema(table: str) -> pa.DataFrameSchema:
     """The pandera schema of a table: exactly its columns, of their types, with the values that they may take."""
     import pandera.pandas as pa
 
-    columns = {name: pa.Column(kind, _checks(table, name), nullable=(table, name) in NULLABLE)
-               for name, kind in COLUMNS[table].items()}  # fmt: skip
+    columns = {}
+    for name, kind in COLUMNS[table].items():
+        nullable, required = (table, name) in NULLABLE, (table, name) not in OPTIONAL
+        columns[name] = pa.Column(kind, _checks(table, name), nullable=nullable, required=required)
     return pa.DataFrameSchema(columns, strict=True, unique=KEYS.get(table), name=table)
 
 
@@ -73,9 +77,20 @@ def _checks(table: str, column: str) -> list[Any]:
         checks.append(pa.Check.isin(VOCABULARY[table, column]))
     if column.endswith("_id") or (table, column) in FILLED:
         checks.append(pa.Check.str_length(min_value=1))
+    if (table, column) in LISTS:
+        checks.append(pa.Check(_is_list_of_texts, element_wise=True, error="list of texts"))
     if column in ("relevance", "ordinal"):
         checks.append(pa.Check.ge(1 if column == "relevance" else 0))
     return checks
+
+
+def _is_list_of_texts(value: str) -> bool:
+    """Whether the value is JSON of a list of texts: at least one, none of them empty."""
+    try:
+        texts = json.loads(value)
+    except ValueError:
+        return False
+    return isinstance(texts, list) and len(texts) > 0 and all(isinstance(text, str) and text for text in texts)
 
 
 def _check_schema(name: str, table: pd.DataFrame) -> None:

@@ -37,9 +37,9 @@ def locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, Any])
 
 
 def _difference(lock: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """In words, which version or file is another one than the lock's; empty where the lock does not tell."""
-    for kind in ("versions", "files"):
-        before, after = lock.get(kind), now.get(kind)
+    """In words, which setting, version or file is another one than the lock's; empty where the lock does not tell."""
+    for kind in ("settings", "versions", "files"):
+        before, after = lock.get(kind, {}), now.get(kind, {})
         if not isinstance(before, Mapping) or not isinstance(after, Mapping):
             continue
         changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))

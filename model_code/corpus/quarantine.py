@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -15,6 +15,7 @@ from model_code.errors import FreshetError
 
 T = TypeVar("T")
 SHOWN_OFFENDERS = 3
+MOST_LEVELS = 100  # of values inside of values; how many more Python can read and write depends on who calls
 
 
 class Quarantine:
@@ -30,6 +31,10 @@ class Quarantine:
             self.read[row.table] += 1
             if isinstance(row, Malformed):
                 self.refused.append(row)
+                continue
+            if _is_deeper(row.values, MOST_LEVELS):
+                detail = f"values are nested more than {MOST_LEVELS} deep"
+                self.refused.append(Malformed(row.table, row.location, "bad JSON", detail, ""))
                 continue
             try:
                 yield check(row)
@@ -68,3 +73,18 @@ class Quarantine:
                     f"corpus.quarantine_limit = {limit} allows. First: {first}. "
                     "Mend the source and run `freshet ingest`, or raise the limit."
                 )
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether more than `levels` objects and lists lie in each other.
+
+    >>> _is_deeper({"fields": [1]}, 2), _is_deeper({"fields": [{}]}, 2)
+    (False, True)
+    """
+    inside = [value]
+    for _ in range(levels + 1):
+        inside = [one for one in inside if isinstance(one, (dict, list, tuple))]
+        if not inside:
+            return False
+        inside = [each for one in inside for each in (one.values() if isinstance(one, dict) else one)]
+    return True

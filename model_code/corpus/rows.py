@@ -30,8 +30,8 @@ Reason = Literal[
 class Row:
     """One record of a table and where it stands, such as `corpus.jsonl:17`.
 
-    Sources name the values as we do: documents `id, title, text, date, fields`, queries `id, text`, qrels `query_id,
-    document_id, relevance, split`. Values are as found: nothing is checked yet.
+    Sources name the values as we do: documents `id, title, text, date, fields`, queries `id, text, answers`, qrels
+    `query_id, document_id, relevance, split`. Values are as found: nothing is checked yet.
     """
 
     table: Table

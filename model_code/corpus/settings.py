@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Literal
 
+from model_code.corpus.cleaning import parse_date
 from model_code.settings import require
+
+COLUMNS: dict[str, dict[str, str]] = {  # by table: our name of a column, and the setting that holds the source's
+    "documents": {"id": "document_id", "title": "title", "text": "text", "date": "date"},
+    "queries": {"id": "query_id", "text": "query_text", "answers": "answers"},
+    "qrels": {"query_id": "qrel_query", "document_id": "qrel_document", "relevance": "relevance", "split": "split"},
+}
+NEEDED = ("id", "text", "query_id", "document_id")  # columns without which every row is refused
 
 
 @dataclass(frozen=True)
 class ColumnSettings:
-    """Which column of the source holds what; the defaults are BEIR's. Other document columns become its `fields`."""
+    """Which column of the source holds what; the defaults are BEIR's. Other document columns become its `fields`.
+
+    answers: of a query, a list of the strings that answer it (in CSV and TSV: JSON of one), which `metadata` may hold
+      as well; null reads none. No passage that holds one is drawn as a negative of the query.
+    """
 
     document_id: str = "_id"
     title: str = "title"
@@ -19,6 +30,7 @@ class ColumnSettings:
     date: str = "date"
     query_id: str = "_id"
     query_text: str = "text"
+    answers: str | None = "answers"
     qrel_query: str = "query-id"
     qrel_document: str = "corpus-id"
     relevance: str = "score"
@@ -30,15 +42,19 @@ class ColumnSettings:
         >>> ColumnSettings(text="body").of("documents")
         {'id': '_id', 'title': 'title', 'text': 'body', 'date': 'date'}
         """
-        if table == "documents":
-            return {"id": self.document_id, "title": self.title, "text": self.text, "date": self.date}
-        if table == "queries":
-            return {"id": self.query_id, "text": self.query_text}
+        return {ours: name for ours, key in COLUMNS[table].items() if (name := getattr(self, key)) is not None}
+
+    def expected(self, table: str) -> dict[str, str]:
+        """{setting: the source's column} of those that a table must have: what its rows need, and what is no default.
+
+        >>> ColumnSettings(date="opened").expected("documents")
+        {'document_id': '_id', 'text': 'text', 'date': 'opened'}
+        """
+        default = ColumnSettings().of(table)
         return {
-            "query_id": self.qrel_query,
-            "document_id": self.qrel_document,
-            "relevance": self.relevance,
-            "split": self.split,
+            COLUMNS[table][ours]: name
+            for ours, name in self.of(table).items()
+            if ours in NEEDED or name != default[ours]
         }
 
 
@@ -47,7 +63,8 @@ class HubSettings:
     """A data set of the Hugging Face hub (or a local folder that `datasets` loads), in BEIR's three parts.
 
     BEIR: `name: BeIR/nq`, `qrels: BeIR/nq-qrels`. MTEB: `name: mteb/scifact`, `qrels: mteb/scifact`,
-    `qrels_config: default`. A corpus without judgements: `queries: null`.
+    `qrels_config: default`. A corpus without judgements: `queries: null`. revision: a branch, tag or commit of `name`,
+    looked up by `freshet ingest`; null is the newest.
     """
 
     name: str | None = None
@@ -92,7 +109,7 @@ class PartSettings:
     """Which documents are indexed at first (initial), stream in later (new), or tune how they are added (tuning).
 
     IncDSI's shares are .90 / .09 / .01. By date: documents from `new_from` on are new, those from `tuning_from` until
-    then (if it is given) tuning, and all earlier ones initial.
+    then (if it is given) tuning, and all earlier ones initial; the earliest of a group of duplicates is kept.
     """
 
     by: Literal["none", "share", "date"] = "none"
@@ -106,10 +123,13 @@ class PartSettings:
         shares = (self.new_share, self.tuning_share)
         require(min(shares) >= 0 and sum(shares) < 1, f"new_share and tuning_share are {shares}: too much")
         require(self.by != "date" or self.new_from is not None, "by is 'date', which needs new_from: '2025-01-01'")
-        for name in ("tuning_from", "new_from"):
-            _require_date(name, getattr(self, name))
-        if self.tuning_from and self.new_from:
-            require(self.tuning_from < self.new_from, "tuning_from must lie before new_from")
+        tuning, new = parse_date(self.tuning_from), parse_date(self.new_from)
+        for name, instant in (("tuning_from", tuning), ("new_from", new)):
+            value = getattr(self, name)
+            sound = value is None or instant is not None
+            require(sound, f"{name} is {value!r}, but must be an ISO date such as 2025-01-01")
+        if tuning and new:
+            require(tuning < new, "tuning_from must lie before new_from")
 
 
 @dataclass(frozen=True)
@@ -175,10 +195,3 @@ class AcceptanceSettings:
         for name in ("max_empty_title_share", "max_repeated_query_share"):
             require(0 <= getattr(self, name) <= 1, f"{name} is {getattr(self, name)}, but is a share: 0 to 1")
         require(self.min_mean_words <= self.max_mean_words, "min_mean_words must not exceed max_mean_words")
-
-
-def _require_date(name: str, value: str | None) -> None:
-    try:
-        datetime.fromisoformat(value or "2000-01-01")
-    except ValueError:
-        require(False, f"{name} is {value!r}, but must be an ISO date such as 2025-01-01")

@@ -1,8 +1,8 @@
 """The ladder add -> recluster -> retrain: what a drift report calls for.
 
 *Retrain* on harm, which retraining mends: new documents found significantly worse than old ones, by the queries that
-they arrived with or, where too few have such, by those made from them; queries that lost documents; constraints that
-conflict; growth past its limit.
+they arrived with or, where too few have such, by those made from them; additions that push old documents down by more
+than growth alone would; constraints that conflict; growth past its limit.
 Where the vectors drifted, harm is tested a second time, with all of alpha for its own measures: that test counts only
 once a test of the corrected family has tripped, so documents like the old ones still cause a false alarm with a chance
 of at most alpha (a gatekeeping procedure), others that are no worse too, and drift with harm is found sooner.

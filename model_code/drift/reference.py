@@ -6,7 +6,8 @@ training moves documents, and a classifier can tell a moved document from one th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from model_code.drift.draws import most_measured
 from model_code.drift.fit import place, twin
+from model_code.drift.quality import ProtectedQuery
 from model_code.drift.settings import DriftSettings
 from model_code.errors import FreshetError
 from model_code.files import read_json, replacing, write_json
@@ -22,7 +24,7 @@ from model_code.index.manifest import read_manifest, seal, verify
 if TYPE_CHECKING:
     from model_code.hierarchy.tree import Hierarchy
 
-FORMAT, KIND = 2, "drift_reference"
+FORMAT, KIND = 3, "drift_reference"
 TENSORS, PROTECTED = "drift_reference.safetensors", "protected_queries.json"
 
 
@@ -32,7 +34,7 @@ def _empty() -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class DriftReference:
-    """n documents, and optionally scores of p and a old documents, q vectors of training queries, r protected queries.
+    """n documents, and optionally scores of p and a old documents, q vectors of training queries, protected queries.
 
     topics, cosines: of each document, in a twin of the hierarchy that was clustered without it. nodes: the node of
     the hierarchy that each leaf node of the twin counts under. trained: documents that the retriever was trained on.
@@ -49,8 +51,7 @@ class DriftReference:
     quality: np.ndarray = field(default_factory=_empty)  # (p,) float32, mean score of a document's pseudo-queries
     asked: np.ndarray = field(default_factory=_empty)  # (a,) float32, the same of its judged queries
     queries: np.ndarray = field(default_factory=_empty)  # (q, H) float32
-    protected_ids: tuple[str, ...] = ()  # r
-    protected_scores: np.ndarray = field(default_factory=_empty)  # (r,) float32, when the retriever was trained
+    protected: tuple[ProtectedQuery, ...] = ()
     note: str = ""
 
     @classmethod
@@ -65,7 +66,7 @@ class DriftReference:
         quality: np.ndarray | None = None,
         asked: np.ndarray | None = None,
         queries: np.ndarray | None = None,
-        protected: dict[str, float] | None = None,
+        protected: Sequence[ProtectedQuery] = (),
         note: str = "",
     ) -> DriftReference:
         """Keep `settings.reference_documents` of the passages that `hierarchy` was built from, `vectors` (N, H), and at
@@ -73,14 +74,12 @@ class DriftReference:
 
         rows: those that may be kept, one per document, by date if batches are drawn in order; None: all. In order the
         last ones are kept, else any. trained: number of documents; None: N. quality to note: see the class.
-        protected: score per id of the queries that additions must not harm.
         """
         eligible = np.arange(len(vectors)) if rows is None else np.asarray(rows)
         kept = _kept(eligible, min(settings.reference_documents, len(vectors) // 2), settings)
         level = topic_level(hierarchy, settings.minimum_batch)
         centroids, nodes = twin(vectors, hierarchy, kept, level, settings.seed)
         leaves, cosines = place(vectors[kept], centroids)
-        protected = dict(sorted((protected or {}).items()))
         return cls(
             np.ascontiguousarray(vectors[kept], np.float32),
             nodes[leaves],
@@ -93,7 +92,6 @@ class DriftReference:
             _empty() if asked is None else np.asarray(asked, np.float32),
             _empty() if queries is None else _sample(np.asarray(queries, np.float32), settings),
             tuple(protected),
-            np.array(list(protected.values()), np.float32),
             note,
         )
 
@@ -114,7 +112,7 @@ class DriftReference:
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / TENSORS) as aside:
             save_file(self._arrays(), aside)
-        write_json(folder / PROTECTED, list(self.protected_ids))
+        write_json(folder / PROTECTED, [asdict(one) for one in self.protected])
         facts = {"kind": KIND, "fingerprint": self.fingerprint, "trained": self.trained, "note": self.note}
         seal(folder, FORMAT, facts | {"documents": len(self.vectors), "topics": self.topic_count})
 
@@ -126,11 +124,13 @@ class DriftReference:
         manifest = read_manifest(folder, FORMAT)
         verify(folder, manifest)
         facts = {name: manifest[name] for name in ("trained", "fingerprint", "note")}
-        return cls(**load_file(folder / TENSORS), **facts, protected_ids=tuple(read_json(folder / PROTECTED)))
+        stated = read_json(folder / PROTECTED)
+        protected = (ProtectedQuery(one["text"], tuple(one["answers"]), one["rank"]) for one in stated)
+        return cls(**load_file(folder / TENSORS), **facts, protected=tuple(protected))
 
     def _arrays(self) -> dict[str, np.ndarray]:
         names = ("vectors", "topics", "cosines", "centroids", "nodes", "quality", "asked", "queries")
-        return {name: np.ascontiguousarray(getattr(self, name)) for name in (*names, "protected_scores")}
+        return {name: np.ascontiguousarray(getattr(self, name)) for name in names}
 
 
 def topic_level(hierarchy: Hierarchy, batch: int) -> int:

@@ -11,11 +11,9 @@ import numpy as np
 from model_code.drift.calibration import Calibration
 from model_code.drift.measured import Measured, Observation, judge
 from model_code.drift.observations import Arrivals, Unmeasured, observe
-from model_code.drift.quality import observe_protected
-from model_code.drift.settings import draws_needed
+from model_code.drift.quality import Paired, observe_protected
+from model_code.drift.settings import DriftSettings, draws_needed
 from model_code.drift.shares import measure_growth
-
-Paired = tuple[np.ndarray, np.ndarray]  # (q,) before and (q,) after, of the same queries
 
 
 @dataclass(frozen=True)
@@ -57,16 +55,16 @@ def make_report(
     """Measure the newest of `batches`, oldest first, and the last `drift.window` of them together.
 
     added: documents added since the last training, those of `batches` included. protected: by group ("old", "new")
-    the scores of queries before and after the additions. The chance that any measure trips although nothing has
-    changed is at most `drift.alpha`, growth aside, which is counted and not tested.
+    the scores of queries before and after the additions; fewer than `drift.minimum_batch` are not measured. The chance
+    that any measure trips although nothing has changed is at most `drift.alpha`, growth aside, which is counted and
+    not tested.
     """
     settings = calibration.settings
     newest, last = batches[-1], batches[-settings.window :]
     found = list(observe(calibration, newest, "batch"))
     if len(last) > 1:
         found += observe(calibration, pooled(last), "window")
-    for group, (before, after) in sorted((protected or {}).items()):
-        found.append(observe_protected(group, before, after, settings.quality_margin, settings.draws, settings.seed))
+    found += [_protected(group, scores, settings) for group, scores in sorted((protected or {}).items())]
     found = list(_testable(found, settings.alpha))
     measures = judge([one for one in found if isinstance(one, Observation)], settings.alpha)
     growth = measure_growth(added, calibration.reference.trained, settings.growth_limit)
@@ -80,6 +78,13 @@ def make_report(
         0 if newest.queries is None else len(newest.queries),
         calibration.reference.note,
     )
+
+
+def _protected(group: str, scores: Paired, settings: DriftSettings) -> Observation | Unmeasured:
+    if (count := max(len(scores.before), len(scores.after))) >= settings.minimum_batch:
+        return observe_protected(group, scores, settings.quality_margin, settings.draws, settings.seed)
+    why = f"{count} protected queries (dev queries whose answers are live as they were) are fewer than"
+    return Unmeasured(f"protected_{group}", f"{why} drift.minimum_batch = {settings.minimum_batch}")
 
 
 def _testable(found: Sequence[Observation | Unmeasured], alpha: float) -> Iterator[Observation | Unmeasured]:

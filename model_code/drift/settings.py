@@ -20,7 +20,8 @@ class DriftSettings:
     cooldown: batches after a re-clustering or a retraining during which no such step follows.
     growth_limit: documents added since the last training, as a share of those trained on, past which retraining is due.
     conflict_limit: share of refined additions whose IncDSI constraints may conflict.
-    quality_margin: loss of the mean score, of protected queries and of new documents, that is no harm.
+    quality_margin: loss of the mean score, of new documents and of protected queries (of these beside what growth costs
+    them), that is no harm.
     draws: how often a null distribution is drawn. reference_documents: kept as the reference; the kernel is its square.
     classifier_contrast: documents of the reference that the domain classifier tells the batch from.
     topic_divergence: what the topic measure reports; both compare shares of documents per node of the hierarchy.

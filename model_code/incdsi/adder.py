@@ -9,6 +9,7 @@ import numpy as np
 from model_code.errors import FreshetError
 from model_code.incdsi.batch import starts
 from model_code.incdsi.documents import Added, NewDocument, mean_query
+from model_code.incdsi.priors import prior_vector
 from model_code.incdsi.refine import Refined, Refiner, Start
 from model_code.incdsi.rivals import Rivals
 from model_code.incdsi.settings import IncDsiSettings
@@ -54,7 +55,7 @@ class IncDsiAdder:
     def update(self, document: NewDocument) -> Added:
         """Find the document's vector anew, from new queries and encoding, against all others; it keeps its row."""
         row = self.state.row(document.id)
-        document.check(self.state.width)
+        self._check(document)
         back = regained(self.state, np.array([row]))
         if self.state.won is not None:
             self.state.won.view[back] = wins(self.state, back, without=row)
@@ -109,9 +110,14 @@ class IncDsiAdder:
     def _check_new(self, documents: Sequence[NewDocument]) -> None:
         coming: set[str] = set()
         for document in documents:
-            document.check(self.state.width)
+            self._check(document)
             if document.id in self.state or document.id in coming:
                 raise FreshetError(
                     f"document {document.id!r} is in the collection already, or twice in this batch: update it instead"
                 )
             coming.add(document.id)
+
+    def _check(self, document: NewDocument) -> None:
+        """Raise SettingsError unless the vectors have the right shape, and those are there that the prior needs."""
+        document.check(self.state.width)
+        prior_vector(self.settings, mean_query(document.queries), document.encoding)

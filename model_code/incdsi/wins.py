@@ -27,16 +27,21 @@ def wins(state: IncDsiState, rows: np.ndarray, without: int | None = None) -> np
 
 
 def _block_wins(state: IncDsiState, rows: np.ndarray, without: int | None) -> np.ndarray:
-    queries = state.queries.view[rows]
-    scores = queries @ state.vectors.view.T  # (k, n)
-    doubt = state.query_lengths.view[rows] * state.longest_vector * float32_error(state.width)
+    scores = state.queries.view[rows] @ state.vectors.view.T  # (k, n)
     scores[np.arange(len(rows)), rows] = -np.inf
     if without is not None:
         scores[:, without] = -np.inf
-    which, rivals = np.nonzero(scores > (state.own_scores.view[rows] - doubt)[:, None])
-    won = np.ones(len(rows), bool)
-    won[which[loses(state, rows[which], rivals)]] = False
-    return won
+    return ~_lose_to_any(state, rows, np.arange(len(state)), scores)
+
+
+def _lose_to_any(state: IncDsiState, rows: np.ndarray, rivals: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Whether each of `rows` (k) loses its query to one of `rivals` (r); scores: (k, r) in float32, which settle most
+    pairs, so that few are tested in float64."""
+    doubt = state.query_lengths.view[rows] * state.longest_vector * float32_error(state.width)
+    which, near = np.nonzero(scores > (state.own_scores.view[rows] - doubt)[:, None])
+    lost = np.zeros(len(rows), bool)
+    lost[which[loses(state, rows[which], rivals[near])]] = True
+    return lost
 
 
 def loses(state: IncDsiState, rows: np.ndarray, rivals: np.ndarray | int) -> np.ndarray:
@@ -63,7 +68,7 @@ def regained(state: IncDsiState, leaving: np.ndarray) -> np.ndarray:
         return np.zeros(0, np.int64)
     lost = np.flatnonzero(~state.won.view)
     lost = minus(lost, leaving)
-    to_any = np.zeros(len(lost), bool)
-    for row in leaving:
-        to_any |= loses(state, lost, int(row))
-    return lost[to_any]
+    vectors = state.vectors.view[leaving].T  # (H, r)
+    blocks = [lost[start : start + BLOCK] for start in range(0, len(lost), BLOCK)]
+    to_any = [_lose_to_any(state, rows, leaving, state.queries.view[rows] @ vectors) for rows in blocks]
+    return lost[np.concatenate(to_any)] if to_any else lost

@@ -33,8 +33,7 @@ class ApproximateIndex:
     @classmethod
     def build(cls, vectors: np.ndarray, keys: np.ndarray, factory: str, settings: IndexSettings) -> ApproximateIndex:
         """Train on `vectors` (n, H) and add them under `keys` (n,); FreshetError if `factory` does not fit them."""
-        import faiss
-
+        faiss = _faiss()
         try:
             index = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
             if not _has_own_keys(index):
@@ -50,9 +49,7 @@ class ApproximateIndex:
     @classmethod
     def load(cls, path: Path, settings: IndexSettings) -> ApproximateIndex:
         """Read what `save` wrote."""
-        import faiss
-
-        return cls(faiss.read_index(str(path)), settings)
+        return cls(_faiss().read_index(str(path)), settings)
 
     def save(self, path: Path) -> None:
         """Write the FAISS index."""
@@ -80,6 +77,18 @@ class ApproximateIndex:
         """Keys of about the `count` nearest entries of each query: (q, count) int64, -1 where there are fewer."""
         _, keys = self.index.search(queries, count)
         return keys
+
+
+def _faiss() -> Any:
+    """The module; FreshetError where it is not installed."""
+    try:
+        import faiss
+    except ModuleNotFoundError as error:
+        raise FreshetError(
+            "an approximate index needs faiss, which is not installed: pip install -e '.[cpu]' (or faiss-cpu alone), "
+            "or set index.factory: Flat, exact search that does without, and build the index again"
+        ) from error
+    return faiss
 
 
 def _has_own_keys(index: Any) -> bool:

@@ -1,8 +1,9 @@
 """Search by inner product over passage vectors; documents are ranked by their best passage.
 
-FAISS proposes candidates, and each is then scored on its own from the stored vectors. So a score depends on nothing but
-the two vectors: not on the batch, nor on how a library cut a matrix product, nor on the order of insertion. With the
-factory "Flat" the result is provably exact: more candidates are fetched until rounding cannot hide a better one.
+A pass over all vectors in float32, or an approximate FAISS index, proposes candidates; each is then scored on its own
+from the stored vectors. So a score depends on nothing but the two vectors: not on the batch, nor on how a library cut a
+matrix product, nor on the order of insertion. With the factory "Flat", which needs no FAISS, the result is provably
+exact: more candidates are fetched until rounding cannot hide a better one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json, replacing, write_text
 from model_code.index.approximate import ApproximateIndex
+from model_code.index.exact import nearest
 from model_code.index.id_map import IdMap
 from model_code.index.manifest import read_manifest, seal, verify
 from model_code.index.settings import IndexSettings
@@ -232,9 +234,7 @@ class DenseIndex:
     def _candidates(self, queries: np.ndarray, count: int) -> np.ndarray:
         if self.approximate is not None:
             return self.ids.rows_with(self.approximate.candidates(queries, count))
-        import faiss
-
-        return faiss.knn(queries, self.vectors, count, metric=faiss.METRIC_INNER_PRODUCT)[1]
+        return nearest(queries, self.vectors, count)[1]
 
     def _scores(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Inner products (r,) float32. Summing row by row gives a pair the same bits whatever else is in the batch."""
@@ -249,8 +249,8 @@ class DenseIndex:
     def _settled(self, query: np.ndarray, ranking: Ranking, rows: np.ndarray, k: int) -> bool:
         """Whether no passage outside the candidates can belong to the k best documents.
 
-        FAISS orders by float32 sums, each within H * 2^-24 * |q| * |d| of the true one (Higham, Accuracy and Stability
-        of Numerical Algorithms, eq. 3.5). The last candidate bounds every passage that was not fetched.
+        Exact search orders by float32 sums, each within H * 2^-24 * |q| * |d| of the true one (Higham, Accuracy and
+        Stability of Numerical Algorithms, eq. 3.5). The last candidate bounds every passage that was not fetched.
         """
         if len(rows) == self._entries:
             return True

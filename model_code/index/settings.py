@@ -10,9 +10,9 @@ from model_code.settings import require, require_at_least
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """Which FAISS index holds the passages' vectors, and how much of an approximate one is searched.
+    """How the passages' vectors are searched: exactly, or by an approximate FAISS index, and how much of that.
 
-    factory: "auto", or a `faiss.index_factory` string such as "Flat", "IVF1024,Flat" or "HNSW32".
+    factory: "auto", "Flat" (exact, without FAISS), or a `faiss.index_factory` string such as "IVF1024,Flat", "HNSW32".
     flat_below: "auto" is exact search below this many passages, and IVF with about 4 sqrt(n) lists from there on.
     nprobe: lists of an IVF index that a query visits.  ef_search: nodes that a query visits in an HNSW graph.
 

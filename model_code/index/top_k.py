@@ -13,6 +13,7 @@ import numpy as np
 from model_code.settings import require
 
 SPARE = 16  # documents fetched beyond those wanted, where some are left out
+GROUPS = 4  # per row wanted: scores are looked through in so many groups before each is compared
 Ranking = list[tuple[str, float]]
 """Document ids and scores, best first."""
 
@@ -28,11 +29,24 @@ def top_k(scores: np.ndarray, document_ids: Sequence[str] | np.ndarray, k: int) 
     require(k >= 1, f"k is {k}, but a ranking holds at least 1 document")
     wanted = k
     while True:
-        rows = _best_rows(scores, wanted)
+        rows = best_rows(scores, wanted)
         ranking = _rank(scores, document_ids, rows)
         if len(ranking) >= k or len(rows) == len(scores):
             return ranking[:k]
         wanted *= 2  # several passages of one document: more rows hold k documents
+
+
+def best_rows(scores: np.ndarray, count: int) -> np.ndarray:
+    """The rows of the `count` best of `scores` (n,) and of all that tie with the last of them, ascending.
+
+    >>> best_rows(np.array([0.5, 0.9, 0.5, 0.2]), count=2).tolist()
+    [0, 1, 2]
+    """
+    if count >= len(scores):
+        return np.arange(len(scores))
+    rows = np.flatnonzero(scores >= _floor(scores, count))
+    kept = scores[rows]
+    return rows[kept >= _nth_best(kept, count)]
 
 
 def search_kept(
@@ -59,12 +73,21 @@ def search_kept(
     return rankings
 
 
-def _best_rows(scores: np.ndarray, count: int) -> np.ndarray:
-    """The rows of the `count` best scores and of all that tie with the last of them."""
-    if count >= len(scores):
-        return np.arange(len(scores))
-    last = np.partition(scores, len(scores) - count)[len(scores) - count]
-    return np.flatnonzero(scores >= last)
+def _floor(scores: np.ndarray, count: int) -> np.floating:
+    """A value that the `count` best of `scores` (n,) reach and few others do, found in a fifth of a partition's time.
+
+    Of the groups' best scores the `count` best ones are so many scores already. Neighbouring rows are often alike, so a
+    group takes rows from everywhere.
+    """
+    groups = GROUPS * count
+    size = len(scores) // groups
+    if size < 2:
+        return _nth_best(scores, count)
+    return _nth_best(scores[: size * groups].reshape(size, groups).max(axis=0), count)
+
+
+def _nth_best(scores: np.ndarray, n: int) -> np.floating:
+    return np.partition(scores, len(scores) - n)[len(scores) - n]
 
 
 def _rank(scores: np.ndarray, document_ids: Sequence[str] | np.ndarray, rows: np.ndarray) -> Ranking:

@@ -36,8 +36,14 @@ class Database:
     def write(self) -> Iterator[sa.Connection]:
         """One transaction that has the ledger to itself: all of it happens, or nothing."""
         with self._writing.begin() as connection:
-            if _is_postgresql(connection):
-                connection.exec_driver_sql(f"LOCK TABLE {schema.events.name} IN EXCLUSIVE MODE")
+            _keep_writers_out(connection)
+            yield connection
+
+    @contextmanager
+    def rehearse(self) -> Iterator[sa.Connection]:
+        """A transaction like that of `write`, of which nothing remains: to see what would be."""
+        with self._writing.connect() as connection:  # which rolls back what nobody committed
+            _keep_writers_out(connection)
             yield connection
 
     def close(self) -> None:
@@ -98,6 +104,12 @@ def _answering(url: str) -> Iterator[None]:
 
 def _shown(url: str) -> str:
     return sa.make_url(url).render_as_string(hide_password=True)
+
+
+def _keep_writers_out(connection: sa.Connection) -> None:
+    """Until the transaction ends; SQLite's `BEGIN IMMEDIATE` does so by itself."""
+    if _is_postgresql(connection):
+        connection.exec_driver_sql(f"LOCK TABLE {schema.events.name} IN EXCLUSIVE MODE")
 
 
 def _is_postgresql(bind: sa.Engine | sa.Connection) -> bool:

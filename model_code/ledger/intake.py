@@ -34,15 +34,18 @@ def remove_rows(document_ids: Iterable[str]) -> list[dict[str, Any]]:
 def append(
     connection: sa.Connection, retriever: str, rows: Sequence[dict[str, Any]], source: str, received: float
 ) -> tuple[int, ...]:
-    """Add those of `rows`, in their order, that differ from their document's latest event; return the new ids."""
-    known = dict(latest(connection, retriever, {row["document_id"] for row in rows}))
-    new = []
-    for row in rows:
-        said = (row["kind"], row["content_hash"])
-        if known.get(row["document_id"]) == said:
-            continue
-        known[row["document_id"]] = said
-        new.append(row | {"source": source, "received": received})
+    """Add those of `rows`, in their order, that differ from their document's latest event; return the new ids.
+
+    Of several rows of one document the last counts. The others make no events: each would undo the one before it, and
+    the same rows once more would do all of that again.
+    """
+    last = {row["document_id"]: place for place, row in enumerate(rows)}
+    known = latest(connection, retriever, last)
+    new = [
+        row | {"source": source, "received": received}
+        for place, row in enumerate(rows)
+        if last[row["document_id"]] == place and known.get(row["document_id"]) != (row["kind"], row["content_hash"])
+    ]
     if not new:
         return ()
     insert = sa.insert(events).returning(events.c.id, sort_by_parameter_order=True)
@@ -84,26 +87,28 @@ def _identity(refused: Rejection, source: str) -> str:
     return hash_text("\0".join((source, str(refused.row), refused.document_id or "", refused.reason)))
 
 
-def is_new_batch(connection: sa.Connection, retriever: str, batch: str, source: str, received: float) -> bool:
-    """Whether this batch is to be received: it never was, or came to nothing. From now on it was."""
-    named = batches.c.batch == batch
-    before = connection.execute(sa.select(batches.c.source, batches.c.received).where(named)).first()
-    if before is not None and not _came_to_nothing(connection, retriever, *before):
-        return False
-    values = {"source": source, "received": received}
-    if before is None:
+def is_new_batch(connection: sa.Connection, retriever: str, batch: str, rows: Sequence[dict[str, Any]]) -> bool:
+    """Whether this batch is to be received: it never was, or one of its rows was refused then, or rolled back since."""
+    if connection.scalar(sa.select(batches.c.batch).where(batches.c.batch == batch)) is None:
+        return True
+    said = {row["document_id"]: row["content_hash"] for row in rows if row["kind"] == PUT}.items()
+    standing = _standing(connection, retriever, [document for document, _ in said])
+    return not said or any(one not in standing for one in said)
+
+
+def note_batch(connection: sa.Connection, batch: str, source: str, received: float) -> None:
+    """From now on the batch was received."""
+    values, named = {"source": source, "received": received}, batches.c.batch == batch
+    if connection.execute(sa.update(batches).where(named).values(**values)).rowcount == 0:
         connection.execute(sa.insert(batches).values(batch=batch, **values))
-    else:
-        connection.execute(sa.update(batches).where(named).values(**values))
-    return True
 
 
-def _came_to_nothing(connection: sa.Connection, retriever: str, source: str, received: float) -> bool:
-    """Whether an event of the batch was rolled back, or all that is known of it are rows that were refused."""
-    own = (events.c.source == source) & (events.c.received == received)
+def _standing(connection: sa.Connection, retriever: str, document_ids: Iterable[str]) -> set[tuple[str, str]]:
+    """Document and content hash of what was put and, the last time that it was, is not rolled back."""
     join = events.outerjoin(outcomes, (outcomes.c.event_id == events.c.id) & (outcomes.c.retriever == retriever))
-    states = set(connection.scalars(sa.select(outcomes.c.state).select_from(join).where(own)))
-    if states:
-        return ROLLED_BACK in states
-    refused = (rejections.c.source == source) & (rejections.c.received == received)
-    return connection.scalar(sa.select(rejections.c.id).where(refused).limit(1)) is not None
+    columns = (events.c.document_id, events.c.content_hash, outcomes.c.state)
+    last: dict[tuple[str, str], str | None] = {}
+    for ids in chunks(sorted(document_ids)):
+        query = sa.select(*columns).select_from(join).where(events.c.document_id.in_(ids), events.c.kind == PUT)
+        last |= {(one, content): state for one, content, state in connection.execute(query.order_by(events.c.id))}
+    return {said for said, state in last.items() if state != ROLLED_BACK}

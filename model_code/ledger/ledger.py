@@ -45,7 +45,7 @@ class Ledger:
         """Append an event for each document that is new or has another content than its latest event.
 
         rejected: rows of the same batch that were refused, kept with their reason; batch: a name, such as a file's
-        hash, that is received once only: a second time nothing is, unless it was rolled back or refused as a whole.
+        hash, that is received once only: a second time nothing is, unless a row was rolled back or refused meanwhile.
         """
         return self._append(intake.put_rows(documents), source, rejected, batch, now)
 
@@ -69,8 +69,10 @@ class Ledger:
     ) -> Receipt:
         received, read = _now(now), len(rows) + len(rejected)
         with self._database.write() as connection:
-            if batch is not None and not intake.is_new_batch(connection, self.retriever, batch, source, received):
+            if batch is not None and not intake.is_new_batch(connection, self.retriever, batch, rows):
                 return Receipt(read, read, (), ())
+            if batch is not None:
+                intake.note_batch(connection, batch, source, received)
             added = intake.append(connection, self.retriever, rows, source, received)
             intake.refuse(connection, rejected, source, received)
         return Receipt(read, len(rows) - len(added), tuple(rejected), added)
@@ -89,11 +91,14 @@ class Ledger:
             base = position.base if position else generation
             outcomes.settle(connection, self.retriever, Made(generation, parent, base, watermark), statuses)
 
-    def register(self, made: Sequence[Made]) -> None:
-        """Make generations known that were made without this ledger, oldest first; known ones stay as they are."""
+    def register(self, made: Sequence[Made], searched: str | None = None) -> None:
+        """Make generations known that were made without this ledger, oldest first; known ones stay as they are.
+
+        searched: see `reopen`.
+        """
         with self._database.write() as connection:
             for one in made:
-                outcomes.register(connection, self.retriever, one)
+                outcomes.register(connection, self.retriever, one, searched)
 
     def roll_back(self, generation: int) -> None:
         """An earlier (or later) generation is current: events that it lacks are rolled back, those it holds restored.
@@ -103,10 +108,13 @@ class Ledger:
         with self._database.write() as connection:
             outcomes.restate(connection, self.retriever, generation, undo=True)
 
-    def reopen(self, generation: int) -> None:
-        """Another build is current: events that it lacks are pending again, to be applied to it."""
+    def reopen(self, generation: int, searched: str | None = None) -> None:
+        """Another build is current: events that it lacks are pending again, to be applied to it.
+
+        searched: another retriever, in whose place this one is searched; what was rolled back there is so here, too.
+        """
         with self._database.write() as connection:
-            outcomes.restate(connection, self.retriever, generation, undo=False)
+            outcomes.restate(connection, self.retriever, generation, undo=False, searched=searched)
 
     def absorb(self, run: str, watermark: int) -> None:
         """The training run `run` had every document up to `watermark` in its corpus: live events are absorbed."""
@@ -125,6 +133,19 @@ class Ledger:
             return notes.record_decision(connection, self.retriever, kind, reason, details or {}, time.time())
 
     # Questions
+
+    def lacking(self, generation: int, made: Sequence[Made] = (), searched: str | None = None) -> list[Event]:
+        """The events that would be pending after `register(made, searched)` and `reopen(generation, searched)`."""
+        with self._database.rehearse() as connection:
+            for one in made:
+                outcomes.register(connection, self.retriever, one, searched)
+            outcomes.restate(connection, self.retriever, generation, undo=False, searched=searched)
+            return reading.pending(connection, self.retriever, None)
+
+    def undone_in(self, generation: int, searched: str | None = None) -> int:
+        """How many documents a generation has in a state that was rolled back since, here or for `searched`."""
+        with self._database.read() as connection:
+            return outcomes.undone_in(connection, self.retriever, generation, searched)
 
     def pending(self, limit: int | None = None) -> list[Event]:
         """The oldest events that are in no generation yet."""

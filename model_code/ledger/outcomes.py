@@ -43,19 +43,19 @@ def settle(connection: sa.Connection, retriever: str, made: Made, reasons: Mappi
     _move(connection, retriever, made, horizon_at_least=made.watermark)
 
 
-def register(connection: sa.Connection, retriever: str, made: Made) -> None:
+def register(connection: sa.Connection, retriever: str, made: Made, searched: str | None = None) -> None:
     """Make a generation known that the ledger has not settled itself, with the events that it contains.
 
     Those are all events up to its watermark that count and that no ancestor contains: of a whole build all that went
-    into its corpus, of any other generation those after its parent's watermark.
+    into its corpus, of any other generation those after its parent's watermark. searched: the retriever whose documents
+    went into that corpus, if it is another one: what was rolled back there is not among them.
     """
     if known(connection, retriever, made.number) is not None:
         return
     parent = None if made.parent is None or made.base == made.number else known(connection, retriever, made.parent)
     connection.execute(sa.insert(generations).values(retriever=retriever, **vars(made)))
-    undone = sa.select(outcomes.c.event_id).where(
-        outcomes.c.retriever == retriever, outcomes.c.state == ROLLED_BACK
-    )  # fmt: skip
+    whole = made.base == made.number
+    undone = _undone(searched or retriever) if whole else _undone(retriever, searched)
     ids = connection.scalars(
         sa.select(events.c.id).where(
             events.c.id <= made.watermark, events.c.id > (parent.watermark if parent else 0), events.c.id.not_in(undone)
@@ -66,11 +66,14 @@ def register(connection: sa.Connection, retriever: str, made: Made) -> None:
         connection.execute(sa.insert(applied), [common | {"event_id": one} for one in ids])
 
 
-def restate(connection: sa.Connection, retriever: str, number: int, undo: bool) -> None:
+def restate(
+    connection: sa.Connection, retriever: str, number: int, undo: bool, searched: str | None = None
+) -> None:  # fmt: skip
     """Generation `number` is current: state every event anew by whether it contains it.
 
-    An event that it lacks is rolled back if `undo`, else pending again, unless the generation holds a later one of
-    the same document. FreshetError if the generation is unknown.
+    An event that it lacks is rolled back if `undo`, or if it was before, here or for the retriever `searched`; else it
+    is pending again, unless the generation holds a later one of the same document. FreshetError if the generation is
+    unknown.
     """
     made = known(connection, retriever, number)
     if made is None:
@@ -79,18 +82,31 @@ def restate(connection: sa.Connection, retriever: str, number: int, undo: bool) 
     contained = _contained(connection, retriever, lineage)
     before = _stated(connection, retriever)
     after, last = _states(connection, contained, root.watermark)
-    lacking = {event for event in before if event not in after}
+    undone = set(connection.scalars(_undone(retriever, searched)))
+    lacking = (before.keys() | undone) - after.keys()
     if undo:
         after |= dict.fromkeys(lacking, ROLLED_BACK)
     else:
         overtaken = {row.id for row in _rows(connection, lacking) if last.get(row.document_id, 0) > row.id}
         after |= dict.fromkeys(overtaken, SUPERSEDED)
-        after |= {event: ROLLED_BACK for event in lacking if before[event] == ROLLED_BACK}
-    _write(connection, retriever, before, after, contained)
+        after |= dict.fromkeys(lacking & undone, ROLLED_BACK)
+    _write(connection, retriever, before, after, dict.fromkeys(lacking, number) | contained)
     position = position_of(connection, retriever)
     reopened = [event for event in before if event not in after]
     horizon = max(position.horizon if position else 0, made.watermark)
     _move(connection, retriever, made, horizon_at_least=min([horizon, *(event - 1 for event in reopened)]), exact=True)
+
+
+def undone_in(connection: sa.Connection, retriever: str, number: int, searched: str | None) -> int:
+    """How many events that were rolled back since, here or for `searched`, are the last of their document in a
+    generation; 0 for an unknown one.
+    """
+    undone, made = set(connection.scalars(_undone(retriever, searched))), known(connection, retriever, number)
+    if made is None or not undone:
+        return 0
+    lineage, root = _lineage(connection, retriever, made)
+    _, last = _states(connection, _contained(connection, retriever, lineage), root.watermark)
+    return len(undone.intersection(last.values()))
 
 
 def absorb(connection: sa.Connection, retriever: str, watermark: int) -> None:
@@ -148,6 +164,12 @@ def _contained(connection: sa.Connection, retriever: str, lineage: Sequence[int]
     return found
 
 
+def _undone(*retrievers: str | None) -> sa.Select[Any]:
+    """The ids of the events that are rolled back for one of the retrievers."""
+    own = outcomes.c.retriever.in_(list(filter(None, retrievers)))
+    return sa.select(outcomes.c.event_id).where(own, outcomes.c.state == ROLLED_BACK)
+
+
 def _stated(connection: sa.Connection, retriever: str) -> dict[int, str]:
     rows = sa.select(outcomes.c.event_id, outcomes.c.state).where(outcomes.c.retriever == retriever)
     return dict(map(tuple, connection.execute(rows)))
@@ -182,9 +204,9 @@ def _write(
     retriever: str,
     before: Mapping[int, str],
     after: Mapping[int, str],
-    contained: Mapping[int, int],
+    generation: Mapping[int, int],
 ) -> None:
-    """Turn the outcomes `before` into `after`, touching only what differs."""
+    """Turn the outcomes `before` into `after`, touching only what differs; generation: what a new one names."""
     own = outcomes.c.retriever == retriever
     for ids in chunks(sorted(before.keys() - after.keys())):
         connection.execute(sa.delete(outcomes).where(own, outcomes.c.event_id.in_(ids)))
@@ -193,7 +215,7 @@ def _write(
         for ids in chunks([event for _, event in group]):
             connection.execute(sa.update(outcomes).where(own, outcomes.c.event_id.in_(ids)).values(state=state))
     new = [
-        {"retriever": retriever, "event_id": event, "state": after[event], "generation": contained[event]}
+        {"retriever": retriever, "event_id": event, "state": after[event], "generation": generation[event]}
         for event in sorted(after.keys() - before.keys())
     ]
     if new:

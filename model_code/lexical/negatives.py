@@ -21,8 +21,9 @@ from model_code.training.settings import TrainingSettings
 class TokenNegatives(Drawing):
     """Draws from the m passages that the present encoder ranks highest, once the run has come to step `first`.
 
-    Dropped are passages known to answer the query, those that score above `in_training_margin` times the pair's own
-    passage, and those in its leaf of the hierarchy, if there is one: they may be answers that nobody judged.
+    Dropped are passages known to answer the query and, as they may be answers that nobody judged, those that hold one
+    of the strings that answer it. Of a query without such strings they are those that score above
+    `in_training_margin` times the pair's own passage, and those in its leaf of the hierarchy, if there is one.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class TokenNegatives(Drawing):
 
     @property
     def outside_leaf(self) -> bool:
-        """Always, once it is this search that negatives come from."""
+        """Always, once negatives come from this search; only a query with answers may be given its own from there."""
         return self.before.outside_leaf if self.encoder is None else True
 
     def needs_refresh(self, step: int) -> bool:
@@ -68,17 +69,18 @@ class TokenNegatives(Drawing):
         positives = self.tokens.rank(queries, [[str(passage)] for passage in own.tolist()], self.tokens.fingerprint)
         batch = set(own.tolist())
         return [
-            self._draw_from(ranking, positive[0][1], passage, batch.union(answers.tolist()), rng)
-            for ranking, positive, passage, answers in zip(found, positives, own.tolist(), known, strict=True)
+            self._draw_from(ranking, positive[0][1], pair, batch.union(answers.tolist()), rng)
+            for ranking, positive, pair, answers in zip(found, positives, pairs.tolist(), known, strict=True)
         ]
 
     def _draw_from(
-        self, ranking: Ranking, positive: float, passage: int, banned: set[int], rng: np.random.Generator
+        self, ranking: Ranking, positive: float, pair: int, banned: set[int], rng: np.random.Generator
     ) -> list[int]:
-        most = self.lexical.in_training_margin * positive
+        holds = self._holds(pair)
+        most = self.lexical.in_training_margin * positive if holds is None else np.inf
         candidates = [int(name) for name, score in ranking if score <= most and int(name) not in banned]
         candidates = candidates[: self.lexical.in_training_negatives]
-        if self.hierarchy is not None:
-            leaves = self.hierarchy.leaves
+        if holds is None and self.hierarchy is not None:
+            leaves, passage = self.hierarchy.leaves, self.data.pairs.passages[pair]
             candidates = [other for other in candidates if leaves[other] != leaves[passage]]
-        return sample(np.array(candidates, dtype=np.int64), self.settings.negatives_per_query, (), rng)
+        return sample(np.array(candidates, dtype=np.int64), self.settings.negatives_per_query, (), rng, holds)

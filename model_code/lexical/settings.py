@@ -42,8 +42,9 @@ class LexicalSettings:
       score_scale: "measured" divides the scores of each term of the loss by a quarter of their standard deviation
         before training; "raw" is the paper's, at home with a masked language model and many epochs.
       in_training_negatives: m; negatives are drawn from the m best passages of a beta search with the encoder of that
-        very step, negatives_per_query of them a query, in place of `negatives` (0: off). Passages of the positive's
-        leaf of the hierarchy are no negatives, nor are those that score above in_training_margin times the positive.
+        very step, negatives_per_query of them a query, in place of `negatives` (0: off). Passages that hold one of the
+        query's answers are no negatives; of a query without answers, it is those of the positive's leaf of the
+        hierarchy, and those that score above in_training_margin times the positive.
       in_training_from: share of the steps after which it begins (the paper's second half: .5).
 
     Search

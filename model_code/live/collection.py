@@ -105,7 +105,10 @@ class Collection:
         number = self.current_number()
         if number is None:
             known = ", ".join(retrievers(self.live)) or "none"
-            raise FreshetError(f"retriever {self.retriever!r} is not live (live: {known}); open it: freshet promote")
+            raise FreshetError(
+                f"retriever {self.retriever!r} is not live (live: {known}); take one of these, or make a retriever of "
+                "params.yaml live: freshet register NAME, then freshet promote"
+            )
         return self.read(number)
 
     def read(self, number: int) -> Generation:

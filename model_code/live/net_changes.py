@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from model_code.live.changes import Change, Put, net_effect
@@ -19,21 +19,22 @@ class NetChanges:
     lost: dict[int, set[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, changes: Iterable[Change], views: Sequence[View]) -> NetChanges:
+    def of(cls, changes: Iterable[Change], views: Sequence[View], anew: Collection[str] = ()) -> NetChanges:
         """The effect of `changes`, in their order, on the parts of a generation.
 
         A put of equal content, and the removal of a document that is not there, leave their document "unchanged".
+        anew: documents that are put also with equal content, as they were changed in between.
         """
         net = cls()
         for change in net_effect(changes):
-            owner = next((view for view in reversed(views) if change.document_id in view), None)
-            net.statuses[change.document_id] = net._take(change, owner)
+            document_id = change.document_id
+            net.statuses[document_id] = net._take(change, _owner(views, document_id), document_id in anew)
         return net
 
-    def _take(self, change: Change, owner: View | None) -> str:
+    def _take(self, change: Change, owner: View | None, anew: bool) -> str:
         document_id = change.document_id
         if isinstance(change, Put):
-            if owner is not None and owner.part.content_hashes[document_id] == change.content_hash:
+            if not anew and owner is not None and owner.part.content_hashes[document_id] == change.content_hash:
                 return "unchanged"
             self.puts.append(change)
         elif owner is None:
@@ -54,3 +55,29 @@ class NetChanges:
     def removed(self, views: Sequence[View]) -> Removed:
         """All that the parts have lost when the changes are made."""
         return {view.part.number: view.removed | self.lost.get(view.part.number, set()) for view in views}
+
+
+def steps(changes: Iterable[Change], views: Sequence[View]) -> list[Change]:
+    """Those of `changes` that change a document when all are made one after the other, in their order.
+
+    Unlike the net effect they hold what later ones undo or overwrite: vectors that were found in between depend on it.
+    """
+    found: list[Change] = []
+    contents: dict[str, str | None] = {}
+    for change in changes:
+        document_id, after = change.document_id, change.content_hash if isinstance(change, Put) else None
+        before = contents[document_id] if document_id in contents else _content_hash(views, document_id)
+        if before != after:
+            found.append(change)
+        contents[document_id] = after
+    return found
+
+
+def _owner(views: Sequence[View], document_id: str) -> View | None:
+    """The part that has a document."""
+    return next((view for view in reversed(views) if document_id in view), None)
+
+
+def _content_hash(views: Sequence[View], document_id: str) -> str | None:
+    owner = _owner(views, document_id)
+    return None if owner is None else owner.part.content_hashes[document_id]

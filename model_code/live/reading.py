@@ -21,9 +21,11 @@ class Reading:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+            if not os.path.samestat(os.fstat(handle), os.stat(folder)):  # deleted before it was locked, and made again
+                raise FileNotFoundError
+        except (BlockingIOError, FileNotFoundError):
             os.close(handle)
-            raise FileNotFoundError(f"{folder} is being deleted") from None
+            raise FileNotFoundError(f"{folder} is being deleted, or was") from None
         self._closed = weakref.finalize(self, os.close, handle)
 
 

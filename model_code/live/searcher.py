@@ -9,18 +9,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model_code.corpus.cleaning import is_whole
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.top_k import Ranking
 from model_code.live.collection import Collection, default_retriever
 from model_code.live.generation import Generation
 from model_code.live.part import Base, Part, View, open_segment
+from model_code.live.query_text import require_queries
 from model_code.live.removed import removed_by_part
 from model_code.live.segmented import SegmentedRetriever
 from model_code.live.snippet import snippet
 from model_code.retrievers.retriever import TokenMatch
-from model_code.settings import require
 
 if TYPE_CHECKING:
     from model_code.live.filters import Index
@@ -94,16 +93,15 @@ class Searcher:
 
         filters: "field=value" each; documents must have one of the values named for a field, for every field named.
         hybrid: fuse the ranking with BM25's; scores are then those of reciprocal-rank fusion.
-        FreshetError if no document has the fields that the filters name.
+        SettingsError if the text is empty, FreshetError if no document has the fields that the filters name.
         """
         return self.search_batch([text], k, filters, hybrid)[0]
 
     def search_batch(
         self, texts: Sequence[str], k: int = 10, filters: Sequence[str] = (), hybrid: HybridSettings | None = None
     ) -> list[list[Hit]]:
-        """The hits of several texts at once, in their order. Each is encoded once."""
-        for text in texts:
-            require(is_whole(text), f"the query {text[:40]!r} holds bytes that are no UTF-8")
+        """The hits of several texts at once, in their order. Each is encoded once. SettingsError if one is empty."""
+        require_queries(texts)
         allowed = self._allowed(filters) if filters else None
         queries = self.retriever.encode_queries(texts)
         if hybrid is None:

@@ -22,19 +22,23 @@ def write_segment(folder: Path, base: Base, puts: Sequence[Put], text: TextRules
 
     Returns the segment, loaded.
     """
-    kind = segments(base.kind)
-    passages = [(put.document_id, passage) for put in puts for passage in text.passages(put.title, put.text)]
-    ids = [document for document, _ in passages]
-    queries = {put.document_id: put.queries for put in puts if put.queries}
-    kind.write(base.retriever, folder / INDEX, NewPassages([passage for _, passage in passages], ids, queries, refine))
+    kind, new = segments(base.kind), new_passages(puts, text, refine)
+    kind.write(base.retriever, folder / INDEX, new)
     rows = [
         document_row(put.document_id, put.title, put.text, canonical_fields(put.fields), put.queries) for put in puts
     ]
     write_rows(rows, folder / DOCUMENTS)
-    _write_passages(folder, ids)
+    _write_passages(folder, new.document_ids)
     part = open_segment(base, folder)
-    Placements.find(base.tree, kind.passage_vectors(part.retriever, ids)).save(folder)
+    Placements.find(base.tree, kind.passage_vectors(part.retriever, new.document_ids)).save(folder)
     return part
+
+
+def new_passages(puts: Sequence[Put], text: TextRules, refine: Refine | None = None) -> NewPassages:
+    """The passages of documents, which differ, in their order."""
+    passages = [(put.document_id, passage) for put in puts for passage in text.passages(put.title, put.text)]
+    ids, texts = [document for document, _ in passages], [passage for _, passage in passages]
+    return NewPassages(texts, ids, {put.document_id: put.queries for put in puts if put.queries}, refine)
 
 
 def merge_segments(folder: Path, views: Sequence[View]) -> None:

@@ -71,7 +71,7 @@ class LiveWriter:
             f"watermark {watermark} lies before event {current.watermark}, which generation {current.number} contains; "
             "apply the events after that",
         )
-        net = NetChanges.of(changes, searcher.views)
+        net = self._net(changes)
         if not net.nothing or watermark > current.watermark:
             fill, removed = partial(self._add, net.puts), net.removed(searcher.views)
             check = None if guard is None else partial(self._guarded, guard, searcher, net)
@@ -119,6 +119,10 @@ class LiveWriter:
         if self._searcher is not None:
             self._searcher = self.searcher  # the one before may have open what shall go
         return garbage.collect(self.collection, keep, registered)
+
+    def _net(self, changes: Sequence[Change]) -> NetChanges:
+        """What `changes` come to in the current generation."""
+        return NetChanges.of(changes, self.searcher.views)
 
     def _guarded(self, guard: Guard, before: Searcher, net: NetChanges, generation: Generation) -> None:
         opened = before.at(generation)

@@ -19,10 +19,15 @@ from model_code.retrievers.segments import NewPassages
 
 def write(retriever: DenseRetriever, folder: Path, new: NewPassages) -> None:
     """Encode and index passages in `folder`."""
+    document_ids, vectors = encodings(retriever, new)
+    index(retriever, refined(retriever.encoder, new, document_ids, vectors), document_ids).save(folder)
+
+
+def encodings(retriever: DenseRetriever, new: NewPassages) -> tuple[list[str], np.ndarray]:
+    """The document of each row, and the encoder's vectors (n, H): what `new.refine` is given."""
     per_passage = retriever.index.vectors_per_passage
     document_ids = [document for document in new.document_ids for _ in range(per_passage)]
-    vectors = DocumentSide(retriever.encoder).encode(new.texts)
-    index(retriever, refined(retriever.encoder, new, document_ids, vectors), document_ids).save(folder)
+    return document_ids, DocumentSide(retriever.encoder).encode(new.texts)
 
 
 def reopen(retriever: DenseRetriever, folder: Path) -> DenseRetriever:

@@ -21,17 +21,22 @@ def write(retriever: DsiRetriever, folder: Path, new: NewPassages) -> None:
 
     Its representative is the mean vector of its queries; without any, its own vector.
     """
-    names = list(dict.fromkeys(new.document_ids))
-    number = {name: i for i, name in enumerate(names)}
-    rows = np.array([number[name] for name in new.document_ids])
-    encodings = document_means(retriever.encoder.encode(new.texts), rows, len(names))
-    encodings *= np.float32(retriever.encoding_scale)
-    vectors = dense_segments.refined(retriever.encoder, new, names, encodings)
+    names, encoded = encodings(retriever, new)
+    vectors = dense_segments.refined(retriever.encoder, new, names, encoded)
     dense_segments.index(retriever, vectors, names).save(folder)
     queries = dense_segments.query_vectors(retriever.encoder, new, names)
     means = [own.mean(axis=0) if len(own) else vector for own, vector in zip(queries, vectors, strict=True)]
     counts = np.array([len(own) for own in queries], np.int64)
     complete(folder, Representatives(np.stack(means).astype(np.float32), counts), retriever.scales)
+
+
+def encodings(retriever: DsiRetriever, new: NewPassages) -> tuple[list[str], np.ndarray]:
+    """The documents, and of each the vector (n, H) that it has where none is refined."""
+    names = list(dict.fromkeys(new.document_ids))
+    number = {name: i for i, name in enumerate(names)}
+    rows = np.array([number[name] for name in new.document_ids])
+    vectors = document_means(retriever.encoder.encode(new.texts), rows, len(names))
+    return names, vectors * np.float32(retriever.encoding_scale)
 
 
 def reopen(retriever: DsiRetriever, folder: Path) -> DsiRetriever:

@@ -1,6 +1,6 @@
 """What a kind of retriever does for a live collection, beyond searching one index: segments of documents added later.
 
-A kind's module of segments has four functions:
+A kind's module of segments has five functions, of which a kind that cannot be refined lacks the last:
 
 | function | does |
 |---|---|
@@ -8,6 +8,7 @@ A kind's module of segments has four functions:
 | `reopen(retriever, folder)` | the retriever of another such folder that shares the encoder |
 | `merge(parts, folder)` | index the named documents of several retrievers as they are: nothing is encoded |
 | `passage_vectors(retriever, document_ids)` | a vector (n, D) for each of its n passages, for the hierarchy |
+| `encodings(retriever, new)` | the document of each row, and the encoder's vectors (n, H): what `refine` is given |
 """
 
 from __future__ import annotations

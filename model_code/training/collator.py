@@ -72,21 +72,24 @@ class Collator:
             queries=bucketed(self.tokenize(queries, self.settings.query_max_tokens), self.batch_tokens),
             documents=bucketed(self.tokenize(documents, self.settings.document_max_tokens), self.batch_tokens),
             relevant=torch.from_numpy(membership(relevant, passages.documents[own])),
-            allowed=torch.from_numpy(self._allowed(drawn, own, np.array(extra, dtype=np.int64), relevant)),
+            allowed=torch.from_numpy(self._allowed(drawn, pairs, np.array(extra, dtype=np.int64), relevant)),
             unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
             paths=None if self.paths is None else torch.from_numpy(self.paths[own]),
             excluded=None if self.paths is None else self._excluded(known),
         )
 
     def _allowed(
-        self, drawn: list[list[int]], own: np.ndarray, extra: np.ndarray, relevant: Sequence[frozenset[int]]
+        self, drawn: list[list[int]], pairs: np.ndarray, extra: np.ndarray, relevant: Sequence[frozenset[int]]
     ) -> np.ndarray:
+        own_only = membership(drawn, extra)
         if not self.settings.shared_negatives:
-            return membership(drawn, extra)
+            return own_only
+        every = self.data.pairs
         allowed = ~membership(relevant, self.data.passages.documents[extra])
+        allowed &= ~self.data.answers.held([every.queries[pair] for pair in pairs], extra)
         if self.leaves is not None and self.negatives.outside_leaf:
-            allowed &= self.leaves[own][:, None] != self.leaves[extra]
-        return allowed
+            allowed &= self.leaves[every.passages[pairs]][:, None] != self.leaves[extra]
+        return allowed | own_only  # a query with answers may have been given negatives of its positive's leaf
 
     def _excluded(self, known: list[np.ndarray]) -> list[Tensor | None]:
         """The nodes above any passage that answers the query: the pair's own node stays the positive all the same."""

@@ -14,6 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
+from model_code.training.answers import Answers
+
 WORD = re.compile(r"\w+")
 
 
@@ -55,12 +57,16 @@ class Passages:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """n training pairs: the texts of the queries, the passage of each, and the documents known to answer each query."""
+    """n training pairs: the texts of the queries, the passage of each, and the documents known to answer each query.
+
+    `answers` are strings that answer a query, where the data has them; pseudo-queries have none.
+    """
 
     queries: Sequence[str]
     passages: np.ndarray  # (n,) int64, passage numbers
     relevant: Sequence[frozenset[int]]  # document numbers
     positives: Mapping[int, str] = field(default_factory=dict)  # pair -> text to train on instead of its passage's
+    answers: Mapping[str, Sequence[str]] = field(default_factory=dict)  # text of a query -> strings
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -105,7 +111,13 @@ class TrainingData:
             known[query] = known.get(query, frozenset()) | documents
         shifted = {len(self.supervised) + pair: text for pair, text in self.unsupervised.positives.items()}
         relevant = [known[query] for query in queries]
-        return Pairs(queries, passages, relevant, {**self.supervised.positives, **shifted})
+        answers = {**self.unsupervised.answers, **self.supervised.answers}
+        return Pairs(queries, passages, relevant, {**self.supervised.positives, **shifted}, answers)
+
+    @cached_property
+    def answers(self) -> Answers:
+        """Which passages hold an answer of a query, as far as their strings tell."""
+        return Answers(self.passages.texts, self.pairs.answers)
 
 
 @dataclass(frozen=True, eq=False)

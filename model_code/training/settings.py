@@ -32,7 +32,7 @@ class TrainingSettings:
       hierarchy_levels: M, the number of levels it covers from the root; None: all.
       hierarchy_temperature: None takes `temperature`.
 
-    Extra negatives (none is known to answer the query)
+    Extra negatives (none is known to answer the query, or holds one of its answers where the corpus names such)
       negatives: "siblings" from below its document's ancestors; "random" from the whole corpus; "bm25", "mined" and
         "nearest" from what BM25, the encoder before training and the encoder as it is now rank high for the query.
       negatives_per_query: how many (each costs one more document to encode).

@@ -39,9 +39,12 @@ class TrainingTables:
         supervised = self.train if self.train.source == "qrels" else Judgements({}, {}, "qrels")
         if settings.supervision == "supervised" and not supervised.queries:
             raise FreshetError("the corpus has no training qrels; set supervision to joint or unsupervised")
+        if settings.supervision == "unsupervised":
+            supervised = Judgements({}, {}, "qrels")
+        pairs = make_pairs(self.passages, self._numbered(supervised))
         return TrainingData(
             self.passages,
-            make_pairs(self.passages, [] if settings.supervision == "unsupervised" else self._numbered(supervised)),
+            replace(pairs, answers=_by_text(supervised)),
             make_pairs(self.passages, []) if settings.supervision == "supervised" else self._pseudo_pairs(),
         )
 
@@ -78,3 +81,11 @@ class TrainingTables:
             (text, [self.number[document] for document in judgements.qrels[query]])
             for query, text in judgements.queries.items()
         ]
+
+
+def _by_text(judgements: Judgements) -> dict[str, list[str]]:
+    """The answers of each query by its text: queries of equal text are one, with the answers of all."""
+    found: dict[str, list[str]] = {}
+    for query, answers in judgements.answers.items():
+        found.setdefault(judgements.queries[query], []).extend(answers)
+    return found

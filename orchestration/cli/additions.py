@@ -15,19 +15,23 @@ def tune_additions(
     documents: Annotated[int, typer.Option(min=1, help="How many live documents to take out and add again.")] = 200,
     trials: Annotated[int, typer.Option(min=0, help="How many refined settings to try, besides plain ones.")] = 50,
     seed: Annotated[int, typer.Option(help="Of the search over settings.")] = 0,
+    retriever: Annotated[
+        str | None, typer.Option(help="Another retriever that is live than the one searched by default.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="All trials and the best as one JSON object.")] = False,
 ) -> None:
     """Try ways of adding documents on documents that are live, and remember the best.
 
-    The live collection is not changed. The best settings go to .freshet/additions/best.json, where they are used only
-    if params.yaml says `additions: {use: tuned}`, for this retriever and its later builds. A way is judged by how well
+    The live collection is not changed. The best settings go to .freshet/additions/best/RETRIEVER.json, where they are
+    used only if params.yaml says `additions: {use: tuned}`, for this retriever and its later builds; a retriever that
+    was not tuned goes on with the settings of params.yaml, and `freshet status` says so. A way is judged by how well
     old and added documents are found, old ones weighing five times as much (IncDSI's F-beta); a refinement that does
     not beat the plain encoding is not chosen. Take out about as many documents as you expect to add.
     """
     from orchestration.additions import tune
     from orchestration.project import Project
 
-    report, best = tune(Project.find(), documents, trials, seed)
+    report, best = tune(Project.find(), documents, trials, seed, retriever)
     typer.echo(json.dumps({"trials": report.rows(), "best": best}, indent=2) if as_json else text(report, best))
 
 
@@ -43,7 +47,7 @@ def text(report: TuningReport, best: dict[str, Any]) -> str:
         f"judged by {split['old_queries']} queries for old and {split['new_queries']} for new documents",
         f"best: {chosen['name']} (score {chosen['score']:.3f}; the encoder's vector as it is: {plain['score']:.3f})",
         *(f"  {name}: {value}" for name, value in best["settings"].items()),
-        "used if params.yaml says additions: {use: tuned}",
+        f"used for {best['retriever']} if params.yaml says additions: {{use: tuned}}",
     ]
     return "\n".join(lines)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -47,11 +49,18 @@ def run(
     typer.echo(f"{len(ended)} stages ran" + (": " + ", ".join(e.address for e in ended) if ended else ""))
 
 
-def plan(stages: Stages = None) -> None:
+def plan(
+    stages: Stages = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As a JSON list.")] = False,
+) -> None:
     """Show what `freshet run` would do, and why."""
     from orchestration.plan import plan as make_plan
 
-    for stage in make_plan(Project.find(), stages or []):
+    planned = make_plan(Project.find(), stages or [])
+    if as_json:
+        typer.echo(json.dumps([asdict(stage) for stage in planned], indent=2, ensure_ascii=False))
+        return
+    for stage in planned:
         typer.echo(f"{stage.action:5} {stage.address:24} {'; '.join(stage.reasons)}")
 
 

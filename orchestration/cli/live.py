@@ -13,7 +13,7 @@ import typer
 from orchestration.project import Project
 
 if TYPE_CHECKING:
-    from orchestration.changing import Outcome
+    from orchestration.outcome import Outcome
 
 
 class Format(StrEnum):
@@ -95,7 +95,7 @@ def _put(
 
 
 def _show(outcome: Outcome, as_json: bool, dry_run: bool = False) -> None:
-    from orchestration.changing import outcome_text
+    from orchestration.outcome import outcome_text
 
     text = outcome_text(outcome)
     plain = dataclasses.asdict(outcome) | {"dry_run": dry_run}

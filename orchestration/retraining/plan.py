@@ -6,18 +6,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from model_code.files import read_json, write_json
+from model_code.files import hash_path, read_json, write_json
+from model_code.index.manifest import MANIFEST
 from model_code.live.collection import Collection, default_retriever
 from model_code.live.generation import Generation
 from model_code.live.trained import added_since_training
 from orchestration.project import Project
+from orchestration.watermark import Watermark
 
 FOLDER, PLAN = "retraining", "plan.json"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A retrain's `key`, the generation whose documents it takes with its watermark, and the documents new to it."""
+    """A retrain's `key`, the generation whose documents it takes with its watermark, and the documents new to it.
+
+    mark: what tells the watermark's event from another ledger's (see `Watermark`); origin: hash of the generation's
+    manifest. Numbers of both begin anew with another ledger or live collection. Empty in plans of before they were
+    kept.
+    """
 
     key: str
     retriever: str
@@ -25,17 +32,46 @@ class Plan:
     watermark: int
     documents: int
     new: tuple[str, ...]
+    mark: str = ""
+    origin: str = ""
 
     def summary(self) -> dict[str, Any]:
         """The plan as plain values, with the number of new documents in place of their ids."""
-        return {**asdict(self), "new": len(self.new)}
+        shown = {name: value for name, value in asdict(self).items() if name not in ("mark", "origin")}
+        return {**shown, "new": len(self.new)}
+
+    @property
+    def contained(self) -> Watermark:
+        """The last event of the ledger that the retrain's documents hold."""
+        return Watermark(self.watermark, self.mark) if self.mark else Watermark()
 
 
 def make_plan(project: Project, key: str) -> Plan:
     """A retrain on what is live now; writes nothing."""
     generation = Collection(project.live, default_retriever(project.live)).current()
-    new, facts = tuple(sorted(added_since_training(generation))), generation.manifest
-    return Plan(key, generation.retriever, generation.number, generation.watermark, facts["documents"], new)
+    return Plan(
+        key,
+        generation.retriever,
+        generation.number,
+        generation.watermark,
+        generation.manifest["documents"],
+        new=tuple(sorted(added_since_training(generation))),
+        mark=Watermark.at(project, generation.watermark).mark,
+        origin=_origin(generation),
+    )
+
+
+def is_of_another_collection(project: Project, plan: Plan) -> bool:
+    """Whether the plan was made of a ledger or a live collection that was deleted meanwhile: its key says nothing."""
+    if plan.mark and not plan.contained.here(project):
+        return True
+    collection = Collection(project.live, plan.retriever)
+    same = [one for one in collection.generations() if one.number == plan.generation]  # none if it was not kept
+    return bool(plan.origin and same and _origin(same[0]) != plan.origin)
+
+
+def _origin(generation: Generation) -> str:
+    return hash_path(generation.folder / MANIFEST)
 
 
 def read_plan(project: Project, key: str) -> Plan | None:

@@ -6,28 +6,43 @@ cut off goes on where it stopped, and a failed one can be tried again under anot
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict, judge_retrain
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import PromotionSettings
+from model_code.files import read_json, write_json
+from model_code.live.collection import Collection
 from orchestration import parameters, registry, release
 from orchestration.freshness_steps import PROMOTED, REFUSED
 from orchestration.gate import Gate
 from orchestration.project import Project
 from orchestration.rescore import rescore
-from orchestration.retraining.plan import Plan, folder_of, generation_of, keep_plan, make_plan, read_plan, snapshot_of
+from orchestration.retraining.plan import (
+    Plan,
+    folder_of,
+    generation_of,
+    is_of_another_collection,
+    keep_plan,
+    make_plan,
+    read_plan,
+    snapshot_of,
+)
 from orchestration.retraining.snapshot import export
 from orchestration.retraining.start import START, keep_start
-from orchestration.retraining.workspace import make_workspace
+from orchestration.retraining.workspace import make_workspace, workspace_at
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
+    from model_code.live.generation import Generation
 
 Show = Callable[[str], Any]
+WORKSPACE, CHALLENGER = "project", "challenger.json"  # beside the plan
 
 
 @dataclass(frozen=True)
@@ -65,38 +80,66 @@ def prepare(project: Project, key: str, show: Show = print, dagster_run: str | N
     from orchestration.ingest import ingest
     from orchestration.repro import repro
 
-    plan = read_plan(project, key) or _begin(project, key)
+    plan = _plan(project, key, show)
     show(f"retrain {key}: {plan.documents:,} documents, {len(plan.new):,} of them new since the last training")
     workspace = _workspace(project, plan)
     ingest(workspace)
     for ended in repro(workspace, dagster_run=dagster_run):
         show(f"stage {ended.address} ran")
-    return Ready(project, workspace, plan, release.register(workspace))
+    challenger = release.register(workspace, watermark=plan.contained)
+    write_json(folder_of(project, key) / CHALLENGER, {"version": challenger.version})
+    return Ready(project, workspace, plan, challenger)
+
+
+def prepared(project: Project, key: str) -> Ready:
+    """The retrain as `prepare` left it; nothing is built. FreshetError if it did not end, or its challenger is gone."""
+    plan, challenger = read_plan(project, key), folder_of(project, key) / CHALLENGER
+    number = read_json(challenger)["version"] if challenger.is_file() else None
+    found = [one for one in registry.versions(project) if one.version == number]
+    if plan is None or not found:
+        raise FreshetError(f"retrain {key} has no challenger: train it first, by `freshet retrain --key {key}`")
+    return Ready(project, workspace_at(project, folder_of(project, key) / WORKSPACE), plan, found[0])
 
 
 def judge(ready: Ready) -> Verdict:
     """What the gate will say; moves nothing."""
-    return registry.verdict(ready.workspace, _gate(ready))
+    return registry.verdict(ready.workspace, _gate(ready), ready.challenger)
 
 
 def finish(ready: Ready) -> Retrained:
-    """The gate; behind it the challenger is champion and live, from its first moment with all that arrived since."""
-    move = registry.promote(ready.workspace, _gate(ready))
-    opened = release.open_live(ready.workspace, ready.plan.watermark).number if move.passed else None
-    kind = PROMOTED if move.passed else REFUSED
-    ledger = _ledger(ready.project, ready.plan.retriever)
-    ledger.record_decision(kind, move.summary, _details(ready) | {"generation": opened})
-    if move.passed:
-        ledger.absorb(f"version {ready.challenger.version}", ready.plan.watermark)
+    """The gate; behind it the challenger is live, from its first moment with all that arrived since, and champion.
+
+    Whatever else was registered meanwhile, it is the retrain's own version that is judged and opened.
+    """
+    open_it = partial(release.open_version, ready.workspace)
+    move = registry.promote(ready.workspace, _gate(ready), open_it, ready.challenger)
+    opened = _live(ready).number if move.passed else None
+    _record(ready, move, opened)
     return Retrained(ready.plan, ready.challenger, move.passed, move.summary, opened)
 
 
 def record_refusal(ready: Ready, run: str, verdict: Verdict) -> None:
     """Note in the history and in the ledger that the gate refused; `finish` does so itself."""
-    registry.refuse(ready.workspace, verdict)
+    registry.refuse(ready.workspace, verdict, ready.challenger)
     _ledger(ready.project, ready.plan.retriever).record_decision(
         REFUSED, "; ".join(verdict.reasons), _details(ready) | {"run": run}
     )
+
+
+def _record(ready: Ready, move: registry.Move, opened: int | None) -> None:
+    """What came of it, for the retriever that was retrained; and for the one that took its place, if dev chose another:
+    that one begins with a training, and the documents of the other are as they were."""
+    kind, details = (PROMOTED if move.passed else REFUSED), _details(ready) | {"generation": opened}
+    chosen = (ready.challenger.retriever,) if move.passed else ()
+    for name in dict.fromkeys((ready.plan.retriever, *chosen)):
+        _ledger(ready.project, name).record_decision(kind, move.summary, details)
+    contained = ready.plan.contained.here(ready.project)
+    for name in chosen:
+        _ledger(ready.project, name).absorb(f"version {ready.challenger.version}", contained)
+
+
+def _live(ready: Ready) -> Generation:
+    return Collection(ready.project.live, ready.challenger.retriever).current()
 
 
 def queries_for(workspace: Project, documents: Iterable[str]) -> frozenset[str]:
@@ -110,6 +153,19 @@ def queries_for(workspace: Project, documents: Iterable[str]) -> frozenset[str]:
     return frozenset(query for query, relevant in judgements.qrels.items() if wanted & relevant.keys())
 
 
+def _plan(project: Project, key: str, show: Show) -> Plan:
+    """That of this key, unless it was of another collection; else a new one."""
+    plan = read_plan(project, key)
+    if plan is None:
+        return _begin(project, key)
+    if is_of_another_collection(project, plan):
+        show(f"retrain {key} was begun with another ledger or live collection: it begins anew")
+        shutil.rmtree(folder_of(project, key))
+        return _begin(project, key)
+    show(f"retrain {key} goes on with the code and settings that it began with; another --key takes those of now")
+    return plan
+
+
 def _begin(project: Project, key: str) -> Plan:
     """Apply what waits, so that it is trained on, and fix what is live then."""
     from orchestration.freshening import Freshener
@@ -121,7 +177,7 @@ def _begin(project: Project, key: str) -> Plan:
 
 
 def _workspace(project: Project, plan: Plan) -> Project:
-    folder = folder_of(project, plan.key) / "project"
+    folder = folder_of(project, plan.key) / WORKSPACE
     snapshot = snapshot_of(project, plan.key)
     start = folder_of(project, plan.key) / START
     if not snapshot.is_dir():

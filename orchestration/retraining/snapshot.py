@@ -39,7 +39,8 @@ def export(project: Project, generation: Generation, folder: Path) -> Path:
     qrels = {(row["query_id"], row["document_id"]): row for row in judged}
     asked = {query for query, _ in qrels}
     texts = {query_id(text): text for text in given} | _texts(project)
-    queries = [{"id": one, "text": text} for one, text in texts.items() if one in asked]
+    strings = _answer_strings(project)
+    queries = [{"id": one, "text": text, "answers": strings.get(one)} for one, text in texts.items() if one in asked]
     write_snapshot(aside, {"documents": documents, "queries": queries, "qrels": list(qrels.values())})
     fsync_tree(aside)
     replace_folder(aside, folder)
@@ -97,6 +98,15 @@ def _texts(project: Project) -> dict[str, str]:
     """The corpus's queries, by id."""
     table = _corpus_table(project, "queries")
     return dict(zip(table["query_id"], table["text"], strict=True))
+
+
+def _answer_strings(project: Project) -> dict[str, str]:
+    """The strings that answer the corpus's queries, as JSON by id, of queries that have any."""
+    table = _corpus_table(project, "queries")
+    if "answers" not in table:
+        return {}
+    table = table.dropna(subset="answers")
+    return dict(zip(table["query_id"], table["answers"], strict=True))
 
 
 def _corpus_table(project: Project, name: str) -> Any:

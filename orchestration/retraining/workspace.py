@@ -6,6 +6,7 @@ and live collections are those of the project that it belongs to. DVC's cache is
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,10 +15,12 @@ from orchestration import parameters
 from orchestration.project import Project
 from orchestration.repro import dvc_command, environment
 from orchestration.retraining.start import START, begin_with
+from orchestration.runner import flatten
 
 CODE = ("model_code", "orchestration", "assets")
 FILES = ("params.yaml", "dvc.yaml", "pyproject.toml")
 OWN = {*CODE, *FILES, "artifacts", "corpus.lock.json", "dvc.lock", "live", "snapshot", START}
+MODELS = ("base", "start", "model")  # settings, of whichever group, that name a hub's model or a folder
 SETTINGS = (  # what is live was accepted once: nothing is merged, cut off, held back or quarantined again
     "corpus.source=snapshot",
     "corpus.path=snapshot",
@@ -30,26 +33,39 @@ SETTINGS = (  # what is live was accepted once: nothing is merged, cut off, held
 
 
 def make_workspace(project: Project, folder: Path, snapshot: Path, start: Path | None = None) -> Project:
-    """A project at `folder` that builds from `snapshot`; what a cut-off retrain left there is used again.
+    """A project at `folder` that builds from `snapshot`; one that is there already is left as it is.
 
-    start: the encoder whose weights training begins with; None: the base.
+    So every step of a retrain has the code and settings of its start, whatever is edited meanwhile. start: the encoder
+    whose weights training begins with; None: the base.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in CODE:
-        shutil.rmtree(folder / name, ignore_errors=True)
-        shutil.copytree(project.root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in FILES:
-        if (project.root / name).is_file():
-            shutil.copyfile(project.root / name, folder / name)
-    _link_the_rest(project.root, folder)
-    if snapshot.resolve() != (folder / "snapshot").resolve():
-        shutil.copytree(snapshot, folder / "snapshot", dirs_exist_ok=True)
-    parameters.assign(folder / "params.yaml", SETTINGS)
-    if start is not None:
-        begin_with(start, folder)
-    workspace = Project(folder, home=project.root)
+    if not folder.is_dir():
+        aside = folder.with_name(f".{folder.name}.making")
+        shutil.rmtree(aside, ignore_errors=True)
+        _fill(project.root, aside, snapshot, start)
+        aside.rename(folder)
+    workspace = workspace_at(project, folder)
     _share_cache(project, workspace)
     return workspace
+
+
+def workspace_at(project: Project, folder: Path) -> Project:
+    """The workspace that was made at `folder` before."""
+    return Project(folder, home=project.root)
+
+
+def _fill(root: Path, folder: Path, snapshot: Path, start: Path | None) -> None:
+    folder.mkdir(parents=True)
+    for name in CODE:
+        shutil.copytree(root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        if (root / name).is_file():
+            shutil.copyfile(root / name, folder / name)
+    _link_the_rest(root, folder)
+    shutil.copytree(snapshot, folder / "snapshot")
+    parameters.assign(folder / "params.yaml", SETTINGS)
+    _name_in_full(root, folder)
+    if start is not None:
+        begin_with(start, folder)
 
 
 def _link_the_rest(root: Path, folder: Path) -> None:
@@ -57,6 +73,15 @@ def _link_the_rest(root: Path, folder: Path) -> None:
     for path in root.iterdir():
         if path.name not in OWN and not path.name.startswith(".") and not (folder / path.name).exists():
             (folder / path.name).symlink_to(path)
+
+
+def _name_in_full(root: Path, folder: Path) -> None:
+    """Folders of models that only lie where the settings say as seen from `root`, hidden ones and those beside it."""
+    named = flatten(parameters.read(folder / "params.yaml"))
+    models = {name: value for name, value in named.items() if name.rpartition(".")[2] in MODELS and value}
+    beyond = {name: root / value for name, value in models.items() if not (folder / value).exists()}
+    full = [f"{name}={json.dumps(str(path.resolve()))}" for name, path in beyond.items() if path.is_dir()]
+    parameters.assign(folder / "params.yaml", full)
 
 
 def _share_cache(project: Project, workspace: Project) -> None:

@@ -42,7 +42,7 @@ class ServiceClient:
         return self._call("POST", "/search", {"text": text, "k": k} | options, SEARCH_SECONDS)
 
     def add(self, rows: Sequence[Mapping[str, Any]], source: str, wait: bool = True) -> dict[str, Any]:
-        """Add or update documents; the answer is that of `POST /documents`."""
+        """Add or update documents; the answer is that of `POST /documents`, also where every row was refused."""
         body = {"documents": list(rows), "source": source}
         return self._call("POST", f"/documents?wait={str(wait).lower()}", body, CHANGE_SECONDS)
 
@@ -79,7 +79,9 @@ def _understood(status: int, content: bytes, url: str) -> dict[str, Any]:
         answer = json.loads(content)
     except ValueError:
         raise ServiceError(f"{url} answers with something that is no JSON (status {status}); is it Freshet?") from None
-    if status < 400:
+    if (
+        status < 400 or "rejected" in answer
+    ):  # a receipt, though every row was refused: the rows sent beside them may do
         return answer
     error = ServiceError(f"{answer.get('error', content[:200])} (answered by the service at {url})")
     error.exit_code = 2 if status == USAGE else 1

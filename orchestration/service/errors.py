@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -19,22 +22,27 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
-def error(status: int, message: str, retry_after: int | None = None) -> JSONResponse:
-    """The response `{"error": message}`."""
+def error(
+    status: int, message: str, retry_after: int | None = None, details: Mapping[str, Any] | None = None
+) -> JSONResponse:  # fmt: skip
+    """The response `{"error": message}`, with `details` beside it."""
     headers = {"Retry-After": str(retry_after)} if retry_after is not None else None
-    return JSONResponse({"error": message}, status, headers)
+    return JSONResponse({"error": message} | dict(details or {}), status, headers)
 
 
 async def _refused(request: Request, refused: Exception) -> JSONResponse:
     """A `Refusal` knows its status; any other `FreshetError` is a request that the collection cannot answer."""
     if isinstance(refused, Refusal):
-        return error(refused.status, str(refused), refused.retry_after)
+        return error(refused.status, str(refused), refused.retry_after, refused.details)
     return error(422, str(refused))
 
 
 async def _invalid(request: Request, invalid: Exception) -> JSONResponse:
     assert isinstance(invalid, RequestValidationError)
     first = invalid.errors()[0]
+    stated = request.headers.get("content-type", "")
+    if first["loc"] == ("body",) and "json" not in stated:  # FastAPI takes the body for a text then
+        return error(422, f"the body is {stated or 'of no stated type'}; send JSON with Content-Type: application/json")
     where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query")) or "the body"
     return error(422, f"{where}: {first['msg'].lower()}; see /docs")
 

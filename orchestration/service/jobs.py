@@ -23,9 +23,12 @@ class Receipts(Protocol):
 
 @dataclass(frozen=True)
 class Settled:
-    """A job is done: `generation` contains it, `statuses` are those of every document of its batch."""
+    """A job is done: `generation` contains it, `statuses` are those of every document of its batch.
 
-    generation: int
+    generation: None while the one that contains it cannot be opened, so that no search finds the documents yet.
+    """
+
+    generation: int | None
     statuses: Mapping[str, str]
 
 

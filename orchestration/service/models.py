@@ -18,10 +18,22 @@ class SearchRequest(BaseModel):
 
     text: str = Field(description="What you are looking for.")
     k: int = Field(default=10, ge=1, description="How many documents.")
-    filters: list[str] = Field(default=[], description="Only documents with these fields, each as package=numpy.")
+    filters: list[str] = Field(default=[], description="Only documents with these fields, each a text: package=numpy.")
     hybrid: bool = Field(default=False, description="Fuse the ranking with BM25's.")
     explain: bool = Field(default=False, description="Say which tokens matched (lexical retrievers).")
     retriever: str | None = Field(default=None, description="Another retriever that is live than the champion.")
+
+
+class SearchQuery(SearchRequest):
+    """The same in an address, where a filter is given as `filter=package=numpy` or `filters=package=numpy`."""
+
+    filter: list[str] = Field(default=[], description="As filters.")
+
+    @property
+    def request(self) -> SearchRequest:
+        """The search that is asked for."""
+        asked = self.model_dump(exclude={"filter"})
+        return SearchRequest(**asked | {"filters": [*self.filters, *self.filter]})
 
 
 class Token(BaseModel):
@@ -93,6 +105,12 @@ class ChangeResponse(BaseModel):
     events: list[int] = Field(description="The ledger's numbers of these changes.")
 
 
+class RefusedResponse(ChangeResponse):
+    """A change of which every row was refused: nothing is searchable, `rejected` says why."""
+
+    error: str
+
+
 class LiveState(BaseModel):
     """One retriever that is open for searching."""
 
@@ -114,7 +132,9 @@ class StatusResponse(BaseModel):
     waiting_documents: int
     running_searches: int
     behind: dict[str, str] = Field(description="Why a live retriever could not take in what arrived, by its name.")
-    freshness: dict[str, Any] | None = Field(description="The ledger's account, as `freshet status` shows it.")
+    freshness: dict[str, Any] | None = Field(
+        description="The ledger's account, as under `live` in `freshet status --json`."
+    )
 
 
 class HealthResponse(BaseModel):

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from model_code.errors import FreshetError
 
 
 class Refusal(FreshetError):
-    """A request that is refused with HTTP `status`; `retry_after` (seconds) where waiting helps."""
+    """A request that is refused with HTTP `status`; `retry_after` (seconds) where waiting helps.
+
+    details: what the answer says beside `error`.
+    """
 
     status = 422
     retry_after: int | None = None
+    details: Mapping[str, Any] = {}
 
 
 class Busy(Refusal):
@@ -28,6 +35,14 @@ class TooLarge(Refusal):
     """The request is larger than the service takes."""
 
     status = 413
+
+
+class NothingAccepted(Refusal):
+    """Every row of the request was refused; `details` is the answer that says why."""
+
+    def __init__(self, message: str, details: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.details = details
 
 
 class NotFound(Refusal):

@@ -32,6 +32,7 @@ def registered(state: Path) -> Iterator[Registration]:
             where = f" at {found['url']} (process {found['pid']})" if found else ""
             raise FreshetError(f"this project is served already{where}; end that service first")
         registration = Registration(state / FILE)
+        registration.withdraw()  # what a killed service left would be true again, now that the lock is held
         try:
             yield registration
         finally:

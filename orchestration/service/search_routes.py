@@ -6,10 +6,10 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 
 from model_code.settings import require
-from orchestration.service.models import Found, SearchRequest, SearchResponse
+from orchestration.service.models import Found, SearchQuery, SearchRequest, SearchResponse
 from orchestration.service.service import Service
 from orchestration.service.settings import ServiceSettings
 
@@ -27,21 +27,10 @@ async def search(wanted: SearchRequest, request: Request) -> SearchResponse:
     return await service.pool.run(lambda: answer(service, wanted))
 
 
-def _from_query(
-    text: str,
-    k: Annotated[int, Query(ge=1)] = 10,
-    filters: Annotated[list[str] | None, Query(alias="filter")] = None,
-    hybrid: bool = False,
-    explain: bool = False,
-    retriever: str | None = None,
-) -> SearchRequest:
-    return SearchRequest(text=text, k=k, filters=filters or [], hybrid=hybrid, explain=explain, retriever=retriever)
-
-
 @router.get("/search")
-async def search_by_address(wanted: Annotated[SearchRequest, Depends(_from_query)], request: Request) -> SearchResponse:
+async def search_by_address(wanted: Annotated[SearchQuery, Query()], request: Request) -> SearchResponse:
     """The same for a browser: `/search?text=sort+an+array&k=5&filter=package=numpy`."""
-    return await search(wanted, request)
+    return await search(wanted.request, request)
 
 
 def check(wanted: SearchRequest, settings: ServiceSettings) -> None:

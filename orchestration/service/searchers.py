@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from model_code.errors import FreshetError
@@ -39,9 +40,10 @@ class Searchers:
         searcher = self._open.get(name)
         if searcher is None:
             return self._first(name)
-        if time.monotonic() - self._looked[name] > self.poll_seconds and self._lock.acquire(blocking=False):
+        if time.monotonic() - self._looked.get(name, 0.0) > self.poll_seconds and self._lock.acquire(blocking=False):
             try:  # whoever finds the lock taken answers from what is there: nobody waits for an exchange
-                searcher = self._renew(name)
+                if name in self._open:
+                    searcher = self._renew(name)
             finally:
                 self._lock.release()
         return searcher
@@ -59,10 +61,28 @@ class Searchers:
         return "; ".join(f"{name}: {reason}" for name, reason in sorted(self._failures.items())) or None
 
     def refresh(self) -> None:
-        """Exchange every searcher whose generation is no longer the current one, now."""
+        """Exchange every searcher whose generation is no longer the current one, now, and let go of those whose
+        retriever was deleted. The one that is searched by default is missed, and answers on.
+        """
         with self._lock:
+            kept = set(retrievers(self.live))
+            with suppress(NotReady):
+                kept.add(self.default())
             for name in list(self._open):
-                self._renew(name)
+                if name in kept:
+                    self._renew(name)
+                else:
+                    self._forget(name)
+
+    def newest(self) -> tuple[str, int | None]:
+        """Look at every pointer now. Returns the retriever that is searched by default and the generation that answers
+        for it, None while its current one cannot be opened; NotReady if nothing is live.
+        """
+        self.refresh()
+        name = self.default()
+        failed = name in self._failures  # looked at first: it is taken back after the exchange
+        number = self.current(name).generation.number
+        return name, None if failed else number
 
     def opened(self) -> dict[str, Searcher]:
         """The searchers that are open, by retriever."""
@@ -91,11 +111,15 @@ class Searchers:
                 log.error("the new generation of %s cannot be opened, the old one stays: %s", name, reason)
             self._failures[name] = reason
             return before
-        self._failures.pop(name, None)
         if renewed is not before:
             self._open[name] = renewed
             self.swaps += 1
+        self._failures.pop(name, None)
         return renewed
+
+    def _forget(self, name: str) -> None:
+        for kept in (self._open, self._looked, self._failures):
+            kept.pop(name, None)
 
 
 class Watcher:

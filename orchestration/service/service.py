@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from model_code.ledger.database import is_there
 from model_code.live.searcher import Searcher
@@ -27,6 +28,7 @@ from orchestration.service.writer import WriterThread
 from orchestration.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Service:
@@ -52,13 +54,14 @@ class Service:
         self.writer = WriterThread(
             self._current_freshener,
             self.queue,
-            self._switched,
+            self.searchers.newest,
             self.metrics.changed,
             settings.retry_seconds,
             self._spare,
         )
         self._make_freshener = make_freshener or _real_freshener(project)
         self._freshener: tuple[str, Any] | None = None
+        self.freshness_failure: str | None = None  # why nobody could tell, when last asked, how fresh all is
         self._making = threading.Lock()
         self._query_log: QueryLog | None = None
         self._running = False
@@ -98,9 +101,11 @@ class Service:
         return None
 
     def freshness(self) -> dict[str, Any] | None:
-        """The ledger's account of the retriever that documents are added to; None if nothing is live."""
+        """The ledger's account of the retriever that documents are added to; None if nothing is live, or the ledger
+        does not answer: `failure` says why.
+        """
         try:
-            return self._current_freshener().status()
+            return self._told(lambda: self._current_freshener().status(), None)
         except NotReady:
             return None
 
@@ -127,10 +132,6 @@ class Service:
                 self._freshener = (name, self._make_freshener(name))
             return self._freshener[1]
 
-    def _switched(self) -> int:
-        self.searchers.refresh()
-        return self.searchers.current().generation.number
-
     def _spare(self) -> bool:
         """Keep up the other live retrievers, and delete old generations, a piece at a time."""
         more = self.upkeep.step()
@@ -144,7 +145,8 @@ class Service:
         gauge("freshet_lag_seconds", "Age of the oldest change in the ledger that no search finds.", self._lag)
         gauge("freshet_searches_running", "Searches that run or wait.", lambda: self.pool.inside)
         gauge("freshet_generation_swaps", "Generations exchanged since the start.", lambda: self.searchers.swaps)
-        gauge("freshet_failing", "1 if a generation cannot be opened or documents not added.", lambda: self.failing)
+        failing = "1 if a generation cannot be opened, documents not added, or the ledger not asked."
+        gauge("freshet_failing", failing, lambda: self.failure is not None)  # the page asks for the lag before
         behind = lambda: [(name, name in self.upkeep.failures) for name in {*opened(), *self.upkeep.failures}]  # noqa: E731
         generations = lambda: [(name, each.generation.number) for name, each in opened().items()]  # noqa: E731
         documents = lambda: [(name, each.generation.manifest["documents"]) for name, each in opened().items()]  # noqa: E731
@@ -153,15 +155,33 @@ class Service:
         self.metrics.per_retriever("freshet_documents", "Documents that a search can find.", documents)
 
     def _lag(self) -> float:
-        """Seconds; 0 if nothing waits, or no document ever arrived: to look makes no ledger."""
+        """Seconds; 0 if nothing waits, or no document ever arrived (to look makes no ledger); NaN if nobody knows."""
+        return self._told(self._waiting_seconds, math.nan)
+
+    def _waiting_seconds(self) -> float:
         if self._freshener is None or not is_there(ledger_url(self.project)):
             return 0.0
         return self._freshener[1].ledger.lag()["seconds"] or 0.0
 
+    def _told(self, question: Callable[[], T], unknown: T) -> T:
+        """The answer; `unknown` if the ledger gives none, which the pages that tell of failures must survive."""
+        try:
+            answer = question()
+        except NotReady:
+            raise
+        except Exception as error:  # of whatever kind the database's own are
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            if reason != self.freshness_failure:
+                log.error("nobody can tell how fresh the collection is: %s", reason)
+            self.freshness_failure = reason
+            return unknown
+        self.freshness_failure = None
+        return answer
+
     @property
-    def failing(self) -> bool:
-        """Whether something keeps the newest documents from being found."""
-        return bool(self.writer.failure or self.searchers.failure)
+    def failure(self) -> str | None:
+        """Why the newest documents are not found, or cannot come; None if nothing is known to be wrong."""
+        return self.writer.failure or self.searchers.failure or self.freshness_failure
 
 
 def _real_freshener(project: Project) -> Callable[[str], Any]:

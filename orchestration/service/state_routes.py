@@ -51,10 +51,10 @@ def _not_ready(service: Service) -> str | None:
 
 
 def _status(service: Service) -> StatusResponse:
-    not_ready = _not_ready(service)
+    not_ready, freshness = _not_ready(service), service.freshness()
     return StatusResponse(
         ready=not_ready is None,
-        reason=not_ready or service.writer.failure or service.searchers.failure,
+        reason=not_ready or service.failure,
         pid=service.pid,
         started=service.started,
         default_retriever=_default(service),
@@ -63,7 +63,7 @@ def _status(service: Service) -> StatusResponse:
         waiting_documents=service.queue.documents,
         running_searches=service.pool.inside,
         behind=dict(service.upkeep.failures),
-        freshness=service.freshness(),
+        freshness=freshness,
     )
 
 

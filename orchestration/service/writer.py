@@ -15,29 +15,34 @@ from orchestration.service.refusals import Failed
 
 log = logging.getLogger(__name__)
 IDLE = 0.3  # seconds without a job, after which what is not urgent may begin
+LONGEST = 300.0  # seconds between two attempts at what fails again and again, each of which encodes all that waits
 
 
 class WriterThread:
-    """Runs jobs by a `Freshener`. What the ledger has and could not be applied is tried again every `retry_seconds`."""
+    """Runs jobs by a `Freshener`. What the ledger has and could not be applied is tried again after `retry_seconds`,
+    then after twice as long and so on, up to `LONGEST`; the next job begins anew.
+    """
 
     def __init__(
         self,
         make_freshener: Callable[[], Any],
         queue: JobQueue,
-        switched: Callable[[], int],
+        switched: Callable[[], tuple[str, int | None]],
         measured: Callable[[float, Sequence[float]], None],
         retry_seconds: float,
         spare: Callable[[], bool] = lambda: False,
     ) -> None:
         """make_freshener: for the retriever that is the default one now, called for each batch; returns the same
-        `Freshener` while that stays so. switched: make the searchers see the new generation and return its number.
-        measured: told the seconds of each batch, and of each of its jobs from arrival to searchable. spare: called
-        after a batch whenever no job waits for a moment, until it says that there is nothing more to do.
+        `Freshener` while that stays so. switched: make the searchers see the new generation; returns the retriever that
+        is the default one now, and the generation that is searched, None while the new one cannot be opened. measured:
+        told the seconds of each batch, and of each of its jobs from arrival to searchable. spare: called after a batch
+        whenever no job waits for a moment, until it says that there is nothing more to do.
         """
         self.make_freshener, self.queue, self.switched, self.measured = make_freshener, queue, switched, measured
         self.retry_seconds, self.spare = retry_seconds, spare
         self.failure: str | None = None  # why received documents are not searchable
         self._resume = self._more = False
+        self._pause = retry_seconds
         self._thread = threading.Thread(target=self._run, name="writer")
 
     def start(self, resume: bool) -> None:
@@ -70,31 +75,42 @@ class WriterThread:
 
     def _patience(self) -> float | None:
         """Seconds to wait for jobs before doing something else."""
-        return self.retry_seconds if self.failure else IDLE if self._more else None
+        return self._pause if self.failure else IDLE if self._more else None
 
     def _work(self, jobs: Sequence[Job]) -> None:
         started = time.monotonic()
         try:
             freshener = self.make_freshener()
             received = [job for job in jobs if _receive(freshener, job)]
-            applied = freshener.apply_pending()
-            number = self.switched()
+            settled = self._apply(freshener)
         except Exception as error:
             self._fail(jobs, error)
             return
         self.failure, self._more, done = None, True, time.monotonic()
         if jobs:
-            self.measured(done - started, [done - job.arrived for job in received])
+            fresh = [done - job.arrived for job in received] if settled.generation is not None else []
+            self.measured(done - started, fresh)
         for job in received:
-            job.applied.set_result(Settled(number, applied.statuses if applied else {}))
+            job.applied.set_result(settled)
+
+    def _apply(self, freshener: Any) -> Settled:
+        """Make what waits searchable, for another retriever, too, if that became the default one meanwhile."""
+        while True:
+            applied = freshener.apply_pending()
+            retriever, number = self.switched()
+            if retriever == freshener.retriever:
+                return Settled(number, applied.statuses if applied else {})
+            freshener = self.make_freshener()
 
     def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
         if str(error) != self.failure:
             log.error("documents could not be made searchable: %s", error, exc_info=not isinstance(error, FreshetError))
+        again = self.failure is not None and not jobs
+        self._pause = min(2 * self._pause, max(LONGEST, self.retry_seconds)) if again else self.retry_seconds
         self.failure = str(error) or type(error).__name__
         for job in jobs:
             kept = "the documents are in the ledger, but not searchable yet" if _is_received(job) else "not received"
-            job.fail(Failed(f"{kept}: {self.failure}; the service tries again every {self.retry_seconds:g} s"))
+            job.fail(Failed(f"{kept}: {self.failure}; the service tries again in {self._pause:g} s, then less often"))
 
 
 def _receive(freshener: Any, job: Job) -> bool:

@@ -114,13 +114,13 @@ class Gatherer:
             if not self._placed(event.document_id)
         }
         measured = self._measured(one for one, queries in given.items() if queries)
-        questions = [Question(one, query, self._answers[query]) for one in measured for query in given[one]]
+        questions = [Question(one, query, self.answers[query]) for one in measured for query in given[one]]
         scores = asked_scores(self.searcher, questions)
         return np.array(list(scores.values()), np.float32) if scores else None
 
     @cached_property
-    def _answers(self) -> dict[str, frozenset[str]]:
-        """The documents, by a query that they came with."""
+    def answers(self) -> dict[str, frozenset[str]]:
+        """The live documents, by a query that they came with."""
         contents = self.ledger.snapshot(self.searcher.generation.watermark) if self.ledger else ()
         return answers(contents)
 

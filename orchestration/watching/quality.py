@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from model_code.corpus.tables import Judgements
+from model_code.drift.quality import RANKS, reciprocal_ranks
 from model_code.ledger.records import Content
 from model_code.live.searcher import Searcher
 from model_code.progress import silent
 from model_code.queries.generators import make_generator
 from model_code.queries.settings import PseudoQuerySettings
-
-DEPTH = 10
+from model_code.retrievers.retriever import Search
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,21 @@ def document_scores(
 
 def asked_scores(searcher: Searcher, questions: Sequence[Question]) -> dict[str, float]:
     """The mean over a document's questions of the reciprocal rank at 10 of the first answer, among all that is live."""
-    rankings = searcher.retriever.search([one.text for one in questions], DEPTH) if questions else []
     found: dict[str, list[float]] = {}
+    scores = reciprocal_ranks(first_ranks(searcher.retriever.search, questions)).tolist()
+    for question, score in zip(questions, scores, strict=True):
+        found.setdefault(question.document_id, []).append(score)
+    return {document: float(np.mean(scores)) for document, scores in found.items()}
+
+
+def first_ranks(search: Search, questions: Sequence[Question], depth: int = RANKS) -> np.ndarray:
+    """The rank of the first answer to each question, from 1; 0 if none is among `depth`: (q,). One search for all."""
+    rankings = search([one.text for one in questions], depth) if questions else []
+    found = []
     for question, ranking in zip(questions, rankings, strict=True):
         ranks = (rank for rank, (document, _) in enumerate(ranking, start=1) if document in question.answers)
-        found.setdefault(question.document_id, []).append(1 / next(ranks, np.inf))
-    return {document: float(np.mean(scores)) for document, scores in found.items()}
+        found.append(next(ranks, 0))
+    return np.array(found, np.int64)
 
 
 def questions_for(judgements: Judgements, documents: Set[str]) -> list[Question]:

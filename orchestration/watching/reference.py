@@ -17,6 +17,7 @@ from model_code.live.trained import trained_documents
 from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.watching.eligible import by_date, eligible
+from orchestration.watching.protected import protected_queries
 from orchestration.watching.quality import asked_scores, document_scores, questions_for
 from orchestration.watching.queries import judged_queries, queries_of_build, query_vectors, some
 from orchestration.watching.vectors import first_rows, passage_vectors
@@ -59,6 +60,7 @@ def build_reference(
         quality=_quality(searcher, settings, documents, folder),
         asked=_asked(project, searcher, settings),
         queries=queries,
+        protected=protected_queries(project, searcher, chosen.seed),
         note=note,
     )
 

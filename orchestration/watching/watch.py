@@ -31,6 +31,7 @@ from orchestration.project import Project
 from orchestration.service import query_log
 from orchestration.watching.batches import batches, trained_until
 from orchestration.watching.gathering import Gatherer
+from orchestration.watching.protected import protected_scores
 from orchestration.watching.reference import calibration_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ def _watch(project: Project, record: bool) -> Watched | None:
         return None
     arrivals = [*map(gatherer.arrivals, earlier), arrived]
     calibration = calibration_of(project, searcher, settings, with_queries=arrived.queries is not None)
-    report = make_report(calibration, arrivals, len(added_since_training(searcher.generation)))
+    protected = {"old": protected_scores(searcher, calibration.reference, gatherer.answers)}
+    report = make_report(calibration, arrivals, len(added_since_training(searcher.generation)), protected)
     decision = decide(report, past(ledger), settings.drift, dry_run=not record)
     watched = Watched(report, decision, (newest.first, newest.last))
     if record and ledger is not None:
@@ -114,6 +116,8 @@ def past(ledger: Ledger | None) -> list[Past]:
             if asked in history:
                 del history[asked]
                 history[asked] = Past(DONE[kind])
+            elif kind == PROMOTED:  # nobody asked for it here: a person did, or drift when another one was the default
+                history[one["id"]] = Past(RETRAIN)
     return list(history.values())
 
 

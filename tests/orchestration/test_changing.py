@@ -85,6 +85,35 @@ def test_formats_and_standard_input(run, project, tmp_path):
     assert texts(project, "cdef") == {"c": "from csv", "d": "from tsv", "e": "from input", "f": "csv input"}
 
 
+def test_the_same_file_again_makes_searchable_what_a_killed_process_only_recorded(run, project, more):
+    freshener_of(project).receive_file(more, "more.jsonl")
+    told = json.loads(run("add", more, "--dry-run", "--json")[1])
+    done = json.loads(run("add", more, "--json")[1])
+    assert (done["added"], done["updated"], done["unchanged"], done["generation"]) == (["a"], ["str.split"], 1, 1)
+    assert done | {"dry_run": True, "generation": None} == told
+    assert texts(project, "a") == {"a": "new"}
+    assert live_status(project, "hce")["ledger"]["lag"]["pending"] == 0
+
+
+def test_the_same_command_again_goes_on_where_it_failed(run, project, more, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(freshening.Freshener, "apply_pending", lambda *_: 1 / 0)
+        for command in (("add", more), ("delete", "numpy.sort")):
+            with pytest.raises(ZeroDivisionError):
+                run(*command)
+    assert run("delete", "numpy.sort") == (0, "1 deleted (generation 1)\n")
+    assert texts(project, ["a", "numpy.sort"]) == {"a": "new"}
+    assert run("add", more)[1].startswith("1 added, 1 rejected, 2 unchanged"), "numpy.sort is there again"
+
+
+def test_queries_that_are_no_list_are_refused_instead_of_becoming_a_field(run, project):
+    rows = "_id,title,text,queries\na,a,text a,how is a?\nb,b,text b,\n"
+    assert run("add", "-", "--format", "csv", input=rows)[1] == (
+        "1 added, 1 rejected (generation 1)\n"
+        "  rejected  standard input:1  a  wrong type: queries is a str, not a list of texts; call a field otherwise\n"
+    )
+
+
 def test_update_refuses_what_is_not_there(run, project, more):
     code, output = run("update", more, "--dry-run", "--json")
     assert (code, json.loads(output)["updated"], json.loads(output)["rejected"][-1]["document_id"]) == (
@@ -141,11 +170,36 @@ def test_the_running_service_does_the_work(project, more, monkeypatch):
     assert changing.delete_documents(own, ["a"]).deleted == ["a"]
 
 
+def test_many_ids_are_deleted_by_the_service_in_requests_that_it_takes(project, monkeypatch):
+    own, sizes = freshener_of(project), []
+
+    def delete(ids, source):
+        sizes.append(len(ids))
+        receipt = own.remove(ids, source)
+        own.apply_pending()
+        return vars(receipt) | {"rejected": [vars(one) for one in receipt.rejected]}
+
+    monkeypatch.setattr(changing.ServiceClient, "of", lambda project: SimpleNamespace(delete=delete))
+    monkeypatch.setattr(changing, "PART", 2)
+    found = changing.delete_documents(own, ["str.split", "x", "y", "numpy.sort", "z"])
+    assert sizes == [2, 2, 1]
+    assert found.deleted == ["str.split", "numpy.sort"]
+    assert [(one["row"], one["document_id"]) for one in found.rejected] == [(2, "x"), (3, "y"), (5, "z")]
+
+
+def test_a_file_whose_name_is_no_utf_8_is_added(run, project, tmp_path):
+    (tmp_path / "caf\udce9.jsonl").write_text('{"id": "a", "title": "a", "text": "some text"}\n')
+    assert run("add", "caf\udce9.jsonl")[1] == "1 added (generation 1)\n"
+    assert freshener_of(project).ledger.history("a")[0].source == "caf?.jsonl"
+
+
 def test_what_the_service_has_not_applied_yet_waits(project, monkeypatch):
     own = freshener_of(project)
     client = SimpleNamespace(delete=lambda ids, source: vars(own.remove(ids, source)))
     monkeypatch.setattr(changing.ServiceClient, "of", lambda project: client)
-    assert changing.delete_documents(own, ["str.split"]).waiting == ["str.split"]
+    for _ in range(2):
+        found = changing.delete_documents(own, ["str.split"])
+        assert (found.waiting, found.unchanged) == (["str.split"], 0)
 
 
 def test_rows_survive_the_way_through_the_service(project, monkeypatch):
@@ -154,6 +208,7 @@ def test_rows_survive_the_way_through_the_service(project, monkeypatch):
              "fields": {"fields": {"n": 1}, "queries": "text"}, "package": "p"}]  # fmt: skip
     arrive = changing.arrivals
     first = arrive.admit(arrive.rows_of_mappings(rows, own.settings, "x"), own.settings).documents
+    assert (first[0].queries, first[0].fields) == (("q",), {"fields": {"n": 1}, "queries": "text", "package": "p"})
     again = [arrive.as_row(one, own.settings) for one in first]
     assert arrive.admit(arrive.rows_of_mappings(again, own.settings, "x"), own.settings).documents == first
 

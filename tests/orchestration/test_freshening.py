@@ -42,6 +42,19 @@ def states(freshener) -> dict[str, int]:
     return {state: number for state, number in freshener.ledger.counts().items() if number}
 
 
+def two_pending_below_the_watermark(project, freshener) -> None:
+    """The generation lacks y and z, which a branch of another build held, and goes up to event 4."""
+    freshener.receive([row("x", "1"), row("y"), row("z")], "api")
+    freshener.apply_pending()
+    freshener.rollback(0)
+    freshener.receive([row("x", "2")], "api")
+    freshener.apply_pending()
+    open_build(project, BASE)
+    other = freshener.apply_pending().generation.number
+    freshener.rollback(1)
+    Collection(project.live, "hce").switch(other)
+
+
 def test_documents_become_searchable_and_twice_the_same_changes_nothing(project, freshener):
     receipt = freshener.receive([row("a"), row("str.split", "Split differently.")], "api")
     assert (receipt.received, receipt.unchanged, receipt.rejected, len(receipt.events)) == (2, 0, (), 2)
@@ -194,15 +207,7 @@ def test_another_build_gets_what_it_lacks(project, freshener):
 
 
 def test_events_before_the_watermark_are_applied_together(project, freshener):
-    freshener.receive([row("x", "1"), row("y"), row("z")], "api")
-    freshener.apply_pending()
-    freshener.rollback(0)
-    freshener.receive([row("x", "2")], "api")
-    freshener.apply_pending()
-    open_build(project, BASE)
-    other = freshener.apply_pending().generation.number
-    freshener.rollback(1)
-    Collection(project.live, "hce").switch(other)
+    two_pending_below_the_watermark(project, freshener)
     assert freshener.apply_pending(limit=1).added == ("y", "z")
     assert texts(project, "xyz") == {"x": "2", "y": "some text", "z": "some text"}
     assert current(project).watermark == 4
@@ -253,11 +258,12 @@ def test_a_forecast_is_what_then_happens(project, freshener):
             row("str.split", "2"), row("c", "2")]  # fmt: skip
     documents = admit(rows_of_mappings(rows, freshener.settings, "x"), freshener.settings).documents
     before = freshener.ledger.watermark()
-    told = forecast(freshener.ledger, current(project), documents)
-    assert told == {"added": ["c"], "updated": ["str.split", "waiting"], "unchanged": ["a", "b", "numpy.sort"]}
+    told = forecast(current(project), documents)
     assert freshener.ledger.watermark() == before
-    without = forecast(None, current(project), documents[:1])
-    assert without == {"added": [], "updated": [], "unchanged": []} | {"updated": ["a"]}
+    freshener.ledger.receive(documents, "x")
+    then = freshener.apply_pending()
+    assert told == {"added": ["c", "waiting"], "updated": ["a", "str.split"], "unchanged": ["b", "numpy.sort"]}
+    assert (told["added"], told["updated"]) == (sorted(then.added), sorted(then.updated))
 
 
 def test_status_reads_only_and_tells_states_lag_and_drift(project, freshener):
@@ -277,6 +283,9 @@ def test_status_reads_only_and_tells_states_lag_and_drift(project, freshener):
         "drift       auc 0.612 (threshold 0.7)",
         "decision    add: auc below its threshold",
     ]
+    ledger = status["ledger"]
+    for moment in (ledger["drift"]["recorded"], ledger["decisions"][0]["recorded"], ledger["rejections"][0]["received"]):
+        assert abs(datetime.now(UTC) - datetime.fromisoformat(moment)) < timedelta(minutes=1)
 
 
 def test_another_database_can_be_named(project, monkeypatch, tmp_path):
@@ -321,3 +330,40 @@ def test_events_of_a_watermark_go_together_and_others_are_not_read(project, fres
     monkeypatch.setattr(type(freshener.ledger), "pending", pending)
     assert len(freshener.apply_pending(2).added) == 2
     assert asked == [2]
+
+
+@pytest.mark.parametrize("step", ["compact", "recluster"])
+def test_what_waits_below_the_watermark_is_searchable_when_a_merge_calls_it_live(project, freshener, step):
+    two_pending_below_the_watermark(project, freshener)
+    compact = freshener.writer.compact
+    freshener.writer.recluster = lambda *_: compact()
+    getattr(freshener, step)()
+    assert texts(project, "xyz") == {"x": "2", "y": "some text", "z": "some text"}
+    assert freshener.ledger.pending() == []
+
+
+def test_nor_does_a_merge_that_is_cut_off_claim_it(project, freshener):
+    two_pending_below_the_watermark(project, freshener)
+    compact = freshener.writer.compact
+    freshener.writer.compact = lambda: compact() and 1 / 0  # after its switch
+    with pytest.raises(ZeroDivisionError):
+        freshener.compact()
+    freshener.reconcile()
+    assert texts(project, "xyz") == {"x": "2", "y": "some text", "z": "some text"}
+    assert freshener.ledger.pending() == []
+
+
+def test_a_rollback_that_is_refused_is_not_announced_any_longer(project, freshener):
+    with pytest.raises(FreshetError, match="no generation 1"):
+        freshener.rollback(1)
+    assert not (project.live / "hce" / "rollback").exists()
+
+
+def test_a_forecast_tells_what_a_rollback_that_was_cut_off_took_away(project, freshener, monkeypatch):
+    freshener.receive([row("a")], "api")
+    freshener.apply_pending()
+    monkeypatch.setattr(freshener.ledger, "roll_back", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        freshener.rollback(0)
+    documents = admit(rows_of_mappings([row("a")], freshener.settings, "x"), freshener.settings).documents
+    assert forecast(current(project), documents)["added"] == ["a"]

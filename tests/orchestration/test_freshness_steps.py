@@ -5,20 +5,30 @@ pytest tests/orchestration/test_freshness_steps.py
 
 from __future__ import annotations
 
+import shutil
+
 import dagster as dg
 import pytest
 
+from model_code.files import hash_text
 from model_code.live.collection import set_default_retriever
 from orchestration.freshness_sensor import PARTITION, note_end
 from orchestration.freshness_steps import ATTEMPTS, due_retrain, next_steps
 from orchestration.retraining.plan import keep_plan, make_plan
+from orchestration.watermark import Watermark
 from tests.orchestration.live_example import BASE, freshener_of, make_project, open_build
 
 
 def decisions(*kinds):
     """Newest first, as the ledger lists them; ids count from the oldest. "failed 7-1" is of the retrain 7-1."""
     return [
-        {"id": number, "kind": kind, "reason": f"reason {number}", "details": {"key": key} if key else {}}
+        {
+            "id": number,
+            "kind": kind,
+            "reason": f"reason {number}",
+            "details": {"key": key} if key else {},
+            "recorded": 1.5,
+        }
         for number, (kind, _, key) in reversed(list(enumerate((one.partition(" ") for one in kinds), start=1)))
     ]
 
@@ -30,6 +40,19 @@ def project(tmp_path, monkeypatch):
     return make_project(tmp_path)
 
 
+MARK = hash_text("1.5")[:8]  # of what was recorded at that time
+
+
+def mark(project, event):
+    """What a key says of an event beside its number."""
+    return Watermark.at(project, event).mark
+
+
+def asked_at(ledger, asked):
+    """What a key says of a decision beside its number."""
+    return next(hash_text(repr(one["recorded"]))[:8] for one in ledger.last_decisions(9) if one["id"] == asked)
+
+
 def run(job, key, number, status=dg.DagsterRunStatus.FAILURE):
     return dg.DagsterRun(job_name=job, run_id=f"run-{number}", status=status, tags={PARTITION: key})
 
@@ -39,20 +62,20 @@ def keys(project):
 
 
 def test_a_retrain_is_due_until_it_is_promoted_or_refused():
-    assert due_retrain(decisions("add", "retrain", "add")).key == "2-1"
+    assert due_retrain(decisions("add", "retrain", "add")).key == f"2-{MARK}-1"
     assert due_retrain(decisions("retrain", "promoted", "add")) is None
     assert due_retrain(decisions("retrain", "refused", "add")) is None
-    assert due_retrain(decisions("retrain", "refused", "retrain")).key == "3-1"
+    assert due_retrain(decisions("retrain", "refused", "retrain")).key == f"3-{MARK}-1"
 
 
 def test_a_failed_retrain_is_tried_again_under_another_key_and_not_for_ever():
     keys = [due_retrain(decisions("retrain", *["failed"] * failures)).key for failures in range(ATTEMPTS)]
-    assert keys == ["1-1", "1-2", "1-3"]
+    assert keys == [f"1-{MARK}-{attempt}" for attempt in (1, 2, 3)]
     assert due_retrain(decisions("retrain", *["failed"] * ATTEMPTS)) is None
 
 
 def test_a_retrain_that_was_asked_for_again_starts_with_all_its_attempts():
-    assert due_retrain(decisions("retrain", "failed", "failed", "retrain")).key == "4-1"
+    assert due_retrain(decisions("retrain", "failed", "failed", "retrain")).key == f"4-{MARK}-1"
 
 
 def test_without_a_retrain_nothing_is_due():
@@ -61,7 +84,7 @@ def test_without_a_retrain_nothing_is_due():
 
 
 def test_what_became_of_a_retrain_is_told_by_its_key_whatever_came_between():
-    assert due_retrain(decisions("retrain", "retrain", "promoted 1-1")).key == "2-1"
+    assert due_retrain(decisions("retrain", "retrain", "promoted 1-1")).key == f"2-{MARK}-1"
     assert due_retrain(decisions("retrain", "add", "failed 1-1", "recluster", "promoted 1-2")) is None
     for key in ("hce-000004", "2026-trial"):
         assert due_retrain(decisions("retrain", f"promoted {key}")) is None, "a person's retrain settles it, too"
@@ -70,20 +93,37 @@ def test_what_became_of_a_retrain_is_told_by_its_key_whatever_came_between():
 def test_a_retrain_that_a_person_canceled_is_not_started_again_by_itself(project):
     ledger = freshener_of(project).ledger
     asked = ledger.record_decision("retrain", "topics moved", {"batch": [1, 2]})
-    assert keys(project) == [("retrain", f"{asked}-1")]
-    note_end(project, run("retrain", f"{asked}-1", 1, dg.DagsterRunStatus.CANCELED), None)
+    key = f"{asked}-{asked_at(ledger, asked)}-1"
+    assert keys(project) == [("retrain", key)]
+    note_end(project, run("retrain", key, 1, dg.DagsterRunStatus.CANCELED), None)
     assert keys(project) == []
 
 
 def test_an_addition_that_failed_is_asked_for_again_and_not_for_ever(project):
     freshener_of(project).receive([{"id": "a", "title": "a", "text": "some text"}], "api")
     for attempt in range(1, ATTEMPTS + 1):
-        assert keys(project) == [("add", f"00000001-00000001-{attempt}")]
+        key = f"00000001-00000001-{mark(project, 1)}-{attempt}"
+        assert keys(project) == [("add", key)]
         for _ in range(2):
-            note_end(project, run("add_documents", f"00000001-00000001-{attempt}", attempt), "disk full")
+            note_end(project, run("add_documents", key, attempt), "disk full")
     assert keys(project) == []
     freshener_of(project).receive([{"id": "b", "title": "b", "text": "some text"}], "api")
-    assert keys(project) == [("add", "00000001-00000002-1")]
+    assert keys(project) == [("add", f"00000001-00000002-{mark(project, 2)}-1")]
+
+
+def test_keys_differ_from_those_of_a_ledger_that_was_deleted(tmp_path, project, monkeypatch):
+    """Dagster starts no second run of a key, and its history outlives the ledger whose numbers are in it."""
+
+    def life(project):
+        freshener_of(project).receive([{"id": "a", "title": "a", "text": "some text"}], "api")
+        freshener_of(project).ledger.record_decision("retrain", "topics moved", {"batch": [1, 1]})
+        return keys(project)
+
+    first = life(project)
+    shutil.rmtree(project.live)
+    again = life(make_project(tmp_path))
+    assert [kind for kind, _ in first] == [kind for kind, _ in again] == ["add", "retrain"]
+    assert not set(first) & set(again)
 
 
 def test_a_failure_is_noted_for_the_retriever_that_was_retrained(project):
@@ -102,7 +142,7 @@ def test_what_failed_is_noted_once_and_a_refusal_is_no_failure(project):
     for _ in range(2):
         note_end(project, run("retrain", f"{asked}-1", 1), "out of memory")
     note_end(project, run("full_build", "", 2), "another job")
-    assert keys(project) == [("retrain", f"{asked}-2")]
+    assert keys(project) == [("retrain", f"{asked}-{asked_at(ledger, asked)}-2")]
     ledger.record_decision("refused", "worse", {"run": "run-3", "key": f"{asked}-2"})
     note_end(project, run("retrain", f"{asked}-2", 3), "the gate's check failed")
     assert [one["kind"] for one in ledger.last_decisions(9)] == ["refused", "failed", "retrain"]

@@ -45,3 +45,10 @@ def test_a_broken_lock_is_one_line_with_the_remedy_which_mends_it(project, conte
             act(project)
     lock = ingest(project)
     assert read_json(project.corpus_lock) == lock == read_lock(project)
+
+
+def test_a_misspelt_column_is_refused_before_anything_is_locked(project):
+    parameters.assign(project.params_file, ["corpus.columns.title=subjct"])
+    with pytest.raises(FreshetError, match=r"no column 'subjct' \(corpus.columns.title\); it has: _id, text"):
+        ingest(project)
+    assert not project.corpus_lock.exists()

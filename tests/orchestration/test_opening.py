@@ -9,18 +9,19 @@ from functools import partial
 
 import pytest
 
+from model_code.errors import FreshetError
+from model_code.ledger.ledger import Ledger
 from model_code.live import collection as collections
-from model_code.live.collection import Collection, open_generation_zero
+from model_code.live.collection import Collection, open_generation_zero, set_default_retriever
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from orchestration import opening
 from orchestration.freshening import Freshener
 from orchestration.ledgers import first_free_number
 from orchestration.opening import open_complete
 from orchestration.project import Project
 from tests.model_code.live.laws import NEW, OLD, RULES, make_encoder, open_build
 
-A, B, C = sorted(NEW)[:3]
+A, B, C, D = sorted(NEW)[:4]
 
 
 class Killed(BaseException):
@@ -58,13 +59,17 @@ def receive(project, document_id):
     return Freshener(project).receive([{"id": document_id, "title": title, "text": text}], "test")
 
 
-def candidate(builds, project):
-    build = builds / "new" / "build"
+def candidate(builds, project, which="new", watermark=1, retriever="r"):
+    build = builds / which / "build"
     return partial(
-        open_generation_zero, project.root, "r", encoder=builds / "encoder", index=build / "index",
-        documents=build / "documents.parquet", hierarchy=build / "hierarchy", provenance={}, text=RULES, watermark=1,
-        switch=False,
+        open_generation_zero, project.root, retriever, encoder=builds / "encoder", index=build / "index",
+        documents=build / "documents.parquet", hierarchy=build / "hierarchy", provenance={}, text=RULES,
+        watermark=watermark, switch=False,
     )  # fmt: skip
+
+
+def die(*arguments, **options):
+    raise Killed
 
 
 def found(project):
@@ -74,6 +79,14 @@ def found(project):
 
 def states(project):
     return {state: number for state, number in Freshener(project).ledger.counts().items() if number}
+
+
+def cut_off_rollback(project, monkeypatch, number):
+    """The pointer is switched, the ledger knows nothing of it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "roll_back", die)
+        with pytest.raises(Killed):
+            Freshener(project).rollback(number)
 
 
 def test_the_first_generation_of_the_new_build_that_is_searched_has_all_that_arrived(builds, project, monkeypatch):
@@ -112,24 +125,15 @@ def test_opening_what_is_live_leaves_it_and_what_waits_alone(builds, project):
     assert not (project.live / "r" / "candidate").exists()
 
 
-@pytest.mark.parametrize("hard", [False, True])
 @pytest.mark.parametrize("place", ["build", "addition", "switch"])
-def test_dying_before_the_switch_leaves_the_old_generation(builds, project, monkeypatch, place, hard):
-    before, said, calls = Collection(project.live, "r").current(), states(project), []
-    make, switch, reconcile = candidate(builds, project), Collection.switch, opening.reconcile
-
-    def die(*arguments, **options):
-        raise Killed
+def test_dying_before_the_switch_leaves_the_old_generation_and_the_ledger(builds, project, monkeypatch, place):
+    before, said = Collection(project.live, "r").current(), Freshener(project).ledger.between(0, 99)
+    make, switch = candidate(builds, project), Collection.switch
 
     def switched(self, *arguments, **options):
         return switch(self, *arguments, **options) if self.pointer == "candidate" else die()
 
-    def reconciled(*arguments):
-        calls.append(arguments)
-        return die() if hard and len(calls) > 1 else reconcile(*arguments)
-
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "reconcile", reconciled)
         if place == "switch":
             patch.setattr(Collection, "switch", switched)
         else:
@@ -137,20 +141,18 @@ def test_dying_before_the_switch_leaves_the_old_generation(builds, project, monk
         with pytest.raises(Killed):
             open_complete(project, "r", make)
     assert (Collection(project.live, "r").current(), found(project)) == (before, {A, B})
-    Freshener(project).reconcile()
-    assert states(project) == said == {"live": 2, "pending": 1}
+    assert Freshener(project).ledger.between(0, 99) == said
     assert Freshener(project).apply_pending().added == (C,)
     assert open_complete(project, "r", make).base > 0
     assert found(project) == {A, B, C}
     assert states(project) == {"absorbed": 1, "live": 2}
 
 
-def test_dying_between_switch_and_ledger_is_made_up_for(builds, project, monkeypatch):
-    from model_code.ledger.ledger import Ledger
-
+@pytest.mark.parametrize("place", ["register", "reopen", "settle"])
+def test_dying_between_switch_and_ledger_is_made_up_for(builds, project, monkeypatch, place):
     with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "settle", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
+        patch.setattr(Ledger, place, die)
+        with pytest.raises(Killed):
             open_complete(project, "r", candidate(builds, project))
     assert found(project) == {A, B, C}
     Freshener(project).reconcile()
@@ -175,13 +177,7 @@ def test_a_rollback_to_another_build_that_is_cut_off_is_a_rollback_all_the_same(
     open_complete(project, "r", candidate(builds, project))
     assert found(project) == {A, B, C}
 
-    def die(self, number):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("model_code.ledger.ledger.Ledger.roll_back", die)
-        with pytest.raises(KeyboardInterrupt):
-            Freshener(project).rollback(2)
+    cut_off_rollback(project, monkeypatch, 2)
     assert found(project) == {A, B}, "the pointer is switched"
     assert Freshener(project).apply_pending() is None, "C is rolled back, and does not come back by itself"
     assert found(project) == {A, B}
@@ -200,3 +196,93 @@ def test_a_collection_that_was_deleted_comes_back_with_what_the_ledger_has(build
     Freshener(project).rollback(3)
     assert found(project) == {A}
     assert Freshener(project).apply_pending() is None
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_a_rollback_that_could_not_be_is_not_taken_for_the_next_promotion(builds, project, monkeypatch, cut_off):
+    """The new build gets the number that was asked for in vain."""
+    Freshener(project).apply_pending()
+    with monkeypatch.context() as patch:
+        if cut_off:
+            patch.setattr(Collection, "switch", die)
+            patch.setattr("orchestration.announced_rollback.forget_rollback", lambda collection: None)
+        with pytest.raises(Killed if cut_off else FreshetError):
+            Freshener(project).rollback(4)
+    assert (project.live / "r" / "rollback").exists() == cut_off
+    assert open_complete(project, "r", candidate(builds, project)).base == 4
+    assert found(project) == {A, B, C}
+    assert not (project.live / "r" / "rollback").exists()
+
+
+def test_a_promotion_after_a_rollback_that_was_cut_off_keeps_to_it(builds, project, monkeypatch):
+    Freshener(project).apply_pending()
+    cut_off_rollback(project, monkeypatch, 2)
+    open_complete(project, "r", candidate(builds, project))
+    assert found(project) == {A, B}
+    assert states(project) == {"absorbed": 1, "live": 1, "rolled_back": 1}
+
+
+def test_going_back_to_a_build_does_not_bring_back_what_was_rolled_back_in_it(builds, project):
+    Freshener(project).apply_pending()
+    Freshener(project).rollback(2)  # C was a bad document
+    open_complete(project, "r", candidate(builds, project))
+    receive(project, D)
+    assert open_complete(project, "r", candidate(builds, project, "old", 0)).base == 0
+    assert found(project) == {A, B, D}
+    assert [event.state for event in Freshener(project).ledger.between(1, 4)] == ["live", "live", "rolled_back", "live"]
+
+
+def test_a_build_whose_own_corpus_had_what_was_rolled_back_is_opened_with_it(builds, project):
+    """There is no generation of it without the document, and the ledger says so."""
+    open_complete(project, "r", candidate(builds, project))
+    Freshener(project).rollback(0)
+    open_complete(project, "r", candidate(builds, project))
+    assert found(project) == {A}
+    assert states(project) == {"absorbed": 1, "rolled_back": 2}
+
+
+def test_an_aborted_return_to_a_build_leaves_what_was_rolled_back_so(builds, project, monkeypatch):
+    Freshener(project).apply_pending()
+    Freshener(project).rollback(2)
+    open_complete(project, "r", candidate(builds, project))
+    receive(project, D)
+    said = Freshener(project).ledger.between(0, 99)
+    with monkeypatch.context() as patch:
+        patch.setattr(LiveWriter, "apply", die)
+        with pytest.raises(Killed):
+            open_complete(project, "r", candidate(builds, project, "old", 0))
+    assert Freshener(project).ledger.between(0, 99) == said
+    assert Freshener(project).apply_pending().added == (D,)
+
+
+def test_what_was_rolled_back_is_so_for_another_retriever_that_takes_over(builds, project):
+    Freshener(project).apply_pending()
+    Freshener(project).rollback(1)
+    open_complete(project, "s", candidate(builds, project, "old", 0, "s"))
+    assert (Freshener(project).retriever, found(project)) == ("s", {A})
+    assert states(project) == {"live": 1, "rolled_back": 2}
+    receive(project, B)
+    assert Freshener(project).apply_pending().added == (B,), "added again, it comes back"
+
+
+def test_a_live_retriever_that_takes_over_gives_up_what_was_rolled_back(builds, project):
+    partial(candidate(builds, project, "old", 0, "s"), switch=True)()
+    set_default_retriever(project.live, "r")
+    Freshener(project, "s").apply_pending()
+    Freshener(project).rollback(1)
+    receive(project, D)
+    open_complete(project, "s", candidate(builds, project, "old", 0, "s"))
+    assert (Freshener(project).retriever, found(project)) == ("s", {A, C, D})
+    assert states(project) == {"live": 3, "rolled_back": 1}
+
+
+def test_a_retrain_that_another_retriever_wins_did_not_train_on_what_was_rolled_back(builds, project):
+    """B lies before the snapshot's watermark, but was not in the snapshot."""
+    Freshener(project).rollback(1)
+    Freshener(project).apply_pending()
+    watermark = Collection(project.live, "r").current().watermark
+    open_complete(project, "s", candidate(builds, project, "new", watermark, "s"))
+    ledger = Freshener(project).ledger
+    assert [event.state for event in ledger.between(1, 3)] == ["absorbed", "rolled_back", "absorbed"]
+    assert len(receive(project, B).events) == 1
+    assert Freshener(project).apply_pending().added == (B,)

@@ -6,6 +6,7 @@ The tests of this file follow one registry through its life, in the order they a
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import dagster as dg
@@ -15,14 +16,17 @@ import pytest
 
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
+from model_code.evaluation.promotion import Verdict
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import hash_path, write_json
 from model_code.index.dense_index import DenseIndex
 from orchestration import promotion_history, registry, release, rescore
 from orchestration.gate import Gate
 from orchestration.mlflow_tracker import KEY
+from orchestration.project import Project
 from orchestration.registered_model import Build, requirements
 from orchestration.release_assets import release_assets
+from orchestration.watermark import Watermark
 from tests.tiny_encoder import make_tiny_encoder
 
 pytestmark = pytest.mark.usefixtures("_own_store")
@@ -45,7 +49,8 @@ def build(tmp_path_factory):
     paths = {name: root / name for name in ("encoder", "index", "hierarchy")}
     evaluation = write_scores(root / "even", 0.0)
     documents = root / "documents.parquet"
-    return Build("hce", documents=documents, evaluation=evaluation, key="a" * 64, corpus="c" * 64, **paths)
+    named = {"key": "a" * 64, "corpus": "c" * 64, "text": '{"words":8}'}
+    return Build("hce", documents=documents, evaluation=evaluation, **named, **paths)
 
 
 def never(champion):
@@ -124,14 +129,17 @@ def test_promoting_the_champion_changes_nothing(tracked_project, build):
 def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(tracked_project, build, monkeypatch):
     opened = []
 
-    def open_live(project):
-        opened.append(project)
-        return SimpleNamespace(retriever=registry.holder(project).retriever, number=0)
+    def open_version(project, version):
+        opened.append(version)
+        return SimpleNamespace(retriever=version.retriever, number=0)
 
-    monkeypatch.setattr(release, "open_live", open_live)
-    monkeypatch.setattr(release, "find_build", lambda project, retriever: build)
+    monkeypatch.setattr(release, "open_version", open_version)
+    monkeypatch.setattr(release, "require_current", lambda project, retrievers: None)
+    monkeypatch.setattr(release, "find_build", lambda project, retriever, watermark: build)
     monkeypatch.setattr(release, "best_on_dev", lambda project, settings: build.retriever)
-    monkeypatch.setattr(release.parameters, "load", lambda path: SimpleNamespace(promotion=RULES, seed=0))
+    monkeypatch.setattr(
+        release.parameters, "load", lambda path: SimpleNamespace(promotion=RULES, seed=0, retrievers={})
+    )
     before = promotion_history.read(tracked_project)
     result = dg.materialize(release_assets(tracked_project, ())[1:])
     (shown,) = result.asset_materializations_for_node("champion")
@@ -140,7 +148,7 @@ def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(track
     assert shown.tags["dagster/data_version"] == build.key
     (live,) = result.asset_materializations_for_node("live_generation")
     assert live.metadata["retriever"].value == "hce"
-    assert opened == [tracked_project] * 2  # by the promotion and by the live generation's own asset
+    assert opened == [registry.holder(tracked_project)] * 2  # by the promotion and by the live generation's own asset
     assert promotion_history.read(tracked_project) == before
 
 
@@ -157,9 +165,16 @@ def test_a_challenger_that_is_not_better_is_refused(tracked_project, build):
     assert (move.passed, move.champion.version) == (False, "1")
     assert "version 2 (contrastive) stays challenger: not better" in move.summary
     assert registry.holder(tracked_project, "challenger").version == "2"
-    registry.refuse(tracked_project, registry.verdict(tracked_project, Gate(RULES, 0, never)))
-    first, second = promotion_history.read(tracked_project)[-2:]
-    assert first | {"when": ""} == second | {"when": ""}, "asked beforehand, as Dagster's check does"
+
+
+def test_a_version_that_the_gate_is_given_and_refuses_is_no_challenger_any_more(tracked_project):
+    second, gate = registry.holder(tracked_project, "challenger"), Gate(RULES, 0, never)
+    registry.refuse(tracked_project, registry.verdict(tracked_project, gate, second), second)
+    first, again = promotion_history.read(tracked_project)[-2:]
+    assert first | {"when": ""} == again | {"when": ""}, "asked beforehand, as Dagster's check does"
+    assert registry.holder(tracked_project, "challenger") is None
+    move = registry.promote(tracked_project, gate, challenger=second)
+    assert move.summary.startswith("version 2 (contrastive) is refused: not better")
 
 
 def test_a_better_challenger_becomes_champion(tracked_project, build, tmp_path):
@@ -196,9 +211,9 @@ def test_rollback_goes_back_one_champion_at_a_time(tracked_project):
 def test_every_move_and_refusal_is_in_the_history_with_its_intervals(tracked_project):
     lines = promotion_history.read(tracked_project)
     assert [(line["action"], line["from"], line["to"]) for line in lines] == [
-        ("promote", None, "1"), *2 * [("refuse", "1", "2")], ("promote", "1", "3"), ("rollback", "3", "1"),
+        ("promote", None, "1"), *3 * [("refuse", "1", "2")], ("promote", "1", "3"), ("rollback", "3", "1"),
     ]  # fmt: skip
-    gain = next(row for row in lines[3]["verdict"]["intervals"] if row["metric"] == "nDCG@10")
+    gain = next(row for row in lines[4]["verdict"]["intervals"] if row["metric"] == "nDCG@10")
     assert gain["low"] <= gain["difference"] <= gain["high"]
     assert gain["difference"] == pytest.approx(0.1, abs=0.01)
 
@@ -258,3 +273,82 @@ def test_a_champion_that_is_not_live_is_searched_in_the_registrys_files_while_th
     assert not registry.verdict(tracked_project, scored).passed
     shutil.rmtree(tmp_path / "again")
     assert not registry.promote(tracked_project, scored).passed
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture(scope="module")
+def champions(tmp_path_factory, build):
+    """A store whose champions were 1, 2 and 3, in this order."""
+    project = Project(tmp_path_factory.mktemp("champions"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "log_retriever", lambda build: str(build.index))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.delenv("FRESHET_STATE", raising=False)
+        for key in "123":
+            registry.register(project, variant(build, key * 64))
+            registry.promote(project, passing())
+    return project
+
+
+@pytest.fixture
+def three(champions, tmp_path, monkeypatch):
+    """A copy of that store; making one takes seconds."""
+    monkeypatch.setattr(registry, "log_retriever", lambda build: str(build.index))
+    shutil.copytree(champions.root, tmp_path / "three")
+    return Project(tmp_path / "three")
+
+
+def passing():
+    """A gate that lets everything through."""
+    return Gate(RULES, 0, never, judge=lambda *_: Verdict(True, ("ok",), queries=1, source="qrels", intervals=()))
+
+
+def test_a_rollback_that_was_cut_off_anywhere_is_finished_by_the_same_call(three, monkeypatch):
+    from mlflow import MlflowClient
+
+    def die(*_):
+        raise Killed
+
+    for place in ((promotion_history, "append_once"), (MlflowClient, "set_registered_model_alias")):
+        with monkeypatch.context() as patch:
+            patch.setattr(*place, die)
+            with pytest.raises(Killed):
+                registry.rollback(three)
+        assert registry.holder(three).version == "3"
+    with pytest.raises(Killed):
+        registry.rollback(three, die)
+    assert registry.holder(three).version == "3", "what cannot be opened is not champion"
+    assert registry.rollback(three).champion.version == "2"
+    assert [line["to"] for line in promotion_history.read(three)] == ["1", "2", "3", "2"], "each move is one line"
+    assert registry.rollback(three).champion.version == "1"
+
+
+def test_a_promotion_that_cannot_be_opened_leaves_the_champion(three, build):
+    def fail(version):
+        raise FreshetError("it does not fit")
+
+    registry.register(three, variant(build, "4" * 64))
+    with pytest.raises(FreshetError, match="does not fit"):
+        registry.promote(three, passing(), fail)
+    assert registry.holder(three).version == "3"
+    assert registry.holder(three, "challenger").version == "4"
+    assert registry.holder(three, "previous").version == "2"
+
+
+def test_what_a_gate_is_given_is_judged_whoever_else_was_registered_meanwhile(three, build):
+    own = registry.register(three, variant(build, "4" * 64))
+    registry.register(three, variant(build, "5" * 64))
+    assert registry.promote(three, passing(), challenger=own).champion.version == "4"
+    assert registry.holder(three, "challenger").version == "5"
+    assert registry.promote(three, passing(), challenger=own).champion.version == "4", "once is enough"
+
+
+def test_a_version_keeps_its_text_rules_and_the_last_event_that_it_holds(three, build):
+    retrained = replace(variant(build, "4" * 64), watermark=Watermark(7, "a1b2c3d4"))
+    assert registry.register(three, retrained).watermark == Watermark(7, "a1b2c3d4")
+    again = registry.register(three, replace(retrained, watermark=Watermark(), text="{}"))
+    assert (again.watermark, again.text) == (Watermark(7, "a1b2c3d4"), "{}"), "its documents are the same"
+    assert registry.holder(three).watermark == Watermark()

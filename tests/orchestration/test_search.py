@@ -45,8 +45,8 @@ def run(monkeypatch, tmp_path):
     app = typer.Typer()
     search.add_to(app)
 
-    def call(*options):
-        return CliRunner().invoke(app, ["split", *options], catch_exceptions=False).output, searcher.asked
+    def call(*options, text="split"):
+        return CliRunner().invoke(app, [text, *options], catch_exceptions=False).output, searcher.asked
 
     return call
 
@@ -69,6 +69,14 @@ def test_explain_shows_the_tokens_of_each_hit(run):
     row = json.loads(run("--explain", "--json")[0])[0]
     assert row["tokens"][1] == {"token": "divide", "weight": 0.25, "expanded": True}
     assert row["path"] == [0, 2]
+
+
+def test_a_search_for_nothing_is_a_usage_error(run, monkeypatch):
+    for name in ("search", "search_batch"):
+        monkeypatch.setattr(FakeSearcher, name, getattr(Searcher, name), raising=False)
+    with pytest.raises(FreshetError, match="text is empty") as caught:
+        run(text=" ")
+    assert caught.value.exit_code == 2
 
 
 def test_what_a_retriever_cannot_explain_is_an_error(run, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from model_code.live.collection import Collection
@@ -14,6 +16,7 @@ from orchestration.freshness_steps import next_steps
 from orchestration.retraining.plan import Plan, keep_plan, snapshot_of
 from orchestration.status import status_text
 from orchestration.upkeep import Upkeep
+from orchestration.watermark import Watermark
 from tests.orchestration.live_example import BASE, StandInWriter, make_project, open_build, texts
 from tests.orchestration.test_status import ALIASES, NOTHING
 
@@ -97,7 +100,8 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
     assert (outcome.added, outcome.behind) == (["a"], {"other": "no space left"})
     assert (pending(project, "hce"), pending(project, "other"), pending(project, "third")) == (0, 1, 0)
     (step,) = next_steps(project)
-    assert (step.kind, step.key, step.reason) == ("add", "00000001-00000001-other-1", "1 changes wait for other")
+    key = f"00000001-00000001-{Watermark.at(project, 1).mark}-other-1"
+    assert (step.kind, step.key, step.reason) == ("add", key, "1 changes wait for other")
     monkeypatch.setattr(Writer, "apply", real)
     assert Upkeep(project).finish() == {}
     assert next_steps(project) == []
@@ -107,7 +111,14 @@ def test_the_status_tells_how_far_each_is_behind(project):
     receive(project, "a")
     Freshener(project).apply_pending()
     live = [
-        {"retriever": name, "default": name == "hce", "generation": 0, "documents": 2, "freshness": freshness}
+        {
+            "retriever": name,
+            "default": name == "hce",
+            "generation": 0,
+            "documents": 2,
+            "untuned": None,
+            "freshness": freshness,
+        }
         for name in followed(project)
         for freshness in [Freshener(project, name).status()]
     ]
@@ -162,3 +173,11 @@ def test_opened_builds_and_what_a_retrain_is_about_to_read_stay(project):
     receive(project, "last")
     upkeep.finish()
     assert not {0, 1} & set(generations(project))
+
+
+def test_a_deleted_retriever_is_behind_no_more(project):
+    receive(project, "a")
+    upkeep = Upkeep(project)
+    upkeep.failures["other"] = "no space left"
+    shutil.rmtree(project.live / "other")
+    assert upkeep.finish() == {}

@@ -35,14 +35,24 @@ def open_source(settings: CorpusSettings, root: Path, locked: Mapping[str, Any] 
 
 
 def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
-    """The row with our names for its columns; a document's remaining columns are gathered under `fields`."""
+    """The row with our names for its columns; a document's remaining columns are gathered under `fields`.
+
+    A query's answers may also lie in a mapping `metadata`, as BEIR's queries.jsonl keeps what is beside the text.
+    """
     if isinstance(row, Malformed):
         return row
     names = columns.of(row.table)
     values = {ours: row.values[theirs] for ours, theirs in names.items() if theirs in row.values}
     if row.table == "documents":
         values["fields"] = {key: value for key, value in row.values.items() if key not in names.values()}
+    if "answers" in names and values.get("answers") is None:
+        values |= _beside(row, names["answers"])
     return Row(row.table, row.location, values)
+
+
+def _beside(row: Row, column: str) -> dict[str, Any]:
+    metadata = row.values.get("metadata")
+    return {"answers": metadata[column]} if isinstance(metadata, Mapping) and column in metadata else {}
 
 
 def hash_files(files: Mapping[str, Path]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 from model_code.corpus.rows import Malformed, Row, Table
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import hash_files, renamed
+from model_code.corpus.sources.columns import require_columns
 from model_code.corpus.sources.readers import read_rows
 from model_code.errors import FreshetError
 from model_code.progress import Progress, silent
@@ -34,26 +35,35 @@ class Source:
         self._check_qrels()
 
     def describe(self) -> dict[str, Any]:
-        """The hash of each file that is read, under its name in the folder."""
+        """The hash of each file that is read, under its name in the folder.
+
+        `FreshetError` if a table lacks a column that the settings name.
+        """
         paths = [self.documents, *([self.queries] if self.queries else []), *self.qrels.values()]
-        return hash_files({self._name(path): path for path in paths})
+        hashes = hash_files({self._name(path): path for path in paths})
+        for table in ("documents", "queries", "qrels"):
+            require_columns(self._found(table), table, self.settings.columns, f"{table} of {self.folder.name}")
+        return hashes
 
     def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
         """Yield documents or queries from their file, or qrels from the file of each split in turn."""
+        for row in self._found(table):
+            yield renamed(row, self.settings.columns)
+
+    def _found(self, table: Table) -> Iterator[Row | Malformed]:
+        """The rows as the files have them, qrels with their split."""
         if table == "qrels":
             for split, path in self.qrels.items():
-                yield from self._read(path, table, split)
+                yield from self._judged(path, split)
         elif table == "documents":
-            yield from self._read(self.documents, table)
+            yield from read_rows(self.documents, table, self._name(self.documents))
         elif self.queries:
-            yield from self._read(self.queries, table)
+            yield from read_rows(self.queries, table, self._name(self.queries))
 
-    def _read(self, path: Path, table: Table, split: str | None = None) -> Iterator[Row | Malformed]:
-        for row in read_rows(path, table, self._name(path)):
-            ours = renamed(row, self.settings.columns)
-            yield (
-                Row(table, ours.location, {**ours.values, "split": split}) if split and isinstance(ours, Row) else ours
-            )
+    def _judged(self, path: Path, split: str) -> Iterator[Row | Malformed]:
+        known = {self.settings.columns.split: split}
+        for row in read_rows(path, "qrels", self._name(path)):
+            yield Row("qrels", row.location, {**row.values, **known}) if isinstance(row, Row) else row
 
     def _find(self, name: str) -> Path | None:
         paths = (self.folder / name, self.folder / f"{name}.gz")

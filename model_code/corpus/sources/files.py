@@ -12,6 +12,7 @@ from typing import Any
 from model_code.corpus.rows import Malformed, Row, Table
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import hash_files, renamed
+from model_code.corpus.sources.columns import require_columns
 from model_code.corpus.sources.readers import read_rows
 from model_code.progress import Progress, silent
 
@@ -29,8 +30,14 @@ class Source:
         self.paths: dict[Table, Path] = {table: root / path for table, path in named.items() if path is not None}
 
     def describe(self) -> dict[str, Any]:
-        """The hash of each file, under its table and suffix: where it lies does not matter."""
-        return hash_files({f"{table}{''.join(path.suffixes[-2:])}": path for table, path in self.paths.items()})
+        """The hash of each file, under its table and suffix: where it lies does not matter.
+
+        `FreshetError` if a file lacks a column that the settings name.
+        """
+        hashes = hash_files({f"{table}{''.join(path.suffixes[-2:])}": path for table, path in self.paths.items()})
+        for table, path in self.paths.items():
+            require_columns(read_rows(path, table, path.name), table, self.columns, path.name)
+        return hashes
 
     def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
         """Yield the rows of the table's file, with our names for their columns."""

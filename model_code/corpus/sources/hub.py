@@ -16,6 +16,7 @@ from typing import Any
 from model_code.corpus.rows import Malformed, Row, Table
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import renamed
+from model_code.corpus.sources.columns import require_columns
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, hash_text
 from model_code.progress import Progress, silent
@@ -31,21 +32,28 @@ class Source:
         self.pinned: Mapping[str, str] = (locked or {}).get("versions", {})
 
     def describe(self) -> dict[str, Any]:
-        """The commit of each data set (for a local folder, the hash of its content)."""
+        """The commit of each data set (for a local folder, the hash of its content), and the revision asked for."""
         names = sorted({name for name, _ in self._parts().values()})
         versions = {name if self._local(name) is None else Path(name).name: self._version(name) for name in names}
-        digest = hash_text(canonical_json(versions))
-        return {"versions": versions, "watermark": self._version(str(self.hub.name)), "content_hash": digest}
+        asked = {} if self.hub.revision is None else {"settings": {"corpus.hub.revision": self.hub.revision}}
+        digest = hash_text(canonical_json({**versions, **asked}))
+        return {"versions": versions, "watermark": self._version(str(self.hub.name)), "content_hash": digest, **asked}
 
     def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
         """Yield the rows of all splits of the table's configuration; qrels carry the split that they are found in."""
         if table not in self._parts():
             return
         name, config = self._parts()[table]
+        require_columns(self._found(table), table, self.settings.columns, f"{name}/{config}" if config else name)
+        for row in self._found(table):
+            yield renamed(row, self.settings.columns)
+
+    def _found(self, table: Table) -> Iterator[Row]:
+        """The rows as the data set has them, qrels with our name of their split."""
+        name, config = self._parts()[table]
         for split, number, record in self._records(name, config):
             known = {self.settings.columns.split: _OUR_SPLITS.get(split, split)} if table == "qrels" else {}
-            row = Row(table, f"{config or Path(name).name}/{split}:{number}", {**record, **known})
-            yield renamed(row, self.settings.columns)
+            yield Row(table, f"{config or Path(name).name}/{split}:{number}", {**record, **known})
 
     def _parts(self) -> dict[Table, tuple[str, str | None]]:
         """Data set and configuration of each table that the settings name."""

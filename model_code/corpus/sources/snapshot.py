@@ -1,7 +1,7 @@
 """A snapshot of a live collection: the documents that are found now, and the judged queries that still have one.
 
 Written by a retrain (`write_snapshot`) and read like any other source, so that what was accepted once is built again as
-it is: ids, titles, texts, fields, and the split of each query.
+it is: ids, titles, texts, fields, and the split and answers of each query.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ COLUMNS: dict[Table, tuple[str, ...]] = {
     "queries": ("id", "text"),
     "qrels": ("query_id", "document_id", "relevance", "split"),
 }
+OPTIONAL: dict[Table, tuple[str, ...]] = {"queries": ("answers",)}  # columns that are left out if no row has a value
 
 
 class Source:
@@ -48,13 +49,17 @@ class Source:
 
 
 def write_snapshot(folder: Path, tables: Mapping[Table, Iterable[Mapping[str, Any]]]) -> None:
-    """Write the tables of a snapshot, rows as dicts with the keys of `COLUMNS`; a document's fields are JSON text."""
+    """Write the tables of a snapshot, rows as dicts with the keys of `COLUMNS`.
+
+    A document's fields, and a query's answers (with the key of `OPTIONAL`), are JSON text.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     folder.mkdir(parents=True, exist_ok=True)
     for table, names in COLUMNS.items():
-        types = [(name, pa.int64() if name == "relevance" else pa.string()) for name in names]
-        rows = pa.Table.from_pylist(list(tables[table]), schema=pa.schema(types))
+        rows = list(tables[table])
+        held = [name for name in OPTIONAL.get(table, ()) if any(row.get(name) is not None for row in rows)]
+        types = [(name, pa.int64() if name == "relevance" else pa.string()) for name in (*names, *held)]
         with replacing(folder / f"{table}.parquet") as aside:
-            pq.write_table(rows, aside)
+            pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(types)), aside)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
 
 from model_code.hierarchy.tree import Hierarchy
+from model_code.training.answers import Holds
 from model_code.training.data import TrainingData
 from model_code.training.dev import TextEncoder
 from model_code.training.settings import TrainingSettings
+
+SPARE = 256  # candidates that are drawn in addition where each may hold an answer, so that hardly ever too few are left
 
 
 class Negatives(Protocol):
@@ -19,6 +23,7 @@ class Negatives(Protocol):
     def draw(self, pairs: np.ndarray, known: list[np.ndarray], rng: np.random.Generator) -> list[list[int]]:
         """The extra passages of each pair: different ones, none of them in the batch or known to answer the query.
 
+        Nor does any hold one of the strings that answer the query, where the data names such.
         pairs: (B,) numbers of training pairs; known: for each the passages of all documents that answer its query.
         Equal arguments give equal draws, until the next `refresh` or `recluster`.
         """
@@ -51,7 +56,9 @@ class Negatives(Protocol):
 
 
 class Drawing:
-    """The parts that all kinds share: the batch's own passages and, if asked for, the positive's leaf are left out."""
+    """The parts that all kinds share: left out are the batch's own passages, those that hold an answer of the query
+    and, if asked for, the positive's leaf.
+    """
 
     def __init__(self, data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> None:
         """hierarchy: needed if the settings draw siblings or avoid leaves; `recluster` may give it, too."""
@@ -92,6 +99,10 @@ class Drawing:
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Nothing to go on from."""
 
+    def _holds(self, pair: int) -> Holds | None:
+        """Whether a passage holds an answer of the pair's query; None if the data names none."""
+        return self.data.answers.of(self.data.pairs.queries[pair])
+
     def _leaf(self, pair: int) -> np.ndarray:
         """The passages in the leaf of the pair's passage, if `negatives_outside_leaf` keeps them from being drawn."""
         if self.hierarchy is None or not self.settings.negatives_outside_leaf:
@@ -101,7 +112,14 @@ class Drawing:
         return self.hierarchy.documents_under(depth, int(node))
 
 
-def sample(candidates: np.ndarray, count: int, banned: Collection[int], rng: np.random.Generator) -> list[int]:
-    """Up to `count` of the candidates, none of them banned: enough are drawn for all banned ones to be among them."""
-    drawn = rng.choice(candidates, min(len(candidates), count + len(banned)), replace=False)
-    return [passage for passage in drawn.tolist() if passage not in banned][:count]
+def sample(
+    candidates: np.ndarray, count: int, banned: Collection[int], rng: np.random.Generator, holds: Holds | None = None
+) -> list[int]:
+    """Up to `count` of the candidates, none of them banned: enough are drawn for all banned ones to be among them.
+
+    holds: whether a candidate holds an answer, and so is no negative; asked of no more candidates than it takes.
+    """
+    most = count + len(banned) + (0 if holds is None else SPARE)
+    drawn = rng.choice(candidates, min(len(candidates), most), replace=False)
+    kept = (one for one in drawn.tolist() if one not in banned and (holds is None or not holds(one)))
+    return list(islice(kept, count))

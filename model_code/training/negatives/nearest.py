@@ -7,11 +7,14 @@ step, and checkpoints keep its result: a run that resumes draws what an uninterr
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from model_code.encoding.document_side import encode_passages
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
+from model_code.index.exact import nearest
 from model_code.training.data import TrainingData
 from model_code.training.dev import TextEncoder
 from model_code.training.negatives.ranked import Candidates, RankedNegatives, best_unknown
@@ -72,13 +75,9 @@ class NearestNegatives(RankedNegatives):
 
     def _search(self, queries: np.ndarray, vectors: np.ndarray, start: int) -> tuple[np.ndarray, np.ndarray]:
         """The table's rows of the queries from `start` on: passages and scores, (QUERIES, negatives_depth) each."""
-        import faiss
-
         settings, known = self.settings, self._known[start : start + QUERIES]
         count = settings.negatives_skip + settings.negatives_depth + max(map(len, known))
-        scores, found = faiss.knn(
-            queries[start : start + QUERIES], vectors, min(count, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT
-        )  # (QUERIES, count)
+        scores, found = nearest(queries[start : start + QUERIES], vectors, count)  # (QUERIES, count)
         table = np.full((len(known), settings.negatives_depth), -1, dtype=np.int32)
         values = np.zeros(table.shape, dtype=np.float32)
         for row, own in enumerate(known):
@@ -86,7 +85,7 @@ class NearestNegatives(RankedNegatives):
             table[row, : len(best)], values[row, : len(best)] = found[row][best], scores[row][best]
         return table, values
 
-    @property
+    @functools.cached_property
     def _known(self) -> list[np.ndarray]:
         """For each different query the passages of the documents that answer it."""
         pairs, passages = self.data.pairs, self.data.passages

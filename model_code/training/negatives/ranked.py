@@ -25,8 +25,8 @@ class RankedNegatives(Drawing):
     """Draws from the ranks `negatives_skip` to `negatives_skip + negatives_depth - 1`, each as likely as another.
 
     Of these, passages are dropped that score above the positive's score minus `negatives_margin` (they may well answer
-    the query, though nobody said so) and, with `negatives_outside_leaf`, those in the positive's leaf. A query of which
-    too few are left gets fewer.
+    the query, though nobody said so), those that hold an answer of the query, where the data names answers, and, with
+    `negatives_outside_leaf`, those in the positive's leaf. A query of which too few are left gets fewer.
     """
 
     def candidates(self, pair: int) -> Candidates:
@@ -37,7 +37,8 @@ class RankedNegatives(Drawing):
         passages, scores, positive = self.candidates(pair)
         if self.settings.negatives_margin is not None:
             passages = passages[scores <= positive - self.settings.negatives_margin]
-        return sample(passages, self.settings.negatives_per_query, banned.union(self._leaf(pair).tolist()), rng)
+        banned = banned.union(self._leaf(pair).tolist())
+        return sample(passages, self.settings.negatives_per_query, banned, rng, self._holds(pair))
 
 
 def best_unknown(scores: np.ndarray, passages: np.ndarray, known: np.ndarray, skip: int, depth: int) -> np.ndarray:

@@ -14,7 +14,8 @@ class RandomNegatives(Drawing):
     """Any passages of the corpus, each as likely as another."""
 
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
-        return sample(self._everything, self.settings.negatives_per_query, banned.union(self._leaf(pair).tolist()), rng)
+        banned = banned.union(self._leaf(pair).tolist())
+        return sample(self._everything, self.settings.negatives_per_query, banned, rng, self._holds(pair))
 
     @cached_property
     def _everything(self) -> np.ndarray:
@@ -34,8 +35,8 @@ class SiblingNegatives(Drawing):
             raise FreshetError("siblings are drawn from a hierarchy, and there is none; set negatives to another kind")
         tree, drawn = self.hierarchy, []
         levels = range(tree.depth, min(self.settings.hierarchy_levels or tree.depth, tree.depth) - 1, -1)
-        path = tree.path(int(self.data.pairs.passages[pair]))
+        path, holds = tree.path(int(self.data.pairs.passages[pair])), self._holds(pair)
         for turn in range(self.settings.negatives_per_query):
             level = levels[turn % len(levels)]
-            drawn += sample(tree.documents_under(level, path[level - 1]), 1, banned.union(drawn), rng)
+            drawn += sample(tree.documents_under(level, path[level - 1]), 1, banned.union(drawn), rng, holds)
         return drawn

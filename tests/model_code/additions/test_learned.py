@@ -40,13 +40,14 @@ def in_short():
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two folders with the same live dsi."""
+    """Four folders with the same live dsi."""
     root = tmp_path_factory.mktemp("dsi")
     training = make_context(root, TRAINED)
     train.run(training)
     (root / "index").mkdir()
     index.run(replace(training, inputs=training.inputs | {"trained": training.output}, output=root / "index"))
-    for name in ("one", "two"):
+    names = ("one", "two", "three", "four")
+    for name in names:
         open_generation_zero(
             root / name,
             "dsi",
@@ -56,18 +57,18 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             hierarchy=training.inputs["hierarchy"],
             provenance={},
         )
-    return [root / "one", root / "two"]
+    return [root / name for name in names]
 
 
-def play(root: Path) -> RefiningWriter:
+def play(root: Path, history: list[list[Change]] = HISTORY) -> RefiningWriter:
     writer = RefiningWriter(root / "live", "dsi", ON, root / "additions")
-    for number, changes in enumerate(HISTORY, start=1):
+    for number, changes in enumerate(history, start=1):
         writer.apply(changes, number, {})
     return writer
 
 
 def test_additions_to_learned_vectors(roots: list[Path]) -> None:
-    writers = [play(root) for root in roots]
+    writers = [play(root) for root in roots[:2]]
     states = [load_state(writer.searcher, writer.store, ON.spans) for writer in writers]
     (state, loose), (other, _) = states
     assert loose == []
@@ -86,3 +87,23 @@ def test_additions_to_learned_vectors(roots: list[Path]) -> None:
     assert told.keys() == {"new", "other", "d05"}
     assert set(told.values()) <= {"FITS", "COMPROMISE"}
     np.testing.assert_allclose(state.queries.view[state.row("new")], asked, atol=1e-5)
+
+
+def test_grouping_shows_in_no_vector_not_even_of_documents_that_are_overwritten_in_their_group(
+    roots: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)  # padding moves the last bits of encodings
+    events = [
+        Put("z", "", "ask1 ask2", {}, ("ask1 ask7",)),
+        Put("m", "", "ask1 ask2 ask3", {}, ("ask1 ask2",)),
+        Put("a", "", "ask1 ask2 ask3 ask4"),
+        Put("m", "", "ask1 ask9"),
+        Remove("z"),
+        Put("b", "", "ask1 ask9 ask2"),
+    ]
+    alone, together = play(roots[2], [[one] for one in events]), play(roots[3], [events])
+    (ours, _), (theirs, _) = (load_state(one.searcher, one.store, ON.spans) for one in (alone, together))
+    assert ours.ids == theirs.ids
+    assert ours.ids[-3:] == ["a", "m", "b"]
+    np.testing.assert_array_equal(ours.vectors.view, theirs.vectors.view)
+    np.testing.assert_array_equal(ours.queries.view, theirs.queries.view)

@@ -1,11 +1,14 @@
-"""Guards refined additions: equal histories give equal vectors, warm or cold, compacted or not, rolled back or not;
-what is remembered can be lost without harm to what is searched; and what cannot be refined is refused in words."""
+"""Guards refined additions: equal histories give equal vectors, however grouped, warm or cold, compacted or not, rolled
+back or not; what is remembered can be lost without harm to what is searched; and what cannot be refined is refused in
+words."""
 
 from __future__ import annotations
 
 import gc
+import itertools
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +28,7 @@ from model_code.live.changes import Change, Put, Remove
 from model_code.live.collection import Collection
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from tests.model_code.live.laws import OLD, WORDS, make_encoder, open_build
+from tests.model_code.live.laws import OLD, WORDS, make_encoder, open_build, put
 
 SHORT = {name: (title, " ".join(text.split()[:5])) for name, (title, text) in OLD.items()}  # one passage each
 ON = AdditionSettings(refine=True, gamma1=2.0, gamma2=0.1, on_conflict="keep", lambda2=1e-3)
@@ -90,6 +93,70 @@ def test_replaying_gives_the_same_vectors(opened: Path, tmp_path: Path) -> None:
     assert sorted(found[0]) == sorted({*SHORT, "n1", "n2"} - {"d02"})
 
 
+LONG = "word1", " ".join(WORDS[:20])  # several passages
+EVENTS: list[Change] = [
+    Put("z", "word1", "word2 word3", {}, ("word1 word9",)),
+    Put("a", "word1", "word2 word3 word4"),
+    Put("d03", "word1", "word2 word4"),
+    Put("m", "word1", "word3 word9"),
+    Put("d05", "word9", "word1 word2"),
+    Remove("d07"),
+    Put("k", "word9", "word3 word2"),
+    Put("m", *LONG),
+    Remove("z"),
+    put("d05", SHORT),
+    Put("b", "word9", "word1 word3"),
+    Put("z", "word1", "word2 word3 word9"),
+    Put("m", "word3", "word1 word2", {}, ("word2 word9",)),
+    Remove("k"),
+    put("d07", SHORT),
+    Put("c", "word2", "word1 word9"),
+]
+
+
+def grouped(live: Path, sizes: list[int], settings: AdditionSettings = ON) -> tuple[dict, dict]:
+    """Vectors, and statuses of what is there, after `EVENTS` in groups of these sizes."""
+    writer, events = writer_of(live, settings), iter(enumerate(EVENTS, start=1))
+    for size in sizes:
+        numbers, changes = zip(*itertools.islice(events, size), strict=True)
+        generation = writer.apply(changes, numbers[-1], {}).generation
+    assert next(events, None) is None
+    found, told = vectors(live), statuses(live.with_name("additions"), generation, settings.spans)
+    return found, {key: told[key] for key in told if key in found}
+
+
+@pytest.mark.parametrize("values", [{}, {"on_conflict": "drop_queries"}, {"protect": "won"}, {"refine": False}])
+def test_any_grouping_of_the_same_events_gives_the_same_vectors(
+    opened: Path, tmp_path: Path, values: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)  # padding moves the last bits of encodings
+    found = []
+    for name, sizes in (("one by one", [1] * 16), ("together", [16]), ("threes", [3] * 5 + [1]), ("two", [7, 9])):
+        live = Path(shutil.copytree(opened, tmp_path / name / "live"))
+        found.append(grouped(live, sizes, replace(ON, prior_scale=0.9, **values)))
+    assert found[0] == found[1] == found[2] == found[3]
+    assert sorted(found[0][0]) == sorted({*SHORT, "z", "a", "m", "b", "c"})
+    assert found[0][1].keys() == {"z", "a", "m", "b", "c", "d03", "d05", "d07"}
+
+
+def test_documents_are_added_in_the_order_of_their_events_not_of_their_ids(opened: Path, tmp_path: Path) -> None:
+    z, a = Put("z", "word1", "word2 word3"), Put("a", "word1", "word2 word3 word4")
+    found = []
+    for name, history in (("single", [[z], [a]]), ("both", [[z, a]]), ("other way", [[a, z]])):
+        found.append(play(Path(shutil.copytree(opened, tmp_path / name / "live")), history))
+    single, both, other = ({key: np.array(one[key]) for key in "az"} for one in found)
+    for key in "az":
+        np.testing.assert_allclose(single[key], both[key], atol=1e-6)
+        assert np.abs(single[key] - other[key]).max() > 0.01
+
+
+def test_a_document_that_is_changed_and_changed_back_is_updated(live: Path) -> None:
+    writer = writer_of(live)
+    applied = writer.apply([Remove("d05"), put("d05", SHORT), Put("n", "a", "b"), Remove("n")], 1, {})
+    assert (applied.updated, applied.unchanged) == (("d05",), ("n",))
+    assert writer.apply([put("d05", SHORT)], 2, {}).unchanged == ("d05",)
+
+
 def test_a_vector_is_that_of_the_solver_over_all_others(live: Path) -> None:
     plain = Path(shutil.copytree(live, live.with_name("plain")))
     LiveWriter(plain, "r").apply(HISTORY[0], 1, {})
@@ -100,7 +167,7 @@ def test_a_vector_is_that_of_the_solver_over_all_others(live: Path) -> None:
     old = {key: encode([title, text]).mean(axis=0) for key, (title, text) in SHORT.items()}
     ids = writer.searcher.base.retriever.index.document_ids
     state = IncDsiState(np.array([encoded[key] for key in ids]), np.stack([old[key] for key in ids]), ids)
-    new = {"n0": ["word7", "word8 word9"], "n1": ["word1", "word2 word3.", "word4 word5", "word1 word9", "word3"]}
+    new = {"n1": ["word1", "word2 word3.", "word4 word5", "word1 word9", "word3"], "n0": ["word7", "word8 word9"]}
     for key, texts in new.items():
         added = IncDsiAdder(state, ON.incdsi).add(NewDocument(key, encode(texts), np.array(encoded[key])))
         np.testing.assert_allclose(vectors(live)[key], added.vector, atol=1e-5)
@@ -161,7 +228,7 @@ def test_parts_of_generations_that_are_gone_go_too(live: Path) -> None:
     gc.collect()  # the writers above are part of cycles, and what one reads stays
     writer.collect_garbage(keep=1)
     assert len(list(writer.store.folder.iterdir())) < before
-    assert load_state(*_opened(live))[0].ids == [*SHORT, "n0", "n1", "n8"]
+    assert load_state(*_opened(live))[0].ids == [*SHORT, "n1", "n0", "n8"]
     assert len(state) == len(SHORT) + 1
 
 

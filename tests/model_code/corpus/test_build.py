@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 
@@ -31,15 +32,17 @@ def junk(draw: random.Random, size: int) -> dict[str, list[dict]]:
         "l" * 400,
         *(f"text {i}" for i in range(9)),
     ]
+    answers = [None, None, [], ["moss", "fern"], ["fern"], "moss", '["moss"]', [5], [""], {"text": ["moss"]}]
     dates = [None, "2024-05-01", "2025-05-01", "spring"]
 
     def record(names):
-        values = {name: draw.choice({"id": ids, "date": dates}.get(name, texts)) for name in names}
+        drawn_from = {"id": ids, "date": dates, "answers": answers}
+        values = {name: draw.choice(drawn_from.get(name, texts)) for name in names}
         return {name: value for name, value in values.items() if draw.random() < 0.95}
 
     return {
         "documents": [record(("id", "title", "text", "date")) for _ in range(size)],
-        "queries": [record(("id", "text")) for _ in range(size)],
+        "queries": [record(("id", "text", "answers")) for _ in range(size)],
         "qrels": [
             {
                 "query_id": draw.choice(ids),
@@ -102,6 +105,18 @@ def test_parts_and_splits_fit_together(row_source):
     assert tables["qrels"]["split"].tolist() == ["train", "train", "test", "later"]
 
 
+def test_parts_by_date_go_by_the_earliest_of_equal_documents_whatever_their_order(row_source):
+    documents = [
+        {"id": "copy", "text": "same text", "date": "2025-03-01"},
+        {"id": "first", "text": "same text", "date": "2020-03-01T00:30:00+01:00"},
+        {"id": "other", "text": "another", "date": "2025-02-01"},
+    ]
+    settings = replace(ALL, parts=PartSettings("date", new_from="2025-01-01"))
+    for rows in (documents, documents[::-1]):
+        table = build_corpus(row_source(documents=rows), settings, NO_PASSAGES).tables["documents"]
+        assert dict(zip(table["document_id"], table["part"], strict=True)) == {"first": "initial", "other": "new"}
+
+
 def test_a_corpus_without_queries_is_a_corpus(row_source):
     built = build_corpus(row_source(documents=[{"id": 1, "text": "a text"}]), ALL, NO_PASSAGES)
     check_tables(built.tables)
@@ -115,6 +130,25 @@ def test_a_duplicate_id_is_refused_even_with_another_text_but_a_malformed_first_
     built = build_corpus(row_source(documents=documents), ALL, NO_PASSAGES)
     assert built.tables["documents"]["text"].tolist() == ["first"]
     assert built.report["quarantine_reasons"] == {"documents: duplicate id": 1, "documents: empty text": 1}
+
+
+def test_answers_are_kept_and_counted_and_a_malformed_list_refuses_its_query(row_source):
+    documents, named = [{"id": "d", "text": "in 2008"}], ["in 2008", "the year '08"]
+    queries = [{"id": "a", "text": "when", "answers": named}, {"id": "b", "text": "why"},
+               {"id": "c", "text": "who", "answers": "nobody"}]  # fmt: skip
+    built = build_corpus(row_source(documents=documents, queries=queries), ALL, NO_PASSAGES)
+    check_tables(built.tables)
+    kept = built.tables["queries"].set_index("query_id")["answers"]
+    assert (json.loads(kept["a"]), kept["b"]) == (named, None)
+    assert built.report["queries_with_answers"] == 1
+    assert built.report["quarantine_reasons"] == {"queries: wrong type": 1}
+
+
+def test_a_corpus_without_answers_is_as_if_there_were_no_such_thing(row_source):
+    queries = [{"id": "a", "text": "when"}, {"id": "b", "text": "why", "answers": []}]
+    built = build_corpus(row_source(documents=[{"id": "d", "text": "t"}], queries=queries), ALL, NO_PASSAGES)
+    assert list(built.tables["queries"]) == ["query_id", "text", "split", "assigned_split"]
+    assert "queries_with_answers" not in built.report
 
 
 def test_too_many_malformed_rows_and_no_documents_at_all_stop_the_build(row_source):

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
-from model_code.corpus.cleaning import clean_line, clean_text, document_of, parse_date, query_of
+from model_code.corpus.cleaning import clean_line, clean_text, document_of, parse_date
 from model_code.corpus.rows import Row, Unfit
 
 LETTERS = "ab é\u0301\u200b\ufeff\x00\x07\x85\t \n\r\u2028京🙂"
@@ -73,15 +73,6 @@ def test_a_document_with_a_title_only_is_kept_on_demand():
     assert document(id=7, title="A title", text="", keep_title_only=True).document_id == "7"
     with pytest.raises(Unfit, match="keep_title_only"):
         document(id=7, title="A title", text="")
-
-
-@pytest.mark.parametrize(
-    ("values", "reason"), [({"id": "1", "text": "\n"}, "empty text"), ({"id": "1"}, "missing column")]
-)
-def test_malformed_queries_are_refused_with_their_reason(values, reason):
-    with pytest.raises(Unfit) as refusal:
-        query_of(Row("queries", "here:1", values), 100)
-    assert refusal.value.reason == reason
 
 
 def test_the_content_hash_changes_exactly_with_the_content():

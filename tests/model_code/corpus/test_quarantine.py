@@ -36,6 +36,17 @@ def test_every_row_is_admitted_or_kept_with_its_reason():
     }  # fmt: skip
 
 
+def test_values_that_are_nested_too_deeply_are_refused_before_they_are_looked_at():
+    quarantine, deep = Quarantine(), []
+    for _ in range(5000):  # deeper than Python can print
+        deep = [deep]
+    rows = [Row("documents", "file:1", {"id": deep}), Row("documents", "file:2", {"id": 2, "fields": {"a": [{}]}})]
+    assert list(quarantine.admit(rows, refuse_odd)) == [2]
+    (refused,) = quarantine.refused
+    assert (refused.location, refused.reason) == ("file:1", "bad JSON")
+    assert refused.detail == "values are nested more than 100 deep"
+
+
 def test_the_limit_is_a_share_of_each_table():
     filled(10).enforce(0.5)
     with pytest.raises(FreshetError, match=r"5 of 10 rows of documents .* file:1 empty text \(1 is odd\); file:3"):

@@ -24,6 +24,7 @@ from model_code.settings import parse
         ({"parts": {"by": "date"}}, "needs new_from"),
         ({"parts": {"by": "date", "new_from": "spring"}}, "ISO date"),
         ({"parts": {"by": "date", "new_from": "2025-01-01", "tuning_from": "2025-06-01"}}, "tuning_from must lie"),
+        ({"parts": {"by": "date", "new_from": "20250101", "tuning_from": "2025-06-01"}}, "tuning_from must lie"),
         ({"parts": {"new_share": 0.9, "tuning_share": 0.1}}, "too much"),
     ],
 )

@@ -53,6 +53,24 @@ def test_judgements_of_documents_that_are_not_indexed_yet_do_not_count():
     assert judged(corpus([], new=("d2",)), PSEUDO, "dev").qrels == {"p1": {"d1": 1}}
 
 
+def test_answers_go_with_the_queries_of_a_split_that_have_any(tmp_path):
+    made = corpus([("q1", "d1", "test"), ("q2", "d1", "test"), ("q0", "d2", "train")])
+    assert judged(made, PSEUDO, "test").answers == {}
+    rows = made.queries.to_dict("records")
+    named = [{**row, "answers": None if row["query_id"] == "q2" else '["x", "a y"]'} for row in rows]
+    for name in TABLES:
+        write_table(tmp_path, name, frame("queries", named) if name == "queries" else getattr(made, name))
+    assert judged(load_corpus(tmp_path), PSEUDO, "test").answers == {"q1": ["x", "a y"]}
+
+
+def test_a_column_for_answers_is_written_only_if_there_are_any(tmp_path):
+    rows = corpus([("q1", "d1", "test")]).queries.to_dict("records")
+    for answers in (None, '["x"]'):
+        write_table(tmp_path, "queries", frame("queries", [{**row, "answers": answers} for row in rows]))
+        held = pq.read_schema(tmp_path / "queries.parquet").names
+        assert held == ["query_id", "text", "split", "assigned_split", *(["answers"] if answers else [])]
+
+
 def test_tables_survive_the_disk_and_an_empty_column_keeps_its_type(tmp_path):
     written = corpus([("q1", "d1", "test")])
     for name in TABLES:

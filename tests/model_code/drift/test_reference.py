@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from model_code.drift.calibration import Calibration
+from model_code.drift.quality import ProtectedQuery
 from model_code.drift.reference import DriftReference, topic_level
 from model_code.errors import FreshetError
 from model_code.files import hash_path
@@ -20,7 +21,7 @@ from tests.model_code.drift.unit_vectors import SETTINGS, reference, topical, tr
 
 
 def test_save_and_load_is_the_identity(tmp_path: Path) -> None:
-    made = replace(reference(), protected_ids=("q1", "q2"), protected_scores=np.array([0.5, 1.0], np.float32))
+    made = replace(reference(), protected=(ProtectedQuery("how?", ("a", "b"), 3), ProtectedQuery("why?", ("c",), 0)))
     made.save(tmp_path / "a")
     loaded = DriftReference.load(tmp_path / "a")
     for field in fields(DriftReference):
@@ -49,12 +50,6 @@ def test_random_batches_keep_a_sample_and_ordered_ones_the_last_documents() -> N
     chosen = DriftReference.build(vectors, hierarchy, "f", SETTINGS, rows=rows)
     assert (chosen.vectors == vectors[rows]).all()
     assert chosen.trained == 300
-
-
-def test_protected_queries_are_in_order_of_their_ids() -> None:
-    vectors = topical(130, 0)
-    made = DriftReference.build(vectors, tree(vectors), "f", SETTINGS, protected={"b": 0.25, "a": 1.0})
-    assert (made.protected_ids, made.protected_scores.tolist()) == (("a", "b"), [1.0, 0.25])
 
 
 def test_too_few_documents_are_refused() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from model_code.drift.calibration import Calibration
 from model_code.drift.observations import Arrivals
+from model_code.drift.quality import Paired
 from model_code.drift.report import Report, make_report, pooled
 from model_code.errors import FingerprintMismatch, FreshetError
 from tests.model_code.drift.unit_vectors import SETTINGS, arrivals, calibration, reference, topical
@@ -105,9 +106,18 @@ def test_the_family_is_batch_and_window_together(calibrated: Calibration) -> Non
 
 def test_protected_queries_and_growth_are_part_of_it(calibrated: Calibration) -> None:
     before = np.random.default_rng(0).random(80)
-    report = make_report(calibrated, [arrivals(1)], 200, {"old": (before, before - 0.2), "new": (before, before)})
+    report = make_report(
+        calibrated, [arrivals(1)], 200, {"old": Paired(before, before - 0.2), "new": Paired(before, before)}
+    )
     assert names(report) >= {"protected_old", "growth"}
     assert "protected_new" not in names(report)
+
+
+def test_too_few_protected_queries_are_not_measured(calibrated: Calibration) -> None:
+    few = np.ones(SETTINGS.minimum_batch - 1)
+    report = make_report(calibrated, [arrivals(1)], 30, {"old": Paired(few, few - 1)})
+    assert "protected_old" not in {one.name for one in report.measures}
+    assert "19 protected queries" in {one.name: one.why for one in report.unmeasured}["protected_old"]
 
 
 def test_statuses_of_refined_additions_count(calibrated: Calibration) -> None:

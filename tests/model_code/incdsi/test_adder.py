@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model_code.errors import FreshetError, SettingsError
-from model_code.incdsi import adder
+from model_code.incdsi import adder, wins
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import Added, NewDocument, Status
 from model_code.incdsi.settings import IncDsiSettings
@@ -154,10 +154,36 @@ def test_unknown_documents_are_refused_before_anything_is_deleted() -> None:
 
 def test_a_prior_that_needs_an_encoding_says_so_and_adds_nothing() -> None:
     state, (document,) = make(20, 1)
-    adder = IncDsiAdder(state, IncDsiSettings(prior="encoder"))
+    adder = IncDsiAdder(state, IncDsiSettings(prior="encoder", batch_size=1))
     with pytest.raises(SettingsError, match="needs the document's own vector"):
         adder.add_batch([document, NewDocument("bare", document.queries)])
     assert len(state) == 20
+
+
+def test_a_refused_update_leaves_the_record_of_wins() -> None:
+    state, (document,) = make(40, 1, noise=1.5)
+    adder = IncDsiAdder(state, IncDsiSettings(protect="won", prior="encoder"))
+    won = state.won.view.copy()
+    for key in state.ids:
+        with pytest.raises(SettingsError, match="needs the document's own vector"):
+            adder.update(NewDocument(key, document.queries))
+        np.testing.assert_array_equal(state.won.view, won)
+
+
+def test_who_is_judged_again_after_a_deletion_is_settled_in_float32_wherever_it_can_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state, _ = make(300, 0, noise=1.5)
+    wins.track_wins(state)
+    leaving, tested = np.arange(0, 300, 3), []
+    scores = state.queries.view.astype(np.float64) @ state.vectors.view.astype(np.float64).T
+    lost = [row for row in np.flatnonzero(~state.won.view) if row % 3]
+    expected = [row for row in lost if scores[row, leaving].max() > scores[row, row] + 1e-5]
+    real = wins.dots
+    monkeypatch.setattr(wins, "dots", lambda one, other: tested.append(len(one)) or real(one, other))
+    assert wins.regained(state, leaving).tolist() == expected
+    beaten = sum(int((scores[row, leaving] > scores[row, row] - 1e-5).sum()) for row in lost)
+    assert sum(tested) == beaten < len(lost) * len(leaving) / 2
 
 
 def test_a_large_collection_is_added_to_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:

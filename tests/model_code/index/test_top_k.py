@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from model_code.index.top_k import top_k
+from model_code.index.top_k import best_rows, top_k
 
 
 def naive_ranking(scores: list[float], document_ids: list[str]) -> list[tuple[str, float]]:
@@ -36,3 +36,14 @@ def test_one_document_with_most_passages_does_not_hide_the_others() -> None:
 
 def test_nothing_to_rank() -> None:
     assert top_k(np.array([]), [], k=3) == []
+
+
+def test_the_best_rows_of_many_are_all_that_reach_the_last_of_the_best() -> None:
+    chance = np.random.default_rng(0)
+    for passages in (1, 5, 300, 5000):
+        orders = (chance.permutation, np.sort, lambda scores: np.sort(scores)[::-1], lambda scores: scores * 0)
+        for values, order in ((v, o) for v in (3, 50, 10**6) for o in orders):
+            scores = order(chance.integers(values, size=passages)).astype(np.float32)
+            for count in (1, 2, 26, 299, 1250, 1251, 4999, 6000):
+                last = np.sort(scores)[::-1][min(count, passages) - 1]
+                assert best_rows(scores, count).tolist() == np.flatnonzero(scores >= last).tolist()

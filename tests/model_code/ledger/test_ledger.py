@@ -74,11 +74,16 @@ def test_any_other_content_is_a_new_event(ledger, other):
     assert len(ledger.receive([other], "api").events) == 1
 
 
-def test_a_repeated_id_within_a_batch_follows_its_order(ledger):
-    receipt = ledger.receive([put("a", "1"), put("a", "2"), put("a", "2"), put("a", "1")], "api")
-    assert (receipt.received, len(receipt.events), receipt.unchanged) == (4, 3, 1)
+def test_of_a_repeated_id_within_a_batch_the_last_counts_and_the_batch_again_changes_nothing(ledger):
+    batch = [put("a", "1"), put("b"), put("a", "2"), put("a", "2"), put("a", "3"), put("c")]
+    receipt = ledger.receive(batch, "api")
+    assert (receipt.received, len(receipt.events), receipt.unchanged) == (6, 3, 3)
+    assert [(event.document_id, event.payload["text"]) for event in ledger.pending()] == [
+        ("b", "text"), ("a", "3"), ("c", "text")
+    ]  # fmt: skip
+    assert ledger.receive(batch, "api").events == ()
     ledger.settle(receipt.events[-1], 1, {})
-    assert life(ledger, "a") == ["superseded", "superseded", "live"]
+    assert ledger.receive(batch, "api").events == ()
 
 
 def test_settling_tells_each_documents_last_event_from_earlier_ones(ledger):
@@ -175,6 +180,42 @@ def test_rolled_back_events_stay_so_when_the_build_changes(ledger):
     assert life(ledger, "b") == ["rolled_back"]
 
 
+def test_what_another_build_would_lack_can_be_asked_without_changing_anything(ledger):
+    ledger.receive([put("a"), put("b"), put("c")], "api")
+    ledger.settle(2, 1, {"a": "added"})
+    made, before = [Made(2, 1, 2, 1)], ledger.between(0, 99)
+    assert [event.document_id for event in ledger.lacking(2, made)] == ["b", "c"]
+    assert [event.document_id for event in ledger.lacking(0)] == ["a", "b", "c"]
+    assert (ledger.between(0, 99), ledger.position().generation, ledger.knows(2)) == (before, 1, False)
+    assert len(ledger.receive([put("d")], "api").events) == 1, "writers are let in again"
+
+
+def test_what_was_rolled_back_for_the_searched_retriever_is_so_in_the_one_that_takes_over(ledger, url):
+    ledger.receive([put("a"), put("b"), put("c")], "api")
+    ledger.settle(1, 1, {})
+    ledger.settle(2, 2, {})
+    ledger.roll_back(1)
+    other = Ledger.open(url, "contrastive")
+    other.register([Made(0, None, 0, 2)], "hce")  # retrained on what hce had: without b
+    assert [event.document_id for event in other.lacking(0, searched="hce")] == ["c"]
+    other.reopen(0, "hce")
+    assert [life(other, one) for one in "abc"] == [["absorbed"], ["rolled_back"], ["pending"]]
+    assert len(other.receive([put("b")], "api").events) == 1
+    other.close()
+
+
+def test_a_generation_tells_how_many_of_its_documents_were_rolled_back_since(ledger):
+    ledger.receive([put("a"), put("b")], "api")
+    ledger.settle(2, 1, {})
+    ledger.receive([put("b", "2")], "api")
+    ledger.settle(3, 2, {})
+    ledger.roll_back(1)
+    assert [ledger.undone_in(number) for number in (0, 1, 2, 9)] == [0, 0, 1, 0]
+    ledger.roll_back(0)
+    assert [ledger.undone_in(number) for number in (0, 1, 2)] == [0, 2, 2]
+    assert ledger.undone_in(2, "another") == 2
+
+
 def test_reopened_events_do_not_overtake_later_ones_of_their_document(ledger):
     ledger.receive([put("x", "1"), put("y")], "api")
     ledger.settle(2, 1, {})
@@ -214,6 +255,16 @@ def test_a_named_batch_is_received_once(ledger):
     ledger.receive([put("a", "2")], "api")
     again = ledger.receive([put("a", "1")], "file", batch="hash")
     assert (again.received, again.unchanged, again.events) == (1, 1, ())
+
+
+def test_a_named_batch_is_received_again_once_a_row_of_it_is_rolled_back_or_sound(ledger):
+    ledger.receive([put("a")], "api")
+    assert ledger.receive([put("a")], "file", batch="hash").events == ()
+    ledger.settle(1, 1, {})
+    ledger.roll_back(0)
+    assert ledger.receive([put("a")], "file", batch="hash").events == (2,)
+    assert ledger.receive([put("a")], "file", batch="hash").events == ()
+    assert ledger.receive([put("a"), put("b")], "file", batch="hash").events == (3,), "b was refused before"
 
 
 def test_a_failing_batch_leaves_nothing(ledger):

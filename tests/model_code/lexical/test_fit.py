@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -154,6 +156,68 @@ def test_negatives_are_the_best_wrong_passages_of_the_present_encoder(tmp_path: 
             assert sorted(drawn) == sorted(best)
 
 
+def test_of_a_query_with_answers_only_what_holds_one_is_dropped(tmp_path: Path) -> None:
+    """The best m wrong passages less those with an answer; leaf and score say nothing where the data has strings."""
+    context, tables, encoder, data = parts_of(tmp_path)
+    settings, lexical = replace(TRAINING, negatives_per_query=9), replace(SETTINGS, in_training_negatives=8)
+    texts, pairs = tables.passages.texts, np.arange(6)
+    named = {query: ["The Word3!", "word9, word5"] for query in data.pairs.queries[::2]}
+    data = replace(data, supervised=replace(data.supervised, answers=named))
+    tokens = index_tokens(encoder, texts, [str(passage) for passage in range(len(texts))])
+    negatives = TokenNegatives(make_negatives(data, settings), data, settings, lexical, tokens, first=0)
+    hierarchy = Hierarchy.load(context.inputs["hierarchy"])
+    negatives.recluster(hierarchy)
+    negatives.refresh(encoder)
+    torch.nn.init.uniform_(encoder.bias, -2, 2)
+    known = [tables.passages.of(next(iter(data.pairs.relevant[pair]))) for pair in pairs]
+    queries = encoder.encode_queries([data.pairs.queries[pair] for pair in pairs])
+    bags, dropped, beyond = encoder.bags(texts), 0, 0
+    drawn = negatives.draw(pairs, known, np.random.default_rng(0))
+    for pair, row, (ids, weights) in zip(pairs, drawn, queries, strict=True):
+        own, asked = data.pairs.passages[pair], data.pairs.queries[pair] in named
+        scores = np.array([weights[np.isin(ids, bag)].astype(np.float64).sum() for bag in bags])
+        banned = {*known[pair].tolist(), *data.pairs.passages[pairs].tolist()}
+        best = [p for p in np.lexsort([[str(p) for p in range(len(bags))], -scores]).tolist() if p not in banned]
+        best = [p for p in best if scores[p] > 0 and (asked or scores[p] <= scores[own] * (1 + 1e-6))][:8]
+        suspect = {p for p in best if hierarchy.leaves[p] == hierarchy.leaves[own]}
+        held = {p for p in best if "word3" in texts[p].split() or "word9 word5" in texts[p]}
+        assert sorted(row) == sorted(set(best) - (held if asked else suspect))
+        dropped += asked * len(held)
+        beyond += asked * sum(scores[p] > scores[own] or p in suspect for p in row)
+    assert dropped > 0
+    assert beyond > 0
+
+
+def test_a_corpus_with_answers_trains_on_drawn_negatives_that_hold_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lexical = replace(SETTINGS, in_training_negatives=20, in_training_from=0.5, in_training_margin=9.0)
+    context = make_context(tmp_path, lexical, negatives_per_query=3, steps=8)
+    path = context.inputs["corpus"] / "queries.parquet"
+    words = [f"word{i}" for i in range(8)]
+    table = pd.read_parquet(path)
+    table.assign(answers=[json.dumps([f"the {w}." for w in words]), None] * 12).to_parquet(path)
+    texts = TrainingTables.load(context).passages.texts
+    asked = set(table["text"][:16:2])  # of those to train on
+    drawn: dict[bool, list[tuple[bool, bool]]] = {True: [], False: []}  # by whether it was searched
+    draw = TokenNegatives.draw
+
+    def spy(negatives: TokenNegatives, pairs: np.ndarray, known: list, rng: np.random.Generator) -> list[list[int]]:
+        rows = draw(negatives, pairs, known, rng)
+        for pair, row in zip(pairs, rows, strict=True):
+            named = negatives.data.pairs.queries[pair] in asked
+            held = [any(word in texts[p].split() for word in words) for p in row]
+            drawn[negatives.encoder is not None] += [(named, one) for one in held]
+        return rows
+
+    monkeypatch.setattr(TokenNegatives, "draw", spy)
+    assert train.run(context)["steps"] == 8
+    for found in drawn.values():
+        assert (True, False) in found
+        assert (True, True) not in found
+        assert (False, True) in found, "queries without answers may be given the same passages"
+
+
 def test_shared_negatives_keep_out_of_every_querys_leaf_once_they_are_searched(tmp_path: Path) -> None:
     context, tables, encoder, data = parts_of(tmp_path)
     texts, hierarchy = tables.passages.texts, Hierarchy.load(context.inputs["hierarchy"])
@@ -173,6 +237,25 @@ def test_shared_negatives_keep_out_of_every_querys_leaf_once_they_are_searched(t
     (_, before), (drawn_inside, now) = inside
     assert before > 0  # at random, as the settings say: other queries' negatives lie where they lie
     assert drawn_inside > now == 0
+
+
+def test_a_query_with_answers_keeps_shared_negatives_of_its_own_that_lie_in_its_leaf(tmp_path: Path) -> None:
+    context, tables, encoder, data = parts_of(tmp_path)
+    texts, hierarchy = tables.passages.texts, Hierarchy.load(context.inputs["hierarchy"])
+    data = replace(data, supervised=replace(data.supervised, answers=dict.fromkeys(data.pairs.queries, ["word3"])))
+    tokens = index_tokens(encoder, texts, [str(passage) for passage in range(len(texts))])
+    settings = replace(TRAINING, negatives_per_query=4, shared_negatives=True)
+    options = {"hierarchy": hierarchy, "lexical": replace(SETTINGS, in_training_negatives=12), "tokens": tokens}
+    trainer = LexicalTrainer(encoder, data, settings, 0, **options)
+    trainer.negatives.refresh(encoder)
+    pairs = trainer.schedule[0]
+    known = [tables.passages.of(next(iter(data.pairs.relevant[pair]))) for pair in pairs]
+    drawn = trainer.negatives.draw(pairs, known, np.random.default_rng([0, 0]))
+    allowed, extra = trainer.collate(0, pairs).allowed.numpy(), sorted({passage for row in drawn for passage in row})
+    own = np.array([[passage in row for passage in extra] for row in drawn])
+    same = hierarchy.leaves[data.pairs.passages[pairs]][:, None] == hierarchy.leaves[extra]
+    assert (own & same).any()
+    assert allowed[own].all()
 
 
 def test_scales_are_measured_before_training_or_left_at_one(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from model_code.dsi.folder import Representatives
+from model_code.dsi.start import document_means
 from model_code.encoding.document_side import represent_documents
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.layer_settings import LayerSettings
@@ -16,6 +18,7 @@ from model_code.encoding.settings import EncoderSettings
 from model_code.files import write_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 from model_code.index.dense_index import DenseIndex
+from model_code.index.settings import IndexSettings
 from model_code.lexical.indexing import build_folder
 from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
 from model_code.lexical.settings import LexicalSettings
@@ -24,9 +27,10 @@ from model_code.live.collection import open_generation_zero
 from model_code.live.searcher import Searcher
 from model_code.live.text_rules import TextRules
 from model_code.live.writer import LiveWriter
+from model_code.retrievers.dsi import Scales, complete
 from tests.tiny_encoder import make_tiny_encoder
 
-KINDS = ("dense", "multi_vector", "lexical", "beta_rerank", "on_the_fly")
+KINDS = ("dense", "inverted_file", "multi_vector", "dsi", "lexical", "beta_rerank", "on_the_fly")
 RULES = TextRules(include_title=True, words=5, stride=3)
 WORDS = [f"word{i}" for i in range(30)]
 QUERIES = ["word1 word2", "word7", "word3 word11 word20 word29", "word12 word4"]
@@ -35,6 +39,8 @@ LEXICAL = {
     "beta_rerank": LexicalSettings(head="closed_form", search="beta_rerank", rerank_depth=3),
     "on_the_fly": LexicalSettings(head="closed_form", search="beta_rerank", rerank_depth=3, embeddings=False, cache=9),
 }
+INDEXES = {"inverted_file": IndexSettings("IVF4,SQ8")}  # of the base; what is added to it is searched exactly
+SCALES = Scales(20.0, 1.5)
 Texts = Mapping[str, tuple[str, str]]
 
 
@@ -85,11 +91,7 @@ def open_build(kind: str, root: Path, encoder: Path, texts: Texts, rules: TextRu
         loaded = load_encoder(encoder, device="cpu")
         build_folder(build / "index", loaded, bodies, ids, LEXICAL[kind], build / "shards")
     else:
-        loaded = Encoder.load(encoder, device="cpu", for_search=True)  # as the index stage does
-        per = loaded.vectors_per_passage
-        rows = [name for name in ids for _ in range(per)]
-        index = DenseIndex.build(loaded.encode_documents(bodies), rows, loaded.fingerprint(), vectors_per_passage=per)
-        index.save(build / "index")
+        _index(kind, Encoder.load(encoder, device="cpu", for_search=True), bodies, ids, build / "index")
     _write_tree(build / "hierarchy", ids)
     rows = [(name, *own, canonical_fields(fields_of(name, texts))) for name, own in texts.items()]
     frame = pd.DataFrame(rows, columns=["document_id", "title", "text", "fields"])
@@ -99,6 +101,19 @@ def open_build(kind: str, root: Path, encoder: Path, texts: Texts, rules: TextRu
         hierarchy=build / "hierarchy", provenance={"build": 1}, text=rules,
     )  # fmt: skip
     return root / "live"
+
+
+def _index(kind: str, encoder: Encoder, bodies: list[str], ids: list[str], folder: Path) -> None:
+    """As the index stage does; the document vectors of a dsi are those that training starts from."""
+    vectors, per, settings = encoder.encode_documents(bodies), encoder.vectors_per_passage, INDEXES.get(kind)
+    if kind == "dsi":
+        names = list(dict.fromkeys(ids))
+        vectors = document_means(vectors, np.array([names.index(name) for name in ids]), len(names))
+        vectors, ids = vectors * np.float32(SCALES.encoding), names
+    rows = [name for name in ids for _ in range(per)]
+    DenseIndex.build(vectors, rows, encoder.fingerprint(), settings or IndexSettings(), per).save(folder)
+    if kind == "dsi":
+        complete(folder, Representatives(vectors, np.zeros(len(ids), np.int64)), SCALES)
 
 
 def _write_tree(folder: Path, ids: list[str]) -> None:

@@ -160,7 +160,7 @@ def test_hybrids_and_filters_and_hits_see_all_parts(live: Path, rebuilt) -> None
     )
 
 
-@pytest.mark.parametrize("kind", ["dense", "lexical"], indirect=True, scope="module")
+@pytest.mark.parametrize("kind", ["dense", "inverted_file", "dsi", "lexical"], indirect=True, scope="module")
 def test_many_random_changes_end_like_a_rebuild(live: Path, rebuilt) -> None:
     rng, writer, texts = random.Random(3), LiveWriter(live, "r", max_segments=2), dict(OLD)
     for event in range(1, 13):

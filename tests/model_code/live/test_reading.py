@@ -5,6 +5,8 @@ pytest tests/model_code/live/test_reading.py
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 import threading
@@ -114,3 +116,21 @@ def test_what_is_being_deleted_cannot_be_opened(tmp_path: Path) -> None:
         assert free
     with pytest.raises(FileNotFoundError):
         Reading(tmp_path / "gone")
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_what_was_deleted_between_the_opening_and_the_lock_is_not_read(tmp_path, monkeypatch, made_again: bool) -> None:
+    folder, lock = tmp_path / "000001", fcntl.flock
+    folder.mkdir()
+    open_files = len(os.listdir("/dev/fd"))
+
+    def late(handle: int, kind: int) -> None:
+        folder.rename(tmp_path / ".removing.000001")
+        if made_again:
+            folder.mkdir()
+        lock(handle, kind)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(FileNotFoundError, match="000001 is being deleted, or was"):
+        Reading(folder)
+    assert len(os.listdir("/dev/fd")) == open_files

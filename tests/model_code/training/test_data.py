@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from model_code.training.data import Pairs, Passages, TrainingData, make_pairs
@@ -36,6 +38,14 @@ def test_equal_queries_know_of_each_other_across_both_kinds():
     )
     assert list(data.pairs.relevant) == [frozenset({1, 2}), frozenset({1, 2}), frozenset({0})]
     assert data.pairs.passages.tolist() == [1, 3, 0]
+
+
+def test_answers_are_those_of_the_judged_queries_and_looked_for_in_the_passages():
+    passages = long_documents()
+    supervised = replace(make_pairs(passages, [("delta", [1]), ("beta", [0])]), answers={"delta": ["Gamma, gamma"]})
+    data = TrainingData(passages, supervised, make_pairs(passages, [("gamma", [1])]))
+    held = data.answers.held(data.pairs.queries, np.arange(4))
+    assert held.tolist() == [[False, False, True, False], [False] * 4, [False] * 4]
 
 
 def test_no_judgements_make_no_pairs():

@@ -111,6 +111,38 @@ def test_draws_come_from_the_ranks_and_filters_asked_for(kind: str, settings: di
         assert drawn(negatives, pair, draws=60) == set(pool(kind, pair, **expected)), pair
 
 
+@pytest.mark.parametrize("kind", [*RANKED, "random", "siblings"])
+def test_what_holds_an_answer_is_never_drawn_and_queries_without_answers_draw_as_before(kind: str):
+    wanted = dict(zip(DATA.pairs.queries[:12], WORDS, strict=False))
+    answers = {query: [f"The {word}!"] for query, word in wanted.items()}
+    data = replace(DATA, supervised=replace(DATA.supervised, answers=answers))
+    settings = make_settings(negatives=kind, negatives_per_query=2)
+    filtered, before = make_negatives(data, settings, TREE), make(kind)
+    if filtered.needs_refresh(0):
+        filtered.refresh(FakeEncoder())
+    dropped = 0
+    for pair, query in enumerate(DATA.pairs.queries):
+        lost = {passage for passage, text in enumerate(DATA.passages.texts) if wanted.get(query) in text.split()}
+        allowed = drawn(before, pair, 80)
+        assert drawn(filtered, pair, 80) == allowed - lost
+        dropped += len(allowed & lost)
+        if query not in wanted:
+            rows = [n.draw(np.array([pair]), [known(pair)], np.random.default_rng(7)) for n in (filtered, before)]
+            assert rows[0] == rows[1]
+    assert dropped > 5
+
+
+def test_as_many_are_drawn_as_are_wanted_where_most_candidates_hold_an_answer():
+    texts = ["the answer", *["an answer"] * 200, "nothing", "naught"]
+    passages = Passages(texts, np.arange(len(texts)))
+    pairs = replace(make_pairs(passages, [("query", [0])]), answers={"query": ["answer"]})
+    data = TrainingData(passages, pairs, make_pairs(passages, []))
+    negatives = make_negatives(data, make_settings(negatives="random", negatives_per_query=2))
+    for seed in range(5):
+        row = negatives.draw(np.array([0]), [np.array([0])], np.random.default_rng(seed))[0]
+        assert sorted(row) == [201, 202]
+
+
 @pytest.mark.parametrize("kind", RANKED)
 def test_each_candidate_is_as_likely_as_another(kind: str):
     negatives = make(kind, negatives_depth=4, negatives_per_query=1)
@@ -145,7 +177,19 @@ def test_chunks_of_queries_do_not_change_the_table(monkeypatch: pytest.MonkeyPat
     whole = make("mined").state()
     monkeypatch.setattr(nearest, "QUERIES", 3)
     for name, array in make("mined").state().items():
-        np.testing.assert_allclose(array, whole[name], rtol=1e-6)
+        np.testing.assert_allclose(array, whole[name], rtol=0, atol=1e-6)
+
+
+def test_a_refresh_asks_for_the_passages_of_a_document_once_per_query(monkeypatch: pytest.MonkeyPatch):
+    """Not once more for every chunk of queries, which would make mining quadratic in their number."""
+    monkeypatch.setattr(nearest, "QUERIES", 2)
+    asked, of = [], Passages.of
+    monkeypatch.setattr(Passages, "of", lambda passages, document: asked.append(document) or of(passages, document))
+    negatives = make_negatives(DATA, make_settings(negatives="mined"))
+    asked.clear()
+    negatives.refresh(FakeEncoder())
+    relevant = dict(zip(DATA.pairs.queries, DATA.pairs.relevant, strict=True))
+    assert len(asked) <= sum(map(len, relevant.values()))
 
 
 def test_a_query_is_encoded_once_and_vectors_at_hand_are_used():

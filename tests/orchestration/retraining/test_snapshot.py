@@ -51,6 +51,17 @@ def test_a_query_that_several_documents_came_with_is_one_query_that_all_of_them_
     assert list(found["documents"]["id"]) == ["a", "b", "numpy.sort", "str.split"]
 
 
+def test_the_strings_that_answer_a_query_go_along(project, tmp_path):
+    assert "answers" not in snapshot(project, tmp_path)["queries"]
+    path = project.artifacts / "corpus" / "queries.parquet"
+    pd.read_parquet(path).assign(answers='["by sort"]').to_parquet(path)
+    freshener = freshener_of(project)
+    freshener.receive([{"id": "a", "title": "a", "text": "a", "queries": ["new"]}], "api")
+    freshener.apply_pending()
+    rows = snapshot(project, tmp_path)["queries"].set_index("id")["answers"]
+    assert rows.to_dict() == {query_id("new"): None, "1": '["by sort"]'}
+
+
 def test_a_query_that_the_corpus_judges_already_stays_that_one_in_its_split(project, tmp_path):
     """What `freshet documents` prints of the corpus's own packages; test queries must not be trained on."""
     freshener = freshener_of(project)

@@ -65,7 +65,38 @@ def test_training_begins_with_a_copy_of_the_encoder_that_is_named(project, tmp_p
     assert (workspace.root / before["hce"] / "file").read_text() == "trained"
     assert starts(make_workspace(project, *where)) == before, "a retrain that goes on finds it there"
     write_text(project.root / "trained" / "file", "trained anew")
-    assert starts(make_workspace(project, *where))["hce"] != before["hce"], "what DVC ran knows a start by its name"
+    other = make_workspace(project, tmp_path / "other", *where[1:])
+    assert starts(other)["hce"] != before["hce"], "what DVC ran knows a start by its name"
+
+
+def test_code_and_settings_stay_those_of_the_start(project, tmp_path):
+    where = tmp_path / "work", tmp_path / "snapshot"
+    workspace = make_workspace(project, *where)
+    before = workspace.params_file.read_text()
+    write_text(project.params_file, PARAMS.replace("0.3", "0.5"))
+    write_text(project.root / "model_code" / "file", "edited")
+    again = make_workspace(project, *where)
+    assert (again, again.params_file.read_text()) == (workspace, before)
+    assert (again.root / "model_code" / "file").read_text() == "model_code"
+
+
+@pytest.mark.parametrize("base", ["../models/mini", ".models/mini", "trained"])
+def test_a_base_beside_the_project_or_in_a_hidden_folder_is_found(project, tmp_path, base):
+    (project.root / base).mkdir(parents=True, exist_ok=True)
+    parameters.assign(project.params_file, [f"encoder.base={base}"])
+    workspace = make_workspace(project, tmp_path / "some" / "where" / "work", tmp_path / "snapshot")
+    found = workspace.root / parameters.load(workspace.params_file).encoder.base
+    assert found.resolve() == (project.root / base).resolve()
+
+
+def test_one_that_was_cut_off_while_it_was_made_is_made_anew(project, tmp_path, monkeypatch):
+    where = tmp_path / "work", tmp_path / "snapshot"
+    with monkeypatch.context() as patch:
+        patch.setattr(parameters, "assign", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            make_workspace(project, *where)
+    assert not where[0].exists()
+    assert parameters.load(make_workspace(project, *where).params_file).corpus.source == "snapshot"
 
 
 def test_an_encoder_with_two_sides_starts_those_that_have_two(project, tmp_path):

@@ -28,6 +28,7 @@ class FakeLive:
     gate: threading.Event = field(default_factory=threading.Event)  # cleared: applying and searching "slow" wait
     broken: bool = False  # new generations cannot be opened
     failing: str = ""  # why pending documents cannot be applied
+    silent: str = ""  # why the ledger does not answer
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -45,17 +46,17 @@ class FakeLive:
 class FakeSearcher:
     """Finds the documents that hold the text; each title names the generation that it was read from."""
 
-    def __init__(self, live: FakeLive, number: int | None = None) -> None:
-        self.live, self.number = live, len(live.generations) - 1 if number is None else number
+    def __init__(self, live: FakeLive, retriever: str = "hce") -> None:
+        self.live, self.retriever, self.number = live, retriever, len(live.generations) - 1
         manifest = {"documents": len(live.generations[self.number])}
-        self.generation = SimpleNamespace(number=self.number, retriever="hce", manifest=manifest)
+        self.generation = SimpleNamespace(number=self.number, retriever=retriever, manifest=manifest)
 
     def renewed(self) -> FakeSearcher:
         if self.number == len(self.live.generations) - 1:
             return self
         if self.live.broken:
             raise FreshetError("generation is damaged")
-        return FakeSearcher(self.live)
+        return FakeSearcher(self.live, self.retriever)
 
     def search(self, text, k=10, filters=(), hybrid=None):
         if text == "slow":
@@ -78,8 +79,8 @@ class FakeSearcher:
 class FakeFreshener:
     """Receives and applies as `Freshener` does; rows without text are rejected."""
 
-    def __init__(self, live: FakeLive) -> None:
-        self.live, self.events = live, 0
+    def __init__(self, live: FakeLive, retriever: str = "hce") -> None:
+        self.live, self.retriever, self.events = live, retriever, 0
 
     def receive(self, rows, source):
         if source == "refused":
@@ -111,6 +112,8 @@ class FakeFreshener:
         return SimpleNamespace(statuses={})
 
     def status(self):
+        if self.live.silent:
+            raise OSError(self.live.silent)
         return {"pending": len(self.live.pending)}
 
 
@@ -133,12 +136,20 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 @pytest.fixture
 def serve(project: Project, live: FakeLive):
-    """Starts the service with settings; gives a client. All are stopped at the end."""
+    """Starts the service with settings; gives a client. All are stopped at the end.
+
+    others: what other retrievers than "hce" have.
+    """
     clients = []
 
-    def start(**settings) -> TestClient:
-        chosen = ServiceSettings(**{"poll_seconds": 0.02, "retry_seconds": 0.02} | settings)
-        app = create_app(project, chosen, lambda name: FakeFreshener(live), lambda folder, name: FakeSearcher(live))
+    def start(others: dict[str, FakeLive] | None = None, **settings) -> TestClient:
+        chosen, lives = ServiceSettings(**{"poll_seconds": 0.02, "retry_seconds": 0.02} | settings), others or {}
+        app = create_app(
+            project,
+            chosen,
+            lambda name: FakeFreshener(lives.get(name, live), name),
+            lambda folder, name: FakeSearcher(lives.get(name, live), name),
+        )
         client = TestClient(app, raise_server_exceptions=False)
         client.__enter__()
         clients.append(client)

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.orchestration.service.conftest import FakeLive
+
 CAKE = {"_id": "c", "title": "", "text": "cake"}
 
 
@@ -35,6 +37,18 @@ def test_what_is_added_updated_or_deleted_is_so_when_the_answer_comes(serve):
     assert client.get("/status").json()["open"] == [{"retriever": "hce", "generation": 4, "documents": 0}]
 
 
+def test_a_request_of_which_nothing_was_accepted_is_refused_and_says_why(serve):
+    client = serve()
+    for path, body in (("", {"documents": [{"_id": "x", "text": ""}]}), ("/delete", {"ids": ["zzz"]})):
+        answer = client.post(f"/documents{path}", json=body)
+        assert (answer.status_code, answer.json()) == (422, {
+            "error": "no row was accepted (1 came); row 1: empty text",
+            "searchable": False, "generation": None, "received": 1, "unchanged": 0, "events": [],
+            "rejected": [{"row": 1, "document_id": None, "reason": "empty text"}],
+        })  # fmt: skip
+    assert client.get("/status").json()["open"][0]["generation"] == 0
+
+
 def test_deleting_what_is_not_there_is_not_found(serve):
     answer = serve().delete("/documents/folder/page")
     assert (answer.status_code, answer.json()["error"]) == (404, "there is no document 'folder/page'")
@@ -54,6 +68,15 @@ def test_bad_requests_change_nothing(serve, live, body, status, message):
     answer = serve(max_documents=3).post("/documents", json=body)
     assert (answer.status_code, len(live.generations)) == (status, 1)
     assert message in answer.json()["error"]
+
+
+@pytest.mark.parametrize("stated", ["", "text/plain", "application/x-www-form-urlencoded"])
+def test_a_body_that_is_not_called_json_is_refused_by_what_to_send(serve, stated):
+    answer = serve().post("/documents", content='{"documents": []}', headers={"content-type": stated} if stated else {})
+    assert answer.status_code == 422
+    assert answer.json()["error"] == (
+        f"the body is {stated or 'of no stated type'}; send JSON with Content-Type: application/json"
+    )
 
 
 def test_who_does_not_wait_gets_a_receipt(serve, live):
@@ -107,6 +130,55 @@ def test_a_failure_is_told_kept_and_mended(serve, live):
     live.failing = ""
     assert _until(lambda: found(client, "tea") == ["t"])
     assert client.get("/status").json()["reason"] is None
+
+
+def test_what_no_search_finds_yet_is_not_called_searchable(serve, live):
+    client = serve()
+    live.broken = True
+    for _ in range(2):
+        answer = client.post("/documents", json={"documents": [CAKE]})
+        assert (answer.status_code, answer.json()["searchable"], answer.json()["generation"]) == (202, False, None)
+        assert found(client, "cake") == []
+    assert "freshet_freshness_seconds_count 0.0" in client.get("/metrics").text
+    live.broken = False
+    assert _until(lambda: found(client, "cake") == ["c"])
+    assert client.post("/documents", json={"documents": [CAKE]}).json()["searchable"]
+
+
+def test_an_answer_waits_for_the_retriever_that_became_the_default_one_meanwhile(serve, live, project):
+    other = FakeLive()
+    client = serve({"con": other})
+    (project.live / "con").mkdir()
+    (project.live / "con" / "current").write_text("0\n")
+    live.gate.clear()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.post, "/documents", json={"documents": [CAKE]})
+        assert _until(lambda: live.pending)
+        other.pending.append(("c", "cake"))  # as it is in the one ledger
+        (project.live / "current").write_text("con\n")
+        live.gate.set()
+        answer = waiting.result()
+    assert (answer.status_code, answer.json()["generation"]) == (200, 1)
+    assert (found(client, "cake"), len(other.generations)) == (["c"], 2)
+
+
+def test_a_ledger_that_does_not_answer_is_told_by_the_pages_that_are_watched(serve, live, project, caplog):
+    client = serve()
+    live.silent = "the server closed the connection\n(Background on this error)"
+    status = client.get("/status")
+    assert (status.status_code, status.json()["freshness"]) == (200, None)
+    assert status.json()["reason"] == "the server closed the connection"
+    live.silent = ""
+    assert client.get("/status").json()["reason"] is None
+    (project.live / "ledger.sqlite").write_text("no database " * 99)
+    for _ in range(2):
+        page = client.get("/metrics")
+        assert page.status_code == 200
+        assert {"freshet_lag_seconds NaN", "freshet_failing 1.0"} <= set(page.text.splitlines())
+    assert caplog.text.count("nobody can tell how fresh the collection is: (sqlite3.DatabaseError)") == 1
+    (project.live / "ledger.sqlite").unlink()
+    page = client.get("/metrics").text.splitlines()
+    assert {"freshet_lag_seconds 0.0", "freshet_failing 0.0"} <= set(page)
 
 
 def test_a_refused_request_leaves_the_others_of_its_group_alone(serve, live):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ import pytest
 
 from model_code.errors import FreshetError
 from orchestration.project import Project
-from orchestration.service.client import ServiceClient, ServiceError
+from orchestration.service.client import ServiceClient, ServiceError, _understood
 from orchestration.service.registration import FILE, registered, running
 
 ROOT = Path(__file__).parents[3]
@@ -57,7 +58,7 @@ def test_what_a_killed_service_left_is_ignored(tmp_path, holder):
     assert (tmp_path / FILE).exists()
     assert running(tmp_path) is None
     with registered(tmp_path) as registration:
-        assert running(tmp_path) is not None or not (tmp_path / FILE).exists()
+        assert running(tmp_path) is None, "the new one is not ready, and the dead one's address leads nowhere"
         registration.announce("http://127.0.0.1:2", "later")
         assert running(tmp_path)["pid"] == os.getpid()
     assert not (tmp_path / FILE).exists()
@@ -111,6 +112,11 @@ def test_what_a_service_refuses_is_one_line(status, body, message, code):
         thread.join()
     assert caught.value.exit_code == code
     assert "\n" not in str(caught.value)
+
+
+def test_a_request_of_which_every_row_was_refused_is_a_receipt_for_the_client():
+    answer = {"error": "no row was accepted", "received": 1, "unchanged": 0, "rejected": [{"row": 1}], "events": []}
+    assert _understood(422, json.dumps(answer).encode(), "http://x") == answer
 
 
 def test_the_client_imports_nothing_slow():

@@ -9,6 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from model_code.live.searcher import Searcher
+from tests.orchestration.service.conftest import FakeSearcher
+
 
 def test_both_forms_give_hits_of_a_stated_generation(serve):
     client = serve()
@@ -47,6 +50,38 @@ def test_what_makes_no_sense_is_refused_in_one_line(serve, body, status, message
     assert message in answer.json()["error"]
     assert "\n" not in answer.json()["error"]
     assert client.post("/search", json={"text": "a"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("text=a&kk=3", "kk: extra inputs are not permitted"),
+        ("text=a&k=0", "k: input should be greater than or equal to 1"),
+        ("k=3", "text: field required"),
+        ("text=a&filters=colour=red", "no document has a field 'colour'"),
+        ("text=a&filter=colour=red&filter=x=y", "no document has a field 'colour'"),
+    ],
+)
+def test_an_address_is_read_as_strictly_as_a_body(serve, query, message):
+    answer = serve().get(f"/search?{query}")
+    assert answer.status_code == 422
+    assert message in answer.json()["error"]
+
+
+def test_filters_in_an_address_go_by_both_names(serve, monkeypatch):
+    client, asked = serve(), []
+    monkeypatch.setattr(FakeSearcher, "search", lambda self, text, k, filters, hybrid: asked.append(filters) or [])
+    assert client.get("/search?text=a&filters=x=1&filter=y=2&filter=y=3").status_code == 200
+    assert asked == [["x=1", "y=2", "y=3"]]
+
+
+@pytest.mark.parametrize("text", ["", " \t "])
+def test_a_search_for_nothing_is_refused(serve, monkeypatch, text):
+    client = serve()
+    for name in ("search", "search_batch"):
+        monkeypatch.setattr(FakeSearcher, name, getattr(Searcher, name), raising=False)
+    for answer in (client.get("/search", params={"text": text}), client.post("/search", json={"text": text})):
+        assert (answer.status_code, answer.json()) == (422, {"error": "text is empty; say what you are looking for"})
 
 
 def test_a_body_without_a_stated_length_is_bounded_too(serve):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import shutil
 
+import pytest
+
+from orchestration.service.refusals import NotFound
 from orchestration.service.searchers import Searchers
 from tests.orchestration.service.conftest import FakeLive, FakeSearcher
 
@@ -13,7 +17,7 @@ def make(tmp_path, lives):
         (tmp_path / name).mkdir()
         (tmp_path / name / "current").write_text("0\n")
     (tmp_path / "current").write_text("good\n")
-    return Searchers(tmp_path, 60, lambda live, name: FakeSearcher(lives[name]))
+    return Searchers(tmp_path, 60, lambda live, name: FakeSearcher(lives[name], name))
 
 
 def test_a_failure_stays_told_while_others_go_on(tmp_path, caplog):
@@ -33,3 +37,36 @@ def test_a_failure_stays_told_while_others_go_on(tmp_path, caplog):
     lives["bad"].broken = False
     searchers.refresh()
     assert (searchers.failure, searchers.current("bad").generation.number) == (None, 1)
+
+
+def test_a_deleted_retriever_is_let_go_and_no_failure(tmp_path):
+    searchers = make(tmp_path, {"other": FakeLive(), "good": FakeLive()})
+    searchers.current("other"), searchers.current("good")
+    shutil.rmtree(tmp_path / "other")
+    searchers.refresh()
+    assert (searchers.failure, list(searchers.opened())) == (None, ["good"])
+    with pytest.raises(NotFound, match="retriever 'other' is not live"):
+        searchers.current("other")
+
+
+def test_the_default_retriever_is_kept_and_missed_when_it_was_deleted(tmp_path):
+    lives = {"good": FakeLive()}
+    searchers = make(tmp_path, lives)
+    searchers.current()
+    shutil.rmtree(tmp_path / "good")
+    lives["good"].change()
+    lives["good"].broken = True
+    searchers.refresh()
+    assert searchers.current().generation.number == 0
+    assert searchers.failure is not None
+
+
+def test_the_newest_generation_is_named_only_where_it_answers(tmp_path):
+    lives = {"good": FakeLive()}
+    searchers = make(tmp_path, lives)
+    assert searchers.newest() == ("good", 0)
+    lives["good"].change(("c", "cake"))
+    lives["good"].broken = True
+    assert searchers.newest() == ("good", None)
+    lives["good"].broken = False
+    assert searchers.newest() == ("good", 1)

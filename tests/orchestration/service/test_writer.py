@@ -15,12 +15,16 @@ from orchestration.service.writer import WriterThread
 from tests.orchestration.service.conftest import FakeFreshener, FakeLive
 
 
+def first_generation():
+    return "hce", 1
+
+
 @pytest.mark.parametrize("resume", [True, False])
 def test_what_was_left_is_applied_first(resume):
     live, measured = FakeLive(pending=[("left", "over")]), []
     freshener, queue = FakeFreshener(live), JobQueue(10)
     writer = WriterThread(
-        lambda: freshener, queue, lambda: len(live.generations) - 1, lambda *each: measured.append(each), 1
+        lambda: freshener, queue, lambda: ("hce", len(live.generations) - 1), lambda *each: measured.append(each), 1
     )
     job = queue.put(addition([{"_id": "new", "text": "tea"}], "test"))
     writer.start(resume)
@@ -42,7 +46,9 @@ def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
         finished.set() if len(left) == 1 else None
         return left.pop(0)
 
-    writer = WriterThread(lambda: freshener, queue, lambda: order.append("job") or 1, lambda *each: None, 1, spare)
+    writer = WriterThread(
+        lambda: freshener, queue, lambda: order.append("job") or ("hce", 1), lambda *each: None, 1, spare
+    )
     writer.start(resume=False)
     assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(5)
     while len(left) > 1:
@@ -62,7 +68,7 @@ def test_upkeep_that_fails_ends_nothing(monkeypatch):
         raise SettingsError("params.yaml: line 3 is half a line")
 
     queue = JobQueue(10)
-    writer = WriterThread(lambda: FakeFreshener(live), queue, lambda: 1, lambda *each: None, 1, spare)
+    writer = WriterThread(lambda: FakeFreshener(live), queue, first_generation, lambda *each: None, 1, spare)
     writer.start(resume=False)
     assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(5)
     assert tried.wait(5)
@@ -78,10 +84,27 @@ def test_what_the_database_does_not_take_fails_its_own_request_alone():
         raise ValueError("a NUL byte")
 
     bad, good = queue.put(Job(1, refused)), queue.put(addition([{"_id": "new", "text": "tea"}], "test"))
-    writer = WriterThread(lambda: FakeFreshener(live), queue, lambda: 1, lambda *each: None, 1)
+    writer = WriterThread(lambda: FakeFreshener(live), queue, first_generation, lambda *each: None, 1)
     writer.start(resume=False)
     assert good.applied.result(5).generation == 1
     with pytest.raises(Failed, match="not received: a NUL byte"):
         bad.received.result(5)
     writer.stop()
     assert writer.failure is None
+
+
+def test_what_fails_again_and_again_is_tried_ever_more_seldom_until_a_job_comes():
+    live = FakeLive(pending=[("left", "over")], failing="not every document is found")
+    freshener = FakeFreshener(live)
+    writer = WriterThread(lambda: freshener, JobQueue(10), first_generation, lambda *each: None, 5)
+    pauses = []
+    for jobs in ([], [], [], [], [], [], [], [], [addition([{"_id": "new", "text": "tea"}], "test")], []):
+        writer._work(jobs)
+        pauses.append(writer._patience())
+        for job in jobs:
+            with pytest.raises(Failed, match="the service tries again in 5 s, then less often"):
+                job.applied.result(0)
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 5, 10]
+    live.failing = ""
+    writer._work([])
+    assert (writer.failure, live.generations[-1]["new"]) == (None, "tea")

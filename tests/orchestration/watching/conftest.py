@@ -26,15 +26,25 @@ def project(built, tmp_path, monkeypatch):
     for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
         monkeypatch.delenv(name, raising=False)
     open_build(tmp_path, built)
-    write_text(tmp_path / "params.yaml", json.dumps(PARAMS))
-    write_text(tmp_path / "dvc.yaml", "stages: {}")
-    return Project(tmp_path)
+    return make_project(tmp_path)
 
 
 @pytest.fixture
 def corpus(project):
-    """The build's corpus: 120 test queries, each of its document's words, 10 for training, and one for a document that
-    is not of the build."""
+    """The build's corpus; returns the texts of its queries."""
+    return write_corpus(project)
+
+
+def make_project(root):
+    """A project with its settings, and nothing live."""
+    write_text(root / "params.yaml", json.dumps(PARAMS))
+    write_text(root / "dvc.yaml", "stages: {}")
+    return Project(root)
+
+
+def write_corpus(project):
+    """120 test queries, each of its document's words, 10 for training, and one for a document that is not of the build;
+    returns the texts of the first 130."""
     folder, texts = project.artifacts / "corpus", queries(SEA, 150, 0)[:130]
     folder.mkdir(parents=True)
     splits = ["test"] * 120 + ["train"] * 10

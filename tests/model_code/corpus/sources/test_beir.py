@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.settings import ColumnSettings, CorpusSettings
 from model_code.corpus.sources.beir import Source
 from model_code.errors import FreshetError
 
@@ -31,6 +31,19 @@ def test_plain_or_compressed_with_any_splits(tmp_path, write_beir, compress, spl
     assert [row.location for row in beir.rows("qrels")] == [f"qrels/{split}.tsv{end}:2" for split in splits]
 
 
+def test_answers_stand_beside_the_text_or_among_the_metadata(tmp_path, write_beir):
+    queries = [
+        {"_id": "q1", "text": "one", "answers": ["1"]},
+        {"_id": "q2", "text": "two", "metadata": {"answers": ["2"], "query": "an id"}},
+        {"_id": "q3", "text": "three", "metadata": {}},
+        {"_id": "q4", "text": "four", "answers": None, "metadata": {"answers": ["4"]}},
+    ]
+    write_beir(tmp_path / "data", DOCUMENTS, queries, {"test": [("q1", "d1", 1)]})
+    assert [row.values.get("answers") for row in source(tmp_path).rows("queries")] == [["1"], ["2"], None, ["4"]]
+    none = source(tmp_path, columns=ColumnSettings(answers=None))
+    assert {name for row in none.rows("queries") for name in row.values} == {"id", "text"}
+
+
 def test_judgements_of_another_folder(tmp_path, write_beir):
     write_beir(tmp_path / "data", DOCUMENTS, QUERIES, {"test": [("q1", "d1", 1)]})
     write_beir(tmp_path / "data", DOCUMENTS, QUERIES, {"dev": [("q1", "d2", 1)]}, qrels_folder="qrels-seen")
@@ -47,3 +60,12 @@ def test_documents_alone_are_enough_but_not_less(tmp_path, write_beir):
     (tmp_path / "data/corpus.jsonl").unlink()
     with pytest.raises(FreshetError, match="must name a BEIR folder"):
         source(tmp_path)
+
+
+def test_a_misspelt_column_is_refused_and_the_split_needs_none(tmp_path, write_beir):
+    write_beir(tmp_path / "data", DOCUMENTS, QUERIES, {"test": [("q1", "d1", 1)]})
+    named = source(tmp_path, columns=ColumnSettings(split="fold"))
+    named.describe()
+    assert [row.values["split"] for row in named.rows("qrels")] == ["test"]
+    with pytest.raises(FreshetError, match=r"^qrels of data has no column 'grade' \(corpus.columns.relevance\)"):
+        source(tmp_path, columns=ColumnSettings(relevance="grade")).describe()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from model_code.corpus.settings import ColumnSettings, CorpusSettings, FileSettings
+from model_code.corpus.build import build_corpus
+from model_code.corpus.settings import ColumnSettings, CorpusSettings, FileSettings, PassageSettings
 from model_code.corpus.sources.files import Source
 from model_code.errors import FreshetError
 
@@ -32,6 +33,24 @@ def test_mapped_columns_of_three_formats(tmp_path):
         "qrels": [{"query_id": 5, "document_id": "1", "relevance": 2, "split": "test"}],
     }  # fmt: skip
     assert list(source.describe()["files"]) == ["documents.csv", "qrels.jsonl", "queries.parquet"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
+def test_answers_are_read_from_their_column_in_every_format(tmp_path, suffix):
+    asked = pd.DataFrame({"_id": ["1", "2"], "text": ["when", "who"], "strings": [["in 2008", "2008"], None]})
+    if suffix == "csv":
+        asked["strings"] = ['["in 2008", "2008"]', ""]
+        asked.to_csv(tmp_path / "asked.csv", index=False)
+    elif suffix == "jsonl":
+        asked.to_json(tmp_path / "asked.jsonl", orient="records", lines=True)
+    else:
+        asked.to_parquet(tmp_path / "asked.parquet")
+    (tmp_path / "notes.jsonl").write_text('{"_id": "d", "text": "a note"}\n')
+    (tmp_path / "judged.jsonl").write_text('{"query-id": "1", "corpus-id": "d"}\n')
+    files, columns = FileSettings(f"asked.{suffix}", "judged.jsonl"), ColumnSettings(answers="strings")
+    settings = CorpusSettings(source="files", path="notes.jsonl", files=files, columns=columns)
+    queries = build_corpus(Source(settings, tmp_path), settings, PassageSettings()).tables["queries"]
+    assert queries["answers"].tolist() == ['["in 2008", "2008"]', None]
 
 
 def test_a_missing_file_is_one_clear_error(tmp_path):

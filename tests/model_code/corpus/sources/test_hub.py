@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from model_code.corpus.lock import make_lock
-from model_code.corpus.settings import CorpusSettings, HubSettings
+from model_code.corpus.lock import locked_source, make_lock
+from model_code.corpus.settings import ColumnSettings, CorpusSettings, HubSettings
 from model_code.corpus.sources import hub
 from model_code.errors import FreshetError
 
@@ -107,5 +108,24 @@ def test_a_build_reads_the_commits_that_were_locked(tmp_path, monkeypatch):
     source = hub.Source(chosen, tmp_path, lock)
     assert source.describe()["content_hash"] == lock["content_hash"]
     assert list(source.rows("documents")) == []
-    assert loads == [(("BeIR/nq", "corpus"), {"revision": "a1", "streaming": False})]
+    opened = (("BeIR/nq", "corpus"), {"revision": "a1", "streaming": False})
+    assert loads == [opened, opened]  # to look for the columns, and to read
     assert asked == []
+
+
+def test_another_revision_than_the_locked_one_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(hub.Source, "_newest", lambda self, name: f"commit of {self.hub.revision}")
+    lock = make_lock(settings(name="BeIR/nq"), tmp_path)
+    locked_source(settings(name="BeIR/nq"), tmp_path, lock)
+    with pytest.raises(FreshetError, match=r"\(corpus.hub.revision: absent -> v2\).*run `freshet ingest` again"):
+        locked_source(settings(name="BeIR/nq", revision="v2"), tmp_path, lock)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_misspelt_column_is_refused_when_the_rows_are_read(tmp_path, data, streaming):
+    chosen = replace(settings(streaming=streaming), columns=ColumnSettings(date="opend"))
+    with pytest.raises(
+        FreshetError, match=r"org/woods/corpus has no column 'opend' \(corpus.columns.date\); it has: _id"
+    ):
+        list(hub.Source(chosen, tmp_path).rows("documents"))
+    assert len(list(hub.Source(replace(chosen, columns=ColumnSettings(date="shade")), tmp_path).rows("documents"))) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pyarrow.parquet as pq
 import pytest
 
 from model_code.corpus.build import build_corpus
@@ -38,6 +39,16 @@ def test_documents_queries_and_splits_come_back(tmp_path):
     assert splits["q2"] in ("train", "dev", "test"), "a query without a split gets one"
     assert built.report["documents_quarantined"] == 0
     assert built.tables["qrels"].set_index("query_id").loc["q1", "relevance"] == 2
+
+
+def test_answers_come_back_and_a_snapshot_without_any_has_no_column_for_them(tmp_path):
+    named = {**TABLES, "queries": [{**TABLES["queries"][0], "answers": '["a boat"]'}, TABLES["queries"][1]]}
+    for tables, expected in ((named, ['["a boat"]', None]), (TABLES, None)):
+        write_snapshot(tmp_path / "snapshot", tables)
+        queries = build_corpus(open_source(SETTINGS, tmp_path), SETTINGS, PassageSettings()).tables["queries"]
+        assert (queries["answers"].tolist() if "answers" in queries else None) == expected
+        held = pq.read_schema(tmp_path / "snapshot" / "queries.parquet").names
+        assert held == (["id", "text"] if expected is None else ["id", "text", "answers"])
 
 
 def test_equal_contents_have_equal_hashes_wherever_they_lie(tmp_path):

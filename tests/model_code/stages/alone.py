@@ -1,0 +1,57 @@
+"""The stages from `base_index` to `evaluate` in a process that has neither FAISS nor the orchestration's libraries.
+
+Argument: the folder to work in. Prints the reports as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ABSENT = ("faiss", "dagster", "mlflow", "dvc", "datasets")
+sys.modules |= dict.fromkeys(ABSENT)  # type: ignore[arg-type]  # whoever imports one gets a ModuleNotFoundError
+
+from model_code.encoding.settings import EncoderSettings  # noqa: E402
+from model_code.evaluation.settings import EvaluationSettings  # noqa: E402
+from model_code.hierarchy.settings import HierarchySettings  # noqa: E402
+from model_code.index.settings import Bm25Settings, IndexSettings  # noqa: E402
+from model_code.retrievers.settings import RetrieverSettings  # noqa: E402
+from model_code.stages import base_index, baselines, evaluate, hierarchy, index, train  # noqa: E402
+from model_code.stages.context import StageContext  # noqa: E402
+from model_code.training.settings import TrainingSettings  # noqa: E402
+from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_pseudo_queries  # noqa: E402
+from tests.tiny_encoder import make_tiny_encoder  # noqa: E402
+
+STAGES = (base_index, hierarchy, train, index, baselines, evaluate)
+FINISHED = {"base_index": "base_index/index", "index": "index/index", "trained": "train"}  # where stages find others
+
+
+def run_all(root: Path) -> dict[str, Any]:
+    """The report of each stage; its output lies in the folder of its name."""
+    inputs = {"corpus": write_corpus(root / "corpus"), "pseudo_queries": write_pseudo_queries(root / "pseudo_queries")}
+    inputs |= {name: root / FINISHED.get(name, name) for name in ("base_index", "index", "trained")}
+    inputs |= {name: root / name for name in ("hierarchy", "baselines")}
+    base = make_tiny_encoder(root / "base", TEXTS.values())
+    training = TrainingSettings(
+        steps=6, batch_size=8, learning_rate=1e-2, evaluate_every=2, checkpoint_every=2, document_max_tokens=16,
+        frozen_layers=None, negatives="nearest", negatives_refresh=2,
+    )  # fmt: skip
+    settings = {
+        "encoder": EncoderSettings(str(base), max_tokens=16, include_title=False, precision="float32", device="cpu"),
+        "index": IndexSettings(), "bm25": Bm25Settings(), "evaluation": EvaluationSettings(), "seed": 0,
+        "hierarchy": HierarchySettings(device="cpu"), "retriever": RetrieverSettings(training),
+        "pseudo_queries.generators": (),
+    }  # fmt: skip
+    reports = {}
+    for stage in STAGES:
+        name = stage.__name__.rpartition(".")[2]
+        output, checkpoints = root / name, root / "checkpoints" / name
+        for folder in (output, checkpoints):
+            folder.mkdir(parents=True)
+        reports[name] = stage.run(StageContext(root, inputs, output, settings, checkpoints, "hce"))
+    return reports
+
+
+if __name__ == "__main__":
+    print(json.dumps(run_all(Path(sys.argv[1]))))

@@ -1,0 +1,134 @@
+"""Guards what a retrain does around its training: what it goes on with, what it promotes, what the ledgers say then.
+
+pytest tests/orchestration/retraining/test_retrain.py
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import dagster as dg
+import pytest
+
+from model_code.drift.ladder import Past
+from model_code.errors import FreshetError
+from orchestration import ingest, registry, release, repro
+from orchestration.freshness_assets import RETRAINS, freshness_assets
+from orchestration.ledgers import open_ledger
+from orchestration.project import Project
+from orchestration.registry import Move, Version
+from orchestration.retraining import retrain
+from orchestration.retraining.retrain import finish, prepare, prepared
+from orchestration.watching.watch import past
+from orchestration.watermark import Watermark
+from tests.orchestration.live_example import BASE, freshener_of, make_project, open_build
+
+KEY, DOCUMENTS = "hce-000001", ("a", "b", "c")
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Three documents were added to hce, and contrastive will be the best on dev; nothing is trained."""
+    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
+    monkeypatch.delenv("FRESHET_STATE", raising=False)
+    monkeypatch.setattr(ingest, "ingest", lambda project: None)
+    monkeypatch.setattr(repro, "repro", lambda project, **_: iter(()))
+    monkeypatch.setattr(retrain, "_workspace", lambda project, plan: Project(project.root / "work", project.root))
+    monkeypatch.setattr(retrain, "_gate", lambda ready: None)
+    monkeypatch.setattr(release, "register", lambda workspace, watermark: challenger(watermark))
+    monkeypatch.setattr(registry, "versions", lambda project: [challenger()])
+    make_project(tmp_path)
+    add(Project(tmp_path), DOCUMENTS)
+    return Project(tmp_path)
+
+
+def challenger(watermark=Watermark(), retriever="contrastive"):  # noqa: B008
+    return Version("7", retriever, "k" * 64, "f" * 64, "c" * 64, "run", watermark=watermark)
+
+
+def add(project, document_ids):
+    freshener = freshener_of(project)
+    freshener.receive([{"id": one, "title": one, "text": f"about {one}"} for one in document_ids], "api")
+    freshener.apply_pending()
+
+
+def promoting(monkeypatch, project, passed=True):
+    """The gate's answer; who was put before it."""
+    asked = []
+
+    def promote(workspace, gate, open_it, wanted):
+        asked.append(wanted)
+        if passed:
+            open_build(project, BASE, watermark=wanted.watermark.event, retriever=wanted.retriever)
+        return Move(wanted if passed else None, passed, "as the test wants it")
+
+    monkeypatch.setattr(registry, "promote", promote)
+    return asked
+
+
+def states(project):
+    return {state: number for state, number in open_ledger(project, "hce").counts().items() if number}
+
+
+def test_the_challenger_holds_what_its_snapshot_held(project):
+    ready = prepare(project, KEY, print)
+    assert ready.challenger.watermark == Watermark.at(project, 3)
+    add(project, ["later"])
+    assert prepare(project, KEY, print).challenger.watermark == Watermark.at(project, 3), "it goes on with its plan"
+
+
+def test_its_promotion_builds_nothing(project, monkeypatch):
+    with pytest.raises(FreshetError, match=f"retrain {KEY} has no challenger"):
+        prepared(project, KEY)
+    ready = prepare(project, KEY, print)
+    monkeypatch.setattr(retrain, "prepare", lambda *_: pytest.fail("the writer's place is held for a training"))
+    again = prepared(project, KEY)
+    assert (again.plan, again.challenger.version) == (ready.plan, ready.challenger.version)
+    assert again.workspace == Project(project.state / "retraining" / KEY / "project", project.root)
+    asked = promoting(monkeypatch, project)
+    asset = next(one for one in freshness_assets(project) if one.key == dg.AssetKey("retrained_champion"))
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions(RETRAINS.name, [KEY])
+        assert dg.materialize([asset], partition_key=KEY, instance=instance).success
+    assert [one.version for one in asked] == ["7"], "its own version, whichever has the alias"
+
+
+def test_where_another_retriever_wins_the_documents_of_the_old_one_are_not_called_trained_on(project, monkeypatch):
+    promoting(monkeypatch, project)
+    before = states(project)
+    done = finish(prepare(project, KEY, print))
+    assert (done.promoted, done.generation) == (True, 0)
+    assert states(project) == before == {"live": 3}
+    assert [run["watermark"] for run in open_ledger(project, "contrastive").training_runs(9)] == [3]
+    assert past(open_ledger(project, "contrastive")) == [Past("retrain")], "the cooldown begins for who is searched now"
+    assert [one["kind"] for one in open_ledger(project, "hce").last_decisions(9)] == ["promoted"]
+
+
+def test_a_retriever_that_wins_in_its_own_place_was_trained_on_its_documents(project, monkeypatch):
+    monkeypatch.setattr(release, "register", lambda workspace, watermark: challenger(watermark, "hce"))
+    promoting(monkeypatch, project)
+    finish(prepare(project, KEY, print))
+    assert states(project) == {"absorbed": 3}
+    assert [one["kind"] for one in open_ledger(project, "hce").last_decisions(9)] == ["promoted"]
+
+
+def test_a_refusal_is_noted_where_the_retrain_was_asked_for(project, monkeypatch):
+    promoting(monkeypatch, project, passed=False)
+    done = finish(prepare(project, KEY, print))
+    assert (done.promoted, done.generation) == (False, None)
+    assert [one["kind"] for one in open_ledger(project, "hce").last_decisions(9)] == ["refused"]
+    assert open_ledger(project, "contrastive").last_decisions(9) == []
+    assert states(project) == {"live": 3}
+
+
+@pytest.mark.parametrize("documents", [("x", "y", "z", "w"), ("a", "b", "c")])
+def test_a_plan_of_a_collection_that_was_deleted_is_made_anew(project, documents):
+    first = prepare(project, KEY, print).plan
+    shutil.rmtree(project.live)
+    make_project(project.root)
+    add(project, documents)
+    said = []
+    again = prepare(project, KEY, said.append).plan
+    assert (again.documents, again.contained) != (first.documents, first.contained)
+    assert again.contained.here(project) == len(documents)
+    assert "it begins anew" in said[0]

@@ -1,0 +1,144 @@
+"""Guards what additions do to old documents: their dev queries, searched as the build was opened and as it is now.
+
+pytest tests/orchestration/watching/test_protected.py
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import pandas as pd
+import pytest
+
+from model_code.corpus.tables import frame
+from model_code.live.searcher import Searcher
+from orchestration.freshening import Freshener
+from orchestration.live_status import live_status, live_status_lines
+from orchestration.watching import protected
+from orchestration.watching.protected import protected_queries
+from orchestration.watching.watch import watch
+from tests.orchestration.watching.subjects import SEA, SPACE, add, documents
+
+OLD = documents(SEA, 150, "sea", 0)
+CAPTURING = {f"copy-{number:03}": text for number, text in enumerate(list(OLD.values())[:40])}
+"""Documents that say what old queries ask and come first where scores are equal, by their ids."""
+
+
+@pytest.fixture
+def judged(project, corpus):
+    """The corpus's 120 test queries, of six words that many old documents share, are dev queries."""
+    path = project.artifacts / "corpus" / "qrels.parquet"
+    qrels = pd.read_parquet(path)
+    qrels["split"] = qrels["split"].replace("test", "dev")
+    qrels.to_parquet(path)
+
+
+@pytest.fixture
+def dev(project, judged):
+    """The same, each of the whole text of its document, which no other has."""
+    path = project.artifacts / "corpus" / "queries.parquet"
+    queries = pd.read_parquet(path)
+    queries.loc[:119, "text"] = list(OLD.values())[:120]
+    queries.to_parquet(path)
+
+
+def measured(watched):
+    (found,) = watched.report.of("protected_old")
+    return found
+
+
+def why_not(watched):
+    return {one.name: one.why for one in watched.report.unmeasured}["protected_old"]
+
+
+def drift_lines(project):
+    """What `freshet status` says of drift."""
+    lines = list(live_status_lines(live_status(project, "hce")))
+    first = next(i for i, line in enumerate(lines) if line.startswith("drift"))
+    return [line.strip() for line in lines[first:] if line.startswith(("drift", " "))]
+
+
+def test_additions_that_capture_old_queries_are_harm(project, dev):
+    add(project, CAPTURING)
+    watched = watch(project)
+    found = measured(watched)
+    assert found.tripped
+    assert found.value < -0.1
+    assert watched.decision.action == "retrain"
+    assert f"protected_old {found.value:.4f} is below {found.threshold:.4f}" in watched.decision.reasons
+    assert "protected_old" in watched.text
+    assert f"protected_old {found.value:.3g} (threshold {found.threshold:.3g})" in drift_lines(project)[0]
+
+
+@pytest.mark.parametrize("words", [SEA, SPACE])
+def test_ordinary_additions_take_nothing_from_old_documents(project, dev, words):
+    add(project, documents(words, 24, "more", 1))
+    found = measured(watch(project))
+    assert (found.value, found.tripped, found.detail["queries"]) == (0.0, False, 120)
+
+
+def test_what_a_larger_collection_costs_by_itself_is_no_harm(project, judged):
+    add(project, documents(SEA, 72, "more", 1))
+    found = measured(watch(project))
+    assert not found.tripped
+    assert found.value < -0.05
+    assert found.detail["crowding"] > 0.05
+
+
+def test_documents_that_came_with_an_old_query_answer_it(project, dev):
+    add(project, CAPTURING, {name: [text] for name, text in CAPTURING.items()})
+    assert measured(watch(project)).value == 0
+
+
+def test_whenever_the_reference_is_made_it_is_of_the_collection_as_it_was_opened(project, dev):
+    add(project, CAPTURING)
+    first = measured(watch(project, record=False))
+    shutil.rmtree(project.state / "drift")
+    assert measured(watch(project, record=False)) == first
+
+
+def test_a_new_hierarchy_makes_no_loss_forgotten(project, dev):
+    add(project, CAPTURING)
+    before = measured(watch(project, record=False))
+    Freshener(project).recluster()
+    assert measured(watch(project, record=False)).value == before.value
+
+
+def test_queries_whose_answers_were_changed_or_deleted_are_left_out(project, dev):
+    add(project, documents(SEA, 24, "more", 1))
+    freshener = Freshener(project)
+    freshener.remove([f"sea-{number:03}" for number in range(30)], "test")
+    freshener.apply_pending()
+    add(project, {"sea-030": "an orbit about nothing"})
+    assert measured(watch(project)).detail["queries"] == 89
+
+
+def test_a_collection_without_protected_queries_says_that_they_are_not_measured(project):
+    add(project, documents(SEA, 24, "more", 1))
+    watched = watch(project)
+    assert watched.decision.action == "add"
+    assert why_not(watched).startswith("0 protected queries")
+    missing = f"whether additions push old documents down was not measured: {why_not(watched)}"
+    assert missing in drift_lines(project)
+
+
+def test_where_the_corpus_judges_nothing_held_out_pseudo_queries_are_protected(project, corpus):
+    frame("qrels", []).to_parquet(project.artifacts / "corpus" / "qrels.parquet")
+    made = [
+        {"query_id": name, "document_id": name, "text": text, "kind": "made", "split": split}
+        for split, number in (("train", 0), ("dev", 1), ("test", 2))
+        for name, text in list(OLD.items())[number : 75 + number : 3]
+    ]
+    frame("pseudo_queries", made).to_parquet(project.artifacts / "pseudo_queries" / "pseudo_queries.parquet")
+    add(project, documents(SEA, 24, "more", 1))
+    assert measured(watch(project)).detail["queries"] == 25
+
+
+def test_test_queries_are_left_to_the_gate(project, corpus):
+    assert protected_queries(project, Searcher.open(project.live), 0) == []
+
+
+def test_no_more_queries_are_protected_than_a_report_can_search_in_passing(project, dev, monkeypatch):
+    monkeypatch.setattr(protected, "PROTECTED", 30)
+    found = protected_queries(project, Searcher.open(project.live), 0)
+    assert [(len(found), {one.rank for one in found}, {len(one.answers) for one in found})] == [(30, {1}, {1})]

@@ -1,0 +1,175 @@
+"""Guards the way from a report of drift to a retrain: the sensor asks for the job, and the job's gate lets pass or not.
+
+Dagster, MLflow, ledger, live collection, assets and the gate are the real ones; only the training is replaced.
+
+pytest tests/orchestration/watching/test_retrain_job.py
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from functools import partial
+
+import dagster as dg
+import numpy as np
+import pandas as pd
+import pytest
+
+from model_code.evaluation.settings import PromotionSettings
+from model_code.files import canonical_json, write_json
+from model_code.live.searcher import Searcher
+from model_code.live.text_rules import TextRules
+from orchestration import ingest, promotion_history, registry, release, repro
+from orchestration.dagster_home import open_instance
+from orchestration.freshness_sensor import note_end
+from orchestration.gate import Gate
+from orchestration.ledgers import open_ledger
+from orchestration.live_status import live_status
+from orchestration.project import Project
+from orchestration.registered_model import Build
+from orchestration.retraining import workspace
+from orchestration.watching.watch import watch
+from tests.orchestration.watching.builds import make_build
+from tests.orchestration.watching.conftest import make_project, write_corpus
+from tests.orchestration.watching.subjects import SEA, SPACE, add, documents, others
+
+RULES = TextRules(include_title=False, words=0, stride=1)
+NEW = documents(SPACE, 24, "space", 2)
+
+
+@dataclass
+class Loop:
+    """A project with a champion that is live, a job `retrain`, and the instance that it runs in."""
+
+    project: Project
+    instance: dg.DagsterInstance
+    definitions: dg.Definitions
+
+    def tick(self):
+        """What the sensor asks for; the partitions that it wants are made."""
+        repository = self.definitions.get_repository_def()
+        context = dg.build_sensor_context(instance_ref=self.instance.get_ref(), repository_def=repository)
+        found = repository.get_sensor_def("freshness").evaluate_tick(context)
+        for one in found.dynamic_partitions_requests:
+            self.instance.add_dynamic_partitions(one.partitions_def_name, list(one.partition_keys))
+        return found.run_requests
+
+    def run(self, request):
+        job = self.definitions.resolve_job_def(request.job_name)
+        return job.execute_in_process(instance=self.instance, partition_key=request.partition_key, raise_on_error=False)
+
+    def decisions(self):
+        """What the ledger has, newest first."""
+        return [one["kind"] for one in open_ledger(self.project, "hce").last_decisions(9)]
+
+    def moves(self):
+        return [(line["action"], line["to"]) for line in promotion_history.read(self.project)]
+
+
+def build_of(folder, key, gain):
+    """A build whose 120 test queries score .5 + `gain`, give or take a little."""
+    chance, evaluation = np.random.default_rng(0), folder.with_name(f"{folder.name}_evaluation")
+    rows = [
+        {
+            "query_id": str(query),
+            "split": split,
+            "metric": metric,
+            "value": 0.5 + (gain + chance.normal(0, 0.01)) * bool(gain),
+        }
+        for metric in PromotionSettings().protected
+        for split in ("dev", "test")
+        for query in range(120)
+    ]
+    evaluation.mkdir()
+    pd.DataFrame(rows).to_parquet(evaluation / "scores.parquet")
+    summary = {"queries": 120, "nDCG@10": 0.5 + gain}
+    write_json(evaluation / "metrics.json", {"system": "hce", "source": "qrels", "dev": summary, "test": summary})
+    parts = {name: folder / name for name in ("encoder", "index", "hierarchy")}
+    facts = {"key": key * 64, "corpus": "c" * 64, "text": canonical_json(RULES.facts())}
+    return Build("hce", documents=folder / "documents.parquet", evaluation=evaluation, **parts, **facts)
+
+
+@pytest.fixture(scope="module")
+def loop(built, tmp_path_factory):
+    """The build of 150 documents is champion and live; then came 24 that their own queries do not find, and drift was
+    measured."""
+    root = tmp_path_factory.mktemp("loop")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("FRESHET_LEDGER", "FRESHET_STATE", "MLFLOW_TRACKING_URI"):
+            patch.delenv(name, raising=False)
+        patch.setenv("DAGSTER_HOME", "")  # which opening the project's instance sets
+        patch.chdir(root)  # the definitions look for a project where they are imported
+        project = make_project(root)
+        write_corpus(project)
+        for name in workspace.CODE:
+            (root / name).mkdir()
+        registry.register(project, build_of(shutil.copytree(built, root / "built"), "a", 0.0))
+        registry.promote(project, Gate(PromotionSettings(), 0, None), partial(release.open_version, project))
+        add(project, NEW, others(NEW))
+        assert watch(project).decision.action == "retrain"
+        from orchestration.definitions import definitions
+
+        with open_instance(project) as instance:
+            yield Loop(project, instance, definitions(project))
+
+
+@pytest.fixture
+def trains(loop, tmp_path, monkeypatch):
+    """Replaces the stages; takes the gain of the retriever that they give."""
+
+    def choose(key, gain):
+        def stages(space, **_):
+            shutil.copytree(loop.project.artifacts, space.artifacts, dirs_exist_ok=True)
+            return iter(())
+
+        def register(space, watermark):
+            folder = make_build(tmp_path / "trained", documents(SEA, 150, "sea", 0) | NEW)
+            return registry.register(space, replace(build_of(folder, key, gain), watermark=watermark))
+
+        monkeypatch.setattr(ingest, "ingest", lambda space: None)
+        monkeypatch.setattr(repro, "repro", stages)
+        monkeypatch.setattr(release, "register", register)
+
+    return choose
+
+
+def test_a_report_that_calls_for_a_retrain_becomes_a_run_of_the_job(loop):
+    (request,) = loop.tick()
+    asked = open_ledger(loop.project, "hce").last_decisions(1)[0]
+    assert request.job_name == "retrain"
+    assert request.partition_key.startswith(f"{asked['id']}-")
+    assert request.tags["freshet/why"] == asked["reason"][:200]
+    assert loop.instance.has_dynamic_partition("retrains", request.partition_key)
+
+
+def test_a_gate_that_refuses_blocks_the_champion_and_is_noted_once(loop, trains):
+    trains("b", gain=0.0)
+    before = Searcher.open(loop.project.live).generation.number
+    done = loop.run(*loop.tick())
+    assert not done.success
+    assert [one.passed for one in done.get_asset_check_evaluations()] == [False]
+    begun = {event.step_key for event in done.all_events if event.is_step_start}
+    assert begun == {"retrained_retriever"}, "the check is blocking: nothing behind it begins"
+    assert registry.holder(loop.project).version == "1"
+    assert Searcher.open(loop.project.live).generation.number == before
+    note_end(loop.project, loop.instance.get_run_by_id(done.run_id), "the check failed")
+    assert loop.moves()[-1] == ("refuse", "2")
+    assert loop.decisions()[:2] == ["refused", "retrain"], "a verdict, and no failure that is tried again"
+    assert not loop.tick()
+
+
+def test_behind_a_gate_that_passes_the_challenger_is_champion_and_live(loop, trains):
+    """Which drift asked for later."""
+    trains("c", gain=0.1)
+    open_ledger(loop.project, "hce").record_decision("retrain", "growth is above its limit", {"batch": [1, 24]})
+    done = loop.run(*loop.tick())
+    assert done.success
+    assert [one.passed for one in done.get_asset_check_evaluations()] == [True]
+    champion = registry.holder(loop.project)
+    assert champion.key == "c" * 64
+    assert len(Searcher.open(loop.project.live).base.rows.document_ids) == 174
+    assert loop.moves()[-1] == ("promote", champion.version)
+    assert loop.decisions()[:2] == ["promoted", "retrain"]
+    assert live_status(loop.project, "hce")["ledger"]["documents"]["absorbed"] == 24
+    assert not loop.tick()
