@@ -1,8 +1,8 @@
 """Rows that arrive for the live collection: read, cleaned and refused by the same rules as those of the corpus.
 
 What differs: a repeated id is a change of that document, not an error, and a list under `queries` are queries that the
-document shall be found by; anything else there is refused. The id may also be called `id`, and `fields` may be an object
-of its own, whose keys are fields whatever they are called.
+document shall be found by; anything else there is refused. The id may also be called `id`, and `fields` may be an
+object of its own, whose keys are fields whatever they are called.
 """
 
 from __future__ import annotations

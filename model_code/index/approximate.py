@@ -1,7 +1,7 @@
 """An approximate nearest-neighbour index by `faiss.index_factory`, addressed by stable keys.
 
 It only proposes candidates: their scores are computed from the vectors themselves. So an entry that it cannot remove
-(HNSW) or that is out of date does no harm beyond costing a candidate.
+(HNSW) does no harm beyond costing a candidate.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from model_code.errors import FreshetError
+from model_code.index.factory import make_index, set_depth
 from model_code.index.settings import IndexSettings
 
 
@@ -21,29 +22,20 @@ class ApproximateIndex:
     """A FAISS inner-product index whose entries are numbered by the keys of an `IdMap`."""
 
     def __init__(self, index: Any, settings: IndexSettings) -> None:
-        import faiss
-
         self.index = index
-        graph = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexIDMap) else None
-        if graph is None:
-            faiss.extract_index_ivf(index).nprobe = settings.nprobe
-        elif isinstance(graph, faiss.IndexHNSW):
-            graph.hnsw.efSearch = settings.ef_search
+        set_depth(index, settings)
 
     @classmethod
     def build(cls, vectors: np.ndarray, keys: np.ndarray, factory: str, settings: IndexSettings) -> ApproximateIndex:
         """Train on `vectors` (n, H) and add them under `keys` (n,); FreshetError if `factory` does not fit them."""
-        faiss = _faiss()
+        _faiss()
         try:
-            index = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
-            if not _has_own_keys(index):
-                index = faiss.IndexIDMap2(index)
-            index.train(vectors)
+            approximate = cls(make_index(factory, vectors.shape[1]), settings)
+            approximate.index.train(vectors)
+            approximate.add(vectors, keys)
         except RuntimeError as error:
             reason = str(error).rsplit(": ", 1)[-1]
             raise FreshetError(f"index.factory {factory!r} does not fit {len(vectors)} vectors: {reason}") from error
-        approximate = cls(index, settings)
-        approximate.add(vectors, keys)
         return approximate
 
     @classmethod
@@ -68,13 +60,20 @@ class ApproximateIndex:
 
     def remove(self, keys: np.ndarray) -> None:
         """Remove the entries of `keys` where this kind of index can; where it cannot they stay, as tombstones."""
+        import faiss
+
         try:
             self.index.remove_ids(keys)
-        except RuntimeError:
-            return  # HNSW: "remove_ids not implemented"
+        except RuntimeError:  # a graph: "remove_ids not implemented"
+            if not isinstance(self.index, faiss.IndexIDMap):
+                raise
+            # Key -1 is that of no passage: an update brings the old keys again, and they must mean the new entries.
+            held = faiss.vector_to_array(self.index.id_map)
+            faiss.copy_array_to_vector(np.where(np.isin(held, keys), -1, held), self.index.id_map)
 
     def candidates(self, queries: np.ndarray, count: int) -> np.ndarray:
-        """Keys of about the `count` nearest entries of each query: (q, count) int64, -1 where there are fewer."""
+        """Keys of about the `count` nearest entries of each query: (q, count) int64, -1 for tombstones and where there
+        are fewer."""
         _, keys = self.index.search(queries, count)
         return keys
 
@@ -89,13 +88,6 @@ def _faiss() -> Any:
             "or set index.factory: Flat, exact search that does without, and build the index again"
         ) from error
     return faiss
-
-
-def _has_own_keys(index: Any) -> bool:
-    """Whether entries can be numbered freely, as with inverted lists; others need an `IndexIDMap2` around them."""
-    import faiss
-
-    return faiss.try_extract_index_ivf(index) is not None
 
 
 @contextmanager

@@ -110,7 +110,7 @@ def test_queries_that_are_no_list_are_refused_instead_of_becoming_a_field(run, p
     rows = "_id,title,text,queries\na,a,text a,how is a?\nb,b,text b,\n"
     assert run("add", "-", "--format", "csv", input=rows)[1] == (
         "1 added, 1 rejected (generation 1)\n"
-        "  rejected  standard input:1  a  wrong type: queries is a str, not a list of texts; call a field otherwise\n"
+        "  rejected  standard input:2  a  wrong type: queries is a str, not a list of texts; call a field otherwise\n"
     )
 
 

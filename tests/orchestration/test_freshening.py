@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import threading
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -284,7 +285,11 @@ def test_status_reads_only_and_tells_states_lag_and_drift(project, freshener):
         "decision    add: auc below its threshold",
     ]
     ledger = status["ledger"]
-    for moment in (ledger["drift"]["recorded"], ledger["decisions"][0]["recorded"], ledger["rejections"][0]["received"]):
+    for moment in (
+        ledger["drift"]["recorded"],
+        ledger["decisions"][0]["recorded"],
+        ledger["rejections"][0]["received"],
+    ):
         assert abs(datetime.now(UTC) - datetime.fromisoformat(moment)) < timedelta(minutes=1)
 
 

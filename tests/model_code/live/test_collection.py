@@ -78,7 +78,7 @@ def test_two_retrievers_live_side_by_side(build: Build, other_build: Build, tmp_
     set_default_retriever(live, "hce")
     assert Searcher.open(live).generation.retriever == "hce"
     assert Searcher.open(live, "contrastive").generation.retriever == "contrastive"
-    with pytest.raises(FreshetError, match=r"'mlr' is not live \(live: contrastive, hce\)"):
+    with pytest.raises(FreshetError, match=r"'mlr' is not live \(live: contrastive, hce\); take one of these"):
         set_default_retriever(live, "mlr")
 
 

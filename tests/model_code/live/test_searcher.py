@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from model_code.errors import FreshetError
+from model_code.errors import FreshetError, SettingsError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.bm25 import Bm25
 from model_code.live.filters import MergedFields, matching, read_fields
@@ -51,7 +51,7 @@ def test_path_is_that_of_the_best_passage(searcher: Searcher, build: Build) -> N
 
 
 def test_a_batch_equals_single_searches(searcher: Searcher) -> None:
-    texts = ["split", "read a json file", "square root", ""]
+    texts = ["split", "read a json file", "square root", "?"]
     batch, single = searcher.search_batch(texts, 9), [searcher.search(text, 9) for text in texts]
     assert [[hit.document_id for hit in hits] for hits in batch] == [[h.document_id for h in hits] for hits in single]
     assert searcher.search_batch([], 3) == []
@@ -163,6 +163,12 @@ def test_bm25_is_built_once_by_searches_at_the_same_time(searcher: Searcher, mon
 def test_a_text_that_is_no_utf8_is_refused(searcher: Searcher) -> None:
     with pytest.raises(FreshetError, match="no UTF-8"):
         searcher.search("caf\udce9")
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_a_text_that_asks_for_nothing_is_refused(searcher: Searcher, text: str) -> None:
+    with pytest.raises(SettingsError, match="text is empty"):
+        searcher.search_batch(["split", text])
 
 
 def test_a_filter_merges_the_field_that_is_asked_for_alone() -> None:

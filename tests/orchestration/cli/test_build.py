@@ -1,10 +1,11 @@
-"""Guards that `freshet run` edits the settings only for stages that there are.
+"""Guards that `freshet run` edits the settings only for stages that there are, and how `freshet plan` is printed.
 
 Run: python -m pytest tests/orchestration/cli/test_build.py
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from model_code.errors import FreshetError
-from orchestration import parameters, repro
+from orchestration import parameters, plan, repro
 from orchestration.cli import app
 
 SHIPPED = Path(__file__).parents[3] / "params.yaml"
@@ -44,3 +45,13 @@ def test_a_retriever_that_the_edit_makes_can_be_asked_for(params, monkeypatch):
     run("--set", "retrievers.third.epochs=2", "train@third")
     assert asked == ["train@third"]
     assert parameters.load(params).retrievers["third"].training.epochs == 2
+
+
+def test_a_plan_is_printed_for_people_and_for_programs(params, monkeypatch):
+    stage = plan.PlannedStage("train@hce", "run", ("it never ran", "seed changed"))
+    monkeypatch.setattr(plan, "plan", lambda project, targets: [stage])
+    told = [CliRunner().invoke(app, ["plan", *options], catch_exceptions=False).output for options in ([], ["--json"])]
+    assert told[0] == "run   train@hce                it never ran; seed changed\n"
+    assert json.loads(told[1]) == [
+        {"address": "train@hce", "action": "run", "reasons": ["it never ran", "seed changed"]}
+    ]  # fmt: skip
