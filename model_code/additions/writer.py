@@ -29,8 +29,8 @@ class RefiningWriter(LiveWriter):
     """A `LiveWriter` that refines: equal changes in equal order give equal vectors, however they are grouped.
 
     They do for equal settings, whatever was compacted or rolled back in between, and as far as the encoder gives equal
-    vectors: the other texts of its batch move the last bits of an encoding. For grouping must not show, a document
-    that one call puts twice is encoded twice, and one that is changed and changed back is "updated" (see `replay`).
+    vectors: the other texts of its batch move the last bits of an encoding. So what a call puts and changes again is
+    encoded all the same, and a document that is changed and changed back is "updated" (see `replay`).
     What has to be remembered of a generation is kept in `folder`. Every document becomes searchable, also where no
     vector meets all constraints; what became of each is told by `model_code.additions.statuses`.
     """

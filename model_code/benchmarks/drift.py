@@ -29,6 +29,7 @@ from model_code.corpus.sources.base import open_source
 from model_code.drift.calibration import Calibration
 from model_code.drift.ladder import decide
 from model_code.drift.observations import Arrivals
+from model_code.drift.quality import OldScores
 from model_code.drift.reference import DriftReference
 from model_code.drift.report import make_report
 from model_code.drift.settings import DriftSettings
@@ -198,8 +199,8 @@ def _calibrate(reference: Vectors, plan: Plan) -> Calibration:
     settings = DriftSettings(**sizes, draws=plan.draws)
     hierarchy = build_hierarchy(reference.documents, HierarchySettings(max_iterations=20, device="cpu"), seed=0)
     made, asked = _found(reference, reference.documents)
-    built = DriftReference.build(reference.documents, hierarchy, "", settings, quality=made, asked=asked)
-    return Calibration(built, settings)
+    built = DriftReference.build(reference.documents, hierarchy, "", settings)
+    return Calibration(built, settings, scores=OldScores(made, asked))
 
 
 def _found(own: Vectors, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

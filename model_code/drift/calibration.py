@@ -13,27 +13,38 @@ from model_code.drift.classifier import null_auc
 from model_code.drift.draws import draw_batches
 from model_code.drift.fit import null_mean_difference
 from model_code.drift.kernel import mean_kernel, median_bandwidth, mmd, null_mmd
+from model_code.drift.quality import OldScores
 from model_code.drift.reference import DriftReference
 from model_code.drift.settings import DriftSettings
 from model_code.drift.topics import null_divergence
 from model_code.files import canonical_json, hash_text, read_json, write_json
 
+SCORES = ("new_quality", "asked_quality")  # drawn anew for each report, as its scores are
 ORDERED = ("domain_auc", "mmd", "topics", "fit")  # the measures whose batches may be drawn in the order of documents
 
 
 class Calibration:
-    """The null distributions of `reference` under `settings`, in `folder` if one is given, which may be deleted."""
+    """The null distributions of `reference` under `settings`, in `folder` if one is given, which may be deleted.
 
-    def __init__(self, reference: DriftReference, settings: DriftSettings, folder: Path | None = None) -> None:
-        self.reference, self.settings, self.folder = reference, settings, folder
+    scores: of old documents, as of the report that they are for.
+    """
+
+    def __init__(
+        self,
+        reference: DriftReference,
+        settings: DriftSettings,
+        folder: Path | None = None,
+        scores: OldScores | None = None,
+    ) -> None:
+        self.reference, self.settings, self.folder, self.scores = reference, settings, folder, scores or OldScores()
         self._drawn: dict[tuple[str, int], np.ndarray] = {}
         self._nulls: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
             "domain_auc": lambda members: self._auc(reference.vectors, members),
             "mmd": lambda members: null_mmd(reference.vectors, members, self._kernel_of_documents[1]),
             "topics": self._topics,
             "fit": lambda members: null_mean_difference(reference.cosines, members),
-            "new_quality": lambda members: null_mean_difference(reference.quality, members),
-            "asked_quality": lambda members: null_mean_difference(reference.asked, members),
+            "new_quality": lambda members: null_mean_difference(self.scores.made, members),
+            "asked_quality": lambda members: null_mean_difference(self.scores.asked, members),
             "query_auc": lambda members: self._auc(reference.queries, members),
             "query_mmd": lambda members: null_mmd(reference.queries, members, self._kernel_of_queries[1]),
         }
@@ -53,10 +64,10 @@ class Calibration:
 
     @cached_property
     def key(self) -> str:
-        """SHA-256 of all that decides the null distributions beside measure and size."""
+        """SHA-256 of all that decides the kept null distributions beside measure and size."""
         chosen = self.settings
         digest = hashlib.sha256()
-        for name in ("vectors", "topics", "cosines", "nodes", "quality", "asked", "queries"):
+        for name in ("vectors", "topics", "cosines", "nodes", "queries"):
             array = np.ascontiguousarray(getattr(self.reference, name))
             digest.update(f"{name} {array.dtype} {array.shape}\0".encode() + array.tobytes())
         names = ("draws", "seed", "batches", "classifier_contrast", "topic_divergence")
@@ -69,7 +80,7 @@ class Calibration:
         return self._drawn[measure, size]
 
     def _read(self, measure: str, size: int) -> np.ndarray:
-        path = self.folder / f"{measure}-{size}.json" if self.folder else None
+        path = self.folder / f"{measure}-{size}.json" if self.folder and measure not in SCORES else None
         if path and path.is_file():
             kept = read_json(path)
             if kept["key"] == self.key:
@@ -88,7 +99,7 @@ class Calibration:
     def _population(self, measure: str) -> np.ndarray:
         """What of the reference is compared: one row per document, or per query."""
         reference = self.reference
-        scores = {"new_quality": reference.quality, "asked_quality": reference.asked}
+        scores = {"new_quality": self.scores.made, "asked_quality": self.scores.asked}
         queries = {"query_auc": reference.queries, "query_mmd": reference.queries}
         return (scores | queries).get(measure, reference.vectors)
 

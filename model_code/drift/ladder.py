@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from model_code.drift.measured import MADE, Measured, deciding
+from model_code.drift.measured import ASKED, MADE, Measured, deciding
 from model_code.drift.observations import OF_QUERIES
 from model_code.drift.report import Report
 from model_code.drift.settings import DriftSettings
@@ -101,13 +101,15 @@ def _harmless(harm: Sequence[Measured]) -> str:
     last = {one.name: one for one in harm}  # of the window, where there is one
     if last:
         return f"no harm: {', '.join(map(spoken, last.values()))}"
-    return "harm is unknown: there are too few new documents with held-out pseudo-queries"
+    return f"harm is unknown: neither {MADE} nor {ASKED} was measured"
 
 
 def _nothing(report: Report, settings: DriftSettings) -> str:
     size = max(report.documents, report.window_documents)
     if size < settings.minimum_batch and not report.of(*OF_QUERIES):
         return f"too few documents to measure: {size} so far, drift.minimum_batch is {settings.minimum_batch}"
+    if len(report.measures) == 1:
+        return f"{spoken(report.measures[0])}, and nothing else was measured"
     return f"none of {len(report.measures)} measures is beyond its threshold"
 
 

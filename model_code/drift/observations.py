@@ -54,11 +54,11 @@ def observe(calibration: Calibration, arrivals: Arrivals, scope: Scope) -> Itera
     """Every measure of `arrivals`, or the reason why it cannot be taken. Raises FingerprintMismatch for vectors of
     another encoder, and FreshetError for arrays that do not fit or hold what is no number."""
     _check(calibration, arrivals)
-    reference = calibration.reference
+    reference, scores = calibration.reference, calibration.scores
     parts = [
         (("domain_auc", "mmd", "topics", "fit"), arrivals.vectors, reference.vectors, _of_documents),
-        (("new_quality",), arrivals.quality, reference.quality, _of_quality),
-        (("asked_quality",), arrivals.asked, reference.asked, _of_asked),
+        (("new_quality",), arrivals.quality, scores.made, _of_quality),
+        (("asked_quality",), arrivals.asked, scores.asked, _of_asked),
         (OF_QUERIES, arrivals.queries, reference.queries, _of_queries),
     ]
     for names, given, compared, measure in parts:
@@ -79,7 +79,9 @@ def _why_not(calibration: Calibration, given: np.ndarray | None, compared: np.nd
     if len(given) < least:
         return f"{len(given)} are fewer than drift.minimum_batch = {least}"
     if most_measured(len(compared), largest) < least:
-        return f"the reference has {len(compared)}, fewer than 3 x drift.minimum_batch"
+        few = f"the reference has {len(compared)}, fewer than 3 x drift.minimum_batch = {3 * least}"
+        half = f", and keeps half of the corpus at most: {6 * least} documents are needed"
+        return few + half * (compared is calibration.reference.vectors)
     return None
 
 
@@ -114,12 +116,12 @@ def _of_vectors(
 
 def _of_quality(calibration: Calibration, scores: np.ndarray, scope: Scope) -> Iterator[Observation]:
     null = calibration.null("new_quality", len(scores))
-    yield new_quality(calibration.reference.quality, scores[:, 0], null, calibration.settings.quality_margin, scope)
+    yield new_quality(calibration.scores.made, scores[:, 0], null, calibration.settings.quality_margin, scope)
 
 
 def _of_asked(calibration: Calibration, scores: np.ndarray, scope: Scope) -> Iterator[Observation]:
     null, margin = calibration.null("asked_quality", len(scores)), calibration.settings.quality_margin
-    yield new_quality(calibration.reference.asked, scores[:, 0], null, margin, scope, "asked_quality")
+    yield new_quality(calibration.scores.asked, scores[:, 0], null, margin, scope, "asked_quality")
 
 
 def _conflicts(calibration: Calibration, arrivals: Arrivals, scope: Scope) -> Observation | Unmeasured:

@@ -2,7 +2,7 @@
 
 The first is the measure of harm. Adding only harms where new documents are found worse than a retrained retriever would
 find them; without retraining, what it does for documents that it was trained for tells: the same score of old documents
-whose queries it has not seen.
+whose queries it has not seen, beside the same rivals: both are searched among all that is live now.
 
 The second is what additions take from old documents. Any addition takes some: on docstrings 25 % more of the same kind
 cost .029 MRR@10, which no retrain brings back. So as much as documents like the old ones would take is no harm.
@@ -10,7 +10,7 @@ cost .029 MRR@10, which no retrain brings back. So as much as documents like the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -23,14 +23,12 @@ from model_code.evaluation.significance import paired_randomisation_test
 RANKS = 10  # a rank beyond counts as not found
 
 
-@dataclass(frozen=True)
-class ProtectedQuery:
-    """A query that additions must not harm, the old documents that answer it, and the rank of the first of them before
-    any addition, from 1; 0 if it was not found."""
+@dataclass(frozen=True, eq=False)
+class OldScores:
+    """How well old documents are found among all that is live when a report is made, one mean score per document."""
 
-    text: str
-    answers: tuple[str, ...]
-    rank: int
+    made: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))  # (p,) over its pseudo-queries
+    asked: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))  # (a,) over its judged queries
 
 
 class Paired(NamedTuple):

@@ -6,26 +6,23 @@ training moves documents, and a classifier can tell a moved document from one th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from model_code.drift.draws import most_measured
 from model_code.drift.fit import place, twin
-from model_code.drift.quality import ProtectedQuery
+from model_code.drift.questions import Questions
 from model_code.drift.settings import DriftSettings
-from model_code.errors import FreshetError
-from model_code.files import read_json, replacing, write_json
+from model_code.files import replacing
 from model_code.index.manifest import read_manifest, seal, verify
 
 if TYPE_CHECKING:
     from model_code.hierarchy.tree import Hierarchy
 
-FORMAT, KIND = 3, "drift_reference"
-TENSORS, PROTECTED = "drift_reference.safetensors", "protected_queries.json"
+FORMAT, KIND = 4, "drift_reference"
+TENSORS, QUESTIONS = "drift_reference.safetensors", "questions.json"
 
 
 def _empty() -> np.ndarray:
@@ -34,7 +31,7 @@ def _empty() -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class DriftReference:
-    """n documents, and optionally scores of p and a old documents, q vectors of training queries, protected queries.
+    """n documents, and optionally q vectors of training queries, and queries for old documents to search anew.
 
     topics, cosines: of each document, in a twin of the hierarchy that was clustered without it. nodes: the node of
     the hierarchy that each leaf node of the twin counts under. trained: documents that the retriever was trained on.
@@ -48,10 +45,8 @@ class DriftReference:
     nodes: np.ndarray  # (L,) int32
     trained: int
     fingerprint: str
-    quality: np.ndarray = field(default_factory=_empty)  # (p,) float32, mean score of a document's pseudo-queries
-    asked: np.ndarray = field(default_factory=_empty)  # (a,) float32, the same of its judged queries
     queries: np.ndarray = field(default_factory=_empty)  # (q, H) float32
-    protected: tuple[ProtectedQuery, ...] = ()
+    questions: Questions = Questions()
     note: str = ""
 
     @classmethod
@@ -63,17 +58,16 @@ class DriftReference:
         settings: DriftSettings,
         rows: np.ndarray | None = None,
         trained: int | None = None,
-        quality: np.ndarray | None = None,
-        asked: np.ndarray | None = None,
         queries: np.ndarray | None = None,
-        protected: Sequence[ProtectedQuery] = (),
+        questions: Questions | None = None,
         note: str = "",
     ) -> DriftReference:
         """Keep `settings.reference_documents` of the passages that `hierarchy` was built from, `vectors` (N, H), and at
         most half of them: the others make the twin of the hierarchy that documents are placed in.
 
         rows: those that may be kept, one per document, by date if batches are drawn in order; None: all. In order the
-        last ones are kept, else any. trained: number of documents; None: N. quality to note: see the class.
+        last ones are kept, else any. trained: number of documents; None: N. queries to note: see the class.
+        However few are kept: what they are too few for is not measured, and reports say so.
         """
         eligible = np.arange(len(vectors)) if rows is None else np.asarray(rows)
         kept = _kept(eligible, min(settings.reference_documents, len(vectors) // 2), settings)
@@ -88,10 +82,8 @@ class DriftReference:
             nodes,
             len(vectors) if trained is None else trained,
             fingerprint,
-            _empty() if quality is None else np.asarray(quality, np.float32),
-            _empty() if asked is None else np.asarray(asked, np.float32),
             _empty() if queries is None else _sample(np.asarray(queries, np.float32), settings),
-            tuple(protected),
+            questions or Questions(),
             note,
         )
 
@@ -112,7 +104,7 @@ class DriftReference:
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / TENSORS) as aside:
             save_file(self._arrays(), aside)
-        write_json(folder / PROTECTED, [asdict(one) for one in self.protected])
+        self.questions.save(folder / QUESTIONS)
         facts = {"kind": KIND, "fingerprint": self.fingerprint, "trained": self.trained, "note": self.note}
         seal(folder, FORMAT, facts | {"documents": len(self.vectors), "topics": self.topic_count})
 
@@ -124,12 +116,10 @@ class DriftReference:
         manifest = read_manifest(folder, FORMAT)
         verify(folder, manifest)
         facts = {name: manifest[name] for name in ("trained", "fingerprint", "note")}
-        stated = read_json(folder / PROTECTED)
-        protected = (ProtectedQuery(one["text"], tuple(one["answers"]), one["rank"]) for one in stated)
-        return cls(**load_file(folder / TENSORS), **facts, protected=tuple(protected))
+        return cls(**load_file(folder / TENSORS), **facts, questions=Questions.load(folder / QUESTIONS))
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        names = ("vectors", "topics", "cosines", "centroids", "nodes", "quality", "asked", "queries")
+        names = ("vectors", "topics", "cosines", "centroids", "nodes", "queries")
         return {name: np.ascontiguousarray(getattr(self, name)) for name in names}
 
 
@@ -142,15 +132,8 @@ def topic_level(hierarchy: Hierarchy, batch: int) -> int:
 
 
 def _kept(eligible: np.ndarray, most: int, settings: DriftSettings) -> np.ndarray:
-    found = min(len(eligible), most)
-    if most_measured(found, settings.largest_batch) < settings.minimum_batch:
-        raise FreshetError(
-            f"{found} documents are too few for a drift reference: batches of drift.minimum_batch = "
-            f"{settings.minimum_batch} are drawn from it, so it must have 3 times as many, and the corpus 6 times; "
-            "lower minimum_batch"
-        )
     if settings.batches == "in_order":
-        return eligible[-most:]
+        return eligible[max(0, len(eligible) - most) :]
     chance = np.random.default_rng([settings.seed, len(eligible)])
     return eligible[np.sort(chance.permutation(len(eligible))[:most])]
 

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.linalg import lapack
 
 from model_code.incdsi.program import FREE, ZERO, BoxProgram
 from model_code.incdsi.qp import minimise
 from model_code.incdsi.settings import Hinge, IncDsiSettings
+
+POLISHES = 8  # Newton steps: the guess of what is charged is nearly right, and mostly one is enough
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,25 @@ class Problem:
         """
         multipliers = minimise(self.program, None if active is None else np.where(active, FREE, ZERO))
         return self.vector(multipliers), multipliers
+
+    def polished(self, multipliers: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """The minimiser v (H) and its multipliers (m), from nearly right ones, with squared hinges; None if not found.
+
+        Of the charged hinges A, c, W, more than H, v solves (lambda2 I + A'WA) v = lambda2 v0 + A'Wc. Multipliers are
+        excesses times weight / lambda2: near lambda2 = 0 they are so large that v0 - A'x keeps few digits of v.
+        """
+        charged = multipliers > 0
+        for _ in range(POLISHES):
+            rows, weighted = self.rows[charged], self.weights[charged, None] * self.rows[charged]
+            matrix = weighted.T @ rows + self.lambda2 * np.eye(rows.shape[1])
+            _, vector, singular = lapack.dposv(matrix, self.lambda2 * self.prior + self.limits[charged] @ weighted)
+            if singular:
+                return None
+            excesses = self.excesses(vector)
+            if np.array_equal(excesses > 0, charged):
+                return vector, np.maximum(0.0, excesses) * self.weights / self.lambda2
+            charged = excesses > 0
+        return None
 
     def vector(self, multipliers: np.ndarray) -> np.ndarray:
         """v = prior - rows' x."""

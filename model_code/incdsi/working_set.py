@@ -64,13 +64,8 @@ def _finish(
     passes: int,
     rounds: int,
 ) -> Solution:
-    """Solve once more over the active rows alone, in order: the result then does not depend on the path to them."""
-    used = multipliers[1:] > 0
-    vector, final = task.restricted(members[used]).minimise(np.ones(np.count_nonzero(used) + 1, bool))
-    spread = np.zeros_like(multipliers)
-    spread[0], spread[1:][used] = final[0], final[1:]
-    if problem.program.residual(spread) > max(problem.program.residual(multipliers), task.tolerance(vector)):
-        vector, spread = problem.vector(multipliers), multipliers
+    """The solution over the members, its last digits included, and the proof."""
+    vector, spread = _settled(task, problem, members, multipliers)
     active = spread[1:] > 0
     return Solution(
         vector=vector,
@@ -83,6 +78,23 @@ def _finish(
         suspects=joined(members, others),
         certificate=certify(task, problem, vector, spread, others),
     )
+
+
+def _settled(
+    task: Task, problem: Problem, members: np.ndarray, multipliers: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """v (H) and multipliers (m), from the active rows alone, in order: they do not depend on the path to these."""
+    used = multipliers[1:] > 0
+    if problem.hinge == "squared" and np.count_nonzero(used) >= len(problem.prior):
+        polished = problem.polished(multipliers)
+        if polished is not None:
+            return polished
+    vector, final = task.restricted(members[used]).minimise(np.ones(np.count_nonzero(used) + 1, bool))
+    spread = np.zeros_like(multipliers)
+    spread[0], spread[1:][used] = final[0], final[1:]
+    if problem.program.residual(spread) > max(problem.program.residual(multipliers), task.tolerance(vector)):
+        return problem.vector(multipliers), multipliers
+    return vector, spread
 
 
 def certify(

@@ -12,6 +12,7 @@ import numpy as np
 
 from model_code.additions.settings import AdditionSettings
 from model_code.drift.observations import NOT_REFINED, Arrivals
+from model_code.drift.questions import Question
 from model_code.drift.shares import refined
 from model_code.live.documents import read_documents
 from model_code.live.searcher import Searcher
@@ -20,7 +21,7 @@ from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.service import query_log
 from orchestration.watching.batches import Batch
-from orchestration.watching.quality import Question, answers, asked_scores, document_scores
+from orchestration.watching.quality import answers, asked_scores, made_questions
 from orchestration.watching.queries import NO_LOG, has_vectors, query_vectors, some
 from orchestration.watching.vectors import document_vectors
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
     from model_code.ledger.records import Event
 
+UNCHANGED = "unchanged"  # the status of a document that came as it is live: one of the corpus, sent again
 KEPT = "additions.on_conflict is keep, which does not ask whether constraints conflict; drop_queries does"
 
 
@@ -42,10 +44,10 @@ class Gatherer:
     asked_since: float = 0.0
 
     def arrivals(self, batch: Batch) -> Arrivals:
-        """The documents of a batch that are still live as they arrived then, each in the order of its event, and the
-        queries that were logged meanwhile."""
+        """The documents of a batch that were new or other than before, and are still live as they arrived then, each in
+        the order of its event, and the queries that were logged meanwhile."""
         events = self.ledger.between(batch.first, batch.last) if self.ledger else []
-        found = [one for one in events if one.kind == "put" and one.state == "live"]
+        found = [one for one in events if one.kind == "put" and one.state == "live" and one.reason != UNCHANGED]
         put = [one.document_id for one in found]
         vectors, texts = self._vectors_and_texts(put)
         queries, why = self._queries(batch)
@@ -102,7 +104,8 @@ class Gatherer:
         measured = {one: texts[one] for one in self._measured(texts)}
         if not measured:
             return None
-        scores = document_scores(self.searcher, measured, settings.pseudo_queries, settings.drift.seed, folder)
+        questions = made_questions(measured, settings.pseudo_queries, settings.drift.seed, folder)
+        scores = asked_scores(self.searcher, questions)
         return np.array(list(scores.values()), np.float32) if scores else None
 
     def _asked_scores(self, events: Sequence[Event]) -> np.ndarray | None:

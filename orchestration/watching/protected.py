@@ -7,12 +7,13 @@ from functools import partial
 
 import numpy as np
 
-from model_code.drift.quality import Paired, ProtectedQuery, crowding, reciprocal_ranks
+from model_code.drift.quality import Paired, crowding, reciprocal_ranks
+from model_code.drift.questions import ProtectedQuery, Question
 from model_code.drift.reference import DriftReference
 from model_code.live.searcher import Searcher
 from model_code.live.trained import trained_documents
 from orchestration.project import Project
-from orchestration.watching.quality import Question, first_ranks
+from orchestration.watching.quality import first_ranks
 from orchestration.watching.queries import judged_queries, some
 
 PROTECTED = 300  # queries, searched again for every report
@@ -44,7 +45,7 @@ def protected_scores(searcher: Searcher, reference: DriftReference, arrived: Map
     arrived: by a query that documents came with, those documents, which answer it as well.
     """
     old, live = searcher.views[0], sum(view.documents for view in searcher.views)
-    kept = [one for one in reference.protected if all(answer in old for answer in one.answers)]
+    kept = [one for one in reference.questions.protected if all(answer in old for answer in one.answers)]
     asked = [_question(one.text, {*one.answers, *arrived.get(one.text, ())}) for one in kept]
     ranks = np.array([one.rank for one in kept], np.int64)
     before, after = reciprocal_ranks(ranks), reciprocal_ranks(first_ranks(searcher.retriever.search, asked))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from model_code.corpus.tables import Judgements
 from model_code.drift.quality import RANKS, reciprocal_ranks
+from model_code.drift.questions import Question
 from model_code.ledger.records import Content
 from model_code.live.searcher import Searcher
 from model_code.progress import silent
@@ -18,24 +19,13 @@ from model_code.queries.settings import PseudoQuerySettings
 from model_code.retrievers.retriever import Search
 
 
-@dataclass(frozen=True)
-class Question:
-    """A query that stands for `document_id`, and all documents that answer it."""
-
-    document_id: str
-    text: str
-    answers: frozenset[str]
-
-
-def document_scores(
-    searcher: Searcher, texts: Mapping[str, str], settings: PseudoQuerySettings, seed: int, folder: Path
-) -> dict[str, float]:
-    """The mean reciprocal rank at 10 of each document over its pseudo-queries, searched among all that is live.
+def made_questions(texts: Mapping[str, str], settings: PseudoQuerySettings, seed: int, folder: Path) -> list[Question]:
+    """The pseudo-queries of documents, by the generator of held-out ones.
 
     texts: by document id; one whose text gives no query is left out. folder: where a generator keeps long work.
     """
     made = make_generator(settings.held_out_generator, settings).generate(texts, seed, folder, silent)
-    return asked_scores(searcher, [Question(one.document_id, one.text, frozenset([one.document_id])) for one in made])
+    return [Question(one.document_id, one.text, frozenset([one.document_id])) for one in made]
 
 
 def asked_scores(searcher: Searcher, questions: Sequence[Question]) -> dict[str, float]:
@@ -45,6 +35,21 @@ def asked_scores(searcher: Searcher, questions: Sequence[Question]) -> dict[str,
     for question, score in zip(questions, scores, strict=True):
         found.setdefault(question.document_id, []).append(score)
     return {document: float(np.mean(scores)) for document, scores in found.items()}
+
+
+def old_scores(searcher: Searcher, questions: Iterable[Question], arrived: Mapping[str, frozenset[str]]) -> np.ndarray:
+    """The scores of the old documents that are live as they were, as `asked_scores` of new ones finds them: (n,).
+
+    arrived: by a query that documents came with, those documents, which answer it as well.
+    """
+    old = searcher.views[0]
+    asked = [
+        replace(one, answers=one.answers | arrived.get(one.text, frozenset()))
+        for one in questions
+        if one.document_id in old
+    ]
+    scores = asked_scores(searcher, asked)
+    return np.array([scores[one] for one in sorted(scores)], np.float32)
 
 
 def first_ranks(search: Search, questions: Sequence[Question], depth: int = RANKS) -> np.ndarray:

@@ -2,42 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from model_code.drift.calibration import Calibration
 from model_code.drift.draws import SMALLEST_SHARE
+from model_code.drift.observations import Arrivals
+from model_code.drift.quality import OldScores
 from model_code.drift.reference import FORMAT, DriftReference
 from model_code.files import canonical_json, hash_text
 from model_code.index.manifest import MANIFEST
-from model_code.live.documents import read_columns
 from model_code.live.searcher import Searcher
 from model_code.live.trained import trained_documents
 from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.watching.eligible import by_date, eligible
-from orchestration.watching.protected import protected_queries
-from orchestration.watching.quality import asked_scores, document_scores, questions_for
-from orchestration.watching.queries import judged_queries, queries_of_build, query_vectors, some
+from orchestration.watching.quality import old_scores
+from orchestration.watching.queries import queries_of_build, query_vectors, some
+from orchestration.watching.questions import old_questions
 from orchestration.watching.vectors import first_rows, passage_vectors
-
-SCORED = 600  # old documents whose queries are searched once, as the measure of what new ones should reach
 
 
 def calibration_of(
-    project: Project, searcher: Searcher, settings: Parameters, with_queries: bool = False
+    project: Project,
+    searcher: Searcher,
+    settings: Parameters,
+    arrivals: Sequence[Arrivals],
+    arrived: Mapping[str, frozenset[str]],
 ) -> Calibration:
-    """The calibration of the live build, from `.freshet/drift`; that folder may be deleted at any time.
+    """The calibration of the live build for a report on `arrivals`, from `.freshet/drift`; that folder may be deleted
+    at any time.
 
-    with_queries: also of queries, which take a while to encode.
+    Of queries, and with scores of old documents, only where the arrivals have them, as these take a while. arrived: see
+    `old_scores`.
     """
+    with_queries = arrivals[-1].queries is not None
     folder = _folder(project, searcher, settings, with_queries)
-    reference = folder / "reference"
-    if not (reference / MANIFEST).is_file():
+    kept = folder / "reference"
+    if not (kept / MANIFEST).is_file():
         queries = _queries(project, searcher, settings) if with_queries else None
-        build_reference(project, searcher, settings, folder, queries).save(reference)
-    return Calibration(DriftReference.load(reference), settings.drift, folder / "nulls")
+        build_reference(project, searcher, settings, folder, queries).save(kept)
+    reference = DriftReference.load(kept)
+    made, asked = reference.questions.made, reference.questions.asked
+    scores = OldScores(
+        old_scores(searcher, made if _enough(settings, [one.quality for one in arrivals]) else (), arrived),
+        old_scores(searcher, asked if _enough(settings, [one.asked for one in arrivals]) else (), arrived),
+    )
+    return Calibration(reference, settings.drift, folder / "nulls", scores)
 
 
 def build_reference(
@@ -57,10 +70,8 @@ def build_reference(
         chosen,
         _rows(project, searcher, documents, in_order=chosen.batches == "in_order"),
         trained=len(trained_documents(searcher.generation)),
-        quality=_quality(searcher, settings, documents, folder),
-        asked=_asked(project, searcher, settings),
         queries=queries,
-        protected=protected_queries(project, searcher, chosen.seed),
+        questions=old_questions(project, searcher, settings, documents, folder),
         note=note,
     )
 
@@ -79,25 +90,9 @@ def _queries(project: Project, searcher: Searcher, settings: Parameters) -> np.n
     return query_vectors(searcher.base, some(texts, chosen.reference_documents, chosen.seed))
 
 
-def _quality(searcher: Searcher, settings: Parameters, documents: set[str], folder: Path) -> np.ndarray:
-    ids, texts = read_columns(searcher.base.documents, "document_id", "text")
-    alive = set(searcher.views[0].document_ids()) & documents
-    known = {one: text for one, text in zip(ids, texts, strict=True) if one in alive}
-    sample = {one: known[one] for one in some(known, SCORED, settings.drift.seed)}
-    scores = document_scores(searcher, sample, settings.pseudo_queries, settings.drift.seed, folder)
-    return np.array(list(scores.values()), np.float32)
-
-
-def _asked(project: Project, searcher: Searcher, settings: Parameters) -> np.ndarray:
-    """Old documents by the corpus's own queries, where it has any; those of the splits dev and test, as training moves
-    queries, and of documents that the retriever was trained with and that are live as they were."""
-    alive = set(searcher.views[0].document_ids()) & trained_documents(searcher.generation)
-    found = [judged_queries(project.artifacts, split) for split in ("dev", "test")]
-    real = [judgements for judgements in found if judgements and judgements.source == "qrels"]
-    questions = [one for judgements in real for one in questions_for(judgements, alive)]
-    chosen = set(some({one.document_id for one in questions}, SCORED, settings.drift.seed))
-    scores = asked_scores(searcher, [one for one in questions if one.document_id in chosen])
-    return np.array([scores[one] for one in sorted(scores)], np.float32)
+def _enough(settings: Parameters, scores: Sequence[np.ndarray | None]) -> bool:
+    """Whether there are scores of so many new documents that a report compares them with those of old ones."""
+    return sum(len(one) for one in scores if one is not None) >= settings.drift.minimum_batch
 
 
 def _folder(project: Project, searcher: Searcher, settings: Parameters, with_queries: bool) -> Path:

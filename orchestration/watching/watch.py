@@ -82,7 +82,7 @@ def _watch(project: Project, record: bool) -> Watched | None:
     if not _enough(arrived, settings.drift.minimum_batch if record else 1, record):
         return None
     arrivals = [*map(gatherer.arrivals, earlier), arrived]
-    calibration = calibration_of(project, searcher, settings, with_queries=arrived.queries is not None)
+    calibration = calibration_of(project, searcher, settings, arrivals, gatherer.answers)
     protected = {"old": protected_scores(searcher, calibration.reference, gatherer.answers)}
     report = make_report(calibration, arrivals, len(added_since_training(searcher.generation)), protected)
     decision = decide(report, past(ledger), settings.drift, dry_run=not record)

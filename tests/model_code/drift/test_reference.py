@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from model_code.drift.calibration import Calibration
-from model_code.drift.quality import ProtectedQuery
+from model_code.drift.quality import OldScores
+from model_code.drift.questions import ProtectedQuery, Question, Questions
 from model_code.drift.reference import DriftReference, topic_level
 from model_code.errors import FreshetError
 from model_code.files import hash_path
@@ -21,7 +23,12 @@ from tests.model_code.drift.unit_vectors import SETTINGS, reference, topical, tr
 
 
 def test_save_and_load_is_the_identity(tmp_path: Path) -> None:
-    made = replace(reference(), protected=(ProtectedQuery("how?", ("a", "b"), 3), ProtectedQuery("why?", ("c",), 0)))
+    questions = Questions(
+        made=(Question("a", "a piece", frozenset("a")),),
+        asked=(Question("b", "what?", frozenset("cab")), Question("b", "which?", frozenset("b"))),
+        protected=(ProtectedQuery("how?", ("a", "b"), 3), ProtectedQuery("why?", ("c",), 0)),
+    )
+    made = replace(reference(), questions=questions)
     made.save(tmp_path / "a")
     loaded = DriftReference.load(tmp_path / "a")
     for field in fields(DriftReference):
@@ -36,8 +43,8 @@ def test_save_and_load_is_the_identity(tmp_path: Path) -> None:
 
 def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
     reference().save(tmp_path)
-    (tmp_path / "protected_queries.json").write_text("[]")
-    with pytest.raises(FreshetError, match=r"protected_queries.json was changed"):
+    (tmp_path / "questions.json").write_text("{}")
+    with pytest.raises(FreshetError, match=r"questions.json was changed"):
         DriftReference.load(tmp_path)
 
 
@@ -52,10 +59,16 @@ def test_random_batches_keep_a_sample_and_ordered_ones_the_last_documents() -> N
     assert chosen.trained == 300
 
 
-def test_too_few_documents_are_refused() -> None:
-    vectors = topical(119, 0)
-    with pytest.raises(FreshetError, match=r"59 documents are too few for a drift reference"):
-        DriftReference.build(vectors, tree(vectors), "f", SETTINGS)
+@pytest.mark.parametrize("batches", ["random", "in_order"])
+@pytest.mark.parametrize("count", [1, 2, 119])
+def test_of_however_few_documents_half_are_kept(
+    tmp_path: Path, count: int, batches: Literal["random", "in_order"]
+) -> None:
+    vectors = topical(count, 0)
+    hierarchy = Hierarchy((vectors[:1],), (np.zeros(1, np.int32),), np.zeros(count, np.int32))
+    DriftReference.build(vectors, hierarchy, "f", replace(SETTINGS, batches=batches)).save(tmp_path)
+    loaded = DriftReference.load(tmp_path)
+    assert (loaded.vectors.shape, loaded.trained) == ((count // 2, vectors.shape[1]), count)
 
 
 def test_topics_are_counted_where_a_batch_fills_the_nodes() -> None:
@@ -70,7 +83,7 @@ def test_topics_are_counted_where_a_batch_fills_the_nodes() -> None:
 
 def test_nulls_are_kept_by_size_and_made_anew_for_another_reference(tmp_path: Path) -> None:
     first = Calibration(reference(0), SETTINGS, tmp_path)
-    nulls = {measure: first.null(measure, 25) for measure in ("domain_auc", "mmd", "topics", "fit", "new_quality")}
+    nulls = {measure: first.null(measure, 25) for measure in ("domain_auc", "mmd", "topics", "fit")}
     assert {path.name for path in tmp_path.iterdir()} == {f"{measure}-25.json" for measure in nulls}
     again = Calibration(reference(0), SETTINGS, tmp_path)
     again._nulls = {}  # so that nothing can be drawn
@@ -79,6 +92,17 @@ def test_nulls_are_kept_by_size_and_made_anew_for_another_reference(tmp_path: Pa
     other = Calibration(reference(1), SETTINGS, tmp_path)
     assert (other.null("mmd", 25) != nulls["mmd"]).any()
     assert (Calibration(reference(0), replace(SETTINGS, seed=1)).null("mmd", 25) != nulls["mmd"]).any()
+
+
+def test_nulls_of_scores_follow_the_scores_and_leave_the_kept_ones_as_they_are(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    found = []
+    for _ in range(2):
+        calibrated = Calibration(reference(), SETTINGS, tmp_path, OldScores(chance.random(200), chance.random(90)))
+        found.append([calibrated.null(measure, 25) for measure in ("mmd", "new_quality", "asked_quality")])
+    (kept,) = tmp_path.iterdir()
+    assert kept.name == "mmd-25.json"
+    assert [bool((one == other).all()) for one, other in zip(*found, strict=True)] == [True, False, False]
 
 
 def test_nulls_of_a_corpus_in_order_are_wider_where_topics_come_in_runs() -> None:

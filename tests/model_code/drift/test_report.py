@@ -12,7 +12,7 @@ import pytest
 
 from model_code.drift.calibration import Calibration
 from model_code.drift.observations import Arrivals
-from model_code.drift.quality import Paired
+from model_code.drift.quality import OldScores, Paired
 from model_code.drift.report import Report, make_report, pooled
 from model_code.errors import FingerprintMismatch, FreshetError
 from tests.model_code.drift.unit_vectors import SETTINGS, arrivals, calibration, reference, topical
@@ -53,7 +53,8 @@ def test_worse_documents_trip_quality_alone(calibrated: Calibration) -> None:
 
 def test_real_queries_trip_beside_made_ones() -> None:
     chance = np.random.default_rng(3)
-    calibrated = Calibration(replace(reference(), asked=chance.random(200).astype(np.float32)), SETTINGS)
+    scores = OldScores(calibration().scores.made, chance.random(200).astype(np.float32))
+    calibrated = Calibration(reference(), SETTINGS, scores=scores)
     found = [
         names(make_report(calibrated, [replace(arrivals(50 + i), asked=chance.random(30) - loss)], 30))
         for i in range(20)
@@ -147,15 +148,26 @@ def test_arrays_that_mean_nothing_are_refused(calibrated: Calibration) -> None:
         make_report(calibrated, [replace(batch, quality=np.full(30, np.nan))], 30)
 
 
+def test_a_corpus_too_small_for_a_measure_leaves_that_one_out_and_no_other() -> None:
+    scores = OldScores(np.random.default_rng(0).random(60))
+    report = make_report(Calibration(reference(count=119), SETTINGS, scores=scores), [arrivals(0)], 70)
+    assert [one.name for one in report.measures] == ["new_quality", "growth"]
+    assert names(report) == {"growth"}
+    why = {one.name: one.why for one in report.unmeasured}
+    assert {why[name] for name in OF_VECTORS} == {
+        "the reference has 59, fewer than 3 x drift.minimum_batch = 60, and keeps half of the corpus at most: "
+        "120 documents are needed"
+    }
+
+
 def test_a_reference_without_scores_says_so() -> None:
-    bare = Calibration(replace(reference(), quality=np.zeros(0, np.float32)), SETTINGS)
-    report = make_report(bare, [arrivals(0)], 30)
+    report = make_report(Calibration(reference(), SETTINGS), [arrivals(0)], 30)
     assert "the reference has 0" in {one.name: one.why for one in report.unmeasured}["new_quality"]
 
 
 def test_a_reference_in_order_that_lends_too_few_runs_says_so_and_scores_have_no_order() -> None:
     settings = replace(SETTINGS, batches="in_order")
-    ordered = Calibration(reference(settings=settings), settings)
+    ordered = calibration(settings=settings)
     assert len(ordered.null("topics", 30)) == 121, "150 documents have so many runs"
     assert len(ordered.null("new_quality", 30)) == settings.draws
     alone = make_report(ordered, [arrivals(1)], 30)

@@ -6,6 +6,7 @@ import numpy as np
 
 from model_code.drift.calibration import Calibration
 from model_code.drift.observations import Arrivals
+from model_code.drift.quality import OldScores
 from model_code.drift.reference import DriftReference
 from model_code.drift.settings import DriftSettings
 from model_code.hierarchy.tree import Hierarchy
@@ -37,14 +38,12 @@ def tree(vectors: np.ndarray) -> Hierarchy:
 
 def reference(seed: int = 0, settings: DriftSettings = SETTINGS, count: int = 300) -> DriftReference:
     vectors = topical(count, seed)
-    quality = np.random.default_rng([seed, 1]).random(200)
-    return DriftReference.build(
-        vectors, tree(vectors), "f", settings, quality=quality, queries=topical(200, seed + 500)
-    )
+    return DriftReference.build(vectors, tree(vectors), "f", settings, queries=topical(200, seed + 500))
 
 
 def calibration(seed: int = 0, settings: DriftSettings = SETTINGS) -> Calibration:
-    return Calibration(reference(seed, settings), settings)
+    scores = OldScores(np.random.default_rng([seed, 1]).random(200).astype(np.float32))
+    return Calibration(reference(seed, settings), settings, scores=scores)
 
 
 def arrivals(seed: int, count: int = 30, shift: float = 0.0, worse: float = 0.0, queries: bool = False) -> Arrivals:

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import Added
-from model_code.incdsi.settings import IncDsiSettings
+from model_code.incdsi.settings import IncDsiSettings, Prior
 from tests.model_code.incdsi.small import Oracle, make
 
 SETTINGS = [
@@ -91,3 +91,19 @@ def test_few_rows_are_looked_at_and_the_rest_is_met() -> None:
     assert len(unseen) > 1700
     assert excess[unseen].max() <= 1e-11
     assert solution.passes <= 3
+
+
+@pytest.mark.parametrize("prior", ["zero", "encoder"])
+@pytest.mark.parametrize("pull", [1e-10, 1e-8])
+def test_hardly_any_pull_and_more_charged_rows_than_dimensions_keep_every_digit(prior: Prior, pull: float) -> None:
+    """Multipliers are then as large as 1 / lambda2, and a vector made of them would have lost half of its digits."""
+    state, documents = make(600, 4, width=24, seed=5)
+    settings = IncDsiSettings(gamma1=4.0, gamma2=4.0, lambda2=pull, prior=prior, on_conflict="keep")
+    alone, together = IncDsiAdder(state.copy(), settings), IncDsiAdder(state.copy(), settings)
+    one_by_one, batch = [alone.add(document) for document in documents], together.add_batch(documents)
+    for one, other in zip(one_by_one, batch, strict=True):
+        assert len(one.solution.active) > 100
+        np.testing.assert_array_equal(one.solution.vector, other.solution.vector)
+        for certificate in (one.solution.certificate, other.solution.certificate):
+            assert certificate.proven
+            assert certificate.gap < 1e-13

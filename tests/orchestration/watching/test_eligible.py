@@ -64,7 +64,7 @@ def test_what_streamed_in_is_no_reference_after_a_new_hierarchy(project):
     made = build_reference(project, searcher, settings, project.state / "drift")
     assert {ids[row.tobytes()] for row in made.vectors} <= SEAS
     assert (len(made.vectors), made.trained) == (60, 150)
-    assert len(made.quality) == 150
+    assert {one.document_id for one in made.questions.made} == SEAS
 
 
 def test_an_order_is_that_of_the_dates(project):

@@ -6,17 +6,20 @@ pytest tests/orchestration/watching/test_quality.py
 from __future__ import annotations
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
 
 from model_code.corpus.tables import Judgements
+from model_code.drift.questions import Question
 from model_code.files import write_text
 from model_code.live.searcher import Searcher
 from orchestration import parameters
+from orchestration.freshening import Freshener
 from orchestration.watching.batches import Batch
 from orchestration.watching.gathering import Gatherer
-from orchestration.watching.quality import Question, asked_scores, questions_for
+from orchestration.watching.quality import asked_scores, old_scores, questions_for
 from orchestration.watching.watch import watch
 from tests.orchestration.watching.subjects import PARAMS, SEA, add, documents, others
 
@@ -70,11 +73,47 @@ def test_documents_that_their_queries_miss_are_harmed_though_made_ones_find_them
     assert watched.decision.action == "retrain"
 
 
+def harm(watched):
+    """The mean scores of old documents, and what new ones are compared with."""
+    found = [one for name in ("new_quality", "asked_quality") for one in watched.report.of(name)]
+    return [(one.name, one.detail["old"], one.value, one.threshold) for one in found if one.scope == "batch"]
+
+
+def test_growth_is_no_harm_to_what_comes_later(project, corpus):
+    """Old documents have the rivals of today, also where the reference was made before these came."""
+    first, second = documents(SEA, 24, "more", 1), documents(SEA, 96, "again", 2)
+    add(project, first, own(first))
+    early = harm(watch(project))
+    add(project, second, own(second))
+    grown = harm(watch(project, record=False))
+    assert [name for name, *_ in grown] == ["new_quality", "asked_quality"]
+    assert all(now < 0.9 * before for (_, before, *_), (_, now, *_) in zip(early, grown, strict=True))
+    shutil.rmtree(project.state / "drift")
+    assert harm(watch(project, record=False)) == grown
+
+
+def test_old_documents_that_were_changed_or_deleted_are_no_measure(project):
+    freshener = Freshener(project)
+    freshener.remove(["sea-000"], "test")
+    freshener.apply_pending()
+    add(project, {"sea-001": "an orbit about nothing"})
+    asked = [Question(f"sea-{number:03}", text, frozenset([f"sea-{number:03}"]))
+             for number, text in enumerate(documents(SEA, 150, "sea", 0).values())]  # fmt: skip
+    assert old_scores(Searcher.open(project.live), asked, {}).tolist() == [1.0] * 148
+
+
+def test_a_new_document_that_came_with_an_old_query_answers_it(project):
+    add(project, {"a": "an orbit"})
+    asked, searcher = [Question("sea-000", "an orbit", frozenset(["sea-000"]))], Searcher.open(project.live)
+    assert old_scores(searcher, asked, {}).tolist() < [1.0]
+    assert old_scores(searcher, asked, {"an orbit": frozenset("a")}).tolist() == [1.0]
+
+
 def test_without_judged_queries_of_old_documents_there_is_nothing_to_compare_with(project):
     texts = documents(SEA, 24, "more", 1)
     add(project, texts, others(texts))
     why = {one.name: one.why for one in watch(project).report.unmeasured}
-    assert why["asked_quality"] == "the reference has 0, fewer than 3 x drift.minimum_batch"
+    assert why["asked_quality"] == "the reference has 0, fewer than 3 x drift.minimum_batch = 60"
 
 
 def test_no_more_documents_are_scored_than_are_measured(project):

@@ -41,7 +41,7 @@ def test_few_queries_wait_for_more(project, corpus):
 
 def test_without_queries_of_the_build_there_is_nothing_to_compare_with(project):
     ask(project, queries(SEA, 30, 1))
-    assert unmeasured(watch(project, record=False)) == {"the reference has 0, fewer than 3 x drift.minimum_batch"}
+    assert unmeasured(watch(project, record=False)) == {"the reference has 0, fewer than 3 x drift.minimum_batch = 60"}
 
 
 def test_queries_like_those_of_the_build_are_no_drift(project, corpus):

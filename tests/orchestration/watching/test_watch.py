@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 
 import pytest
 
+from model_code.files import write_text
 from model_code.live.collection import set_default_retriever
 from orchestration.freshening import Freshener
 from orchestration.freshness_steps import ATTEMPTS, next_steps
@@ -14,7 +16,8 @@ from orchestration.watching import watch as watch_module
 from orchestration.watching.batches import batches
 from orchestration.watching.watch import past, watch
 from tests.orchestration.watching.builds import make_build, open_build
-from tests.orchestration.watching.subjects import SEA, SPACE, add, documents, others
+from tests.orchestration.watching.conftest import make_project
+from tests.orchestration.watching.subjects import PARAMS, SEA, SPACE, add, documents, others
 
 
 def test_before_anything_arrives_there_is_nothing_to_measure(project):
@@ -63,6 +66,51 @@ def test_the_window_holds_the_last_batches(project):
     add(project, documents(SEA, 24, "two", 6))
     report = watch(project).report
     assert (report.batches, report.window_documents) == (2, 48)
+
+
+def test_documents_of_the_corpus_that_are_sent_again_are_no_arrivals(project):
+    """As a full export brings them beside what is new."""
+    corpus, new = documents(SEA, 150, "sea", 0), documents(SPACE, 24, "space", 2)
+    ledger = add(project, corpus)
+    assert watch(project) is None
+    assert watch(project, record=False) is None
+    add(project, new)
+    report = watch(project, record=False).report
+    assert (report.documents, len(ledger.last_drift(1))) == (24, 0)
+    assert {"domain_auc", "mmd"} <= {one.name for one in report.tripped}
+
+
+def test_a_full_export_is_measured_as_what_is_new_in_it(project, built, tmp_path):
+    corpus, new = documents(SEA, 150, "sea", 0), documents(SPACE, 24, "space", 2)
+    other = make_project(tmp_path / "other")
+    open_build(other.root, built)
+    add(project, new)
+    add(other, corpus | new)
+    assert watch(other).report == watch(project).report
+
+
+def test_a_changed_document_of_the_corpus_is_an_arrival(project):
+    add(project, dict(zip([f"sea-{i:03}" for i in range(24)], documents(SPACE, 24, "x", 2).values(), strict=True)))
+    assert watch(project).report.documents == 24
+
+
+def test_a_small_corpus_is_measured_in_growth(project):
+    """With the settings that a project has by itself, for which 150 documents are too few to draw batches from."""
+    write_text(project.params_file, json.dumps({**PARAMS, "drift": {}}))
+    ledger = add(project, documents(SPACE, 130, "space", 2))
+    watched = watch(project)
+    assert (watched.tripped, watched.decision.action) == (("growth",), "retrain")
+    assert "600 documents are needed" in {one.name: one.why for one in watched.report.unmeasured}["mmd"]
+    assert ledger.last_drift(1)[0]["last_event"] == 130
+
+
+def test_a_small_corpus_that_grew_little_says_that_nothing_else_was_measured(project):
+    write_text(project.params_file, json.dumps({**PARAMS, "drift": {"growth_limit": 2.0}}))
+    add(project, documents(SPACE, 130, "space", 2))
+    decision = watch(project).decision
+    assert (decision.action, decision.reasons) == (
+        "add", ("growth 0.8667 is not above 2.0000, and nothing else was measured",)
+    )  # fmt: skip
 
 
 def test_what_was_deleted_meanwhile_is_not_measured(project):
