@@ -29,13 +29,10 @@ class ApproximateIndex:
     def build(cls, vectors: np.ndarray, keys: np.ndarray, factory: str, settings: IndexSettings) -> ApproximateIndex:
         """Train on `vectors` (n, H) and add them under `keys` (n,); FreshetError if `factory` does not fit them."""
         _faiss()
-        try:
-            approximate = cls(make_index(factory, vectors.shape[1]), settings)
+        with _fitting(factory, len(vectors)):
+            approximate = cls(make_index(factory, *vectors.shape), settings)
             approximate.index.train(vectors)
             approximate.add(vectors, keys)
-        except RuntimeError as error:
-            reason = str(error).rsplit(": ", 1)[-1]
-            raise FreshetError(f"index.factory {factory!r} does not fit {len(vectors)} vectors: {reason}") from error
         return approximate
 
     @classmethod
@@ -76,6 +73,28 @@ class ApproximateIndex:
         are fewer."""
         _, keys = self.index.search(queries, count)
         return keys
+
+
+def require_factory(settings: IndexSettings, count: int, dimension: int) -> None:
+    """FreshetError if `settings` name an index that `count` vectors of `dimension` components do not fit.
+
+    It takes no vectors: ask before an hour of encoding, not after it.
+    """
+    factory = settings.factory_for(count)
+    if factory != "Flat":
+        _faiss()
+        with _fitting(factory, count):
+            make_index(factory, count, dimension)
+
+
+@contextmanager
+def _fitting(factory: str, count: int) -> Iterator[None]:
+    """FAISS's own errors as one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).rsplit(": ", 1)[-1]
+        raise FreshetError(f"index.factory {factory!r} does not fit {count} vectors: {reason}") from error
 
 
 def _faiss() -> Any:

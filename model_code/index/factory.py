@@ -9,11 +9,26 @@ from model_code.errors import FreshetError
 from model_code.index.settings import IndexSettings
 
 
-def make_index(factory: str, dimension: int) -> Any:
-    """An empty inner-product index for vectors of `dimension` components, whose entries get keys.
+def make_index(factory: str, count: int, dimension: int) -> Any:
+    """An empty inner-product index for `count` vectors of `dimension` components, whose entries get keys.
 
-    FreshetError for a kind that would lose entries; FAISS's own RuntimeError for a string that it does not know.
+    FreshetError for a kind that would lose entries or has more lists than vectors; FAISS's own RuntimeError for a
+    string that it does not know.
     """
+    import faiss
+
+    index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
+    inside = list(parts(index))
+    _require_kinds(factory, inside)
+    lists = max((part.nlist for part in inside if isinstance(part, faiss.IndexIVF)), default=0)
+    if lists > count:
+        raise FreshetError(f"index.factory {factory!r} does not fit {count} vectors: each of {lists} lists needs one")
+    # Inverted lists keep keys themselves, but what refines them numbers its vectors from 0.
+    refined = any(isinstance(part, faiss.IndexRefine) for part in inside)
+    return index if isinstance(inside[-1], faiss.IndexIVF) and not refined else faiss.IndexIDMap2(index)
+
+
+def _require_kinds(factory: str, inside: list[Any]) -> None:
     import faiss
 
     refused = {
@@ -22,16 +37,9 @@ def make_index(factory: str, dimension: int) -> Any:
         (faiss.IndexNSG,): "FAISS adds nothing to an NSG graph once it is built; take HNSW",
         (faiss.IndexIDMap,): "leave out IDMap: entries get keys in any case",
     }
-    index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
-    inside = list(parts(index))
     for kinds, remedy in refused.items():
         if any(isinstance(part, kinds) for part in inside):
             raise FreshetError(f"index.factory {factory!r} is refused: {remedy}")
-    # Inverted lists keep keys themselves; what refines them numbers its vectors from 0.
-    keeps_keys = isinstance(inside[-1], faiss.IndexIVF) and not any(
-        isinstance(part, faiss.IndexRefine) for part in inside
-    )
-    return index if keeps_keys else faiss.IndexIDMap2(index)
 
 
 def set_depth(index: Any, settings: IndexSettings) -> None:

@@ -13,6 +13,7 @@ class IndexSettings:
     """How the passages' vectors are searched: exactly, or by an approximate FAISS index, and how much of that.
 
     factory: "auto", "Flat" (exact, without FAISS), or a `faiss.index_factory` string such as "IVF1024,Flat", "HNSW32".
+      Kinds that would lose entries when documents come and go (FastScan, NSG) are refused.
     flat_below: "auto" is exact search below this many passages, and IVF with about 4 sqrt(n) lists from there on.
     nprobe: lists of an IVF index that a query visits.  ef_search: nodes that a query visits in an HNSW graph.
 

@@ -8,6 +8,7 @@ from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.document_side import DocumentSide
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.resumable import encode_resumably
+from model_code.index.approximate import require_factory
 from model_code.index.dense_index import DenseIndex
 from model_code.index.manifest import add_facts
 from model_code.stages.context import StageContext
@@ -16,12 +17,14 @@ from model_code.stages.context import StageContext
 def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
     """Index the passages of `inputs["corpus"]` under `encoder` in the folder `index/`, in the order of their table.
 
-    Passage i is row i, or rows v * i to v * i + v - 1 where the encoder gives v vectors per passage.
+    Passage i is row i, or rows v * i to v * i + v - 1 where the encoder gives v vectors per passage. FreshetError,
+    before anything is encoded, if the FAISS factory of the settings does not fit.
     """
     passages = load_corpus(context.inputs["corpus"]).passages
     texts = passage_texts(passages, context.settings["encoder"].include_title)
-    vectors = encode_resumably(DocumentSide(encoder), texts, context.checkpoints, context.progress("encode"))
     per_passage = encoder.vectors_per_passage
+    require_factory(context.settings["index"], len(texts) * per_passage, encoder.dimension)
+    vectors = encode_resumably(DocumentSide(encoder), texts, context.checkpoints, context.progress("encode"))
     document_ids = passages["document_id"].repeat(per_passage).tolist()
     index = DenseIndex.build(
         vectors, document_ids, encoder.fingerprint(), context.settings["index"], vectors_per_passage=per_passage

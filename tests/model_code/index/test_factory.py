@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from model_code.errors import FreshetError
+from model_code.index.approximate import require_factory
 from model_code.index.dense_index import DenseIndex
 from model_code.index.factory import parts
 from model_code.index.settings import IndexSettings
@@ -88,6 +89,15 @@ def test_what_stays_of_changed_documents_in_a_graph_hides_no_other(tmp_path: Pat
         ("IVF500,Flat", "does not fit 400 vectors"),
     ],
 )
-def test_what_would_lose_entries_or_does_not_fit_is_one_line(factory: str, why: str) -> None:
+def test_what_would_lose_entries_or_does_not_fit_is_one_line_also_before_there_are_vectors(
+    factory: str, why: str
+) -> None:
     with pytest.raises(FreshetError, match=f"^index.factory '{factory}' .*{why}"):
         build(unit_vectors(400), factory)
+    with pytest.raises(FreshetError, match=f"^index.factory '{factory}' .*{why}"):
+        require_factory(IndexSettings(factory), 400, 24)
+
+
+@pytest.mark.parametrize("factory", [*TAKEN, "auto", "Flat"])
+def test_what_fits_is_taken_before_there_are_vectors(factory: str) -> None:
+    require_factory(IndexSettings(factory), 400, 24)

@@ -12,6 +12,7 @@ import pytest
 
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
+from model_code.errors import FreshetError
 from model_code.files import hash_path
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import IndexSettings
@@ -109,3 +110,12 @@ def test_equal_inputs_give_equal_bytes_also_after_a_kill(tmp_path: Path, corpus:
         (resumed.checkpoints / shard.name).write_bytes(shard.read_bytes())
     base_index.run(resumed)
     assert hash_path(first.output) == hash_path(second.output) == hash_path(resumed.output)
+
+
+def test_a_factory_that_does_not_fit_is_refused_before_anything_is_encoded(tmp_path: Path, corpus: Path) -> None:
+    pytest.importorskip("faiss")
+    stage = context(tmp_path, "base_index", {"corpus": corpus})
+    stage.settings["index"] = IndexSettings("IVF16,Flat")
+    with pytest.raises(FreshetError, match="'IVF16,Flat' does not fit 3 vectors: each of 16 lists needs one"):
+        base_index.run(stage)
+    assert not list(stage.checkpoints.iterdir())
