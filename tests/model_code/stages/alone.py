@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 ABSENT = ("faiss", "dagster", "mlflow", "dvc", "datasets")
-sys.modules |= dict.fromkeys(ABSENT)  # type: ignore[arg-type]  # whoever imports one gets a ModuleNotFoundError
+if __name__ == "__main__":  # and not where pytest looks for doctests, in the process of all other tests
+    sys.modules |= dict.fromkeys(ABSENT)  # type: ignore[arg-type]  # whoever imports one gets a ModuleNotFoundError
 
 from model_code.encoding.settings import EncoderSettings  # noqa: E402
 from model_code.evaluation.settings import EvaluationSettings  # noqa: E402
