@@ -27,9 +27,9 @@ def sweep(project: Project, key: str, metric: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    found = {}
+    found: dict[str, tuple[Any, Mapping[str, Any]]] = {}  # by the value as text: it may be a list
     for settings, metrics in _comparable(_experiments(project), key):
-        found.setdefault(settings[key], metrics)
+        found.setdefault(_spoken(settings[key]), (settings[key], metrics))
     if len(found) < 2:
         raise FreshetError(
             f"no experiment of this commit changes {key} alone: make some, such as "
@@ -37,7 +37,7 @@ def sweep(project: Project, key: str, metric: str) -> pd.DataFrame:
         )
     rows = [
         (_spoken(value), system, cells[metric])
-        for value, metrics in sorted(found.items(), key=lambda item: _place(item[0]))
+        for value, metrics in sorted(found.values(), key=lambda item: _place(item[0]))
         for system, cells in metrics.items()
         if metric in cells
     ]
@@ -61,10 +61,10 @@ def _comparable(experiments: list[dict[str, Any]], key: str) -> Iterator[tuple[d
     base: dict[str, Any] | None = None
     for data in experiments:
         settings, metrics = flatten(_content(data, "params", "params.yaml")), _content(data, "metrics", METRICS_FILE)
-        if key not in settings:
+        if base is None and key not in settings:
             raise FreshetError(f"params.yaml has no setting {key!r}, such as hierarchy.branching")
         base = base or settings
-        if metrics and {**settings, key: None} == {**base, key: None}:
+        if metrics and key in settings and {**settings, key: None} == {**base, key: None}:
             yield settings, metrics
 
 
@@ -90,4 +90,4 @@ def _place(value: Any) -> tuple[bool, float, str]:
 
 
 def _spoken(value: Any) -> str:
-    return "null" if value is None else str(value)
+    return "null" if value is None else value if isinstance(value, str) else json.dumps(value)

@@ -7,7 +7,7 @@ import numpy as np
 from model_code.index.top_k import best_rows
 
 FEW = 12  # queries; of fewer, one pass of dot products for each is faster than a narrow matrix product
-SCORES = 2**25  # float32 scores in memory at a time: 128 MiB
+SCORES = 2**25  # float32 scores in memory at a time: 128 MiB, or those of FEW queries, where that is more
 
 
 def nearest(queries: np.ndarray, vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -21,7 +21,7 @@ def nearest(queries: np.ndarray, vectors: np.ndarray, count: int) -> tuple[np.nd
     """
     shape = len(queries), min(count, len(vectors))
     scores, rows = np.empty(shape, np.float32), np.empty(shape, np.int64)
-    step = max(1, SCORES // max(1, len(vectors)))
+    step = max(FEW, SCORES // max(1, len(vectors)))
     for start in range(0, len(queries), step):
         for i, products in enumerate(_inner_products(queries[start : start + step], vectors), start):
             best = best_rows(products, count)

@@ -39,12 +39,17 @@ def top_k(scores: np.ndarray, document_ids: Sequence[str] | np.ndarray, k: int) 
 def best_rows(scores: np.ndarray, count: int) -> np.ndarray:
     """The rows of the `count` best of `scores` (n,) and of all that tie with the last of them, ascending.
 
+    All rows where so many scores are no numbers that none can be told to be good enough.
+
     >>> best_rows(np.array([0.5, 0.9, 0.5, 0.2]), count=2).tolist()
     [0, 1, 2]
     """
     if count >= len(scores):
         return np.arange(len(scores))
-    rows = np.flatnonzero(scores >= _floor(scores, count))
+    floor = _floor(scores, count)
+    if np.isnan(floor):
+        return np.arange(len(scores))
+    rows = np.flatnonzero(scores >= floor)
     kept = scores[rows]
     return rows[kept >= _nth_best(kept, count)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +31,9 @@ def freeze(backbone: Any, frozen_layers: int | None) -> None:
         raise SettingsError(
             f"frozen_layers is {frozen_layers}, but the encoder has only {len(layers)} layers: freeze fewer"
         )
-    for parameter in _below(backbone, frozen_layers):
+    lowest = next(layers[frozen_layers].parameters())
+    before = itertools.takewhile(lambda parameter: parameter is not lowest, backbone.parameters())
+    for parameter in [*_below(backbone, frozen_layers), *before]:  # what is before and reaches nothing, rests, too
         parameter.requires_grad_(False)
 
 

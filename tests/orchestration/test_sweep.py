@@ -23,6 +23,7 @@ folder.mkdir(parents=True, exist_ok=True)
 value = (settings["hierarchy"]["branching"] or 16) / 100
 (folder / "metrics.json").write_text(json.dumps({"bm25": {"R@1": 0.5}, "hce": {"R@1": value}}))
 """
+METRICS = {"hce": {"R@1": 0.5}}
 PIPELINE = """\
 stages:
   comparison:
@@ -81,6 +82,18 @@ def test_values_come_in_order_each_system_in_each_and_confounded_ones_are_left_o
 def test_what_cannot_be_swept_is_told(project, key, metric, message):
     with pytest.raises(FreshetError, match=message):
         sweep.sweep(project, key, metric)
+
+
+def test_a_list_is_a_value_and_an_experiment_that_cannot_be_read_is_passed_over(project, monkeypatch):
+    def experiment(generators, seed=0):
+        settings = {"pseudo_queries": {"generators": generators}, "seed": seed}
+        return {"params": {"params.yaml": {"data": settings}}, "metrics": {sweep.METRICS_FILE: {"data": METRICS}}}
+
+    unread = {"params": {}, "metrics": {}}
+    shown = [experiment(["a"]), unread, experiment(["a", "b"]), experiment(["c"], seed=1)]
+    monkeypatch.setattr(sweep, "_experiments", lambda project: shown)
+    found = sweep.sweep(project, "pseudo_queries.generators", "R@1")
+    assert found["value"].tolist() == ['["a", "b"]', '["a"]']
 
 
 def test_without_git_it_says_what_experiments_need(tmp_path):

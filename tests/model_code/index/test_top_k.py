@@ -47,3 +47,9 @@ def test_the_best_rows_of_many_are_all_that_reach_the_last_of_the_best() -> None
             for count in (1, 2, 26, 299, 1250, 1251, 4999, 6000):
                 last = np.sort(scores)[::-1][min(count, passages) - 1]
                 assert best_rows(scores, count).tolist() == np.flatnonzero(scores >= last).tolist()
+
+
+def test_scores_that_are_no_numbers_are_no_results():
+    scores = np.array([0.5, np.nan, 0.2, 0.9] * 300, dtype=np.float32)
+    assert top_k(scores, [str(row) for row in range(1200)], k=1) == [("1003", np.float32(0.9))]
+    assert top_k(np.full(1000, np.nan), [str(row) for row in range(1000)], k=1) == []

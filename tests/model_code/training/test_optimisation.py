@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModel
 
 from model_code.encoding.encoder import Encoder
 from model_code.errors import SettingsError
@@ -67,6 +68,15 @@ def test_frozen_layers_give_what_they_gave_although_all_layers_share_something(t
     after = backbone(**inputs, output_hidden_states=True).hidden_states
     assert torch.equal(before[1], after[1])
     assert not torch.equal(before[2], after[2])
+
+
+def test_what_lies_in_frozen_layers_and_reaches_nothing_does_not_learn_either(tmp_path: Path):
+    """Longformer's global attention is used only where a text asks for it."""
+    changes = {"attention_window": 4, "max_position_embeddings": 66}
+    make_tiny_model(tmp_path / "base", "longformer", ["word1"], **changes)
+    backbone = AutoModel.from_pretrained(tmp_path / "base")
+    freeze(backbone, 1)
+    assert {name.split(".")[2] for name in learning(backbone)} == {"1"}
 
 
 def test_groups_have_their_own_rate_and_decay(tmp_path: Path):
