@@ -95,7 +95,7 @@ def _outcome(freshener: Freshener, receipts: Sequence[tuple[str, Receipt]], wait
     the receipts have no newer one, the rows said nothing new, but the document becomes searchable only now.
     """
     found = Outcome(unchanged=sum(receipt.unchanged for _, receipt in receipts))
-    if apply:
+    if apply and (waited or any(receipt.events for _, receipt in receipts)):
         freshener.apply_pending()
         found.behind = Upkeep(freshener.project, {freshener.retriever: freshener}.get).finish()
     new = freshener.ledger.events([event for _, receipt in receipts for event in receipt.events])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Query, Request
 
+from model_code.live.query_text import require_queries
 from model_code.settings import require
 from orchestration.service.models import Found, SearchQuery, SearchRequest, SearchResponse
 from orchestration.service.service import Service
@@ -35,6 +36,7 @@ async def search_by_address(wanted: Annotated[SearchQuery, Query()], request: Re
 
 def check(wanted: SearchRequest, settings: ServiceSettings) -> None:
     """Refuse what exceeds the service's bounds, by a `SettingsError` that names the bound."""
+    require_queries([wanted.text])
     characters, most = len(wanted.text), settings.max_text_characters
     require(wanted.k <= settings.max_k, f"k is {wanted.k}, but this service gives at most {settings.max_k} documents")
     require(characters <= most, f"text has {characters:,} characters, but this service takes at most {most:,}")

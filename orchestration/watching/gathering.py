@@ -16,6 +16,7 @@ from model_code.drift.questions import Question
 from model_code.drift.shares import refined
 from model_code.live.documents import read_documents
 from model_code.live.searcher import Searcher
+from model_code.live.trained import trained_documents
 from orchestration.additions import resolved, statuses_of
 from orchestration.parameters import Parameters
 from orchestration.project import Project
@@ -47,7 +48,12 @@ class Gatherer:
         """The documents of a batch that were new or other than before, and are still live as they arrived then, each in
         the order of its event, and the queries that were logged meanwhile."""
         events = self.ledger.between(batch.first, batch.last) if self.ledger else []
-        found = [one for one in events if one.kind == "put" and one.state == "live" and one.reason != UNCHANGED]
+        trained = trained_documents(self.searcher.generation)  # "unchanged" is said of the build that was live then
+        found = [
+            one
+            for one in events
+            if (one.kind, one.state) == ("put", "live") and not (one.reason == UNCHANGED and one.document_id in trained)
+        ]
         put = [one.document_id for one in found]
         vectors, texts = self._vectors_and_texts(put)
         queries, why = self._queries(batch)

@@ -17,7 +17,7 @@ from orchestration.watching.quality import first_ranks
 from orchestration.watching.queries import judged_queries, some
 
 PROTECTED = 300  # queries, searched again for every report
-DEPTH = 100  # of the first search: what a growing collection costs depends on ranks beyond those that count, too
+DEPTH = 100  # of both searches: what a growing collection costs depends on ranks beyond those that count, too
 
 
 def protected_queries(project: Project, searcher: Searcher, seed: int) -> list[ProtectedQuery]:
@@ -48,7 +48,7 @@ def protected_scores(searcher: Searcher, reference: DriftReference, arrived: Map
     kept = [one for one in reference.questions.protected if all(answer in old for answer in one.answers)]
     asked = [_question(one.text, {*one.answers, *arrived.get(one.text, ())}) for one in kept]
     ranks = np.array([one.rank for one in kept], np.int64)
-    before, after = reciprocal_ranks(ranks), reciprocal_ranks(first_ranks(searcher.retriever.search, asked))
+    before, after = reciprocal_ranks(ranks), reciprocal_ranks(first_ranks(searcher.retriever.search, asked, DEPTH))
     return Paired(before, after, crowding(ranks, reference.trained / max(reference.trained, live)))
 
 

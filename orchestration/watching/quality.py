@@ -53,11 +53,16 @@ def old_scores(searcher: Searcher, questions: Iterable[Question], arrived: Mappi
 
 
 def first_ranks(search: Search, questions: Sequence[Question], depth: int = RANKS) -> np.ndarray:
-    """The rank of the first answer to each question, from 1; 0 if none is among `depth`: (q,). One search for all."""
-    rankings = search([one.text for one in questions], depth) if questions else []
+    """The rank of the first answer to each question, from 1; 0 if none is among `depth`: (q,).
+
+    One search for all, in which a text that several documents answer is one query.
+    """
+    texts = list(dict.fromkeys(one.text for one in questions))
+    rankings = dict(zip(texts, search(texts, depth) if texts else [], strict=True))
     found = []
-    for question, ranking in zip(questions, rankings, strict=True):
-        ranks = (rank for rank, (document, _) in enumerate(ranking, start=1) if document in question.answers)
+    for question in questions:
+        ranking = enumerate(rankings[question.text], start=1)
+        ranks = (rank for rank, (document, _) in ranking if document in question.answers)
         found.append(next(ranks, 0))
     return np.array(found, np.int64)
 

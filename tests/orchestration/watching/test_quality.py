@@ -19,7 +19,7 @@ from orchestration import parameters
 from orchestration.freshening import Freshener
 from orchestration.watching.batches import Batch
 from orchestration.watching.gathering import Gatherer
-from orchestration.watching.quality import asked_scores, old_scores, questions_for
+from orchestration.watching.quality import asked_scores, first_ranks, old_scores, questions_for
 from orchestration.watching.watch import watch
 from tests.orchestration.watching.subjects import PARAMS, SEA, add, documents, others
 
@@ -153,3 +153,17 @@ def test_conflicts_are_measured_where_somebody_asks_for_them(project, on_conflic
         assert why["conflicts"].startswith("additions.on_conflict is keep")
     else:
         assert [one.name for one in report.of("conflicts")] == ["conflicts"]
+
+
+def test_a_text_that_several_documents_answer_is_searched_once():
+    asked = []
+
+    def search(texts, depth):
+        asked.append(texts)
+        return [[("b", 2.0), ("a", 1.0)] for _ in texts]
+
+    both = [Question(one, "how?", frozenset({one})) for one in ("a", "b")]
+    assert first_ranks(search, [*both, Question("c", "why?", frozenset({"c"}))]).tolist() == [2, 1, 0]
+    assert asked == [["how?", "why?"]]
+    assert first_ranks(search, []).tolist() == []
+    assert len(asked) == 1

@@ -89,6 +89,18 @@ def test_a_full_export_is_measured_as_what_is_new_in_it(project, built, tmp_path
     assert watch(other).report == watch(project).report
 
 
+def test_an_arrival_that_came_to_nothing_the_second_time_is_one_still(project):
+    """Removed and added again in one application, it is "unchanged", but nothing that training saw."""
+    arrived = documents(SPACE, 24, "more", 1)
+    add(project, arrived)
+    assert watch(project, record=False).report.documents == 24
+    freshener = Freshener(project)
+    freshener.remove(list(arrived), "test")
+    freshener.receive([{"id": one, "title": one, "text": text} for one, text in arrived.items()], "test")
+    freshener.apply_pending()
+    assert watch(project, record=False).report.documents == 24
+
+
 def test_a_changed_document_of_the_corpus_is_an_arrival(project):
     add(project, dict(zip([f"sea-{i:03}" for i in range(24)], documents(SPACE, 24, "x", 2).values(), strict=True)))
     assert watch(project).report.documents == 24
