@@ -48,7 +48,7 @@ def _complete(project: Project, searched: Collection, made: Generation, ledger: 
 
     require_own(ledger, made)
     opened = _least_undone(searched, made, ledger)
-    if opened.number == searched.current_number():
+    if opened.number == searched.current_number() and searched_instead(opened) is None:
         return searched.switch(opened.number)
     candidate = Collection(searched.live, searched.retriever, CANDIDATE)
     if opened.number != made.number:

@@ -107,6 +107,20 @@ def _text_rules(project: Project, version: registry.Version) -> TextRules:
 
 
 def _is_live(project: Project, version: registry.Version) -> bool:
-    from model_code.live.collection import retrievers
+    """Whether the version's build is what is searched by default, with whatever was added to it.
 
-    return version.retriever in retrievers(project.live)
+    A False for a build that was registered twice does no harm: opening it changes nothing.
+    """
+    from model_code.live.collection import CURRENT, Collection, default_retriever
+
+    if not (project.live / CURRENT).is_file() or default_retriever(project.live) != version.retriever:
+        return False
+    collection = Collection(project.live, version.retriever)
+    known = {one.number: one for one in collection.generations()}
+    number = collection.current_number()
+    if number is None or number not in known:
+        return False
+    build = known.get(known[number].build)
+    if build is None:  # deleted after a reclustering, which keeps the encoder
+        return known[number].fingerprint == version.fingerprint
+    return build.manifest["provenance"].get("model_version") == version.version

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
 import pandas as pd
 
-from model_code.corpus.cleaning import Document, document_of, parse_date
-from model_code.corpus.duplicates import merge_duplicates
+from model_code.corpus.cleaning import Document, document_of
+from model_code.corpus.duplicates import merge_duplicates, merge_into_earliest
 from model_code.corpus.judgements import Known, Qrels, take_qrels
 from model_code.corpus.passages import passage_rows
 from model_code.corpus.quarantine import Quarantine
@@ -53,7 +53,10 @@ def build_corpus(
         raise FreshetError("the source holds no document; look at the settings under `corpus` in params.yaml")
     tables = _tables(documents, queries, qrels, settings.parts, passages)
     tables["quarantine"] = quarantine.frame()
-    return BuiltCorpus(tables, _report(tables, quarantine, qrels, len(merged)))
+    report = _report(tables, quarantine, qrels, len(merged))
+    if unread := sum(query.unread for query in queries.values()):
+        report["queries_with_unread_answers"] = unread
+    return BuiltCorpus(tables, report)
 
 
 def _documents(
@@ -65,9 +68,10 @@ def _documents(
         return document
 
     rows = islice(source.rows("documents", progress), settings.limit)
-    sound: Iterable[Document] = quarantine.admit(rows, _unique(check, lambda document: document.document_id))
-    if settings.parts.by == "date":  # a later copy, which many exports list first, must not make an old document new
-        sound = sorted(sound, key=lambda document: (parse_date(document.date), document.document_id))
+    sound = quarantine.admit(rows, _unique(check, lambda document: document.document_id))
+    if settings.parts.by == "date" and settings.merge_duplicates != "none":
+        # A later copy, which many exports list first, must not make an old document new.
+        return merge_into_earliest(sound, settings.merge_duplicates)
     return merge_duplicates(sound, settings.merge_duplicates)
 
 

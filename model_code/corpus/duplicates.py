@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable
 
-from model_code.corpus.cleaning import Document
+from model_code.corpus.cleaning import Document, parse_date
 
 
 def normalised(text: str) -> str:
@@ -40,6 +40,17 @@ def merge_duplicates(documents: Iterable[Document], by: str) -> tuple[list[Docum
         for key in keys:
             first.setdefault(key, known or document.document_id)
     return kept, merged
+
+
+def merge_into_earliest(documents: Iterable[Document], by: str) -> tuple[list[Document], dict[str, str]]:
+    """`merge_duplicates`, but the earliest of each group is kept (of one date the first), in the order given.
+
+    Every document must have a date.
+    """
+    given = list(documents)
+    number = {document.document_id: place for place, document in enumerate(given)}
+    kept, merged = merge_duplicates(sorted(given, key=lambda document: parse_date(document.date)), by)
+    return sorted(kept, key=lambda document: number[document.document_id]), merged
 
 
 def _keys(document: Document, by: str) -> list[tuple[str, str]]:

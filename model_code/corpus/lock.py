@@ -28,7 +28,8 @@ def locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, Any])
         )
     source = open_source(settings, root, lock)
     now = source.describe()
-    if now["content_hash"] != lock.get("content_hash"):
+    asked = now.get("settings")
+    if now["content_hash"] != lock.get("content_hash") or asked != lock.get("settings", asked):  # older locks have none
         raise FreshetError(
             f"the source changed since `freshet ingest`{_difference(lock, now)}. Builds read only what the lock names: "
             "run `freshet ingest` again to accept the change."
@@ -39,11 +40,11 @@ def locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, Any])
 def _difference(lock: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """In words, which setting, version or file is another one than the lock's; empty where the lock does not tell."""
     for kind in ("settings", "versions", "files"):
-        before, after = lock.get(kind, {}), now.get(kind, {})
+        before, after = lock.get(kind), now.get(kind)
         if not isinstance(before, Mapping) or not isinstance(after, Mapping):
             continue
         changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
         if changed:
             name = changed[0]
-            return f" ({name}: {before.get(name, 'absent')} -> {after.get(name, 'absent')})"
+            return f" ({name}: {before.get(name) or 'absent'} -> {after.get(name) or 'absent'})"
     return ""

@@ -20,8 +20,9 @@ NEEDED = ("id", "text", "query_id", "document_id")  # columns without which ever
 class ColumnSettings:
     """Which column of the source holds what; the defaults are BEIR's. Other document columns become its `fields`.
 
-    answers: of a query, a list of the strings that answer it (in CSV and TSV: JSON of one), which `metadata` may hold
-      as well; null reads none. No passage that holds one is drawn as a negative of the query.
+    answers: of a query, a list of the strings that answer it (in CSV and TSV: JSON of one), SQuAD's {"text": list}, or
+      a single one, which `metadata` may hold as well; other shapes, and null, read none. No passage that holds one is
+      drawn as a negative of the query.
     """
 
     document_id: str = "_id"

@@ -87,13 +87,18 @@ def _identity(refused: Rejection, source: str) -> str:
     return hash_text("\0".join((source, str(refused.row), refused.document_id or "", refused.reason)))
 
 
-def is_new_batch(connection: sa.Connection, retriever: str, batch: str, rows: Sequence[dict[str, Any]]) -> bool:
-    """Whether this batch is to be received: it never was, or one of its rows was refused then, or rolled back since."""
+def not_received(
+    connection: sa.Connection, retriever: str, batch: str, rows: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The rows of a batch to receive: all of a new one; of a known one those refused then, or rolled back since.
+
+    The others were received: a later change or removal of their documents stands.
+    """
     if connection.scalar(sa.select(batches.c.batch).where(batches.c.batch == batch)) is None:
-        return True
-    said = {row["document_id"]: row["content_hash"] for row in rows if row["kind"] == PUT}.items()
-    standing = _standing(connection, retriever, [document for document, _ in said])
-    return not said or any(one not in standing for one in said)
+        return list(rows)
+    last = {row["document_id"]: row for row in rows}  # the only one of its document that `append` took
+    standing = _standing(connection, retriever, last)
+    return [row for row in last.values() if (row["document_id"], row["content_hash"]) not in standing]
 
 
 def note_batch(connection: sa.Connection, batch: str, source: str, received: float) -> None:

@@ -45,7 +45,7 @@ class Ledger:
         """Append an event for each document that is new or has another content than its latest event.
 
         rejected: rows of the same batch that were refused, kept with their reason; batch: a name, such as a file's
-        hash, that is received once only: a second time nothing is, unless a row was rolled back or refused meanwhile.
+        hash, that is received once only: a second time only rows that were refused then, or rolled back since, are.
         """
         return self._append(intake.put_rows(documents), source, rejected, batch, now)
 
@@ -69,11 +69,11 @@ class Ledger:
     ) -> Receipt:
         received, read = _now(now), len(rows) + len(rejected)
         with self._database.write() as connection:
-            if batch is not None and not intake.is_new_batch(connection, self.retriever, batch, rows):
-                return Receipt(read, read, (), ())
+            wanted = rows
             if batch is not None:
+                wanted = intake.not_received(connection, self.retriever, batch, rows)
                 intake.note_batch(connection, batch, source, received)
-            added = intake.append(connection, self.retriever, rows, source, received)
+            added = intake.append(connection, self.retriever, wanted, source, received)
             intake.refuse(connection, rejected, source, received)
         return Receipt(read, len(rows) - len(added), tuple(rejected), added)
 

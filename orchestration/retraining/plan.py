@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ class Plan:
     """A retrain's `key`, the generation whose documents it takes with its watermark, and the documents new to it.
 
     mark: what tells the watermark's event from another ledger's (see `Watermark`); origin: hash of the generation's
-    manifest. Numbers of both begin anew with another ledger or live collection. Empty in plans of before they were
-    kept.
+    manifest. Numbers of both begin anew with another ledger or live collection. A plan of before they were kept has no
+    origin, and the mark that its watermark has now.
     """
 
     key: str
@@ -80,7 +80,8 @@ def read_plan(project: Project, key: str) -> Plan | None:
     if not path.is_file():
         return None
     stated = read_json(path)
-    return Plan(**{**stated, "new": tuple(stated["new"])})
+    plan = Plan(**{**stated, "new": tuple(stated["new"])})
+    return plan if plan.mark else replace(plan, mark=Watermark.at(project, plan.watermark).mark)
 
 
 def unread_plans(project: Project) -> list[Plan]:

@@ -159,19 +159,24 @@ def _plan(project: Project, key: str, show: Show) -> Plan:
     if plan is None:
         return _begin(project, key)
     if is_of_another_collection(project, plan):
+        anew = _begin(project, key)
         show(f"retrain {key} was begun with another ledger or live collection: it begins anew")
-        shutil.rmtree(folder_of(project, key))
-        return _begin(project, key)
+        return anew
     show(f"retrain {key} goes on with the code and settings that it began with; another --key takes those of now")
     return plan
 
 
 def _begin(project: Project, key: str) -> Plan:
-    """Apply what waits, so that it is trained on, and fix what is live then."""
+    """Apply what waits, so that it is trained on, and fix what is live then.
+
+    Work of another collection is deleted only then: a ledger that is not the collection's own is an error before.
+    """
     from orchestration.freshening import Freshener
 
     Freshener(project).apply_pending()
-    plan = make_plan(project, key)
+    plan, folder = make_plan(project, key), folder_of(project, key)
+    if folder.is_dir():
+        shutil.rmtree(folder)
     keep_plan(project, plan)
     return plan
 

@@ -5,6 +5,7 @@ wrong before that leaves the old generation searched, the ledger right, and the 
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -21,7 +22,7 @@ from orchestration.opening import open_complete
 from orchestration.project import Project
 from tests.model_code.live.laws import NEW, OLD, RULES, make_encoder, open_build
 
-A, B, C, D = sorted(NEW)[:4]
+A, B, C, D, E = sorted(NEW)[:5]
 
 
 class Killed(BaseException):
@@ -274,6 +275,31 @@ def test_a_live_retriever_that_takes_over_gives_up_what_was_rolled_back(builds, 
     open_complete(project, "s", candidate(builds, project, "old", 0, "s"))
     assert (Freshener(project).retriever, found(project)) == ("s", {A, C, D})
     assert states(project) == {"live": 3, "rolled_back": 1}
+
+
+@pytest.mark.parametrize("place", [None, "reopen", "settle"])
+@pytest.mark.parametrize("late", [(), (E,)])
+def test_a_live_retriever_that_lagged_behind_takes_over_with_all_but_what_was_rolled_back(
+    builds, project, monkeypatch, place, late
+):
+    partial(candidate(builds, project, "old", 0, "s"), switch=True)()
+    set_default_retriever(project.live, "r")
+    Freshener(project, "s").apply_pending()
+    Freshener(project).apply_pending()
+    receive(project, D)
+    before = Freshener(project).apply_pending().generation.manifest["parent"]
+    Freshener(project).rollback(before)
+    for one in late:
+        receive(project, one)
+        Freshener(project).apply_pending()
+    with monkeypatch.context() as patch, suppress(Killed):
+        if place is not None:
+            patch.setattr(Ledger, place, die)
+        open_complete(project, "s", candidate(builds, project, "old", 0, "s"))
+    open_complete(project, "s", candidate(builds, project, "old", 0, "s"))
+    assert (Freshener(project).retriever, found(project)) == ("s", {A, B, C, *late})
+    assert states(project) == {"live": 3 + len(late), "rolled_back": 1}
+    assert Freshener(project).apply_pending() is None
 
 
 def test_a_retrain_that_another_retriever_wins_did_not_train_on_what_was_rolled_back(builds, project):

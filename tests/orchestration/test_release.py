@@ -16,7 +16,7 @@ from model_code.evaluation.promotion import Verdict
 from model_code.files import canonical_json, write_json, write_text
 from model_code.live.collection import Collection
 from model_code.live.text_rules import TextRules
-from orchestration import registry, release
+from orchestration import registry, release, roles
 from orchestration.freshening import Freshener
 from orchestration.ledgers import open_ledger
 from orchestration.project import Project
@@ -131,6 +131,35 @@ def test_after_a_refusal_a_champion_that_is_not_live_is_opened(builds, project, 
     assert (move.passed, move.champion.version) == (False, "2")
     assert current(project).manifest["provenance"]["model_version"] == "2"
     Freshener(project)
+
+
+@pytest.mark.parametrize("move", ["promote", "rollback"])
+def test_a_refusal_after_a_move_that_was_cut_off_searches_the_champion_again(builds, project, monkeypatch, move):
+    release.promote(project) if move == "promote" else second(builds, project)
+    champion = registry.holder(project).version
+    registry.register(project, build_of(builds, "b"))
+    with monkeypatch.context() as patch:
+        patch.setattr(roles, "crown", lambda *_: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception):
+            getattr(release, move)(project)
+    assert current(project).manifest["provenance"]["model_version"] != champion
+    registry.register(project, replace(build_of(builds, "b"), key="bc" * 32))
+    judging(monkeypatch, False)
+    assert release.promote(project).champion.version == champion
+    assert current(project).manifest["provenance"]["model_version"] == champion
+
+
+def test_a_refusal_opens_nothing_where_the_champion_is_searched(builds, project, monkeypatch):
+    """Neither for its additions, nor once its build is deleted after a reclustering."""
+    release.promote(project)
+    add(project, ADDED)
+    registry.register(project, build_of(builds, "b"))
+    judging(monkeypatch, False)
+    monkeypatch.setattr(release, "open_version", lambda *_: pytest.fail("it is searched already"))
+    release.promote(project)
+    shutil.rmtree(current(project).sibling(0))
+    release.promote(project)
+    assert current(project).number == 1
 
 
 def test_a_version_of_before_rules_were_kept_is_opened_by_the_settings(builds, project):

@@ -35,9 +35,12 @@ class Source:
         """The commit of each data set (for a local folder, the hash of its content), and the revision asked for."""
         names = sorted({name for name, _ in self._parts().values()})
         versions = {name if self._local(name) is None else Path(name).name: self._version(name) for name in names}
-        asked = {} if self.hub.revision is None else {"settings": {"corpus.hub.revision": self.hub.revision}}
-        digest = hash_text(canonical_json({**versions, **asked}))
-        return {"versions": versions, "watermark": self._version(str(self.hub.name)), "content_hash": digest, **asked}
+        return {
+            "versions": versions,
+            "watermark": self._version(str(self.hub.name)),
+            "content_hash": hash_text(canonical_json(versions)),
+            "settings": {"corpus.hub.revision": self.hub.revision},
+        }
 
     def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
         """Yield the rows of all splits of the table's configuration; qrels carry the split that they are found in."""

@@ -267,6 +267,23 @@ def test_a_named_batch_is_received_again_once_a_row_of_it_is_rolled_back_or_soun
     assert ledger.receive([put("a"), put("b")], "file", batch="hash").events == (3,), "b was refused before"
 
 
+def test_a_named_batch_received_again_leaves_what_became_of_its_other_documents_alone(ledger):
+    refused = [Rejection(4, "b", "too long")]
+    ledger.receive([put("a", "0"), put("a", "1"), put("c")], "file", refused, batch="hash")
+    ledger.receive([put("a", "2")], "api")
+    ledger.remove(["c"], "api")
+    again = ledger.receive([put("a", "0"), put("a", "1"), put("c"), put("b")], "file", batch="hash")
+    assert (again.received, again.unchanged, again.rejected, len(again.events)) == (4, 3, (), 1)
+    assert {content.document_id: content.text for content in ledger.snapshot(99)} == {"a": "2", "b": "text"}
+
+
+def test_rows_that_are_refused_again_are_not_called_unchanged(ledger):
+    refused = (Rejection(2, "b", "too long"),)
+    for unchanged in (0, 1):
+        receipt = ledger.receive([put("a")], "file", refused, batch="hash")
+        assert (receipt.received, receipt.unchanged, receipt.rejected) == (2, unchanged, refused)
+
+
 def test_a_failing_batch_leaves_nothing(ledger):
     with pytest.raises(TypeError):
         ledger.receive([put("a"), put("b", fields={"x": object()})], "file", batch="hash")

@@ -12,12 +12,14 @@ import pytest
 
 from model_code.drift.ladder import Past
 from model_code.errors import FreshetError
+from model_code.files import read_json, write_json
 from orchestration import ingest, registry, release, repro
 from orchestration.freshness_assets import RETRAINS, freshness_assets
 from orchestration.ledgers import open_ledger
 from orchestration.project import Project
 from orchestration.registry import Move, Version
 from orchestration.retraining import retrain
+from orchestration.retraining.plan import PLAN, folder_of
 from orchestration.retraining.retrain import finish, prepare, prepared
 from orchestration.watching.watch import past
 from orchestration.watermark import Watermark
@@ -102,6 +104,30 @@ def test_where_another_retriever_wins_the_documents_of_the_old_one_are_not_calle
     assert [run["watermark"] for run in open_ledger(project, "contrastive").training_runs(9)] == [3]
     assert past(open_ledger(project, "contrastive")) == [Past("retrain")], "the cooldown begins for who is searched now"
     assert [one["kind"] for one in open_ledger(project, "hce").last_decisions(9)] == ["promoted"]
+
+
+def test_a_forgotten_ledger_does_not_cost_the_work_of_a_retrain(project, monkeypatch):
+    elsewhere = project.root / "elsewhere"
+    elsewhere.mkdir()
+    for file in project.live.glob("ledger.sqlite*"):
+        file.rename(elsewhere / file.name)
+    monkeypatch.setenv("FRESHET_LEDGER", f"sqlite:///{elsewhere / 'ledger.sqlite'}")
+    first = prepare(project, KEY, print).plan
+    work = folder_of(project, KEY) / "work"
+    work.touch()
+    monkeypatch.delenv("FRESHET_LEDGER")
+    with pytest.raises(FreshetError, match="FRESHET_LEDGER"):
+        prepare(project, KEY, print)
+    monkeypatch.setenv("FRESHET_LEDGER", f"sqlite:///{elsewhere / 'ledger.sqlite'}")
+    assert (prepare(project, KEY, print).plan, work.exists()) == (first, True)
+
+
+def test_a_plan_of_before_marks_were_kept_holds_what_its_watermark_says(project):
+    prepare(project, KEY, print)
+    path = folder_of(project, KEY) / PLAN
+    write_json(path, {name: value for name, value in read_json(path).items() if name not in ("mark", "origin")})
+    assert prepare(project, KEY, print).challenger.watermark == Watermark.at(project, 3)
+    assert prepared(project, KEY).plan.contained == Watermark.at(project, 3)
 
 
 def test_a_retriever_that_wins_in_its_own_place_was_trained_on_its_documents(project, monkeypatch):

@@ -11,6 +11,7 @@ from model_code.corpus.lock import locked_source, make_lock
 from model_code.corpus.settings import ColumnSettings, CorpusSettings, HubSettings
 from model_code.corpus.sources import hub
 from model_code.errors import FreshetError
+from model_code.files import canonical_json, hash_text
 
 CARD = """---
 configs:
@@ -119,6 +120,21 @@ def test_another_revision_than_the_locked_one_is_refused(tmp_path, monkeypatch):
     locked_source(settings(name="BeIR/nq"), tmp_path, lock)
     with pytest.raises(FreshetError, match=r"\(corpus.hub.revision: absent -> v2\).*run `freshet ingest` again"):
         locked_source(settings(name="BeIR/nq", revision="v2"), tmp_path, lock)
+
+
+def test_a_lock_that_does_not_say_what_revision_was_asked_for_is_accepted(tmp_path, monkeypatch):
+    monkeypatch.setattr(hub.Source, "_newest", lambda self, name: "a1")
+    chosen = settings(name="BeIR/nq", qrels="BeIR/nq", revision="main")
+    digest = hash_text(canonical_json({"BeIR/nq": "a1"}))
+    lock = {"source": "hub", "versions": {"BeIR/nq": "a1"}, "watermark": "a1", "content_hash": digest}
+    locked_source(chosen, tmp_path, lock)
+    made = make_lock(chosen, tmp_path)
+    assert made == {**lock, "settings": {"corpus.hub.revision": "main"}}
+    other = settings(name="BeIR/nq", qrels="BeIR/nq", revision="v2")
+    with pytest.raises(FreshetError, match=r"\(corpus.hub.revision: main -> v2\)"):
+        locked_source(other, tmp_path, made)
+    with pytest.raises(FreshetError, match=r"\(BeIR/nq: absent -> a1\)"):  # not the revision, of which it says nothing
+        locked_source(chosen, tmp_path, {**lock, "versions": {}, "content_hash": "0"})
 
 
 @pytest.mark.parametrize("streaming", [False, True])
