@@ -12,7 +12,7 @@ import psutil
 from orchestration.project import LOCK_HELD
 
 
-def die_with_ancestors(generations: int = 2, interval: float = 0.2) -> None:
+def die_with_ancestors(generations: int = 2, interval: float = 0.1) -> None:
     """Watch the DVC (and shell) above this process and the holder of the project's lock; if one ends, end too.
 
     A signal on the parent's death would not do: between DVC and the stage there may be a shell that survives DVC.
