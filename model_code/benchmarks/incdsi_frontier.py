@@ -14,14 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from model_code.benchmarks.encode import BASE
+from model_code.benchmarks.incdsi_ablations import ablations
 from model_code.benchmarks.incdsi_encoded import encode
 from model_code.benchmarks.incdsi_pages import TUNING, Pages
 from model_code.benchmarks.incdsi_protocol import CENTRED, PAPER, Plan, Protocol
 from model_code.benchmarks.incdsi_retraining import WAYS
 from model_code.benchmarks.incdsi_spaces import LEARNED, Space
-from model_code.benchmarks.incdsi_tables import cost_table, markdown, matched_table, quality, steps_table
+from model_code.benchmarks.incdsi_tables import (
+    ablation_table,
+    cost_table,
+    markdown,
+    matched_table,
+    quality,
+    steps_table,
+)
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.incdsi.methods import METHODS, OURS, REFINED
+from model_code.incdsi.methods import INCDSI, METHODS, OURS, REFINED
 from model_code.settings import require
 
 ZERO_SHOT, MAX_TOKENS = "zero_shot", 128
@@ -54,6 +62,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--steps", type=int, nargs="*", default=[10, 100, 1000], help="numbers of additions to report, beside all")
     add("--losses", type=float, nargs="*", default=[], help="also choose for a loss of old MRR@10 of at most this")
     add("--fronts", action="store_true", help="measure whole trade-offs, and ours against the paper at equal loss")
+    add("--ablations", action="store_true", help="measure what the paper's own choices are worth: beta, queries, hinge")
     add("--cache", type=Path, help="keep encoded texts in this folder")
     add("--written", action="store_true", help="represent documents by parts of their texts")
     return parser
@@ -98,6 +107,14 @@ def main(words: Sequence[str] | None = None) -> None:
         say(cost_table(protocol.costs(points, retrained)), "\n")
     if given.fronts:
         _say_fronts(protocol, say)
+    if given.ablations:
+        _say_ablations(protocol, say)
+
+
+def _say_ablations(protocol: Protocol, say: Any) -> None:
+    for name, method in ((PAPER, INCDSI), (CENTRED, REFINED)):
+        for changed, rows in ablations(protocol, method).items():
+            say(f"{name}, by {changed}\n\n{ablation_table(changed, rows)}\n")
 
 
 def _say_fronts(protocol: Protocol, say: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from model_code.benchmarks.incdsi_ablations import Ablated
 from model_code.benchmarks.incdsi_gates import COST, Difference, Matched
 from model_code.incdsi.frontier import Point
 from model_code.incdsi.ranks import Quality
@@ -31,6 +32,16 @@ def _step(point: Point) -> list[str]:
     values = [point.method, point.chosen_for, str(point.added), str(point.orders)]
     deviation = f"{point.deviations.mrr_at_10:.3f}" if point.orders > 1 else ""
     return [*values, quality(point.old), quality(point.new), deviation]
+
+
+def ablation_table(changed: str, rows: Sequence[Ablated]) -> str:
+    """The choices of one thing, against the last of them."""
+    head = [changed, "old hit@1, hit@10, MRR@10", "new hit@1, hit@10, MRR@10", "old MRR@10 less the last", "new", "ms"]
+    return markdown(head, ([*_ablated(row), *map(str, row.less(rows[-1])), f"{row.seconds * 1e3:.1f}"] for row in rows))
+
+
+def _ablated(row: Ablated) -> list[str]:
+    return [row.choice, *map(quality, row.qualities)]
 
 
 def quality(of: Quality) -> str:

@@ -43,6 +43,7 @@ def test_main_prints_every_table(
     words = [str(root / "beir"), "--space", "dsi", "--trials", "2", "--orders", "2", "--steps", "5", "--fronts"]
     main([*words, "--cache", str(root / "cache"), "--methods", "plain", "paper", "centred", "ours", "retrain", "tune"])
     said = capsys.readouterr().out
+    assert "by hinge" not in said  # only where asked for
     for part in ("30 old documents", "before any addition", "against plain", "added by | old hit@1", "ours at the"):
         assert part in said
     for method in ("retraining on all", "continual fine-tuning (as published)", "plain encoding"):
