@@ -8,6 +8,7 @@ from typing import Any
 
 from assets.family import AssetFamily, Check, markdown_table, picture
 from model_code.files import read_json
+from model_code.stages.context import StageContext
 
 
 def preview_evaluation(folder: Path) -> Mapping[str, str]:
@@ -44,14 +45,14 @@ def preview_baselines(folder: Path) -> Mapping[str, str]:
 def preview_comparison(folder: Path) -> Mapping[str, str]:
     """The results table, the whole report and its plots."""
     report = (folder / "comparison.md").read_text(encoding="utf-8")
-    plots = {f"plot of {path.stem}": picture(path) for path in sorted(folder.glob("*.png"))}
+    plots = {f"plot of {path.stem}": picture(path.stem, path.read_bytes()) for path in sorted(folder.glob("*.png"))}
     results = report.partition("## Results")[2].partition("\n## ")[0].strip()
     return {"results": results, "report": report, **plots}
 
 
-def has_queries(folder: Path) -> tuple[bool, Mapping[str, Any]]:
+def has_queries(context: StageContext) -> tuple[bool, Mapping[str, Any]]:
     """Whether the metrics rest on any query at all: of test or, as in the comparison, of dev if there is none."""
-    metrics = read_json(folder / "metrics.json")
+    metrics = read_json(context.output / "metrics.json")
     queries = {split: metrics[split]["queries"] for split in ("dev", "test")}
     return any(queries.values()), queries
 

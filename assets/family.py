@@ -8,22 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from model_code.files import read_json
+from model_code.stages.context import StageContext
 
 
 @dataclass(frozen=True)
 class Check:
-    """A question about a finished artifact: `ask(folder)` returns whether it holds and what was seen."""
+    """A question about a finished artifact: `ask(context)` returns whether it holds and what was seen.
+
+    `context.output` is the artifact, the rest what its stage was given.
+    """
 
     name: str
     description: str
-    ask: Callable[[Path], tuple[bool, Mapping[str, Any]]]
+    ask: Callable[[StageContext], tuple[bool, Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
 class AssetFamily:
     """One stage's assets: `noun` names the thing that exists afterwards; a per-retriever one is `[retriever, noun]`.
 
-    `preview(folder)` returns the metadata of a finished artifact: Markdown texts under names.
+    `preview(folder)` returns the metadata of a finished artifact: Markdown texts under names. `checks` are asked beside
+    the stage's contract, which every family has.
     """
 
     stage: str
@@ -32,6 +37,27 @@ class AssetFamily:
     kinds: frozenset[str]
     preview: Callable[[Path], Mapping[str, str]] = lambda folder: {}
     checks: tuple[Check, ...] = ()
+
+    @property
+    def all_checks(self) -> tuple[Check, ...]:
+        """The contract first."""
+        return (contract_check(self.stage), *self.checks)
+
+
+def contract_check(stage: str) -> Check:
+    """The stage's contract as a check: the very function that the runner asked before the artifact was in place."""
+
+    def ask(context: StageContext) -> tuple[bool, Mapping[str, Any]]:
+        from model_code.contracts import registry
+        from model_code.errors import FreshetError
+
+        try:
+            registry.check(stage, context)
+        except FreshetError as error:
+            return False, {"violation": str(error)}
+        return True, {}
+
+    return Check("contract_holds", "What lies in place keeps the contract of its stage.", ask)
 
 
 def report_of(folder: Path) -> dict[str, Any]:
@@ -70,8 +96,8 @@ def first_rows(path: Path, columns: list[str], count: int = 5) -> str:
     return markdown_table(first.to_pylist() if first else [])
 
 
-def picture(path: Path) -> str:
+def picture(name: str, png: bytes) -> str:
     """A PNG as inline Markdown, so that it shows wherever the UI runs."""
     import base64
 
-    return f"![{path.stem}](data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()})"
+    return f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})"

@@ -10,7 +10,7 @@ from assets.family import AssetFamily, picture
 
 def preview_hierarchy(folder: Path) -> Mapping[str, str]:
     """The tree as a picture."""
-    return {"tree": picture(folder / "hierarchy.png")}
+    return {"tree": picture("hierarchy", (folder / "hierarchy.png").read_bytes())}
 
 
 HIERARCHY = AssetFamily(

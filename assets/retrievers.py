@@ -4,36 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from assets.family import AssetFamily, Check, markdown_table
+from assets.family import AssetFamily, markdown_table
+from assets.learning_curve import learning_curve
 from model_code.files import read_json
 
 
-def preview_encoder(folder: Path) -> Mapping[str, str]:
-    """The learning curve's last rows."""
-    return {"history": markdown_table(read_json(folder / "history.json")[-10:])}
+def preview_index(folder: Path) -> Mapping[str, str]:
+    """What the index is, and how large."""
+    facts = read_json(folder / "index" / "manifest.json")
+    names = ("kind", "passages", "documents", "dimension", "vectors_per_passage", "factory", "search", "fingerprint")
+    shown = {name: facts[name] for name in names if name in facts}
+    files = [path for path in (folder / "index").rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files) / 1e6
+    rows = shown | {"files": len(files), "size": f"{size:,.1f} MB"}
+    return {"index": markdown_table([{"fact": name, "value": value} for name, value in rows.items()])}
 
-
-def checksums_hold(folder: Path) -> tuple[bool, Mapping[str, Any]]:
-    """Whether the index's files are the ones its manifest names."""
-    from model_code.errors import FreshetError
-    from model_code.index.manifest import MANIFEST, verify
-
-    try:
-        manifest = read_json(folder / "index" / MANIFEST)
-        verify(folder / "index", manifest)
-    except FreshetError as error:
-        return False, {"violation": str(error)}
-    return True, {"fingerprint": manifest["fingerprint"]}
-
-
-INDEX_CHECK = Check("checksums_hold", "The index's files are the ones that its manifest names.", checksums_hold)
 
 BASE_INDEX = AssetFamily(
-    stage="base_index", noun="base_index", group="hierarchy", kinds=frozenset({"faiss"}), checks=(INDEX_CHECK,)
+    stage="base_index", noun="base_index", group="hierarchy", kinds=frozenset({"faiss"}), preview=preview_index
 )
 TRAIN = AssetFamily(
-    stage="train", noun="encoder", group="retriever", kinds=frozenset({"torch"}), preview=preview_encoder
+    stage="train", noun="encoder", group="retriever", kinds=frozenset({"torch"}), preview=learning_curve
 )
-INDEX = AssetFamily(stage="index", noun="index", group="retriever", kinds=frozenset({"faiss"}), checks=(INDEX_CHECK,))
+INDEX = AssetFamily(stage="index", noun="index", group="retriever", kinds=frozenset({"faiss"}), preview=preview_index)

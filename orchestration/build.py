@@ -7,6 +7,7 @@ import dagster as dg
 
 from assets.catalogue import FAMILIES
 from assets.family import report_of
+from model_code.stages.context import StageContext
 from orchestration.asset_graph import asset_key, asset_spec, check_specs, checks_of
 from orchestration.project import Project
 from orchestration.stages import Stage, upstream
@@ -77,13 +78,22 @@ def _results(context: dg.AssetExecutionContext, project: Project, stage: Stage, 
 
 
 def _check_results(context: dg.AssetExecutionContext, project: Project, stage: Stage) -> Iterable[dg.AssetCheckResult]:
-    folder = project.root / stage.output
+    finished = finished_context(project, stage)
     for check in checks_of(stage):
         if dg.AssetCheckKey(asset_key(stage), check.name) in context.selected_asset_check_keys:
-            passed, seen = check.ask(folder)
+            passed, seen = check.ask(finished)
             yield dg.AssetCheckResult(
                 passed=bool(passed), asset_key=asset_key(stage), check_name=check.name, metadata=dict(seen)
             )
+
+
+def finished_context(project: Project, stage: Stage) -> StageContext:
+    """What a finished artifact was made from, and where it lies."""
+    from orchestration import parameters
+    from orchestration.runner import stage_context
+
+    output = project.root / stage.output
+    return stage_context(stage, project, parameters.load(project.params_file), output, project.state / "checkpoints")
 
 
 def _metadata(project: Project, stage: Stage, ran: bool) -> dict[str, Any]:

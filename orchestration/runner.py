@@ -1,4 +1,4 @@
-"""Run one stage: same inputs at start and end, output moved into place whole, the run spooled for MLflow."""
+"""Run one stage: same inputs at start and end, its contract kept, output put in place whole, the run spooled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Finished:
 
 
 def run_stage(stage: Stage, project: Project) -> Finished:
-    """Run `stage` in `project` and record it; raises `FreshetError` if something it read changed meanwhile."""
+    """Run `stage` in `project` and record it; FreshetError if it breaks its contract, or what it read changed."""
     with project.lock():
         events.write_start(stage.address)
         settings = parameters.load(project.params_file)
@@ -56,22 +56,32 @@ def _execute(
     started = time.time()
     staging = _fresh_folder(project.state / "staging" / stage.address)
     checkpoints.mkdir(parents=True, exist_ok=True)
-    context = StageContext(
+    context = stage_context(stage, project, settings, staging, checkpoints)
+    with runtime.using(settings.scale):
+        report = importlib.import_module(stage.module).run(context)
+    canonical_json(report)  # a report that is not plain JSON must fail here, not after the output is in place
+    write_json(staging / "report.json", report)
+    try:
+        _refuse_broken(stage, context)
+    finally:  # last of all, as DVC would record any later edit; and where one broke the contract, it is the reason
+        _refuse_changes(stage, reads, stage_key.read(stage, project.root))
+    replace_folder(staging, project.root / stage.output)
+    return Finished(reads.key, report, started, time.time())
+
+
+def stage_context(
+    stage: Stage, project: Project, settings: Parameters, output: Path, checkpoints: Path
+) -> StageContext:
+    """What the stage is given to write to `output`, and its contract to read there."""
+    return StageContext(
         root=project.root,
         inputs={name: project.root / path for name, path in stage.inputs.items()},
-        output=staging,
+        output=output,
         settings=declared_settings(stage, settings),
         checkpoints=checkpoints,
         name=stage.retriever,
         progress=LineProgress,
     )
-    with runtime.using(settings.scale):
-        report = importlib.import_module(stage.module).run(context)
-    canonical_json(report)  # a report that is not plain JSON must fail here, not after the output is in place
-    write_json(staging / "report.json", report)
-    _refuse_changes(stage, reads, stage_key.read(stage, project.root))
-    replace_folder(staging, project.root / stage.output)
-    return Finished(reads.key, report, started, time.time())
 
 
 def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
@@ -85,6 +95,18 @@ def _fresh_folder(path: Path) -> Path:
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     return path
+
+
+def _refuse_broken(stage: Stage, context: StageContext) -> None:
+    """FreshetError if what lies in `context.output` is not what others may rely on."""
+    from model_code.contracts import registry  # pandas, and with the first table pandera: no matter beside a stage
+
+    try:
+        registry.check(stage.name, context)
+    except FreshetError as error:
+        raise FreshetError(
+            f"stage {stage.address} made what breaks its contract, so nothing is put in place: {error}"
+        ) from error
 
 
 def _refuse_changes(stage: Stage, before: stage_key.StageReads, after: stage_key.StageReads) -> None:

@@ -18,7 +18,7 @@ from model_code.benchmarks.measuring import row, row_below, seconds
 from model_code.benchmarks.plain_kmeans import algorithm_2, nearest
 from model_code.hierarchy.build import unit_vectors
 from model_code.hierarchy.settings import HierarchySettings
-from model_code.hierarchy.shape import default_branching, level_sizes
+from model_code.hierarchy.sizes import default_branching, level_sizes
 from model_code.hierarchy.spherical_kmeans import spherical_kmeans
 
 NO_WORSE, FASTER, AS_FAST = 1.0, 2.0, 1.0  # the goals

@@ -10,7 +10,7 @@ from model_code.encoding.hardware import pick_device
 from model_code.errors import FreshetError
 from model_code.hierarchy.bottom_up import bottom_up
 from model_code.hierarchy.settings import HierarchySettings
-from model_code.hierarchy.shape import default_branching, level_sizes
+from model_code.hierarchy.sizes import default_branching, level_sizes
 from model_code.hierarchy.top_down import top_down
 from model_code.hierarchy.tree import Hierarchy
 from model_code.progress import Progress, silent

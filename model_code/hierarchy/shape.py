@@ -1,4 +1,4 @@
-"""How many nodes a hierarchy has at each level, and in which order."""
+"""How the nodes of a level are shared out among those above, and in which order they stand."""
 
 from __future__ import annotations
 
@@ -6,30 +6,6 @@ import numpy as np
 import torch
 
 from model_code.hierarchy.tree import Hierarchy
-
-
-def default_branching(passages: int) -> int:
-    """The smallest power of two b with b^3 >= N, which gives two levels of clusters (HCE, section 5.1).
-
-    >>> [default_branching(n) for n in (1, 64, 65, 2_648, 1_000_000)]
-    [2, 4, 8, 16, 128]
-    """
-    branching = 2
-    while branching**3 < passages:
-        branching *= 2
-    return branching
-
-
-def level_sizes(passages: int, branching: int) -> list[int]:
-    """Numbers of nodes at levels 1 to depth: each ceil(1/b) of the one below (HCE, Algorithm 1); at least one level.
-
-    >>> level_sizes(109_739, 8), level_sizes(3, 8)
-    ([4, 27, 215, 1715, 13718], [1])
-    """
-    sizes = [-(-passages // branching)]
-    while sizes[0] > 1:
-        sizes.insert(0, -(-sizes[0] // branching))
-    return sizes[1:] or [1]
 
 
 def apportion(sizes: torch.Tensor, total: int) -> torch.Tensor:

@@ -7,8 +7,7 @@ from typing import Any
 import pandas as pd
 
 from model_code.corpus.acceptance import assess
-from model_code.corpus.contracts import check_tables
-from model_code.corpus.tables import TABLES, load_corpus
+from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.stages.context import StageContext
@@ -17,14 +16,13 @@ DATA_DOCS = ".freshet/data_docs"
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Check the contracts of all tables, then the acceptance suite; write `verdict.json` and return its summary.
+    """Assess the corpus and its queries, whose tables keep their contracts; write `verdict.json`, return its summary.
 
     Data Docs, and a copy of the verdict that a failure leaves readable, go to `root/.freshet/data_docs`: HTML names its
     time, so it is no output of the stage. Raises `FreshetError` naming each expectation that failed.
     """
     corpus = load_corpus(context.inputs["corpus"])
     pseudo_queries = pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
-    check_tables({name: getattr(corpus, name) for name in TABLES} | {"pseudo_queries": pseudo_queries})
     data_docs = context.root / DATA_DOCS
     verdict = assess(corpus, pseudo_queries, context.settings["acceptance"], data_docs)
     write_json(context.output / "verdict.json", verdict)

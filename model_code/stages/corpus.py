@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from model_code.corpus.build import build_corpus
-from model_code.corpus.contracts import check_tables
 from model_code.corpus.lock import locked_source
 from model_code.corpus.tables import write_table
 from model_code.files import read_json
@@ -20,7 +19,6 @@ def run(context: StageContext) -> dict[str, Any]:
     settings, passages = context.settings["corpus"], context.settings["passages"]
     source = locked_source(settings, context.root, read_json(context.inputs["lock"]))
     built = build_corpus(source, settings, passages, context.progress("corpus"))
-    check_tables(built.tables)
     for name, table in built.tables.items():
         write_table(context.output, name, table)
     return built.report

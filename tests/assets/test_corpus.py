@@ -1,9 +1,10 @@
-"""Guards what the pages of the corpus's assets show of a query generator, trained or not."""
+"""Guards what the pages of the corpus's assets show of a query generator, trained or not, and the verdict's check."""
 
 from __future__ import annotations
 
-from assets.corpus import preview_query_generator
+from assets.corpus import corpus_accepted, preview_query_generator
 from model_code.files import write_json
+from model_code.stages.context import StageContext
 
 
 def test_a_generator_that_was_not_trained_says_so(tmp_path):
@@ -11,9 +12,20 @@ def test_a_generator_that_was_not_trained_says_so(tmp_path):
     assert "pseudo_queries.training.base" in preview_query_generator(tmp_path)["history"]
 
 
-def test_a_trained_one_shows_the_end_of_its_curve(tmp_path):
+def test_a_trained_one_shows_its_curve_with_the_likelihood_of_held_out_queries(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("model_code.evaluation.plots.draw", lambda *given: drawn.append(given))
     write_json(tmp_path / "report.json", {"trained": True})
-    write_json(tmp_path / "history.json", [{"step": step, "log_likelihood": -1.5} for step in range(20)])
+    write_json(tmp_path / "history.json", [{"step": step, "loss": 2.0, "log_likelihood": -1.5} for step in range(20)])
     lines = preview_query_generator(tmp_path)["history"].splitlines()
-    assert lines[2] == "| -1.5 | 10 |"
+    assert lines[2] == "| -1.5 | 2.0 | 10 |"
     assert len(lines) == 12
+    width = drawn[0][2][0]
+    assert width == 3.6 * 2 + 0.6  # inches: a panel for the loss and one for the likelihood
+
+
+def test_the_corpus_is_accepted_if_each_expectation_was_met(tmp_path):
+    context = StageContext(tmp_path, {}, tmp_path, {}, tmp_path)
+    for passed in (True, False):
+        write_json(tmp_path / "verdict.json", {"expectations": [{"passed": True}, {"passed": passed}]})
+        assert corpus_accepted(context) == (passed, {"expectations": 2})

@@ -6,12 +6,14 @@ import pytest
 
 from assets.evaluation import has_queries, metrics_table, preview_baselines, preview_evaluation
 from model_code.files import write_json
+from model_code.stages.context import StageContext
 
 
 @pytest.mark.parametrize(("dev", "test", "passed"), [(0, 3, True), (5, 3, True), (5, 0, True), (0, 0, False)])
 def test_queries_of_either_split_will_do(tmp_path, dev: int, test: int, passed: bool):
     write_json(tmp_path / "metrics.json", {"dev": {"queries": dev}, "test": {"queries": test}})
-    assert has_queries(tmp_path) == (passed, {"dev": dev, "test": test})
+    context = StageContext(tmp_path, {}, tmp_path, {}, tmp_path)
+    assert has_queries(context) == (passed, {"dev": dev, "test": test})
 
 
 def test_a_page_shows_dev_beside_test_and_a_table_per_variant(tmp_path):

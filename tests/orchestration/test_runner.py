@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from model_code.contracts.registry import CONTRACTS
+from model_code.contracts.rules import require
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from orchestration import runner, stage_key
@@ -39,6 +41,7 @@ def stage(monkeypatch):
     module = ModuleType("model_code.stages.summing")
     module.run = add_up
     monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(CONTRACTS, "summing", holds_a_number)
     return Stage("summing", "Adds up.", ("seed", "index"), {"numbers": "input"}, "artifacts/summing", ("code.py",))
 
 
@@ -46,6 +49,12 @@ def add_up(context):
     numbers = [int(number) for number in (context.inputs["numbers"] / "numbers.txt").read_text().split()]
     (context.output / "sum.txt").write_text(str(sum(numbers) + context.settings["seed"]))
     return {"numbers": len(numbers)}
+
+
+def holds_a_number(context):
+    """The contract of that stage."""
+    text = (context.output / "sum.txt").read_text()
+    require(text.isdecimal(), f"sum.txt must hold a number, not {text!r}")
 
 
 def test_a_stage_sees_only_what_it_declares_and_its_output_appears_whole(project, stage):
@@ -81,6 +90,44 @@ def test_an_edit_during_the_run_is_refused_and_the_old_output_stays(project, sta
     with pytest.raises(FreshetError, match="changed while it ran"):
         runner.run_stage(stage, project)
     assert (project.root / "artifacts" / "summing" / "sum.txt").read_text() == "9"
+
+
+def test_an_output_that_breaks_its_contract_is_not_put_in_place_and_the_old_one_stays(project, stage):
+    runner.run_stage(stage, project)
+
+    def write_a_word(context):
+        (context.output / "sum.txt").write_text("nine")
+        return {}
+
+    sys.modules[stage.module].run = write_a_word
+    with pytest.raises(FreshetError, match="^stage summing made what breaks its contract.*must hold a number") as error:
+        runner.run_stage(stage, project)
+    assert "\n" not in str(error.value)
+    assert (project.root / "artifacts" / "summing" / "sum.txt").read_text() == "9"
+    assert len(list((project.state / "checkpoints").iterdir())) == 1  # of the stage as it failed, to go on from
+
+
+def test_an_output_that_its_contract_cannot_read_is_refused_in_one_line(project, stage):
+    sys.modules[stage.module].run = lambda context: {}
+    with pytest.raises(FreshetError, match="cannot be read: FileNotFoundError: .*sum.txt"):
+        runner.run_stage(stage, project)
+    assert not (project.root / "artifacts").exists()
+
+
+def test_an_edit_that_breaks_the_contract_is_what_the_error_names(project, stage):
+    def edit_meanwhile(context):
+        (project.root / "code.py").write_text("two = 2\n")
+        return {}
+
+    sys.modules[stage.module].run = edit_meanwhile
+    with pytest.raises(FreshetError, match="code.py, which changed while it ran"):
+        runner.run_stage(stage, project)
+
+
+def test_an_edit_while_the_contract_is_asked_is_refused_too(project, stage, monkeypatch):
+    monkeypatch.setitem(CONTRACTS, "summing", lambda context: (project.root / "code.py").write_text("two = 2\n"))
+    with pytest.raises(FreshetError, match="code.py, which changed while it ran"):
+        runner.run_stage(stage, project)
 
 
 def test_an_edit_of_settings_that_the_stage_does_not_read_is_no_change(project, stage):

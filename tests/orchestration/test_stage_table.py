@@ -61,6 +61,22 @@ def test_every_stage_has_an_asset_family_and_every_family_a_stage():
     assert set(FAMILIES) == {stage.name for stage in stages.TABLE}
 
 
+def test_every_stage_has_a_contract_and_every_asset_a_blocking_check_of_it(table):
+    from model_code.contracts.registry import CONTRACTS
+    from orchestration.asset_graph import asset_key, check_specs
+
+    assert list(CONTRACTS) == [stage.name for stage in stages.TABLE]
+    found = [spec for spec in check_specs(table) if spec.name == "contract_holds"]
+    assert [spec.asset_key for spec in found] == [asset_key(stage) for stage in table]
+    assert all(spec.blocking for spec in found)
+
+
+def test_no_stage_depends_on_the_code_of_contracts():
+    """They decide whether an output is published, never what is in it: another rule runs nothing again."""
+    for stage in stages.TABLE:
+        assert not any(code.startswith("model_code/contracts") for code in stage.code_files)
+
+
 @pytest.mark.parametrize("stage", stages.TABLE, ids=lambda stage: stage.name)
 def test_every_imported_file_is_a_dependency(stage):
     covered = stage.code_files

@@ -28,6 +28,9 @@ class Source(Protocol):
         """Yield the rows of one table as they are read, always in the same order; none for a table that it lacks."""
 
 
+RELEVANCE = "relevance"  # our name for it, and the usual one of qrels that do not call it `score`
+
+
 def open_source(settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> Source:
     """The source named by `settings.source`; relative paths are resolved against `root`."""
     module = importlib.import_module(f"model_code.corpus.sources.{settings.source}")
@@ -37,12 +40,15 @@ def open_source(settings: CorpusSettings, root: Path, locked: Mapping[str, Any] 
 def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
     """The row with our names for its columns; a document's remaining columns are gathered under `fields`.
 
-    A query's answers may also lie in a mapping `metadata`, as BEIR's queries.jsonl keeps what is beside the text.
+    A query's answers may also lie in a mapping `metadata`, as BEIR's queries.jsonl keeps what is beside the text. Where
+    no setting names the column of the relevance and `score` is missing, it is `relevance`: read as 1, a 0 would count.
     """
     if isinstance(row, Malformed):
         return row
     names = columns.of(row.table)
     values = {ours: row.values[theirs] for ours, theirs in names.items() if theirs in row.values}
+    if row.table == "qrels" and columns.relevance == ColumnSettings.relevance and RELEVANCE in row.values:
+        values.setdefault(RELEVANCE, row.values[RELEVANCE])
     if row.table == "documents":
         values["fields"] = {key: value for key, value in row.values.items() if key not in names.values()}
     if "answers" in names and values.get("answers") is None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.hierarchy.shape import apportion, arrange, default_branching, level_sizes
+from model_code.hierarchy.shape import apportion, arrange
+from model_code.hierarchy.sizes import default_branching, level_sizes
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pandas as pd
 import pytest
 
@@ -56,3 +58,23 @@ def test_answers_are_read_from_their_column_in_every_format(tmp_path, suffix):
 def test_a_missing_file_is_one_clear_error(tmp_path):
     with pytest.raises(FreshetError, match="absent.jsonl does not exist"):
         Source(CorpusSettings(source="files", path="absent.jsonl"), tmp_path).describe()
+
+
+@pytest.mark.parametrize(
+    ("columns", "judged", "read"),
+    [
+        (ColumnSettings(), {"score": 2}, [2]),
+        (ColumnSettings(), {"relevance": 0}, [0]),
+        (ColumnSettings(), {"score": 2, "relevance": 0}, [2]),
+        (ColumnSettings(relevance="grade"), {"grade": 3, "relevance": 0}, [3]),
+        (ColumnSettings(), {"grade": 3}, []),
+    ],
+)
+def test_relevance_is_the_named_column_or_the_usual_ones(tmp_path, columns, judged, read):
+    (tmp_path / "notes.jsonl").write_text('{"_id": "d", "text": "a note"}\n')
+    (tmp_path / "asked.jsonl").write_text('{"_id": "1", "text": "who"}\n')
+    (tmp_path / "judged.jsonl").write_text(json.dumps({"query-id": "1", "corpus-id": "d"} | judged) + "\n")
+    files = FileSettings("asked.jsonl", "judged.jsonl")
+    settings = CorpusSettings(source="files", path="notes.jsonl", files=files, columns=columns)
+    (row,) = Source(settings, tmp_path).rows("qrels")
+    assert [value for name, value in row.values.items() if name == "relevance"] == read

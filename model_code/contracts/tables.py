@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from model_code.contracts.frames import fail, validate
 from model_code.corpus.tables import COLUMNS, NULLABLE, OPTIONAL
-from model_code.errors import FreshetError
 
 if TYPE_CHECKING:
     import pandera.pandas as pa
 
-SHOWN_ROWS = 3
 VOCABULARY = {
     ("documents", "part"): ("initial", "new", "tuning"),
     ("queries", "split"): ("train", "dev", "test", "later"),
@@ -57,12 +56,12 @@ def check_tables(tables: Mapping[str, pd.DataFrame]) -> None:
     Raises `FreshetError` that names the table, the broken rule and the first offending rows.
     """
     for name, table in tables.items():
-        _check_schema(name, table)
+        validate(schema(name), table)
     for name, column, other, key in REFERENCES:
         if name in tables and other in tables:
             lost = tables[name][~tables[name][column].isin(tables[other][key])]
             if len(lost):
-                _fail(name, f"{column} must be a {key} of {other}", lost[column])
+                fail(name, f"{column} must be a {key} of {other}", lost[column])
     if {"documents", "passages"} <= tables.keys():
         _check_parts(tables["documents"], tables["passages"])
     if {"queries", "qrels"} <= tables.keys():
@@ -93,41 +92,16 @@ def _is_list_of_texts(value: str) -> bool:
     return isinstance(texts, list) and len(texts) > 0 and all(isinstance(text, str) and text for text in texts)
 
 
-def _check_schema(name: str, table: pd.DataFrame) -> None:
-    import pandera.errors
-
-    try:
-        schema(name).validate(table, lazy=True)
-    except pandera.errors.SchemaErrors as error:
-        cases = error.failure_cases
-        first = cases.sort_values("index", na_position="first", kind="stable").iloc[0]
-        if pd.isna(first["index"]):  # a column is missing, unknown or of another type: no row is to blame
-            raise FreshetError(
-                f"the table {name} breaks its contract: {first['check']}, {first['failure_case']!r}; "
-                f"its columns are {', '.join(COLUMNS[name])}"
-            ) from None
-        same = cases[(cases["check"] == first["check"]) & (cases["column"] == first["column"])]
-        rule = f"{first['column']} breaks {first['check']}"
-        if first["check"] == "multiple_fields_uniqueness":
-            rule = f"{' and '.join(KEYS[name])} must be unique"
-        _fail(name, rule, same.set_index("index")["failure_case"])
-
-
 def _check_parts(documents: pd.DataFrame, passages: pd.DataFrame) -> None:
     """Every initial document, and no other one, has passages."""
     initial = documents["part"] == "initial"
     covered = documents["document_id"].isin(passages["document_id"])
     if (initial != covered).any():
         rows = documents[initial != covered]["document_id"]
-        _fail("passages", "exactly the initial documents must have passages", rows)
+        fail("passages", "exactly the initial documents must have passages", rows)
 
 
 def _check_splits(queries: pd.DataFrame, qrels: pd.DataFrame) -> None:
     split = qrels["query_id"].map(queries.set_index("query_id")["split"])
     if (split != qrels["split"]).any():
-        _fail("qrels", "split must be its query's split", qrels[split != qrels["split"]]["query_id"])
-
-
-def _fail(table: str, rule: str, rows: pd.Series) -> None:
-    first = "; ".join(f"row {index}: {value!r}" for index, value in rows.head(SHOWN_ROWS).items())
-    raise FreshetError(f"the table {table} breaks its contract in {len(rows):,} rows: {rule}. First: {first}")
+        fail("qrels", "split must be its query's split", qrels[split != qrels["split"]]["query_id"])

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from model_code.contracts.tables import check_tables
 from model_code.corpus.build import build_corpus
-from model_code.corpus.contracts import check_tables
 from model_code.corpus.settings import CorpusSettings, PassageSettings
 from model_code.corpus.tables import frame
 from model_code.errors import FreshetError
+from tests.model_code.corpus.conftest import RowSource
 
 
 @pytest.fixture
-def tables(row_source):
+def tables():
     rows = {
         "documents": [{"id": f"d{i}", "text": f"text {i}"} for i in range(4)],
         "queries": [{"id": f"q{i}", "text": f"query {i}"} for i in range(4)],
         "qrels": [{"query_id": f"q{i}", "document_id": f"d{i}", "split": "test"} for i in range(4)],
     }
-    built = build_corpus(row_source(**rows), CorpusSettings(), PassageSettings())
+    built = build_corpus(RowSource(**rows), CorpusSettings(), PassageSettings())
     pseudo = {"query_id": "p0", "document_id": "d0", "text": "pseudo", "kind": "cloze", "split": "train"}
     return {**built.tables, "pseudo_queries": frame("pseudo_queries", [pseudo])}
 

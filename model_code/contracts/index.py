@@ -1,0 +1,125 @@
+"""Contracts of the indexes: every file is the one that its manifest names, and the rows are the corpus's own.
+
+The sizes of files are known from their manifest, so here it is asked whether they are the right rows of sound numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model_code.contracts.known import passage_documents
+from model_code.contracts.rules import PIECE, require, require_files, require_finite, require_same, require_shape
+from model_code.files import read_json
+from model_code.index.manifest import MANIFEST, verify
+from model_code.retrievers.settings import Kind
+from model_code.stages.context import StageContext
+
+DOCUMENT_IDS, VECTORS = "document_ids.json", "vectors.npy"
+ROUNDING = 1e-3  # of a unit vector's norm: half-precision encoders normalise in float32
+Facts = Mapping[str, Any]
+
+
+def check_base_index(context: StageContext) -> None:
+    """A dense index, a vector per passage: the hierarchy is clustered from its rows."""
+    _check(context, "dense")
+
+
+def check_index(context: StageContext) -> None:
+    """The index of a retriever, as its kind builds it."""
+    _check(context, context.settings["retriever"].kind)
+
+
+def _check(context: StageContext, kind: Kind) -> None:
+    folder, documents = context.output / "index", passage_documents(context.inputs["corpus"])
+    require_files(folder, [MANIFEST])
+    facts = read_json(folder / MANIFEST)
+    require(facts["kind"] == kind, f"index/{MANIFEST} states the kind {facts['kind']!r}; the settings say {kind!r}")
+    verify(folder, facts)
+    counts = {"documents": len(set(documents)), "passages": len(set(documents) if kind == "dsi" else documents)}
+    wrong = [f"{counts[name]:,} {name}, not {facts[name]:,}" for name in counts if facts[name] != counts[name]]
+    require(not wrong, f"index/{MANIFEST} must state the corpus's {' and '.join(wrong)}")
+    KINDS[kind](folder, facts, documents)
+
+
+def _dense(folder: Path, facts: Facts, documents: list[str]) -> None:
+    """Rows of one passage next to each other, in the order of passages; unit vectors."""
+    each = facts["vectors_per_passage"]
+    rows = [document for document in documents for _ in range(each)]
+    require(read_json(folder / DOCUMENT_IDS) == rows, _order(f"index/{DOCUMENT_IDS}"))
+    vectors = _vectors(folder, facts, len(rows))
+    per_piece = max(1, PIECE // max(1, vectors.shape[1]))
+    for start in range(0, len(vectors), per_piece):
+        norms = np.linalg.norm(vectors[start : start + per_piece], axis=1)
+        far = float(np.abs(norms - 1).max())
+        require(far <= ROUNDING, f"index/{VECTORS} must have unit norm; one after row {start} is off by {far:.3g}")
+
+
+def _dsi(folder: Path, facts: Facts, documents: list[str]) -> None:
+    """One vector of any norm per document, with the representatives that additions need."""
+    ids = read_json(folder / DOCUMENT_IDS)
+    require_same(f"index/{DOCUMENT_IDS} must name each initial document", ids, set(documents))
+    require(len(ids) == len(set(ids)), f"index/{DOCUMENT_IDS} names a document twice")
+    vectors = _vectors(folder, facts, len(ids))
+    require_files(folder, ["representatives.npy", "query_counts.npy"])
+    representatives = np.load(folder / "representatives.npy", mmap_mode="r")
+    require_shape("index/representatives.npy", representatives, vectors.shape)
+    require_finite("index/representatives.npy", representatives)
+    require_shape("index/query_counts.npy", np.load(folder / "query_counts.npy"), (len(ids),))
+    for name in ("logit_scale", "encoding_scale"):
+        require(facts.get(name, 0) > 0, f"index/{MANIFEST} must state a {name} above 0")
+
+
+def _lexical(folder: Path, facts: Facts, documents: list[str]) -> None:
+    """Tokens of each passage, beside them embeddings or, without these, the texts; all of one encoder."""
+    parts = {"tokens": True, "embeddings": facts["embeddings"], "passages": not facts["embeddings"]}
+    for name, expected in parts.items():
+        there = (folder / name).is_dir()
+        stated = f"as embeddings is {facts['embeddings']} in its {MANIFEST}"
+        require(there == expected, f"index/{name}/ must {'' if expected else 'not '}be there, {stated}")
+        if there:
+            _check_part(folder / name, facts, documents)
+    if facts["embeddings"]:
+        _check_embeddings(folder / "embeddings", len(documents))
+
+
+def _check_part(folder: Path, facts: Facts, documents: list[str]) -> None:
+    where = f"index/{folder.name}"
+    require_files(folder, [MANIFEST, *([DOCUMENT_IDS] if folder.name != "passages" else ["passages.json"])])
+    stated = read_json(folder / MANIFEST)
+    require(stated["passages"] == len(documents), f"{where}/{MANIFEST} must state {len(documents):,} passages")
+    if folder.name == "embeddings":  # tokens are the tokenizer's alone
+        require(stated["fingerprint"] == facts["fingerprint"], f"{where}/{MANIFEST}: another encoder's fingerprint")
+    if folder.name != "passages":
+        require(read_json(folder / DOCUMENT_IDS) == documents, _order(f"{where}/{DOCUMENT_IDS}"))
+
+
+def _check_embeddings(folder: Path, passages: int) -> None:
+    starts, found, weights = (
+        np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("starts", "passages", "weights")
+    )
+    require_shape("index/embeddings/weights.npy", weights, found.shape)
+    require_finite("index/embeddings/weights.npy", weights)
+    rising = starts[0] == 0 and starts[-1] == len(found) and bool((np.diff(starts) >= 0).all())
+    require(bool(rising), "index/embeddings/starts.npy must rise from 0 to the number of weights")
+    inside = not len(found) or (int(found.min()) >= 0 and int(found.max()) < passages)
+    require(inside, f"index/embeddings/passages.npy must number passages from 0 to {passages - 1}")
+
+
+def _vectors(folder: Path, facts: Facts, rows: int) -> np.ndarray:
+    require_files(folder, [VECTORS])
+    vectors: np.ndarray = np.load(folder / VECTORS, mmap_mode="r")
+    require_shape(f"index/{VECTORS}", vectors, (rows, facts["dimension"]))
+    require(vectors.dtype == np.float32, f"index/{VECTORS} must be float32, not {vectors.dtype}")
+    require_finite(f"index/{VECTORS}", vectors)
+    return vectors
+
+
+def _order(name: str) -> str:
+    return f"{name} must name the document of each row, in the order of the corpus's passages"
+
+
+KINDS: dict[Kind, Callable[[Path, Facts, list[str]], None]] = {"dense": _dense, "lexical": _lexical, "dsi": _dsi}

@@ -1,0 +1,56 @@
+"""Every stage's contract, under its name: what its output promises to the stages and people that read it.
+
+A contract reads a finished output (`context.output`), the inputs that it was made from and its settings; it changes
+nothing. `orchestration.runner` asks it before an output is moved into place, and Dagster's checks ask the same function
+again of what lies there. Stages do not import it, so no stage's row in the table lists this code: it decides whether an
+output is published, never what is in it, and another rule must not train every encoder anew. The price is that what is
+already in place is not asked by DVC; Dagster asks it in the next build, also where nothing ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from safetensors import SafetensorError
+
+from model_code.contracts.comparison import check_comparison
+from model_code.contracts.corpus import check_acceptance, check_corpus, check_pseudo_queries
+from model_code.contracts.evaluation import check_baselines, check_evaluate
+from model_code.contracts.hierarchy import check_hierarchy
+from model_code.contracts.index import check_base_index, check_index
+from model_code.contracts.training import check_query_generator, check_train
+from model_code.errors import FreshetError
+from model_code.stages.context import StageContext
+
+CONTRACTS: dict[str, Callable[[StageContext], None]] = {
+    "corpus": check_corpus,
+    "query_generator": check_query_generator,
+    "pseudo_queries": check_pseudo_queries,
+    "acceptance": check_acceptance,
+    "base_index": check_base_index,
+    "hierarchy": check_hierarchy,
+    "train": check_train,
+    "index": check_index,
+    "baselines": check_baselines,
+    "evaluate": check_evaluate,
+    "comparison": check_comparison,
+}
+
+
+UNREADABLE = (OSError, LookupError, TypeError, ValueError, SafetensorError)  # a file cut short, a key that is missing
+
+
+def check(stage: str, context: StageContext) -> None:
+    """FreshetError, in one line, if the output breaks the contract of the stage of that name, or cannot be read."""
+    try:
+        CONTRACTS[stage](context)
+    except FreshetError as error:
+        raise FreshetError(f"{_place(error)}{error}") from error
+    except UNREADABLE as error:
+        what = " ".join(str(error).split())
+        raise FreshetError(f"{_place(error)}it cannot be read: {type(error).__name__}: {what}") from error
+
+
+def _place(error: Exception) -> str:
+    """Where of several equal parts the rule is broken, if the contract said so."""
+    return "".join(f"{note}: " for note in getattr(error, "__notes__", []))

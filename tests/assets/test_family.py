@@ -1,0 +1,27 @@
+"""Guards that every asset asks the contract of its own stage first, the function that the runner asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from assets.catalogue import FAMILIES
+from model_code.contracts.registry import CONTRACTS
+from model_code.contracts.rules import require
+from model_code.stages.context import StageContext
+
+
+@pytest.mark.parametrize("stage", FAMILIES)
+def test_the_check_asks_the_contract_of_its_stage_and_tells_the_violation(stage, tmp_path, monkeypatch):
+    first = FAMILIES[stage].all_checks[0]
+    asked = []
+
+    def broken(context):
+        asked.append(context)
+        require(len(asked) > 1, "a rule is broken")
+
+    monkeypatch.setitem(CONTRACTS, stage, broken)
+    context = StageContext(tmp_path, {}, tmp_path, {}, tmp_path)
+    assert first.name == "contract_holds"
+    assert first.ask(context) == (False, {"violation": "a rule is broken"})
+    assert first.ask(context) == (True, {})
+    assert asked == [context, context]

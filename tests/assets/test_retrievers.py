@@ -1,0 +1,30 @@
+"""Guards the pages of encoders and indexes: a real picture of the curve beside its last rows, an index's facts."""
+
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+
+from assets.learning_curve import learning_curve
+from assets.retrievers import preview_index
+from model_code.files import write_json
+from model_code.index.dense_index import DenseIndex
+
+
+def test_the_learning_curve_is_a_png_beside_the_last_rows(tmp_path):
+    rows = [{"step": 0, "nDCG@10": 0.5}] + [{"step": step, "loss": 1 / step} for step in range(1, 20)]
+    write_json(tmp_path / "history.json", [*rows, {"step": 20, "loss": 0.1, "nDCG@10": 0.7}])
+    shown = learning_curve(tmp_path)
+    assert list(shown) == ["learning curve", "history"]
+    prefix = "![training](data:image/png;base64,"
+    assert shown["learning curve"].startswith(prefix)
+    assert base64.b64decode(shown["learning curve"][len(prefix) : -1]).startswith(b"\x89PNG")
+    assert len(shown["history"].splitlines()) == 12
+
+
+def test_an_index_shows_its_kind_rows_and_size(tmp_path):
+    DenseIndex.build(np.eye(4, dtype=np.float32), ["a", "a", "b", "c"], "f" * 64).save(tmp_path / "index")
+    text = preview_index(tmp_path)["index"]
+    for row in ("kind | dense", "passages | 4", "documents | 3", "factory | Flat", "files | 3", "size | 0.0 MB"):
+        assert f"| {row} |" in text

@@ -1,0 +1,86 @@
+"""Ways to break a finished output, for the tests of its contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from model_code.files import read_json, write_json
+from model_code.stages.context import StageContext
+
+Damage = Callable[[Path], object]
+
+
+def copied(context: StageContext, folder: Path) -> StageContext:
+    """The same stage with a copy of its output, which a test may damage."""
+    import shutil
+
+    return replace(context, output=shutil.copytree(context.output, folder / context.output.name))
+
+
+def json_with(name: str, **changes: Any) -> Damage:
+    """Top-level keys of a JSON file set."""
+    return lambda folder: write_json(folder / name, read_json(folder / name) | changes)
+
+
+def json_edited(name: str, edit: Callable[[Any], Any]) -> Damage:
+    """A JSON file edited in place."""
+
+    def damage(folder: Path) -> None:
+        value = read_json(folder / name)
+        edit(value)
+        write_json(folder / name, value)
+
+    return damage
+
+
+def text_replaced(name: str, old: str, new: str) -> Damage:
+    """The first `old` of a text file replaced."""
+
+    def damage(folder: Path) -> None:
+        text = (folder / name).read_text()
+        assert old in text
+        (folder / name).write_text(text.replace(old, new, 1))
+
+    return damage
+
+
+def removed(name: str) -> Damage:
+    """A file that is gone."""
+    return lambda folder: (folder / name).unlink()
+
+
+def written(name: str, text: str = "") -> Damage:
+    """A file with other content."""
+
+    def damage(folder: Path) -> None:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+    return damage
+
+
+def array_with(name: str, place: Any, value: float) -> Damage:
+    """Elements of a .npy file set."""
+
+    def damage(folder: Path) -> None:
+        array = np.load(folder / name)
+        array[place] = value
+        np.save(folder / name, array)
+
+    return damage
+
+
+def array_cut(name: str) -> Damage:
+    """A .npy file without its last row."""
+    return lambda folder: np.save(folder / name, np.load(folder / name)[:-1])
+
+
+def table_with(name: str, edit: Callable[[pd.DataFrame], pd.DataFrame]) -> Damage:
+    """A Parquet table edited."""
+    return lambda folder: edit(pd.read_parquet(folder / name)).to_parquet(folder / name, index=False)

@@ -1,0 +1,145 @@
+"""Guards the contracts of the corpus as it was written, of its pseudo-queries, and of the verdict over both."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from model_code.contracts.registry import check
+from model_code.corpus.build import build_corpus
+from model_code.corpus.settings import CorpusSettings, PartSettings, PassageSettings
+from model_code.corpus.tables import frame, write_table
+from model_code.errors import FreshetError
+from model_code.files import write_json
+from model_code.stages.context import StageContext
+from tests.model_code.contracts.damage import copied, json_edited, json_with, removed, table_with, written
+from tests.model_code.corpus.conftest import RowSource
+
+EXPECTATION = {"table": "queries", "expectation": "some", "bounds": {"min_value": 1}, "observed": 2, "passed": True}
+
+
+def build(root, qrels_of):
+    """Corpus stage's output at `root / "corpus"`; each document is asked for in split `qrels_of`, or by nobody."""
+    rows = {
+        "documents": [{"id": f"d{i}", "text": f"text {i}"} for i in range(40)],
+        "queries": [{"id": f"q{i}", "text": f"query {i}"} for i in range(4)],
+        "qrels": [{"query_id": f"q{i}", "document_id": f"d{i}", "split": qrels_of} for i in range(4)],
+    }
+    chosen = rows if qrels_of else {"documents": rows["documents"]}
+    built = build_corpus(RowSource(**chosen), CorpusSettings(parts=PartSettings("share", 0.2)), PassageSettings())
+    (root / "corpus").mkdir(parents=True)
+    for name, table in built.tables.items():
+        write_table(root / "corpus", name, table)
+    return StageContext(root, {"corpus": root / "corpus"}, root / "corpus", {}, root)
+
+
+def pseudo(root, qrels_of=None, splits=("train", "dev", "test")):
+    """Two queries for each of three initial documents, which have these splits."""
+    place = build(root, qrels_of)
+    documents = pd.read_parquet(root / "corpus" / "documents.parquet")
+    initial = documents.loc[documents["part"] == "initial", "document_id"].tolist()
+    rows = [
+        {"query_id": f"{name}~{i}", "document_id": name, "text": f"text {i}", "kind": "short_cloze", "split": split}
+        for name, split in zip(initial, splits, strict=False)
+        for i in range(2)
+    ]
+    (root / "output").mkdir()
+    frame("pseudo_queries", rows).to_parquet(root / "output" / "pseudo_queries.parquet", index=False)
+    return StageContext(root, place.inputs, root / "output", {}, root)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("corpus"), "test")
+
+
+@pytest.fixture(scope="module")
+def queries(tmp_path_factory):
+    return pseudo(tmp_path_factory.mktemp("queries"))
+
+
+@pytest.fixture(scope="module")
+def verdict(tmp_path_factory):
+    root = tmp_path_factory.mktemp("verdict")
+    (root / "output").mkdir()
+    write_json(root / "output" / "verdict.json", {"passed": True, "source": "qrels", "expectations": [EXPECTATION]})
+    return StageContext(root, {}, root / "output", {}, root)
+
+
+def test_sound_ones_pass(corpus, queries, verdict, tmp_path):
+    check("corpus", corpus)
+    check("corpus", build(tmp_path / "bare", None))
+    check("pseudo_queries", queries)
+    check("pseudo_queries", pseudo(tmp_path / "judged", "test", splits=("train",)))
+    check("pseudo_queries", pseudo(tmp_path / "none", splits=()))
+    check("acceptance", verdict)
+
+
+def assert_refused(stage, place, tmp_path, damage, message):
+    broken = copied(place, tmp_path)
+    damage(broken.output)
+    with pytest.raises(FreshetError, match=message):
+        check(stage, broken)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (removed("quarantine.parquet"), "must hold quarantine.parquet"),
+        (written("qrels.parquet", "cut"), "it cannot be read: Arrow"),
+        (table_with("passages.parquet", lambda table: table.assign(ordinal=-1)), "passages breaks its contract"),
+        (table_with("quarantine.parquet", lambda table: table.drop(columns="reason")), "quarantine breaks.*'reason'"),
+        (table_with("queries.parquet", lambda table: table[1:]), "query_id must be a query_id of queries"),
+    ],
+)
+def test_a_broken_table_of_the_corpus_is_named(corpus, tmp_path, damage, message):
+    assert_refused("corpus", corpus, tmp_path, damage, message)
+
+
+def first(column, value):
+    return table_with("pseudo_queries.parquet", lambda table: table.assign(**{column: [value, *table[column][1:]]}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (removed("pseudo_queries.parquet"), "must hold pseudo_queries.parquet"),
+        (first("document_id", "d99"), "document_id must be of an initial document.*'d99'"),
+        (first("text", ""), "text breaks str_length"),
+        (first("text", " \t"), "text must hold more than white space"),
+        (first("kind", None), "kind breaks not_nullable"),
+        (first("split", "later"), "split breaks isin"),
+        (first("split", "test"), "all queries of a document must be of one split"),
+        (table_with("pseudo_queries.parquet", lambda table: pd.concat([table, table[:1]])), "query_id must be unique"),
+        (table_with("pseudo_queries.parquet", lambda table: table.assign(more=1)), "'more'"),
+    ],
+)
+def test_each_broken_rule_of_pseudo_queries_is_named(queries, tmp_path, damage, message):
+    assert_refused("pseudo_queries", queries, tmp_path, damage, message)
+
+
+def test_a_document_that_is_not_initial_may_not_be_asked_for(queries, tmp_path):
+    documents = pd.read_parquet(queries.inputs["corpus"] / "documents.parquet")
+    new = documents.loc[documents["part"] == "new", "document_id"].iloc[0]
+    assert_refused("pseudo_queries", queries, tmp_path, first("document_id", new), "of an initial document")
+
+
+def test_held_out_pseudo_queries_beside_judged_queries_are_refused(tmp_path):
+    with pytest.raises(FreshetError, match="split must be train, as the corpus has judged queries.*'dev'"):
+        check("pseudo_queries", pseudo(tmp_path, "test"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (removed("verdict.json"), "must hold verdict.json"),
+        (json_with("verdict.json", passed=False), "must have passed"),
+        (json_with("verdict.json", passed=None), "must have 'passed', a bool"),
+        (json_with("verdict.json", source="nobody"), "unknown source 'nobody'"),
+        (json_with("verdict.json", expectations=[]), "at least one expectation"),
+        (json_edited("verdict.json", lambda value: value["expectations"][0].update(passed=False)), "must have passed"),
+        (json_edited("verdict.json", lambda value: value["expectations"][0].pop("bounds")), "'some' lacks bounds"),
+    ],
+)
+def test_each_broken_rule_of_the_verdict_is_named(verdict, tmp_path, damage, message):
+    assert_refused("acceptance", verdict, tmp_path, damage, message)

@@ -1,0 +1,226 @@
+"""Guards the contracts of what training leaves: curves, and the folders of encoders, learned vectors and generators."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from model_code.contracts.registry import check
+from model_code.dsi.folder import DocumentVectors, Representatives
+from model_code.encoding.encoder import Encoder
+from model_code.encoding.layers import Layers
+from model_code.encoding.settings import EncoderSettings
+from model_code.errors import FreshetError
+from model_code.files import read_json, write_json
+from model_code.index.manifest import MANIFEST, seal
+from model_code.lexical.layout import save_encoder, start_encoder
+from model_code.queries.sequence_models import load_sequence_model, save_sequence_model
+from model_code.stages.context import StageContext
+from tests.model_code.contracts.damage import (
+    array_cut,
+    array_with,
+    copied,
+    json_edited,
+    removed,
+    text_replaced,
+    written,
+)
+from tests.model_code.lexical.example import SETTINGS
+from tests.model_code.queries.tiny_t5 import make_tiny_t5
+from tests.tiny_encoder import make_tiny_encoder
+
+WORDS = [f"word{i}" for i in range(40)]
+HISTORY = [{"step": 0, "nDCG@10": 0.5}, {"step": 5, "loss": 1.5}, {"step": 9, "loss": 1.25, "nDCG@10": 0.75}]
+KINDS = ("dense", "separate", "layers", "lexical", "dsi")
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return make_tiny_encoder(tmp_path_factory.mktemp("base") / "encoder", WORDS)
+
+
+def trained(root, encoder, name):
+    """What training leaves, without training."""
+    for folder in ("corpus", "output"):
+        (root / folder).mkdir(parents=True)
+    pd.DataFrame({"document_id": ["a", "a", "b"]}).to_parquet(root / "corpus" / "passages.parquet")
+    write_json(root / "output" / "history.json", HISTORY)
+    save(root / "output", encoder, name)
+    kind = name if name in ("lexical", "dsi") else "dense"
+    retriever = SimpleNamespace(kind=kind, encoders="separate" if name == "separate" else "shared")
+    settings = {"retriever": retriever}
+    return StageContext(root, {"corpus": root / "corpus"}, root / "output", settings, root, name)
+
+
+def save(output, encoder, name):
+    if name == "lexical":
+        base = EncoderSettings(base=str(encoder), max_tokens=16, device="cpu", precision="float32")
+        save_encoder(start_encoder(base, SETTINGS, WORDS, 0), output / "encoder")
+        write_json(output / "first_stage.json", HISTORY[1:])
+        return
+    loaded = Encoder.load(encoder, precision="float32", device="cpu")
+    if name == "separate":
+        loaded.separate()
+    if name == "layers":
+        loaded.layers = Layers((1, 2), "average", torch.ones(2))
+    loaded.save(output / "encoder")
+    if name == "dsi":
+        vectors = np.eye(4, dtype=np.float32)[:2]
+        DocumentVectors(vectors, ["b", "a"], Representatives(vectors, np.array([0, 3])), "f", 20.0).save(
+            output / "document_vectors"
+        )
+
+
+@pytest.fixture(scope="module")
+def places(encoder, tmp_path_factory):
+    root = tmp_path_factory.mktemp("trained")
+    return {name: trained(root / name, encoder, name) for name in KINDS}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_training_leaves_passes(places, name):
+    check("train", places[name])
+
+
+def assert_refused(place, tmp_path, damage, message, stage="train"):
+    broken = copied(place, tmp_path)
+    damage(broken.output)
+    with pytest.raises(FreshetError, match=message):
+        check(stage, broken)
+
+
+def row(number, **changes):
+    return json_edited("history.json", lambda rows: rows[number].update(changes))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (removed("history.json"), "must hold history.json"),
+        (written("history.json", "[]"), "history.json must hold at least one row"),
+        (row(1, step=0), "history.json .* step breaks steps that rise.*row 1: 0"),
+        (row(0, step=-1), "step breaks greater_than_or_equal_to"),
+        (row(1, step=2.5), "step|int64"),
+        (json_edited("history.json", lambda rows: rows[1].pop("step")), "step"),
+        (row(1, loss=None), "history.json: loss must be a number where it is given"),
+        (row(2, **{"nDCG@10": 1.5}), "nDCG@10 breaks in_range"),
+        (text_replaced("history.json", "1.5", "NaN"), "loss must be a number where it is given"),
+        (text_replaced("history.json", "1.5", "Infinity"), "loss breaks finite numbers.*inf"),
+        (text_replaced("history.json", "1.5", '"low"'), "loss"),
+        (written("history.json", '[{"step": 0, "nDCG@10": 0.5}]'), "'loss'"),
+    ],
+)
+def test_each_broken_rule_of_the_curve_is_named(places, tmp_path, damage, message):
+    assert_refused(places["dense"], tmp_path, damage, message)
+
+
+def with_tensor(value):
+    def damage(folder):
+        from safetensors.numpy import load_file, save_file
+
+        path = folder / "encoder" / "model.safetensors"
+        weights = load_file(path)
+        name = sorted(weights)[0]
+        weights[name] = np.full_like(weights[name], value)
+        save_file(weights, path)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("dense", lambda folder: shutil.rmtree(folder / "encoder"), "encoder/ is missing"),
+        *(
+            ("dense", removed(f"encoder/{name}"), f"encoder/ must hold {name}")
+            for name in ("config.json", "model.safetensors", "tokenizer.json", "modules.json")
+        ),
+        ("dense", removed("encoder/1_Pooling/config.json"), "1_Pooling/ must hold config.json"),
+        ("dense", with_tensor(np.nan), r"encoder/model.safetensors: \S+ must be finite numbers"),
+        ("dense", written("encoder/model.safetensors", "cut"), "encoder/model.safetensors cannot be read"),
+        ("dense", written("encoder/query_encoder/x", "x"), "encoders are shared, so encoder/ must not hold query"),
+        (
+            "separate",
+            lambda folder: shutil.rmtree(folder / "encoder" / "query_encoder"),
+            "encoders are separate, so encoder/ must hold query_encoder/",
+        ),
+        ("separate", removed("encoder/query_encoder/tokenizer.json"), "query_encoder/ must hold tokenizer.json"),
+        ("layers", removed("encoder/router_config.json"), "encoder/ must hold router_config.json"),
+        ("layers", removed("encoder/layers/model.safetensors"), "layers/ must hold model.safetensors"),
+        ("lexical", removed("encoder/lexical.json"), "encoder/ must hold lexical.json"),
+        ("lexical", removed("encoder/1_LexicalHead/model.safetensors"), "1_LexicalHead/ must hold model.safetensors"),
+        ("lexical", written("first_stage.json", "[]"), "first_stage.json must hold at least one row"),
+    ],
+)
+def test_each_broken_rule_of_the_encoder_is_named(places, tmp_path, name, damage, message):
+    assert_refused(places[name], tmp_path, damage, message)
+
+
+def in_vectors(damage):
+    """Damage in `document_vectors/`, sealed again."""
+
+    def sealed(output):
+        folder = output / "document_vectors"
+        damage(folder)
+        facts = read_json(folder / MANIFEST)
+        seal(folder, facts.pop("format"), {key: value for key, value in facts.items() if key != "checksums"})
+
+    return sealed
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda output: shutil.rmtree(output / "document_vectors"), "document_vectors/ must hold manifest.json"),
+        (written("document_vectors/more", "x"), "more was added since manifest.json"),
+        (in_vectors(text_replaced("document_ids.json", '"b"', '"x"')), "1 missing, such as 'b'; 1 unknown"),
+        (in_vectors(text_replaced("document_ids.json", '["b"', '["b","b"')), "names a document twice"),
+        (in_vectors(array_cut("vectors.npy")), r"vectors.npy must have the shape \(2, 4\)"),
+        (in_vectors(array_with("vectors.npy", 0, np.nan)), "vectors.npy must be finite"),
+        (in_vectors(array_cut("representatives.npy")), "representatives.npy must have the shape"),
+        (in_vectors(array_with("representatives.npy", 0, np.inf)), "representatives.npy must be finite"),
+        (in_vectors(array_cut("query_counts.npy")), "query_counts.npy must have the shape"),
+        (in_vectors(array_with("query_counts.npy", 0, -1)), "query_counts.npy must not be negative"),
+        (in_vectors(text_replaced(MANIFEST, "20.0", "0.0")), "scales must be above 0"),
+    ],
+)
+def test_each_broken_rule_of_learned_vectors_is_named(places, tmp_path, damage, message):
+    assert_refused(places["dsi"], tmp_path, damage, message)
+
+
+@pytest.fixture(scope="module")
+def generator(tmp_path_factory):
+    root = tmp_path_factory.mktemp("generator")
+    (root / "output").mkdir()
+    save_sequence_model(*load_sequence_model(make_tiny_t5(root / "t5", WORDS)), root / "output" / "model", 8)
+    write_json(root / "output" / "history.json", [{"step": 0, "log_likelihood": -4.5}, {"step": 5, "loss": 1.5}])
+    settings = {"pseudo_queries.training": SimpleNamespace(base="warm_start")}
+    return StageContext(root, {}, root / "output", settings, root)
+
+
+def test_a_trained_generator_passes_and_so_does_none(generator, tmp_path):
+    check("query_generator", generator)
+    none = {"pseudo_queries.training": SimpleNamespace(base=None)}
+    check("query_generator", replace(generator, output=tmp_path, settings=none))
+    with pytest.raises(FreshetError, match="no generator is trained, so model/ must not be there"):
+        check("query_generator", replace(generator, settings=none))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (removed("history.json"), "must hold history.json"),
+        (row(1, step=0), "step breaks steps that rise"),
+        (lambda output: shutil.rmtree(output / "model"), "model/ is missing"),
+        (removed("model/generation_config.json"), "model/ must hold generation_config.json"),
+        (written("model/model.safetensors", "cut"), "model/model.safetensors cannot be read"),
+    ],
+)
+def test_each_broken_rule_of_the_generator_is_named(generator, tmp_path, damage, message):
+    assert_refused(generator, tmp_path, damage, message, "query_generator")
