@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import fcntl
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TextIO
 
 _held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())  # by this thread, or this coroutine
 
 
 @contextmanager
-def file_lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the file `path`; another process or thread waits, and who holds it already goes on."""
+def file_lock(path: Path, waiting: str | None = None) -> Iterator[None]:
+    """Hold an exclusive lock on the file `path`; another process or thread waits, and who holds it already goes on.
+
+    waiting: a line for the user, on standard error, where the lock is not free at once.
+    """
     path = path.resolve()
     if path in _held.get():
         yield
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        _take(stream, waiting)
         token = _held.set(_held.get() | {path})
         try:
             yield
         finally:
             _held.reset(token)
+
+
+def _take(stream: TextIO, waiting: str | None) -> None:
+    if waiting is not None:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            print(waiting, file=sys.stderr, flush=True)
+    fcntl.flock(stream, fcntl.LOCK_EX)

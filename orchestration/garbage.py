@@ -1,4 +1,5 @@
-"""What nothing refers to any more: old model versions and live generations, checkpoints, DVC's cache of old outputs."""
+"""What nothing refers to any more: old model versions, live generations and what was remembered of them, checkpoints,
+DVC's cache of old outputs."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def find_garbage(project: Project, keep: int) -> list[Garbage]:
     an alias, is current, registered, part of a generation that stays, or in `dvc.lock`.
     """
     of_models = [*_versions(project, keep), *_retrains(project, keep)]
-    found = [*_leftovers(project), *of_models, *_generations(project, keep), *_dvc_cache(project)]
+    of_live = [*_generations(project, keep), *_additions(project)]
+    found = [*_leftovers(project), *of_models, *of_live, *_dvc_cache(project)]
     return sorted(found, key=lambda item: -item.megabytes)
 
 
@@ -73,8 +75,10 @@ def _versions(project: Project, keep: int) -> Iterator[Garbage]:
     numbers = {version.version for version in held if version}
     for version in registry.versions(project)[:-keep]:
         if version.version not in numbers:
-            size = _size(registry.files(project, version).parents[1])
-            what = f"model version {version.version} ({version.retriever})"
+            folder = registry.own_files(project, version)
+            size = 0.0 if folder is None else _size(folder)
+            kept = "; its files lie in another store than the project's, and stay there" if folder is None else ""
+            what = f"model version {version.version} ({version.retriever}){kept}"
             yield Garbage(what, size, lambda version=version: registry.delete(project, version))
 
 
@@ -128,6 +132,15 @@ def _free_generations(project: Project, collection: Collection, keep: int, regis
 
     with file_lock(project.live / WRITER_LOCK):
         collect_generations(collection, keep, registered)
+
+
+def _additions(project: Project) -> Iterator[Garbage]:
+    """What is remembered of additions to generations that are gone."""
+    from orchestration.unneeded_additions import free_store, unneeded_stores
+
+    for path in unneeded_stores(project):
+        what = f"what additions to a former build remembered ({path.name})"
+        yield Garbage(what, _size(path), partial(free_store, project, path))
 
 
 def _dvc_cache(project: Project) -> Iterator[Garbage]:

@@ -12,6 +12,7 @@ from model_code.errors import FreshetError
 from orchestration.file_lock import file_lock
 
 LOCK_HELD = "FRESHET_LOCK_HELD"
+WAITING = "waiting for the build, the retrain or another command of this project that runs now: it holds its lock"
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,11 @@ class Project:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the project's lock: a second writer waits. Child processes are told that it is already held."""
+        """Hold the project's lock: a second writer says so and waits. Child processes are told that it is held."""
         if LOCK_HELD in os.environ:
             yield
             return
-        with file_lock(self.state / "project.lock"):
+        with file_lock(self.state / "project.lock", WAITING):
             os.environ[LOCK_HELD] = str(os.getpid())
             try:
                 yield

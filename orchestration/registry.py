@@ -36,11 +36,15 @@ Open = Callable[[Version], Any]
 
 @dataclass(frozen=True)
 class Move:
-    """What a promotion or rollback came to: the champion now, whether that was the wish, and one line to show."""
+    """What a promotion or rollback came to: the champion now, whether that was the wish, and one line to show.
+
+    again: it was so already, by a promotion before, which may have been cut off behind its last step here.
+    """
 
     champion: Version | None
     passed: bool
     summary: str
+    again: bool = False
 
 
 def register(project: Project, build: Build) -> Version:
@@ -75,7 +79,7 @@ def promote(
         wanted, champion = _candidates(client, challenger)
         if roles.is_same(champion, wanted):
             open_it(wanted)
-            return Move(wanted, True, _already(wanted))
+            return Move(wanted, True, _already(wanted), again=True)
         found = _judge(client, wanted, champion, gate)
         why = "; ".join(found.reasons)
         if found.passed:
@@ -140,15 +144,27 @@ def files(project: Project, version: Version) -> Path:
         return Path(download_artifacts(f"models:/{MODEL}/{version.version}")) / "artifacts" / ARTIFACT
 
 
-def delete(project: Project, version: Version) -> None:
-    """Delete a version and its files; raises `FreshetError` if it is champion, challenger or previous."""
+def own_files(project: Project, version: Version) -> Path | None:
+    """The folder that deleting the version frees; None where the registry keeps files elsewhere, such as in a bucket:
+    the project deletes nothing there, and fetches nothing from there to know its size.
+    """
+    with _registry(project) as (client, experiment):
+        place = client.get_experiment(experiment).artifact_location
+    if not place.startswith(store_folder(project).as_uri()):
+        return None
     folder = files(project, version).parents[1]
+    return folder if folder.is_relative_to(store_folder(project)) else None
+
+
+def delete(project: Project, version: Version) -> None:
+    """Delete a version and its `own_files`; raises `FreshetError` if it is champion, challenger or previous."""
+    folder = own_files(project, version)
     with _registry(project) as (client, _):
         role = roles.role_of(client, version)
         if role is not None:
             raise FreshetError(f"{version} is {role}: it cannot be deleted")
         client.delete_model_version(MODEL, version.version)
-    if folder.is_relative_to(store_folder(project)):
+    if folder is not None:
         shutil.rmtree(folder)
 
 

@@ -3,7 +3,7 @@
 A worker adds, updates, deletes, compacts, clusters anew, opens builds as a retrain does, switches generations and
 collects garbage. It is killed at a random moment; then a search must answer from one whole generation, with the
 documents of before or after the change that was interrupted, and after the ledger has been reconciled nothing may be
-missing, doubled or pending.
+missing, doubled or pending. What it opens is built in a moment: `fault_retrains` kills real retrains.
 """
 
 from __future__ import annotations
@@ -20,27 +20,36 @@ from model_code.errors import FreshetError
 from model_code.live.collection import Collection
 from orchestration.benchmarks import fault_checks, fault_worker
 from orchestration.benchmarks.fault_collection import make_collection
+from orchestration.benchmarks.fault_retrains import retrain_rows
+from orchestration.benchmarks.fault_rows import row
 from orchestration.freshening import Freshener
 from orchestration.project import Project
 
 KILLS = 200
+SHARE = 10  # one in so many kills a retrain: see `fault_retrains`
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
 PATIENCE = 120  # seconds until a worker must have finished its first change
 PRELOADED = ["torch", "transformers", "sqlalchemy", "pandas", "model_code.live.searcher", __name__]
 
 
 def rows(kills: int = KILLS, encoder: str | Path = BASE, longest: float = 1.0, seed: int = 0) -> list[dict[str, Any]]:
-    """Kill `kills` workers, each at most `longest` seconds after its first change, and count what went wrong."""
+    """Kill `kills` processes, a tenth of them retrains, and count what went wrong.
+
+    The others each change documents and are killed at most `longest` seconds after their first change. A retrain costs
+    a minute for every kill, so there are not more of them.
+    """
+    in_retrains = kills // SHARE
+    others = kills - in_retrains
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(Path(folder), encoder, seed)
-        for number in range(kills):
+        for number in range(others):
             trial.kill(number, longest)
     found = trial.found
+    met = found["interrupted"] * 2 > others
     return [
-        *(_row(f"{what} after {kills} kills", found[what], 0, "= 0", found[what] == 0) for what in PROBLEMS),
-        _row(
-            "kills that interrupted a change", found["interrupted"], kills, "> half", found["interrupted"] * 2 > kills
-        ),
+        *(row(f"{what} after {others} kills", found[what], 0, "= 0", found[what] == 0) for what in PROBLEMS),
+        row("kills that interrupted a change", found["interrupted"], others, "> half", met),
+        *(retrain_rows(in_retrains, encoder, seed) if in_retrains else ()),
     ]
 
 
@@ -122,8 +131,3 @@ def _wait_for_change(journal: fault_worker.Journal, worker: Any) -> None:
             failed = [line["error"] for line in journal.read() if "error" in line]
             raise FreshetError(f"the worker did nothing before it was to be killed: {failed or 'no error'}")
         time.sleep(0.005)
-
-
-def _row(what: str, ours: int, peer: int, goal: str, met: bool) -> dict[str, Any]:
-    """peer: the best there can be."""
-    return {"what": what, "ours": ours, "peer": peer, "ratio": ours / peer if peer else ours, "goal": goal, "met": met}

@@ -24,7 +24,9 @@ def bench(
             "without one all of them, which takes hours."
         ),
     ] = None,
-    kills: Annotated[int | None, typer.Option(min=1, help="faults: how many processes to kill.")] = None,
+    kills: Annotated[
+        int | None, typer.Option(min=1, help="faults: how many processes to kill, a tenth of them retrains.")
+    ] = None,
     seconds: Annotated[float | None, typer.Option(min=0.1, help="freshness: how long to read under writes.")] = None,
     passages: Annotated[int | None, typer.Option(min=100, help="freshness: size of the collection.")] = None,
     large: Annotated[

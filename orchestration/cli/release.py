@@ -40,6 +40,7 @@ def rollback(
     """Make the previous champion the champion again, or go to another live generation."""
     from model_code.settings import require
     from orchestration import release
+    from orchestration.still_held import still_held_lines
 
     require(
         generation is not None or retriever is None,
@@ -52,6 +53,8 @@ def rollback(
         return
     found = release.rollback_generation(project, generation, retriever)
     typer.echo(f"{found.retriever} is at generation {found.number}, {found.manifest['documents']:,} documents")
+    for line in still_held_lines(project, found.retriever):
+        typer.echo(line)
 
 
 def add_to(app: typer.Typer) -> None:

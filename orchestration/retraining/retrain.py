@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from model_code.errors import FreshetError
@@ -19,7 +20,7 @@ from model_code.evaluation.settings import PromotionSettings
 from model_code.files import read_json, write_json
 from model_code.live.collection import Collection
 from orchestration import parameters, registry, release
-from orchestration.freshness_steps import PROMOTED, REFUSED
+from orchestration.freshness_steps import PROMOTED, REFUSED, REMEMBERED
 from orchestration.gate import Gate
 from orchestration.project import Project
 from orchestration.rescore import rescore
@@ -128,14 +129,28 @@ def record_refusal(ready: Ready, run: str, verdict: Verdict) -> None:
 
 def _record(ready: Ready, move: registry.Move, opened: int | None) -> None:
     """What came of it, for the retriever that was retrained; and for the one that took its place, if dev chose another:
-    that one begins with a training, and the documents of the other are as they were."""
+    that one begins with a training, and the documents of the other are as they were.
+
+    A promotion that was cut off while it was noted is noted to its end, and nothing of it twice.
+    """
     kind, details = (PROMOTED if move.passed else REFUSED), _details(ready) | {"generation": opened}
     chosen = (ready.challenger.retriever,) if move.passed else ()
     for name in dict.fromkeys((ready.plan.retriever, *chosen)):
-        _ledger(ready.project, name).record_decision(kind, move.summary, details)
-    contained = ready.plan.contained.here(ready.project)
+        ledger = _ledger(ready.project, name)
+        if not (move.again and _is_noted(ledger, ready.challenger)):
+            ledger.record_decision(kind, move.summary, details)
+    run, contained = f"version {ready.challenger.version}", ready.plan.contained.here(ready.project)
     for name in chosen:
-        _ledger(ready.project, name).absorb(f"version {ready.challenger.version}", contained)
+        ledger = _ledger(ready.project, name)
+        newest = [(one["run"], one["watermark"]) for one in ledger.training_runs(1)]
+        if not (move.again and newest == [(run, contained)]):
+            ledger.absorb(run, contained)
+
+
+def _is_noted(ledger: Ledger, challenger: registry.Version) -> bool:
+    """Whether the last promotion that the ledger knows of is this version's."""
+    promoted = (one for one in ledger.last_decisions(REMEMBERED) if one["kind"] == PROMOTED)
+    return any(one["details"].get("version") == challenger.version for one in islice(promoted, 1))
 
 
 def _live(ready: Ready) -> Generation:

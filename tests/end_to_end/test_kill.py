@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import psutil
-import pytest
 
 from tests.end_to_end.tiny_project import dvc, environment, output_hashes
 
@@ -45,19 +44,52 @@ def kill_dvc(process: subprocess.Popen[bytes]) -> None:
     assert not psutil.wait_procs(children, timeout=10)[1], "the stage outlived its DVC"
 
 
-@pytest.mark.parametrize(
-    ("address", "output", "point"),
-    [
-        ("train@hce", "artifacts/train/hce", ".freshet/checkpoints/*/*"),
-        ("index@hce", "artifacts/index/hce", ".freshet/staging/index@hce"),
-    ],
-)
-def test_a_killed_stage_resumes_to_the_same_output(copy_of_build, address, output, point):
+def test_a_killed_training_resumes_to_the_same_output(copy_of_build):
+    address, output = "train@hce", "artifacts/train/hce"
     before = output_hashes(copy_of_build)
     process = start_stage(copy_of_build, address)
-    wait_for(lambda: list(copy_of_build.glob(point)) and not (copy_of_build / output).exists())
+    checkpoints = copy_of_build / ".freshet" / "checkpoints"
+    wait_for(lambda: list(checkpoints.glob("*/*")) and not (copy_of_build / output).exists())
     kill_dvc(process)
     assert not (copy_of_build / output).exists(), "a stage that was killed has put its output in place"
     dvc(copy_of_build, "repro", "--force", "--single-item", address)  # else DVC's cache would give back the old output
     assert output_hashes(copy_of_build) == before
-    assert not list((copy_of_build / ".freshet" / "checkpoints").iterdir())
+    assert not list(checkpoints.iterdir())
+
+
+SHARDS = """
+SHARD = 20  # three of them
+
+
+def encode_shards(encoder, shards, really=encode_shards):
+    import time
+
+    for start, found in really(encoder, shards):
+        with Path("encoded").open("a") as log:
+            print(start, file=log)
+        yield start, found
+        while Path("hold").exists():
+            time.sleep(0.01)
+"""
+
+
+def test_an_index_that_is_killed_after_a_shard_resumes_with_that_shard_to_the_same_output(copy_of_build):
+    address, output, log = "index@hce", "artifacts/index/hce", copy_of_build / "encoded"
+    with (copy_of_build / "model_code" / "encoding" / "resumable.py").open("a") as code:
+        code.write(SHARDS)
+    dvc(copy_of_build, "repro", "--force", "--single-item", address)
+    before, encoded = output_hashes(copy_of_build), log.read_text().split()
+    assert encoded == ["0", "20", "40"]
+    log.unlink()
+    (copy_of_build / "hold").touch()
+    process = start_stage(copy_of_build, address)
+    checkpoints = copy_of_build / ".freshet" / "checkpoints"
+    wait_for(lambda: list(checkpoints.rglob("000000000000.npy")))
+    kill_dvc(process)
+    assert not (copy_of_build / output).exists(), "a stage that was killed has put its output in place"
+    assert log.read_text().split() == encoded[:1]
+    (copy_of_build / "hold").unlink()
+    dvc(copy_of_build, "repro", "--force", "--single-item", address)
+    assert log.read_text().split() == encoded, "the first shard was not encoded again"
+    assert output_hashes(copy_of_build) == before
+    assert not list(checkpoints.iterdir())

@@ -1,4 +1,4 @@
-"""Guards the lock between processes: a second holder waits until the first lets go."""
+"""Guards the lock between processes: a second holder waits until the first lets go, and says so if it is to."""
 
 from __future__ import annotations
 
@@ -39,3 +39,19 @@ def test_who_holds_it_goes_on_and_still_holds_it_after_an_inner_block(tmp_path):
         order.append("outer")
     thread.join(timeout=5)
     assert order == ["inner", "outer", "second"]
+
+
+def test_who_must_wait_says_for_what_and_who_need_not_is_silent(tmp_path, capsys):
+    def second() -> None:
+        with file_lock(tmp_path / "lock", "waiting for the first"):
+            said.append(capsys.readouterr().err)
+
+    said: list[str] = []
+    second()
+    thread = threading.Thread(target=second)
+    with file_lock(tmp_path / "lock"):
+        thread.start()
+        thread.join(timeout=0.2)
+        assert said == [""]
+    thread.join(timeout=5)
+    assert said == ["", "waiting for the first\n"]

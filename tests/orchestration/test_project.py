@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.project import LOCK_HELD, Project
+from orchestration.project import LOCK_HELD, WAITING, Project
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
@@ -41,6 +41,7 @@ def start_holder(root: Path, name: str) -> subprocess.Popen[str]:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stdout.readline() == "asking\n"
@@ -53,8 +54,8 @@ def test_two_processes_never_hold_the_lock_at_once(tmp_path):
     second = start_holder(tmp_path, "second")
     time.sleep(0.3)  # the second would be in by now, were it not waiting
     assert (tmp_path / "log").read_text() == "first in\n"
-    for process in (first, second):
-        process.communicate("let go\n", timeout=30)
+    said = [process.communicate("let go\n", timeout=30)[1] for process in (first, second)]
+    assert said == ["", f"{WAITING}\n"], "who waits says for what"
     assert (tmp_path / "log").read_text().splitlines() == ["first in", "first out", "second in", "second out"]
 
 

@@ -1,0 +1,68 @@
+"""What must hold after a kill in a retrain, beyond what must after any: champion, live build, and what is absorbed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from model_code.live.generation import Generation
+from orchestration import promotion_history, registry
+from orchestration.freshening import Freshener
+from orchestration.garbage import MODEL_VERSION
+from orchestration.project import Project
+
+NOBODY = "none"  # the version of a build that was live before anything was registered
+
+
+def champion_of(project: Project) -> str:
+    """The champion's version."""
+    champion = registry.holder(project)
+    return NOBODY if champion is None else champion.version
+
+
+def live_version(generation: Generation) -> str:
+    """The version that the build of a generation was opened as."""
+    return str(_build(generation).manifest["provenance"].get(MODEL_VERSION, NOBODY))
+
+
+def roles_problem(freshener: Freshener, before: str, finished: bool) -> str | None:
+    """What is wrong with champion and live build, in words; None if both are the old or both the new version, or the
+    retrain was killed between the new one's switch and its alias.
+
+    before: the version that was both when the retrain began. finished: it was not killed, so both must be another one.
+    """
+    champion, live = champion_of(freshener.project), live_version(freshener.collection.current())
+    newest = max((one.version for one in registry.versions(freshener.project)), key=int, default=NOBODY)
+    allowed = {(newest, newest)} if finished else {(before, before), (before, newest), (newest, newest)}
+    if (champion, live) in allowed and not (finished and live == before):
+        return None
+    return f"champion {champion}, live {live}; there was {before}, and the newest is {newest}"
+
+
+def absorbed_problem(freshener: Freshener, ids: Iterable[str], finished: bool) -> str | None:
+    """The first document that the ledger calls absorbed while the live build was not trained on it, in words; if
+    `finished`, also one that the build was trained on and that is not absorbed.
+    """
+    current = freshener.collection.current()
+    contained = _build(current).watermark
+    for one in ids:
+        for event in freshener.ledger.history(one):
+            wrong = "absorbed" if event.id > contained else "live"
+            if event.state == wrong and (finished or wrong == "absorbed"):
+                return f"event {event.id} of {one} is {wrong}, but generation {current.build} holds up to {contained}"
+    return None
+
+
+def notes_problem(freshener: Freshener, version: str) -> str | None:
+    """What is missing or said twice of a promotion that ended, in the ledger and in the history; None if nothing is."""
+    decided = [one for one in freshener.ledger.last_decisions(1000) if one["kind"] == "promoted"]
+    of_ledger = sum(one["details"]["version"] == version for one in decided)
+    of_history = sum(
+        (line["action"], line["to"]) == ("promote", version) for line in promotion_history.read(freshener.project)
+    )
+    if (of_ledger, of_history) == (1, 1):
+        return None
+    return f"version {version} is promoted {of_ledger} times in the ledger and {of_history} times in the history"
+
+
+def _build(generation: Generation) -> Generation:
+    return Generation.read(generation.sibling(generation.build))
