@@ -72,7 +72,7 @@ def preview_files(
         unknown = sorted({one.document_id for one in documents} - there)
         found.rejected += [{"file": None, "row": None, "document_id": one, "reason": "unknown id"} for one in unknown]
         documents = [one for one in documents if one.document_id in there]
-    told = forecast(current, documents)
+    told = forecast(current, documents, ledger)
     found.added, found.updated = told["added"], told["updated"]
     found.unchanged = len(documents) - len(found.added) - len(found.updated)
     return found
@@ -129,7 +129,7 @@ def _sent(rows: Sequence[T], send: Callable[[list[T]], Mapping[str, Any]]) -> Re
     receipts: list[Receipt] = []
     before = 0
     for part in _parts(rows):
-        receipts.append(_receipt(send(part), before))
+        receipts.append(receipt_of(send(part), before))
         before += len(part)
     return Receipt(
         received=sum(one.received for one in receipts),
@@ -154,7 +154,7 @@ def _parts(rows: Iterable[T]) -> Iterator[list[T]]:
         yield part
 
 
-def _receipt(answer: Mapping[str, Any], before: int) -> Receipt:
+def receipt_of(answer: Mapping[str, Any], before: int) -> Receipt:
     """The receipt in the service's answer to a request, before which `before` rows were sent."""
     refused = tuple(Rejection(before + one["row"], one["document_id"], one["reason"]) for one in answer["rejected"])
     return Receipt(answer["received"], answer["unchanged"], refused, tuple(answer["events"]))

@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 
 from orchestration.project import Project
+from orchestration.writing_asset import written_queries_asset
 
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
 RETRAINS = dg.DynamicPartitionsDefinition(name="retrains")
@@ -15,8 +16,10 @@ Result = dg.MaterializeResult | dg.AssetCheckResult
 
 
 def freshness_assets(project: Project) -> list[dg.AssetsDefinition]:
-    """`added_documents`, `drift_report`, `reclustered`, `retrained_retriever` and `retrained_champion`."""
-    return [_added(project), _drift(project), _reclustered(project), _retrained(project), _champion(project)]
+    """`added_documents`, `drift_report`, `reclustered`, `retrained_retriever`, `retrained_champion` and
+    `written_queries`."""
+    adding = _added(project), _drift(project), _reclustered(project)
+    return [*adding, _retrained(project), _champion(project), written_queries_asset(project)]
 
 
 def _added(project: Project) -> dg.AssetsDefinition:

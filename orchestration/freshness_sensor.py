@@ -7,14 +7,25 @@ from collections.abc import Sequence
 import dagster as dg
 
 from orchestration.freshness_assets import BATCHES, RETRAINS
-from orchestration.freshness_steps import ADD, CANCELED, FAILED, NOT_ADDED, REMEMBERED, RETRAIN, Step
+from orchestration.freshness_steps import (
+    ADD,
+    CANCELED,
+    FAILED,
+    NOT_ADDED,
+    NOT_WRITTEN,
+    REMEMBERED,
+    RETRAIN,
+    WRITE,
+    Step,
+)
 from orchestration.project import Project
+from orchestration.writing_asset import WRITINGS
 
-ADD_DOCUMENTS, RETRAIN_JOB = "add_documents", "retrain"
+ADD_DOCUMENTS, RETRAIN_JOB, WRITE_QUERIES = "add_documents", "retrain", "write_queries"
 PARTITION = "dagster/partition"  # Dagster's own tag of a run
 SECONDS = 30
-PARTITIONS = {ADD: BATCHES, RETRAIN: RETRAINS}
-JOBS = {ADD: ADD_DOCUMENTS, RETRAIN: RETRAIN_JOB}
+PARTITIONS = {ADD: BATCHES, RETRAIN: RETRAINS, WRITE: WRITINGS}
+JOBS = {ADD: ADD_DOCUMENTS, RETRAIN: RETRAIN_JOB, WRITE: WRITE_QUERIES}
 
 
 def sensors(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]) -> list[dg.SensorDefinition]:
@@ -22,7 +33,7 @@ def sensors(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]) -
     status = dg.DagsterRunStatus
     return [
         _freshness(project, jobs),
-        _ends(project, "failures", status.FAILURE, "Notes a failed addition or retrain, so that it is tried again."),
+        _ends(project, "failures", status.FAILURE, "Notes what failed, so that it is tried again."),
         _ends(project, "cancellations", status.CANCELED, "Notes a retrain that a person ended: drift may ask again."),
     ]
 
@@ -33,12 +44,13 @@ def _freshness(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]
         jobs=list(jobs),
         minimum_interval_seconds=SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Receives what lies in the inbox; asks for additions, and for a retrain when drift says so.",
+        description="Receives what lies in the inbox; asks for additions, for queries if a model writes them, and for "
+        "a retrain when drift says so.",
     )
     def freshness(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         steps = tick(project)
         if not steps:
-            return dg.SkipReason("nothing arrived, and no retrain is due")
+            return dg.SkipReason("nothing arrived, no queries lack, and no retrain is due")
         return dg.SensorResult(
             run_requests=[_request(step) for step in steps],
             dynamic_partitions_requests=[PARTITIONS[step.kind].build_add_request([step.key]) for step in steps],
@@ -83,13 +95,15 @@ def _ends(project: Project, name: str, status: dg.DagsterRunStatus, description:
 
 
 def note_end(project: Project, run: dg.DagsterRun, message: str | None) -> None:
-    """Keep in the ledger that an addition or a retrain failed or was canceled, once for each run, and unless the gate
-    refused the retrain, which is a verdict and noted already. Other runs are nobody's business here."""
+    """Keep in the ledger that an addition, a retrain or a writing of queries failed or was canceled, once for each run
+    and unless the gate refused the retrain, which is a verdict and noted already. Other runs are nobody's business.
+    """
     from orchestration.freshening import Freshener
     from orchestration.retraining.plan import read_plan
 
     canceled = run.status == dg.DagsterRunStatus.CANCELED
-    kind = {ADD_DOCUMENTS: NOT_ADDED, RETRAIN_JOB: CANCELED if canceled else FAILED}.get(run.job_name)
+    kinds = {ADD_DOCUMENTS: NOT_ADDED, WRITE_QUERIES: NOT_WRITTEN, RETRAIN_JOB: CANCELED if canceled else FAILED}
+    kind = kinds.get(run.job_name)
     if kind is None:
         return
     key = run.tags.get(PARTITION, "")

@@ -1,4 +1,4 @@
-"""What the live collection needs next, read from the ledger alone: documents to add, or a retrain that is due.
+"""What the live collection needs next, read from the ledger alone: documents to add, queries to write, or a retrain.
 
 The sensor asks this at every tick, and so may anyone. A step has a key that changes only when there is something new to
 do: a step that was asked for is not asked for twice, and one that failed is asked for again under a new one. Dagster
@@ -15,13 +15,14 @@ from model_code.files import hash_text
 from orchestration.followed import followed
 from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
-from orchestration.watermark import mark_of
+from orchestration.watermark import Watermark, mark_of
 
 Decisions = Sequence[dict[str, Any]]
 """As the ledger lists them: newest first, with id, kind, reason, details and time recorded."""
 
-ADD, RETRAIN, RECLUSTER, RECLUSTERED = "add", "retrain", "recluster", "reclustered"
-PROMOTED, REFUSED, FAILED, CANCELED, NOT_ADDED = "promoted", "refused", "failed", "canceled", "addition failed"
+ADD, RETRAIN, RECLUSTER, RECLUSTERED, WRITE = "add", "retrain", "recluster", "reclustered", "write"
+PROMOTED, REFUSED, FAILED, CANCELED = "promoted", "refused", "failed", "canceled"
+NOT_ADDED, NOT_WRITTEN = "addition failed", "writing queries failed"
 ATTEMPTS = 3  # of one retrain, or of adding the same documents; after so many failures a person must look
 REMEMBERED = 200  # decisions that are looked back at
 
@@ -30,13 +31,16 @@ REMEMBERED = 200  # decisions that are looked back at
 class Step:
     """What to do, under which key, and why."""
 
-    kind: Literal["add", "retrain"]
+    kind: Literal["add", "retrain", "write"]
     key: str
     reason: str
 
 
 def next_steps(project: Project) -> list[Step]:
-    """The steps that wait, additions first; none where nothing is live or nothing arrived. Reads only."""
+    """The steps that wait, additions first; none where nothing is live or nothing arrived. Reads only.
+
+    Queries are written for documents that are searchable, so while an addition is due, that waits.
+    """
     from model_code.live.collection import default_retriever, retrievers
 
     if not retrievers(project.live):
@@ -45,7 +49,8 @@ def next_steps(project: Project) -> list[Step]:
     if ledger is None:
         return []
     decisions = ledger.last_decisions(REMEMBERED)
-    due = _due_addition(project, decisions), due_retrain(decisions)
+    adding = _due_addition(project, decisions)
+    due = adding, due_retrain(decisions), None if adding else _due_writing(project, decisions)
     return [step for step in due if step is not None]
 
 
@@ -67,9 +72,32 @@ def addition(what: str, reason: str, decisions: Decisions) -> Step | None:
     >>> addition("1-9", "9 changes wait", []).key
     '1-9-1'
     """
-    keys = (one["details"]["key"] for one in decisions if one["kind"] == NOT_ADDED)
+    return _attempt("add", NOT_ADDED, what, reason, decisions)
+
+
+def _due_writing(project: Project, decisions: Decisions) -> Step | None:
+    """Queries to write, if the settings let a model do so; the key holds while a run works towards the last one."""
+    from model_code.live.collection import Collection, default_retriever
+    from orchestration.unwritten_queries import author_of, unwritten, why_none
+
+    current = Collection(project.live, default_retriever(project.live)).current()
+    if why_none(project, current) is not None:
+        return None
+    author = author_of(project)
+    lacking = unwritten(project, current, author)
+    if not lacking:
+        return None
+    last = lacking[-1].event
+    what = f"{author.name[:8]}-{last:08d}-{Watermark.at(project, last).mark}"
+    return _attempt("write", NOT_WRITTEN, what, f"{len(lacking)} documents came without queries", decisions)
+
+
+def _attempt(
+    kind: Literal["add", "write"], failed: str, what: str, reason: str, decisions: Decisions
+) -> Step | None:  # fmt: skip
+    keys = (one["details"]["key"] for one in decisions if one["kind"] == failed)
     failures = sum(key.rpartition("-")[0] == what for key in keys)
-    return Step(ADD, f"{what}-{failures + 1}", reason) if failures < ATTEMPTS else None
+    return Step(kind, f"{what}-{failures + 1}", reason) if failures < ATTEMPTS else None
 
 
 def due_recluster(decisions: Decisions) -> bool:

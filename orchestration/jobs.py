@@ -9,14 +9,16 @@ import dagster as dg
 from orchestration.asset_graph import asset_key
 from orchestration.freshness_assets import BATCHES, RETRAINS
 from orchestration.stages import Stage
+from orchestration.writing_asset import WRITINGS
 
 ADDING, RETRAINING = ("added_documents", "drift_report", "reclustered"), ("retrained_retriever", "retrained_champion")
+WRITING = ("written_queries",)
 EVALUATION_STAGES = ("baselines", "evaluate", "comparison")
 
 
 def jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
     """`full_build` and `evaluate`. Selections are typed: they do not depend on the installed ANTLR version."""
-    live = dg.AssetSelection.assets(*ADDING, *RETRAINING)
+    live = dg.AssetSelection.assets(*ADDING, *RETRAINING, *WRITING)
     evaluation = [asset_key(stage) for stage in table if stage.name in EVALUATION_STAGES]
     return [
         dg.define_asset_job(
@@ -33,7 +35,7 @@ def jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
 
 
 def live_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
-    """`add_documents` and `retrain`, which the sensor asks for."""
+    """`add_documents`, `retrain` and `write_queries`, which the sensor asks for."""
     return [
         dg.define_asset_job(
             "add_documents",
@@ -46,5 +48,11 @@ def live_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
             selection=dg.AssetSelection.assets(*RETRAINING),
             partitions_def=RETRAINS,
             description="Everything that is live, trained anew in a workspace of its own, before the gate.",
+        ),
+        dg.define_asset_job(
+            "write_queries",
+            selection=dg.AssetSelection.assets(*WRITING),
+            partitions_def=WRITINGS,
+            description="A model writes queries for documents that came without any; they place these vectors anew.",
         ),
     ]

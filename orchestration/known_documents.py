@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from model_code.ledger.records import PUT, Content
+from model_code.ledger.records import PENDING, PUT, Content
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
@@ -39,20 +39,26 @@ def known(
     return put | (held(generation, silent).keys() if silent else set())
 
 
-def forecast(generation: Generation, documents: Iterable[Content]) -> dict[str, list[str]]:
+def forecast(
+    generation: Generation, documents: Iterable[Content], ledger: Ledger | None = None
+) -> dict[str, list[str]]:
     """What making `documents` searchable would come to: ids that would be "added", "updated" or are "unchanged".
 
     Of a repeated id the last row counts. A document that the ledger has already, but no search finds yet, becomes
-    searchable with the others, so it is none of the unchanged ones.
+    searchable with the others, so it is none of the unchanged ones. ledger: the generation's, None if there is none.
     """
     last = {one.document_id: one for one in documents}
-    rows = held(generation, last)
+    rows, said = held(generation, last), ledger.newest(last) if ledger else {}
+    told = {
+        one for one, event in said.items() if event.state != PENDING and event.content_hash == last[one].content_hash
+    }
     found: dict[str, list[str]] = {"added": [], "updated": [], "unchanged": []}
     for one, content in sorted(last.items()):
         if one not in rows:
             found["added"].append(one)
         else:
-            found["unchanged" if rows[one]["content_hash"] == _hash(content) else "updated"].append(one)
+            same = one in told or rows[one]["content_hash"] == _hash(content)  # a model may have written queries since
+            found["unchanged" if same else "updated"].append(one)
     return found
 
 

@@ -99,12 +99,17 @@ def levels_plot(systems: Estimates) -> Picture | None:
     return draw("levels", "Share of queries whose first document lies in the right node, by level", (7, 3.8), paint)
 
 
-def training_plot(histories: Mapping[str, History], systems: Sequence[str] = ()) -> Picture | None:
-    """Loss and dev metrics against the step, one line per retriever, in the look it has among `systems`."""
+def training_plot(
+    histories: Mapping[str, History], systems: Sequence[str] = (), measured: Sequence[str] = ()
+) -> Picture | None:
+    """Loss and dev metrics against the step, one line per retriever, in the look it has among `systems`.
+
+    measured: what else of a history's row was measured on dev, beside metrics.
+    """
     table = training_table(histories)
     if table.empty:
         return None
-    panels = [name for name in ("loss", *metrics_among(table.columns)) if name in table]
+    panels = [name for name in ("loss", *metrics_among(table.columns), *measured) if name in table]
     styles = looks(list(dict.fromkeys([*systems, *sorted(histories)])))
 
     def paint(figure: Figure) -> None:

@@ -54,19 +54,22 @@ def append(
 
 def latest(connection: sa.Connection, retriever: str, document_ids: Iterable[str]) -> Latest:
     """The latest event of each document that was not rolled back; documents without one are left out."""
+    columns, found = (events.c.document_id, events.c.kind, events.c.content_hash), {}
+    for ids in chunks(sorted(latest_ids(connection, retriever, document_ids).values())):
+        for row in connection.execute(sa.select(*columns).where(events.c.id.in_(ids))):
+            found[row.document_id] = (row.kind, row.content_hash)
+    return found
+
+
+def latest_ids(connection: sa.Connection, retriever: str, document_ids: Iterable[str]) -> dict[str, int]:
+    """The ids of these events, by document."""
     join = events.outerjoin(outcomes, (outcomes.c.event_id == events.c.id) & (outcomes.c.retriever == retriever))
     counts = sa.or_(outcomes.c.state.is_(None), outcomes.c.state != ROLLED_BACK)
-    found: dict[str, tuple[str, str]] = {}
+    found: dict[str, int] = {}
     for ids in chunks(sorted(document_ids)):
-        newest = (
-            sa.select(sa.func.max(events.c.id))
-            .select_from(join)
-            .where(events.c.document_id.in_(ids), counts)
-            .group_by(events.c.document_id)
-        )
-        columns = (events.c.document_id, events.c.kind, events.c.content_hash)
-        for row in connection.execute(sa.select(*columns).where(events.c.id.in_(newest))):
-            found[row.document_id] = (row.kind, row.content_hash)
+        newest = sa.select(events.c.document_id, sa.func.max(events.c.id)).select_from(join)
+        chosen = newest.where(events.c.document_id.in_(ids), counts).group_by(events.c.document_id)
+        found |= dict(map(tuple, connection.execute(chosen)))
     return found
 
 

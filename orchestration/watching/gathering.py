@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from model_code.additions.settings import AdditionSettings
+from model_code.additions.settings import MODEL, AdditionSettings
 from model_code.drift.observations import NOT_REFINED, Arrivals
 from model_code.drift.questions import Question
 from model_code.drift.shares import refined
@@ -47,20 +47,16 @@ class Gatherer:
     def arrivals(self, batch: Batch) -> Arrivals:
         """The documents of a batch that were new or other than before, and are still live as they arrived then, each in
         the order of its event, and the queries that were logged meanwhile."""
-        events = self.ledger.between(batch.first, batch.last) if self.ledger else []
+        events = self.ledger.arrivals(batch.first, batch.last) if self.ledger else []
         trained = trained_documents(self.searcher.generation)  # "unchanged" is said of the build that was live then
-        found = [
-            one
-            for one in events
-            if (one.kind, one.state) == ("put", "live") and not (one.reason == UNCHANGED and one.document_id in trained)
-        ]
+        found = [one for one in events if not (one.reason == UNCHANGED and one.document_id in trained)]
         put = [one.document_id for one in found]
         vectors, texts = self._vectors_and_texts(put)
         queries, why = self._queries(batch)
         return Arrivals(
             vectors,
             self.searcher.generation.fingerprint,
-            quality=self._scores(texts),
+            quality=self._scores({one: text for one, text in texts.items() if one not in self._flattered(found)}),
             asked=self._asked_scores(found),
             statuses=() if self._kept else tuple(self._statuses[one] for one in put if one in self._statuses),
             queries=queries,
@@ -82,9 +78,16 @@ class Gatherer:
         return self._additions.refine and self._additions.on_conflict == "keep"
 
     def _placed(self, document_id: str) -> bool:
-        """Whether a document's vector was made with the queries that it arrived with."""
+        """Whether a document's vector was made with the queries that it arrived with, or that were written for it."""
         status = self._statuses.get(document_id)
         return status is not None and (bool(refined([status])) or self._additions.prior == "mixed")
+
+    def _flattered(self, events: Sequence[Event]) -> set[str]:
+        """The documents that queries of the model placed which would now be asked how well it finds them."""
+        if self.settings.pseudo_queries.held_out_generator != MODEL:
+            return set()
+        written = {one.document_id for one in events if one.written and one.written.queries}
+        return {one for one in written if self._placed(one)}
 
     @cached_property
     def _logged(self) -> list[query_log.Logged]:

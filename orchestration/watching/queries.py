@@ -16,6 +16,7 @@ from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
 from orchestration.watching.vectors import unit
 
+PSEUDO_QUERIES = "pseudo_queries/pseudo_queries.parquet"  # in the folder of artifacts
 NO_LOG = "there is no query log; freshet serve --query-log keeps one, on this machine"
 
 
@@ -64,10 +65,14 @@ def judged_queries(artifacts: Path, split: str) -> Judgements | None:
 
     from model_code.corpus.tables import judged, load_corpus
 
-    pseudo_queries = artifacts / "pseudo_queries" / "pseudo_queries.parquet"
-    if not pseudo_queries.is_file():
+    if not has_queries(artifacts):
         return None
-    return judged(load_corpus(artifacts / "corpus"), pd.read_parquet(pseudo_queries), split)
+    return judged(load_corpus(artifacts / "corpus"), pd.read_parquet(artifacts / PSEUDO_QUERIES), split)
+
+
+def has_queries(artifacts: Path) -> bool:
+    """Whether `judged_queries` can say anything now: the stages up to pseudo_queries ran, or were checked out."""
+    return (artifacts / PSEUDO_QUERIES).is_file()
 
 
 def _judged(artifacts: Path, splits: Sequence[str], documents: set[str]) -> list[str]:

@@ -20,7 +20,7 @@ from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.watching.eligible import by_date, eligible
 from orchestration.watching.quality import old_scores
-from orchestration.watching.queries import queries_of_build, query_vectors, some
+from orchestration.watching.queries import has_queries, queries_of_build, query_vectors, some
 from orchestration.watching.questions import old_questions
 from orchestration.watching.vectors import first_rows, passage_vectors
 
@@ -96,9 +96,12 @@ def _enough(settings: Parameters, scores: Sequence[np.ndarray | None]) -> bool:
 
 
 def _folder(project: Project, searcher: Searcher, settings: Parameters, with_queries: bool) -> Path:
-    """One folder per build and settings: the base never changes under its number and fingerprint."""
+    """One folder per build and settings: the base never changes under its number and fingerprint.
+
+    A reference that was made while the corpus's queries were not there is no reference for later: it protects none.
+    """
     generation = searcher.generation
     facts = {"base": generation.base, "fingerprint": generation.fingerprint, "settings": repr(settings.drift)}
-    facts |= {"format": FORMAT, "queries": repr(settings.pseudo_queries)}
+    facts |= {"format": FORMAT, "queries": repr(settings.pseudo_queries), "judged": has_queries(project.artifacts)}
     facts |= {"logged": True} if with_queries else {}
     return project.state / "drift" / f"{generation.retriever}-{hash_text(canonical_json(facts))[:16]}"

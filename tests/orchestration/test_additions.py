@@ -198,7 +198,7 @@ def test_each_retriever_is_tuned_for_itself(two: Project, monkeypatch: pytest.Mo
     monkeypatch.chdir(two.root)
     app = typer.Typer()
     command.add_to(app)
-    arguments = ["--documents", "6", "--trials", "0", "--retriever", "s"]
+    arguments = ["tune-additions", "--documents", "6", "--trials", "0", "--retriever", "s"]
     assert "used for s if" in CliRunner().invoke(app, arguments, catch_exceptions=False).stdout
     assert additions.best_file(two, "s").is_file()
     tuned = AdditionSettings(use="tuned")

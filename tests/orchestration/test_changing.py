@@ -106,6 +106,16 @@ def test_the_same_command_again_goes_on_where_it_failed(run, project, more, monk
     assert run("add", more)[1].startswith("1 added, 1 rejected, 2 unchanged"), "numpy.sort is there again"
 
 
+def test_rows_that_say_nothing_new_apply_nothing_whatever_waits_besides(run, project, more):
+    """Another process has recorded a document and is about to make it searchable with those that follow it."""
+    run("add", more)
+    freshening.Freshener(project).receive([{"id": "z", "title": "z", "text": "waits"}], "another process")
+    assert run("add", more)[1].startswith("1 rejected, 3 unchanged (generation 1)")
+    assert run("delete", "nothing")[0] == 1
+    assert texts(project, ["z"]) == {}
+    assert live_status(project, "hce")["ledger"]["lag"]["pending"] == 1
+
+
 def test_queries_that_are_no_list_are_refused_instead_of_becoming_a_field(run, project):
     rows = "_id,title,text,queries\na,a,text a,how is a?\nb,b,text b,\n"
     assert run("add", "-", "--format", "csv", input=rows)[1] == (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
@@ -84,6 +85,20 @@ def test_the_work_of_old_retrains_goes_and_that_of_the_newest_stays(project):
     assert found(3) == set()
     garbage.collect(project, garbage.find_garbage(project, keep=2))
     assert sorted(path.name for path in (project.state / "retraining").iterdir()) == ["hce-000001", "hce-000009"]
+
+
+def test_a_version_frees_what_lies_in_the_project_s_own_store_and_no_more(project, monkeypatch):
+    store = project.state / "mlflow"
+    (store / "own").mkdir(parents=True)
+    (store / "own" / "index.bin").write_bytes(b"0" * 2_000_000)
+    versions = [SimpleNamespace(version=number, retriever="hce") for number in ("1", "2", "3")]
+    monkeypatch.setattr(garbage.registry, "versions", lambda project: versions)
+    monkeypatch.setattr(garbage.registry, "holder", lambda project, alias: None)
+    own = {"1": store / "own", "2": None}
+    monkeypatch.setattr(garbage.registry, "own_files", lambda project, version: own[version.version])
+    found = [(one.what, one.megabytes) for one in garbage.find_garbage(project, keep=1) if "version" in one.what]
+    elsewhere = "its files lie in another store than the project's, and stay there"
+    assert found == [("model version 1 (hce)", 2.0), (f"model version 2 (hce); {elsewhere}", 0.0)]
 
 
 PIPELINE = "stages: {copy: {cmd: cp in out, deps: [in], outs: [out]}}\n"

@@ -6,6 +6,7 @@ The tests of this file follow one registry through its life, in the order they a
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -233,9 +234,18 @@ def test_only_versions_without_a_role_can_be_deleted(tracked_project):
         registry.delete(tracked_project, first)
     folder = registry.files(tracked_project, third)
     assert folder.is_dir()
+    assert registry.own_files(tracked_project, third) == folder.parents[1]
     registry.delete(tracked_project, third)
     assert registry.versions(tracked_project) == [first, second]
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/freshet", "mlflow-artifacts:/1", "/somewhere/else"])
+def test_files_that_lie_elsewhere_are_not_the_project_s_and_not_fetched(tmp_path, monkeypatch, place):
+    client = SimpleNamespace(get_experiment=lambda _: SimpleNamespace(artifact_location=place))
+    monkeypatch.setattr(registry, "_registry", lambda project: nullcontext((client, "1")))
+    monkeypatch.setattr(registry, "files", lambda *_: pytest.fail("the files were fetched"))
+    assert registry.own_files(Project(tmp_path), SimpleNamespace(version="1")) is None
 
 
 def test_requirements_are_pinned():

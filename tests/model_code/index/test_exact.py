@@ -37,6 +37,35 @@ def test_the_nearest_are_those_of_a_full_sort(asked: int, kept: int, monkeypatch
             np.testing.assert_array_equal(scores, np.take_along_axis(products, rows, axis=1))
 
 
+@pytest.mark.parametrize(
+    ("passages", "asked", "blocks"),
+    [
+        (1_000, 2 * exact.FEW + 5, [exact.FEW, exact.FEW, 5]),  # so many passages that FEW queries' scores are too many
+        (60, 41, [16, 16, 9]),  # as many queries as their scores have room for
+        (60, 16, [16]),
+    ],
+)
+def test_a_large_search_goes_in_blocks_that_are_no_narrower_than_a_matrix_product_is_worth(
+    passages: int, asked: int, blocks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block of fewer than FEW queries would go through all vectors once for each of them."""
+    monkeypatch.setattr(exact, "SCORES", 16 * 60)
+    chance = np.random.default_rng(0)
+    queries, vectors = (chance.standard_normal((n, 48), np.float32) for n in (asked, passages))
+    products, seen = exact._inner_products, []
+
+    def counted(some: np.ndarray, among: np.ndarray) -> np.ndarray:
+        seen.append(len(some))
+        return products(some, among)
+
+    monkeypatch.setattr(exact, "_inner_products", counted)
+    scores, rows = nearest(queries, vectors, 20)
+    oracle = queries.astype(np.float64) @ vectors.astype(np.float64).T
+    np.testing.assert_array_equal(rows, np.argsort(-oracle, axis=1, kind="stable")[:, :20])
+    np.testing.assert_allclose(scores, np.take_along_axis(oracle, rows, axis=1), rtol=1e-5)
+    assert seen == blocks
+
+
 def test_it_is_what_faiss_finds() -> None:
     faiss = pytest.importorskip("faiss")
     chance = np.random.default_rng(0)

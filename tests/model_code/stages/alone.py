@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ABSENT = ("faiss", "dagster", "mlflow", "dvc", "datasets")
+ABSENT = ("faiss", "dagster", "mlflow", "dvc", "datasets", "pandera")
 if __name__ == "__main__":  # and not where pytest looks for doctests, in the process of all other tests
     sys.modules |= dict.fromkeys(ABSENT)  # type: ignore[arg-type]  # whoever imports one gets a ModuleNotFoundError
 

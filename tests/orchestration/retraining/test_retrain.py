@@ -13,6 +13,7 @@ import pytest
 from model_code.drift.ladder import Past
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
+from model_code.ledger.ledger import Ledger
 from orchestration import ingest, registry, release, repro
 from orchestration.freshness_assets import RETRAINS, freshness_assets
 from orchestration.ledgers import open_ledger
@@ -55,14 +56,14 @@ def add(project, document_ids):
 
 
 def promoting(monkeypatch, project, passed=True):
-    """The gate's answer; who was put before it."""
+    """The gate's answer, the first time; who was put before it."""
     asked = []
 
     def promote(workspace, gate, open_it, wanted):
         asked.append(wanted)
         if passed:
             open_build(project, BASE, watermark=wanted.watermark.event, retriever=wanted.retriever)
-        return Move(wanted if passed else None, passed, "as the test wants it")
+        return Move(wanted if passed else None, passed, "as the test wants it", again=len(asked) > 1)
 
     monkeypatch.setattr(registry, "promote", promote)
     return asked
@@ -136,6 +137,38 @@ def test_a_retriever_that_wins_in_its_own_place_was_trained_on_its_documents(pro
     finish(prepare(project, KEY, print))
     assert states(project) == {"absorbed": 3}
     assert [one["kind"] for one in open_ledger(project, "hce").last_decisions(9)] == ["promoted"]
+
+
+@pytest.mark.parametrize("killed_before", ["absorb", "record_decision", None])
+def test_a_promotion_that_was_cut_off_is_noted_to_its_end_and_once(project, monkeypatch, killed_before):
+    monkeypatch.setattr(release, "register", lambda workspace, watermark: challenger(watermark, "hce"))
+    promoting(monkeypatch, project)
+    ready = prepare(project, KEY, print)
+    if killed_before is None:
+        finish(ready)
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, killed_before, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                finish(ready)
+        assert states(project) == {"live": 3}
+    finish(prepare(project, KEY, print))
+    ledger = open_ledger(project, "hce")
+    assert states(project) == {"absorbed": 3}
+    assert [one["kind"] for one in ledger.last_decisions(9)] == ["promoted"]
+    assert [(one["run"], one["watermark"]) for one in ledger.training_runs(9)] == [("version 7", 3)]
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_version_that_is_promoted_anew_is_noted_anew(project, monkeypatch):
+    monkeypatch.setattr(release, "register", lambda workspace, watermark: challenger(watermark, "hce"))
+    for _ in range(2):  # between them the champion was rolled back
+        promoting(monkeypatch, project)
+        finish(prepare(project, KEY, print))
+    assert [one["kind"] for one in open_ledger(project, "hce").last_decisions(9)] == ["promoted", "promoted"]
 
 
 def test_a_refusal_is_noted_where_the_retrain_was_asked_for(project, monkeypatch):

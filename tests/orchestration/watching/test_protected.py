@@ -6,16 +6,19 @@ pytest tests/orchestration/watching/test_protected.py
 from __future__ import annotations
 
 import shutil
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
 from model_code.corpus.tables import frame
+from model_code.drift.quality import RANKS
+from model_code.drift.questions import Questions
 from model_code.live.searcher import Searcher
 from orchestration.freshening import Freshener
 from orchestration.live_status import live_status, live_status_lines
 from orchestration.watching import protected
-from orchestration.watching.protected import protected_queries
+from orchestration.watching.protected import protected_queries, protected_scores
 from orchestration.watching.watch import watch
 from tests.orchestration.watching.subjects import SEA, SPACE, add, documents
 
@@ -120,6 +123,31 @@ def test_a_collection_without_protected_queries_says_that_they_are_not_measured(
     assert why_not(watched).startswith("0 protected queries")
     missing = f"whether additions push old documents down was not measured: {why_not(watched)}"
     assert missing in drift_lines(project)
+
+
+def test_a_report_without_the_corpus_s_queries_does_not_leave_later_ones_without(project, dev):
+    made = project.artifacts / "pseudo_queries" / "pseudo_queries.parquet"
+    made.rename(aside := project.root / "aside.parquet")
+    add(project, documents(SEA, 24, "more", 1))
+    assert why_not(watch(project, record=False)).startswith("0 protected queries")
+    aside.rename(made)
+    assert measured(watch(project, record=False)).detail["queries"] == 120
+
+
+def test_ranks_beyond_those_that_are_scored_are_known_as_what_growth_costs_depends_on_them(project, judged):
+    ranks = [one.rank for one in protected_queries(project, Searcher.open(project.live), 0)]
+    assert max(ranks) > RANKS
+    assert not any(rank == 0 for rank in ranks), "each answer is among so many"
+
+
+def test_an_answer_that_additions_push_to_the_last_scored_rank_is_still_found(project, dev):
+    asked = list(OLD.values())[0]
+    add(project, {f"copy-{number}": asked for number in range(9)})
+    searcher = Searcher.open(project.live)
+    one = next(one for one in protected_queries(project, searcher, 0) if one.text == asked)
+    reference = SimpleNamespace(questions=Questions((), (), (one,)), trained=len(OLD))
+    scores = protected_scores(searcher, reference, {})
+    assert (one.rank, scores.before.tolist(), scores.after.tolist()) == (1, [1.0], [0.1])
 
 
 def test_where_the_corpus_judges_nothing_held_out_pseudo_queries_are_protected(project, corpus):
