@@ -54,10 +54,20 @@ def contract_check(stage: str) -> Check:
         try:
             registry.check(stage, context)
         except FreshetError as error:
-            return False, {"violation": str(error)}
+            return False, {"violation": str(error), "what to do": _made_again(stage, context.name)}
         return True, {}
 
     return Check("contract_holds", "What lies in place keeps the contract of its stage.", ask)
+
+
+def _made_again(stage: str, retriever: str | None) -> str:
+    """DVC takes it for up to date, as a stage runs only if its own code or inputs changed, and contracts are neither.
+
+    >>> _made_again("train", "hce")
+    'It was made before this rule: dvc repro --force --single-item train@hce makes it again, and nothing else.'
+    """
+    address = f"{stage}@{retriever}" if retriever else stage
+    return f"It was made before this rule: dvc repro --force --single-item {address} makes it again, and nothing else."
 
 
 def report_of(folder: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from model_code.ledger.records import ROLLED_BACK
+from model_code.ledger.records import ROLLED_BACK, Content
 from orchestration.known_documents import forecast
 from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
@@ -26,10 +26,23 @@ def still_held(project: Project, retriever: str) -> dict[str, list[str]]:
         events = ledger.between(current.watermark + 1, ledger.watermark())
     finally:
         ledger.close()
-    gone = [event.content for event in events if event.state == ROLLED_BACK and event.content is not None]
+    undone = (event for event in events if event.state == ROLLED_BACK and event.written is None)
+    gone = [event.content for event in undone if event.content is not None]
     others = (name for name in retrievers(project.live) if name != retriever)
-    found = {name: forecast(Collection(project.live, name).current(), gone)["unchanged"] for name in others}
+    found = {name: _held(project, name, gone) for name in others}
     return {name: documents for name, documents in found.items() if documents}
+
+
+def _held(project: Project, retriever: str, gone: list[Content]) -> list[str]:
+    """The documents that a retriever finds as they are in `gone`, also where a model wrote queries for them since."""
+    from model_code.live.collection import Collection
+
+    ledger = existing_ledger(project, retriever)
+    try:
+        return forecast(Collection(project.live, retriever).current(), gone, ledger)["unchanged"]
+    finally:
+        if ledger is not None:
+            ledger.close()
 
 
 def still_held_lines(project: Project, retriever: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ from model_code.queries.settings import TRAINED, PseudoQuerySettings
 from orchestration import parameters
 from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
+from orchestration.watching.batches import trained_until
 
 if TYPE_CHECKING:
     from model_code.ledger.records import Unwritten
@@ -89,7 +90,8 @@ def kind_of(generation: Generation) -> str:
 def unwritten(project: Project, generation: Generation, author: Author, again: bool = False) -> list[Unwritten]:
     """The documents added since the training that have no queries of their own and none by the author, oldest first.
 
-    again: see `Ledger.unwritten`. A document of the corpus that was sent again as it is has a trained vector.
+    again: see `Ledger.unwritten`. A text that the build was trained on has a vector that was learned, and so has a
+    document of the corpus that was sent again as it is.
     """
     from model_code.live.trained import trained_documents
 
@@ -97,7 +99,7 @@ def unwritten(project: Project, generation: Generation, author: Author, again: b
     if ledger is None:
         return []
     try:
-        found = ledger.unwritten(author.name, again)
+        found = ledger.unwritten(author.name, trained_until(generation), again)
     finally:
         ledger.close()
     if not any(one.reason == UNCHANGED for one in found):

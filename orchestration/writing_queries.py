@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 PIECE = 256  # documents of one generation
 SOURCE = "freshet write-queries"
 LOCK, DRAFTS = "written_queries.lock", "written_queries"  # below the project's folder of additions
+WAITING = "waiting for another freshet write-queries, or the job write_queries, that runs now"
 
 
 @dataclass
@@ -61,7 +62,7 @@ def write_queries(
     again: see `Ledger.unwritten`. FreshetError if the settings let no model write, or it cannot be loaded.
     """
     freshener = Freshener(project)
-    with file_lock(folder_of(project) / LOCK):  # two that write at once would write the same
+    with file_lock(folder_of(project) / LOCK, WAITING):  # two that write at once would write the same
         _require(why_none(project, freshener.collection.current()))
         if ServiceClient.of(project) is None:
             freshener.apply_pending()  # what a run that was killed had written, too
@@ -70,6 +71,8 @@ def write_queries(
         lacking = unwritten(project, current, author, again)
         chosen = [one.event for one in lacking[:limit]]
         found = _write_all(freshener, author, chosen, progress)
+        if ServiceClient.of(project) is None:
+            found.behind = Upkeep(project, {freshener.retriever: freshener}.get).finish()
     found.left = len(lacking) - len(chosen)
     found.generation = freshener.collection.current().number
     return found
@@ -112,8 +115,6 @@ def _write_all(freshener: Freshener, author: Author, events: Sequence[int], prog
         found.documents += len(kept)
         found.queries += sum(len(one.queries) for one in kept)
         shutil.rmtree(folder_of(project) / DRAFTS, ignore_errors=True)  # the ledger has them now
-    if client is None:
-        found.behind = Upkeep(project, {freshener.retriever: freshener}.get).finish()
     return found
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from model_code.contracts.frames import validate
 from model_code.contracts.known import judgements, passage_documents
-from model_code.contracts.rules import require, require_files, require_same
+from model_code.contracts.rules import WHOLE, require, require_files, require_same
 from model_code.contracts.runs import check_run
 from model_code.corpus.tables import Judgements
 from model_code.evaluation.scores import SPLITS, VARIANTS
@@ -111,7 +111,7 @@ def _scores_schema() -> pa.DataFrameSchema:
         "query_id": pa.Column(str),
         "split": pa.Column(str, pa.Check.isin(SPLITS)),
         "metric": pa.Column(str),
-        "value": pa.Column("float64", pa.Check.in_range(0, 1)),
+        "value": pa.Column("float64", pa.Check.in_range(0, WHOLE)),
     }
     key = ["query_id", "split", "metric"]
     return pa.DataFrameSchema(columns, strict=True, unique=key, name="scores.parquet")

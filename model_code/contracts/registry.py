@@ -37,7 +37,7 @@ CONTRACTS: dict[str, Callable[[StageContext], None]] = {
 }
 
 
-UNREADABLE = (OSError, LookupError, TypeError, ValueError, SafetensorError)  # a file cut short, a key that is missing
+UNREADABLE = (OSError, EOFError, LookupError, TypeError, ValueError, SafetensorError)  # cut short, a missing key
 
 
 def check(stage: str, context: StageContext) -> None:

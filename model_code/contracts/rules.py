@@ -10,6 +10,7 @@ import numpy as np
 from model_code.errors import FreshetError
 
 PIECE = 4_194_304  # numbers that are looked at in one go, so that an index larger than the memory can be checked
+WHOLE = 1 + 1e-9  # the most that a share may be: nDCG's equal sums, added in another order, differ in the last bit
 
 
 def require(holds: bool, broken: str) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 from model_code.contracts.encoder_folder import check_encoder, check_sequence_model
 from model_code.contracts.frames import validate
 from model_code.contracts.known import passage_documents
-from model_code.contracts.rules import require, require_files, require_finite, require_same, require_shape
+from model_code.contracts.rules import WHOLE, require, require_files, require_finite, require_same, require_shape
 from model_code.dsi.folder import DocumentVectors
 from model_code.evaluation.plot_data import metrics_among
 from model_code.files import read_json
@@ -59,7 +59,7 @@ def check_history(path: Path) -> None:
 def _history_schema(file: str, names: Iterable[str]) -> pa.DataFrameSchema:
     import pandera.pandas as pa
 
-    finite, share = pa.Check(np.isfinite, error="finite numbers"), pa.Check.in_range(0, 1)
+    finite, share = pa.Check(np.isfinite, error="finite numbers"), pa.Check.in_range(0, WHOLE)
     logged = {"loss", *names} - {"step"}
     metrics = set(metrics_among(logged))
     columns = {

@@ -225,13 +225,14 @@ class Ledger:
         with self._database.read() as connection:
             return writing.arrivals(connection, self.retriever, first, last)
 
-    def unwritten(self, generator: str, again: bool = False) -> list[Unwritten]:
+    def unwritten(self, generator: str, since: int = 0, again: bool = False) -> list[Unwritten]:
         """The live documents that came without queries and that `generator` wrote none for, oldest event first.
 
-        again: those too whose written queries were rolled back, which stay so otherwise.
+        since: only those whose text came after this event, before which nothing is read. again: those too whose written
+        queries were rolled back, which stay so otherwise.
         """
         with self._database.read() as connection:
-            return writing.unwritten(connection, self.retriever, generator, again)
+            return writing.unwritten(connection, self.retriever, generator, since, again)
 
     def snapshot(self, watermark: int) -> Iterator[Content]:
         """The latest content of each document that was put up to `watermark` and not removed, by id."""

@@ -91,7 +91,9 @@ class WrittenBy(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    event: int = Field(description="The ledger's number of the document's latest change, whose text was read.")
+    event: int = Field(
+        ge=1, le=2**63 - 1, description="The ledger's number of the document's latest change, whose text was read."
+    )
     generator: str = Field(min_length=1, max_length=100, description="What names the model, its settings and its seed.")
     queries: list[str]
 

@@ -22,6 +22,8 @@ def test_the_check_asks_the_contract_of_its_stage_and_tells_the_violation(stage,
     monkeypatch.setitem(CONTRACTS, stage, broken)
     context = StageContext(tmp_path, {}, tmp_path, {}, tmp_path)
     assert first.name == "contract_holds"
-    assert first.ask(context) == (False, {"violation": "a rule is broken"})
+    passed, seen = first.ask(context)
+    assert (passed, seen["violation"]) == (False, "a rule is broken")
+    assert f"dvc repro --force --single-item {stage} makes it again" in seen["what to do"]
     assert first.ask(context) == (True, {})
     assert asked == [context, context]

@@ -5,6 +5,7 @@ that places vectors, once for a text and a model; a rollback undoes them, kills 
 from __future__ import annotations
 
 import json
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,11 +24,12 @@ from model_code.queries import sequence_to_sequence
 from orchestration import parameters, writing_queries
 from orchestration.changing import preview_files
 from orchestration.cli import additions as commands
+from orchestration.file_lock import file_lock
 from orchestration.freshening import Freshener
 from orchestration.freshness_sensor import note_end
 from orchestration.freshness_steps import ATTEMPTS, next_steps
 from orchestration.retraining.snapshot import export
-from orchestration.unwritten_queries import author_of, why_none
+from orchestration.unwritten_queries import author_of, unwritten, why_none
 from orchestration.watching.watch import watch
 from orchestration.writing_queries import write_queries
 from tests.model_code.queries.tiny_t5 import make_tiny_t5
@@ -77,6 +79,11 @@ def written(project, document):  # noqa: F811
     """The queries that a model wrote for what is live of a document."""
     one = Freshener(project).ledger.newest([document])[document].written
     return one.queries if one else ()
+
+
+def lacking(project):  # noqa: F811
+    """What the model would write for."""
+    return unwritten(project, Collection(project.live, "hce").current(), author_of(project))
 
 
 def rank(project, document, query):  # noqa: F811
@@ -196,6 +203,26 @@ def test_a_run_that_is_killed_goes_on_and_loses_nothing(project, change, monkeyp
     assert not drafts.exists()
 
 
+def test_a_run_that_was_killed_before_other_retrievers_had_it_lets_them_follow(project, change, monkeypatch):  # noqa: F811
+    add(project, NEW)
+    with monkeypatch.context() as killed:
+        killed.setattr(writing_queries.Upkeep, "finish", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_queries(project)
+    monkeypatch.setattr(writing_queries.Upkeep, "finish", lambda self: {"other": "cannot"})
+    again = write_queries(project)
+    assert (again.documents, again.behind) == (0, {"other": "cannot"})
+
+
+def test_a_second_run_says_that_it_waits(project, change, capsys):  # noqa: F811
+    second = threading.Thread(target=lambda: write_queries(project))
+    with file_lock(project.state / "additions" / "written_queries.lock"):
+        second.start()
+        second.join(timeout=0.1)
+        assert "waiting for another freshet write-queries" in capsys.readouterr().err
+    second.join(timeout=20)
+
+
 def test_what_changed_while_the_model_wrote_is_left_as_it_is(project, change, monkeypatch):  # noqa: F811
     add(project, NEW)
     own = writing_queries._written
@@ -261,6 +288,8 @@ def test_what_a_build_was_trained_on_keeps_its_vector(project, change, tmp_path)
     open_build(project.root, build, watermark=3)  # a retrain on a snapshot of the first three
     applied = Freshener(project).apply_pending()
     assert (applied.added, applied.updated) == (("later",), ())
+    change(additions={"written_queries": {"generator": "sequence_to_sequence", "per_document": 1}})
+    assert [one.document_id for one in lacking(project)] == ["later"], "another model is not asked for what stays"
 
 
 def test_why_nothing_is_written_is_said_and_the_sensor_asks_for_nothing(project, change):  # noqa: F811

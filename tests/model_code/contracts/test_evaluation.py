@@ -11,6 +11,7 @@ import pytest
 from model_code.contracts.registry import check
 from model_code.corpus.tables import judged, load_corpus
 from model_code.errors import FreshetError
+from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, search_splits
 from model_code.stages.context import StageContext
@@ -59,6 +60,22 @@ def baselines(tmp_path_factory):
 def test_whole_evaluations_pass_whoever_judges(tmp_path, with_qrels):
     check("evaluate", write(tmp_path / "hce", NAMES, with_qrels))
     check("baselines", write(tmp_path / "baselines", BASELINES, with_qrels))
+
+
+def test_a_perfect_ranking_passes_though_its_sum_of_gains_is_rounded_otherwise_than_the_ideal(evaluated, tmp_path):
+    relevant = {"a": 3, "b": 3, "c": 2, "d": 2}
+    ranked = [(name, 1.0) for name in [*relevant, *"efghij"]]
+    score = evaluate_run({"q": ranked}, {"q": relevant}, ["nDCG@10"])["nDCG@10"]["q"]
+    assert score > 1
+    perfect = copied(evaluated, tmp_path)
+    path = perfect.output / "scores.parquet"
+    scores = pd.read_parquet(path)
+    scores.loc[scores["metric"] == "nDCG@10", "value"] = score
+    scores.to_parquet(path, index=False)
+    json_edited("metrics.json", lambda value: [value[split].update({"nDCG@10": 1.0}) for split in ("dev", "test")])(
+        perfect.output
+    )
+    check("evaluate", perfect)
 
 
 def first_value(value):

@@ -120,6 +120,12 @@ def test_each_broken_rule_of_the_curve_is_named(places, tmp_path, damage, messag
     assert_refused(places["dense"], tmp_path, damage, message)
 
 
+def test_a_perfect_dev_metric_may_be_above_one_by_a_rounding(places, tmp_path):
+    place = copied(places["dense"], tmp_path)
+    row(2, **{"nDCG@10": 1.0000000000000002})(place.output)
+    check("train", place)
+
+
 def with_tensor(value):
     def damage(folder):
         from safetensors.numpy import load_file, save_file
@@ -186,6 +192,7 @@ def in_vectors(damage):
         (in_vectors(array_cut("representatives.npy")), "representatives.npy must have the shape"),
         (in_vectors(array_with("representatives.npy", 0, np.inf)), "representatives.npy must be finite"),
         (in_vectors(array_cut("query_counts.npy")), "query_counts.npy must have the shape"),
+        (in_vectors(written("query_counts.npy")), "it cannot be read: EOFError"),
         (in_vectors(array_with("query_counts.npy", 0, -1)), "query_counts.npy must not be negative"),
         (in_vectors(text_replaced(MANIFEST, "20.0", "0.0")), "scales must be above 0"),
     ],

@@ -391,7 +391,7 @@ def test_every_state_is_counted(ledger):
 
 
 def lacking(ledger, generator="g", again=False):
-    return [(one.event, one.document_id, one.reason) for one in ledger.unwritten(generator, again)]
+    return [(one.event, one.document_id, one.reason) for one in ledger.unwritten(generator, again=again)]
 
 
 def test_live_documents_without_queries_are_given_some_once_per_text_and_generator(ledger):
@@ -408,6 +408,16 @@ def test_live_documents_without_queries_are_given_some_once_per_text_and_generat
     assert [one for one, _, _ in lacking(ledger, "other")] == [4, 5, 6]
     assert ledger.receive_queries([Written(5, "other", ("q3",))], "writer").events == (7,)
     assert ledger.history("a")[-1].written == Written(1, "other", ("q3",)), "the event that brought the text"
+
+
+def test_texts_up_to_an_event_are_left_out_whoever_wrote_for_them(ledger):
+    ledger.receive([put("a"), put("b")], "api")
+    ledger.settle(2, 1, {})
+    ledger.receive_queries([Written(1, "g", ("q",))], "writer")
+    ledger.settle(3, 2, {})
+    found = {since: [one.event for one in ledger.unwritten("other", since)] for since in (0, 1, 2, 3)}
+    assert found == {0: [2, 3], 1: [2], 2: [], 3: []}, "event 3 has the text of event 1"
+    assert ledger.unwritten("g", 2) == []
 
 
 def test_the_same_content_leaves_written_queries_and_another_one_drops_them(ledger):
@@ -445,6 +455,41 @@ def test_written_queries_that_were_rolled_back_stay_so_until_they_are_asked_for_
     assert ledger.receive([put("a")], "api").events == ()
     ledger.roll_back(2)
     assert (life(ledger, "a"), lacking(ledger, again=True)) == (["superseded", "live"], [])
+
+
+def test_of_what_is_written_twice_for_an_event_the_last_counts(ledger):
+    ledger.receive([put("a")], "api")
+    ledger.settle(1, 1, {})
+    receipt = ledger.receive_queries([Written(1, "g", ("q",)), Written(1, "g", ("r",))], "writer")
+    assert (receipt.received, receipt.unchanged, len(receipt.events)) == (2, 1, 1)
+    assert ledger.history("a")[-1].written.queries == ("r",)
+
+
+def test_queries_that_wait_bring_no_text_back_that_was_rolled_back(ledger):
+    ledger.receive([put("a")], "api")
+    ledger.settle(1, 1, {})
+    ledger.receive_queries([Written(1, "g", ("q",))], "writer")
+    ledger.roll_back(0)
+    assert (life(ledger, "a"), ledger.pending()) == (["rolled_back", "rolled_back"], [])
+    assert len(ledger.receive([put("a")], "api").events) == 1, "asked for again"
+
+
+def test_queries_that_are_written_for_one_retriever_bring_no_text_back_in_another(ledger, url):
+    other = Ledger.open(url, "other")
+    other.register([Made(0, None, 0, 0)])
+    other.reopen(0)
+    ledger.receive([put("a"), put("b")], "api")
+    for one in (ledger, other):
+        one.settle(2, 1, {})
+    other.roll_back(0)
+    ledger.receive_queries([Written(1, "g", ("q",))], "writer")
+    assert (life(ledger, "a"), life(other, "a"), other.pending()) == (["live", "pending"], ["rolled_back"] * 2, [])
+    ledger.settle(3, 2, {})
+    ledger.receive_queries([Written(3, "h", ("r",))], "writer")
+    assert life(other, "a") == ["rolled_back"] * 3
+    other.roll_back(1)
+    assert (life(other, "a"), other.pending()) == (["live", "rolled_back", "rolled_back"], [])
+    other.close()
 
 
 def test_to_be_given_queries_is_no_arrival(ledger):

@@ -57,6 +57,9 @@ def test_queries_that_a_model_wrote_are_applied_when_the_answer_comes(serve):
     assert found(client, "loaf or bun") == ["b"]
     for wrong in ({"written": []}, {"written": [one | {"queries": "loaf"}]}, {"written": [one | {"event": "x"}]}):
         assert client.post("/documents/queries", json=wrong).status_code == 422
+    for event in (0, 2**63):
+        wrong = {"written": [one | {"event": event}]}
+        assert client.post("/documents/queries", json=wrong).status_code == 422
 
 
 def test_deleting_what_is_not_there_is_not_found(serve):
