@@ -64,10 +64,11 @@ def _made_again(stage: str, retriever: str | None) -> str:
     """DVC takes it for up to date, as a stage runs only if its own code or inputs changed, and contracts are neither.
 
     >>> _made_again("train", "hce")
-    'It was made before this rule: dvc repro --force --single-item train@hce makes it again, and nothing else.'
+    'Made before this rule, or damaged: dvc repro --force --single-item train@hce makes it again, and nothing else.'
     """
     address = f"{stage}@{retriever}" if retriever else stage
-    return f"It was made before this rule: dvc repro --force --single-item {address} makes it again, and nothing else."
+    again = f"dvc repro --force --single-item {address} makes it again, and nothing else."
+    return f"Made before this rule, or damaged: {again}"
 
 
 def report_of(folder: Path) -> dict[str, Any]:

@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
+from model_code.contracts.registry import check
+from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.stages.context import StageContext
 
@@ -21,6 +24,14 @@ def copied(context: StageContext, folder: Path) -> StageContext:
     import shutil
 
     return replace(context, output=shutil.copytree(context.output, folder / context.output.name))
+
+
+def assert_refused(stage: str, context: StageContext, folder: Path, damage: Damage, message: str) -> None:
+    """The contract of the stage names the rule that damage to a copy of its output breaks."""
+    broken = copied(context, folder)
+    damage(broken.output)
+    with pytest.raises(FreshetError, match=message):
+        check(stage, broken)
 
 
 def json_with(name: str, **changes: Any) -> Damage:

@@ -12,7 +12,7 @@ from model_code.evaluation import plots
 from model_code.evaluation.plot_style import Picture
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.stages import comparison
-from tests.model_code.contracts.damage import copied, json_edited, json_with, removed, written
+from tests.model_code.contracts.damage import assert_refused, json_edited, json_with, removed, written
 from tests.model_code.stages.test_comparison import context, write_inputs
 
 
@@ -68,10 +68,7 @@ def test_a_whole_comparison_passes(compared):
     ],
 )
 def test_each_broken_rule_is_named(compared, tmp_path, damage, message):
-    place = copied(compared, tmp_path)
-    damage(place.output)
-    with pytest.raises(FreshetError, match=message):
-        check("comparison", place)
+    assert_refused("comparison", compared, tmp_path, damage, message)
 
 
 def test_another_main_metric_is_another_comparison(compared):

@@ -12,7 +12,14 @@ from model_code.corpus.tables import frame, write_table
 from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.stages.context import StageContext
-from tests.model_code.contracts.damage import copied, json_edited, json_with, removed, table_with, written
+from tests.model_code.contracts.damage import (
+    assert_refused,
+    json_edited,
+    json_with,
+    removed,
+    table_with,
+    written,
+)
 from tests.model_code.corpus.conftest import RowSource
 
 EXPECTATION = {"table": "queries", "expectation": "some", "bounds": {"min_value": 1}, "observed": 2, "passed": True}
@@ -73,13 +80,6 @@ def test_sound_ones_pass(corpus, queries, verdict, tmp_path):
     check("pseudo_queries", pseudo(tmp_path / "judged", "test", splits=("train",)))
     check("pseudo_queries", pseudo(tmp_path / "none", splits=()))
     check("acceptance", verdict)
-
-
-def assert_refused(stage, place, tmp_path, damage, message):
-    broken = copied(place, tmp_path)
-    damage(broken.output)
-    with pytest.raises(FreshetError, match=message):
-        check(stage, broken)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,15 @@ from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, search_splits
 from model_code.stages.context import StageContext
-from tests.model_code.contracts.damage import copied, json_edited, json_with, removed, table_with, written
+from tests.model_code.contracts.damage import (
+    assert_refused,
+    copied,
+    json_edited,
+    json_with,
+    removed,
+    table_with,
+    written,
+)
 from tests.model_code.evaluation.tiny_corpus import DOCUMENTS, write_corpus, write_pseudo_queries
 
 SETTINGS = EvaluationSettings(depth=100)
@@ -110,10 +118,7 @@ def first_value(value):
     ],
 )
 def test_each_broken_rule_of_a_retriever_is_named(evaluated, tmp_path, damage, message):
-    context = copied(evaluated, tmp_path)
-    damage(context.output)
-    with pytest.raises(FreshetError, match=message):
-        check("evaluate", context)
+    assert_refused("evaluate", evaluated, tmp_path, damage, message)
 
 
 def test_without_variants_there_must_be_none(evaluated):
@@ -139,10 +144,7 @@ def test_every_metric_of_the_settings_must_be_scored(evaluated):
     ],
 )
 def test_each_broken_rule_of_the_baselines_is_named(baselines, tmp_path, damage, message):
-    context = copied(baselines, tmp_path)
-    damage(context.output)
-    with pytest.raises(FreshetError, match=message):
-        check("baselines", context)
+    assert_refused("baselines", baselines, tmp_path, damage, message)
 
 
 def test_bm25_over_generated_queries_must_be_there_where_a_model_writes_some(baselines):

@@ -13,7 +13,7 @@ from model_code.errors import FreshetError
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import Hierarchy
 from model_code.stages import hierarchy
-from tests.model_code.contracts.damage import copied, json_edited, json_with, removed, written
+from tests.model_code.contracts.damage import assert_refused, json_edited, json_with, removed, written
 from tests.model_code.stages.test_hierarchy import context
 
 
@@ -86,10 +86,7 @@ def test_whole_trees_pass(tmp_path, method):
     ],
 )
 def test_each_broken_rule_is_named(clustered, tmp_path, damage, message):
-    place = copied(clustered, tmp_path)
-    damage(place.output)
-    with pytest.raises(FreshetError, match=message):
-        check("hierarchy", place)
+    assert_refused("hierarchy", clustered, tmp_path, damage, message)
 
 
 def test_a_tree_of_another_branching_is_refused(clustered):

@@ -25,6 +25,7 @@ from model_code.stages.context import StageContext
 from tests.model_code.contracts.damage import (
     array_cut,
     array_with,
+    assert_refused,
     copied,
     json_edited,
     removed,
@@ -88,13 +89,6 @@ def test_what_training_leaves_passes(places, name):
     check("train", places[name])
 
 
-def assert_refused(place, tmp_path, damage, message, stage="train"):
-    broken = copied(place, tmp_path)
-    damage(broken.output)
-    with pytest.raises(FreshetError, match=message):
-        check(stage, broken)
-
-
 def row(number, **changes):
     return json_edited("history.json", lambda rows: rows[number].update(changes))
 
@@ -117,7 +111,7 @@ def row(number, **changes):
     ],
 )
 def test_each_broken_rule_of_the_curve_is_named(places, tmp_path, damage, message):
-    assert_refused(places["dense"], tmp_path, damage, message)
+    assert_refused("train", places["dense"], tmp_path, damage, message)
 
 
 def test_a_perfect_dev_metric_may_be_above_one_by_a_rounding(places, tmp_path):
@@ -165,7 +159,7 @@ def with_tensor(value):
     ],
 )
 def test_each_broken_rule_of_the_encoder_is_named(places, tmp_path, name, damage, message):
-    assert_refused(places[name], tmp_path, damage, message)
+    assert_refused("train", places[name], tmp_path, damage, message)
 
 
 def in_vectors(damage):
@@ -198,7 +192,7 @@ def in_vectors(damage):
     ],
 )
 def test_each_broken_rule_of_learned_vectors_is_named(places, tmp_path, damage, message):
-    assert_refused(places["dsi"], tmp_path, damage, message)
+    assert_refused("train", places["dsi"], tmp_path, damage, message)
 
 
 @pytest.fixture(scope="module")
@@ -230,4 +224,4 @@ def test_a_trained_generator_passes_and_so_does_none(generator, tmp_path):
     ],
 )
 def test_each_broken_rule_of_the_generator_is_named(generator, tmp_path, damage, message):
-    assert_refused(generator, tmp_path, damage, message, "query_generator")
+    assert_refused("query_generator", generator, tmp_path, damage, message)
