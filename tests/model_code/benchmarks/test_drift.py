@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.benchmarks import drift
-from model_code.benchmarks.drift import Plan, Vectors, reciprocal_ranks, simulate, wilson
+from model_code.benchmarks import drift, drift_sources
+from model_code.benchmarks.drift import simulate, wilson
+from model_code.benchmarks.drift_batches import Cell, reciprocal_ranks
+from model_code.benchmarks.drift_sources import Plan, Vectors, mixed, studies
 from model_code.errors import FreshetError
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -32,8 +34,8 @@ def made_up_docstrings(packages: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def test_rows_and_curve_on_docstrings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drift, "_docstrings", made_up_docstrings)
-    monkeypatch.setattr(drift, "NEIGHBOURS", ("scipy",))
+    monkeypatch.setattr(drift_sources, "_docstrings", made_up_docstrings)
+    monkeypatch.setattr(drift_sources, "NEIGHBOURS", ("scipy",))
     monkeypatch.delenv("FRESHET_DATA", raising=False)
     base = make_tiny_encoder(tmp_path / "encoder", WORDS)
     found = drift.rows(base=base, plan=TINY, output=tmp_path / "out")
@@ -52,8 +54,8 @@ def test_rows_and_curve_on_docstrings(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_data_sets_add_sources_and_a_reference_by_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "NEIGHBOURS", "JARGON"):
-        monkeypatch.setattr(drift, name, ("argparse",))
-    for name in drift.SETS:
+        monkeypatch.setattr(drift_sources, name, ("argparse",))
+    for name in drift_sources.SETS:
         (tmp_path / name / "qrels").mkdir(parents=True)
         ids = range(30)
         documents = [{"_id": f"d{i}", "title": name, "text": f"text {i}"} for i in ids]
@@ -62,7 +64,7 @@ def test_data_sets_add_sources_and_a_reference_by_date(tmp_path: Path, monkeypat
             (tmp_path / name / f"{table}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         judged = "".join(f"q{i}\td{i}\t1\n" for i in ids)
         (tmp_path / name / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
-    first, second = drift._studies(tmp_path, Plan(reference=10, per_source=5))
+    first, second = studies(tmp_path, Plan(reference=10, per_source=5))
     assert set(first[2]) == {"argparse", "jargon", "tldr", "scifact"}
     assert [text for text, _ in second[1]] == [f"tldr text {i}" for i in range(20)]
     assert [text for text, _ in second[2]["latest tldr"]] == [f"tldr text {i}" for i in range(25, 30)]
@@ -88,7 +90,7 @@ def test_harmed_documents_are_due_and_found_and_others_are_not() -> None:
     due = drift._row("x", "harmful", 1.0, cells["harmful", 1.0])
     assert ": retrained, of 6 batches" in due["what"]
     assert (due["ours"], due["goal"], due["met"]) == (1.0, 0.95, True)
-    small = drift._row("x", "small", 0.1, drift.Cell([0.05], [True], *4 * [[False]]))
+    small = drift._row("x", "small", 0.1, Cell([0.05], [True], *4 * [[False]]))
     assert (small["goal"], small["met"]) == ("-", None), "what cannot fail is not met either"
     assert "not retrained, of 6 batches" in drift._row("x", "harmless", 1.0, cells["harmless", 1.0])["what"]
 
@@ -96,8 +98,8 @@ def test_harmed_documents_are_due_and_found_and_others_are_not() -> None:
 def test_a_source_smaller_than_a_batch_is_refused() -> None:
     few, chance = Vectors(*3 * [np.eye(4)]), np.random.default_rng(0)
     with pytest.raises(FreshetError, match=r"a batch of 8 needs as many documents; a source has 4 with a query"):
-        drift._mixed(few, few, 1.0, 8, chance)
-    assert len(drift._mixed(few, few, 0.5, 8, chance).documents) == 8
+        mixed(few, few, 1.0, 8, chance)
+    assert len(mixed(few, few, 0.5, 8, chance).documents) == 8
 
 
 def test_reciprocal_ranks_are_those_of_a_sort() -> None:

@@ -1,0 +1,107 @@
+"""Guards the bench that asks a retrain whether it was due: what is learned, what is measured, and when it says yes.
+
+pytest tests/model_code/benchmarks/test_drift_retraining.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model_code.benchmarks import drift_retraining, drift_sources
+from model_code.benchmarks.drift_batches import Cell
+from model_code.benchmarks.drift_retraining import HEAD, Effect, Ranks, Shift, Trial, arriving, main, measure
+from model_code.benchmarks.drift_sources import Plan, Triples
+from model_code.encoding.encoder import Encoder
+from model_code.errors import FreshetError
+from tests.tiny_encoder import make_tiny_encoder
+
+WORDS = [f"{a}{b}" for a in ("red", "blue", "old", "new", "wet", "dry", "big", "odd") for b in ("cat", "dog", "car")]
+TINY = Trial(old=260, new=40, steps=2, drift=Plan(batch=20, max_tokens=16))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny encoder."""
+    return make_tiny_encoder(tmp_path_factory.mktemp("base") / "encoder", WORDS)
+
+
+def triples(count: int, seed: int) -> Triples:
+    chance = np.random.default_rng(seed)
+    texts = [list(chance.choice(WORDS, 8)) for _ in range(count)]
+    return [(" ".join(text), " ".join(text[:3]), " ".join(text[4:])) for text in texts]
+
+
+@pytest.mark.parametrize("queries", [False, True])
+def test_no_measured_query_is_learned(queries: bool, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learned: list[tuple[Triples, Triples]] = []
+
+    def record(documents: Triples, written: Triples, trial: Trial, base: Path, seed: int) -> Any:
+        learned.append((documents, written))
+        return Encoder.load(base, trial.drift.max_tokens)
+
+    monkeypatch.setattr(drift_retraining, "train", record)
+    shifts = {Shift("", 0.0): [], Shift("away", 0.5): triples(30, 1)}
+    effects, home = {shift: Effect() for shift in shifts}, triples(310, 0)
+    measure(home, shifts, effects, replace(TINY, queries=queries), base, seed=0)
+    (old, known), *challengers = learned
+    assert len(old) == 260
+    assert known == old[::2]
+    for (everything, written), away in zip(challengers, (0, 20), strict=True):
+        assert everything[:260] == old
+        assert written == known + (everything[260::2] if queries else [])
+        assert len([one for one in everything[260:] if one not in home]) == away
+    for effect in effects.values():
+        (added,), (retrained,) = effect.added, effect.retrained
+        assert [len(ranks) for ranks in added] == [130, 20 if queries else 40]
+        np.testing.assert_array_equal(added.old, retrained.old)
+        np.testing.assert_array_equal(added.new, retrained.new)
+        assert effect.line("x")[4:6] == ["+0.000 [+0.000, +0.000]", "no"]
+        assert len(effect.batches.retrain) == 4 * 2
+
+
+def test_a_retrain_is_due_where_the_interval_of_the_gain_is_above_zero() -> None:
+    calls = Cell(**{one.name: [True, False] for one in fields(Cell)})
+    ranks = Ranks(np.full(8, 0.5), np.tile([0.25, 0.5], 8))
+    better, worse = Ranks(ranks.old - 0.25, ranks.new + 0.25), Ranks(ranks.old, ranks.new - 0.25)
+    line = dict(zip(HEAD, Effect([ranks, ranks], [better, ranks], calls).line("x"), strict=True))
+    assert (line["documents"], line["added"], line["retrained"]) == ("32", "0.375", "0.500")
+    assert line["gain"].startswith("+0.125 [+0.")
+    assert line["gain of old"].startswith("-0.125 [-0.")
+    assert (line["due"], line["new below old"], line["called for"]) == ("yes", "+0.125", "1 of 2")
+    assert Effect([ranks], [worse], calls).line("x")[5] == "no"
+
+
+def test_arriving_documents_are_mixed_and_counted() -> None:
+    fresh, away, chance = triples(10, 0), triples(5, 1), np.random.default_rng(0)
+    drawn = arriving(fresh, away, 0.25, 8, chance)
+    assert sum(one in away for one in drawn) == 2
+    assert len(set(drawn)) == 8
+    with pytest.raises(FreshetError, match="8 new documents need as many; a source has 5, the home 10 left"):
+        arriving(fresh, away, 1.0, 8, chance)
+
+
+def test_the_command_trains_and_prints_a_table(
+    base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def docstrings(packages: tuple[str, ...]) -> list[tuple[str, str]]:
+        return [(text, written) for text, _, written in triples(310 if len(packages) > 1 else 90, len(packages))]
+
+    monkeypatch.setattr(drift_sources, "_docstrings", docstrings)
+    monkeypatch.setattr(drift_retraining, "Plan", lambda: TINY.drift)
+    monkeypatch.setitem(drift_retraining.SETTINGS, "frozen_layers", 1)
+    main(["--base", str(base), "--old", "260", "--new", "40", "--steps", "2", "--seeds", "1", "--queries"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "docstrings, 1 of 1 seeds"
+    assert lines[3] == f"| {' | '.join(HEAD)} |"
+    assert [line.split(" | ")[0] for line in lines[5:]] == [
+        "| none",
+        "| 100% scipy",
+        "| 100% matplotlib",
+        "| 100% jargon",
+    ]
+    assert all(" of 8 |" in line for line in lines[5:])
