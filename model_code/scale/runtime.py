@@ -67,7 +67,8 @@ def _start(ray: Any, settings: ScaleSettings) -> None:
         ray.init(settings.address or "local", logging_level="WARNING", **sizes)
     except Exception as error:  # Ray has no error of its own for it: some are plain exceptions
         where = f"at scale.address {settings.address!r}" if settings.address else "of its own on this machine"
-        raise FreshetError(f"there is no Ray {where}: {error}") from error
+        hint = " (where it asks for a token, set RAY_AUTH_MODE=token here)" if settings.address else ""
+        raise FreshetError(f"there is no Ray {where}{hint}: {error}") from error
 
 
 def _require_room(settings: ScaleSettings, found: dict[str, float]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,7 +49,7 @@ def _on_ray(work: Work, context: StageContext, count: int, settings: ScaleSettin
     resources = {"CPU": settings.cpus_per_worker, "GPU": settings.gpus_per_worker}
     trainer = TorchTrainer(
         _process,
-        train_loop_config={"work": work, "context": context},
+        train_loop_config={"work": work, "context": context, "folder": Path.cwd()},
         scaling_config=ScalingConfig(
             num_workers=count, use_gpu=settings.gpus_per_worker > 0, resources_per_worker=resources
         ),
@@ -63,14 +65,21 @@ def _on_ray(work: Work, context: StageContext, count: int, settings: ScaleSettin
 
 
 def _process(config: dict[str, Any]) -> dict[str, Any] | FreshetError:
-    """What the user can mend is returned, not raised: the group would be started anew for it."""
+    """What the user can mend is returned, not raised: the group would be started anew for it.
+
+    It works in the folder of the process that asked, from where paths count; workers of a cluster start elsewhere.
+    """
     import ray.train
 
-    work, context = config["work"], config["context"]
+    work, context, folder = config["work"], config["context"], config["folder"]
+    if not folder.is_dir():
+        where = f"{folder}, which is not there on {socket.gethostname()}"
+        return FreshetError(f"the project lies in {where}: mount it there on every machine of the cluster")
     try:
-        if ray.train.get_context().get_world_rank() == 0:
-            return work(context)
-        with tempfile.TemporaryDirectory() as folder:
-            return work(replace(context, output=Path(folder), progress=lambda label: silent))
+        with contextlib.chdir(folder):
+            if ray.train.get_context().get_world_rank() == 0:
+                return work(context)
+            with tempfile.TemporaryDirectory() as scratch:
+                return work(replace(context, output=Path(scratch), progress=lambda label: silent))
     except FreshetError as error:
         return error

@@ -51,7 +51,8 @@ def test_a_cluster_that_does_not_answer_is_named():
     def init(*_: object, **__: object) -> None:
         raise ConnectionError("nobody there")
 
-    with pytest.raises(FreshetError, match=r"there is no Ray at scale.address 'far:6379': nobody there"):
+    hint = "where it asks for a token, set RAY_AUTH_MODE=token here"
+    with pytest.raises(FreshetError, match=rf"there is no Ray at scale.address 'far:6379' \({hint}\): nobody there"):
         runtime._start(SimpleNamespace(init=init), ScaleSettings("ray", address="far:6379"))
 
 

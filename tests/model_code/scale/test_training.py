@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from model_code.errors import SettingsError
+from model_code.errors import FreshetError, SettingsError
 from model_code.scale import runtime
 from model_code.scale.settings import ScaleSettings
-from model_code.scale.training import train
+from model_code.scale.training import _process, train
 from model_code.stages.context import StageContext
 from model_code.training.accelerator import make_accelerator
 from tests.model_code.scale.jobs import train_and_die, train_tiny
@@ -55,6 +55,24 @@ def test_one_process_of_ray_train_gives_the_same_bits(ray, tmp_path, expected):
         report = train(train_tiny, context, 2)
     assert report == expected[1]
     assert torch.equal(weights(context), expected[0])
+
+
+def test_paths_count_from_where_it_was_asked_for_and_not_from_where_ray_was_started(
+    ray, tmp_path, monkeypatch, expected
+):
+    context_in(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    here = StageContext(Path(), {"encoder": Path("tiny")}, Path("output"), {}, Path("checkpoints"))
+    with runtime.using(ScaleSettings(engine="ray", workers=1)):
+        train(train_tiny, here, 2)
+    assert torch.equal(weights(here), expected[0])
+
+
+def test_a_machine_without_the_projects_folder_is_named(tmp_path):
+    pytest.importorskip("ray")
+    found = _process({"work": None, "context": None, "folder": tmp_path / "away"})
+    assert isinstance(found, FreshetError)
+    assert f"the project lies in {tmp_path / 'away'}, which is not there on " in str(found)
 
 
 def test_two_processes_share_the_batches_and_a_death_is_resumed(ray, tmp_path, expected):
