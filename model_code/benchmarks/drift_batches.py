@@ -33,16 +33,16 @@ class Cell:
     by_asked: list[bool] = field(default_factory=list)
 
 
-def calibrate(reference: Vectors, plan: Plan, among: np.ndarray | None = None) -> Calibration:
-    """What batches are compared with. among: documents (n, H) that the reference's are searched among; None: itself."""
+def calibrate(old: Vectors, plan: Plan, rows: np.ndarray | None = None) -> Calibration:
+    """What batches are compared with: all of `old`, or those of its `rows`, which are searched among all of it."""
     from model_code.hierarchy.build import build_hierarchy
     from model_code.hierarchy.settings import HierarchySettings
 
     sizes = {"minimum_batch": plan.batch, "largest_batch": plan.batch, "reference_documents": plan.reference}
     settings = DriftSettings(**sizes, draws=plan.draws)
-    hierarchy = build_hierarchy(reference.documents, HierarchySettings(max_iterations=20, device="cpu"), seed=0)
-    made, asked = found(reference, reference.documents if among is None else among)
-    built = DriftReference.build(reference.documents, hierarchy, "", settings)
+    hierarchy = build_hierarchy(old.documents, HierarchySettings(max_iterations=20, device="cpu"), seed=0)
+    made, asked = found(old if rows is None else old[rows], old.documents)
+    built = DriftReference.build(old.documents, hierarchy, "", settings, rows)
     return Calibration(built, settings, scores=OldScores(made, asked))
 
 

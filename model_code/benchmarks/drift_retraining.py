@@ -1,20 +1,21 @@
 """Whether a retrain was due, by retraining: `python -m model_code.benchmarks.drift_retraining`.
 
 A retriever is trained on old documents. Others arrive, of which a share is from elsewhere, and are added by their
-encodings; beside that, another retriever is trained on all. A retrain is due where it finds the new documents better,
-by queries that people wrote and neither training saw. The table sets that beside what drift says, which trains
-nothing: how much worse new documents are found than old ones, and for how many batches of them the ladder calls for a
-retrain.
+encodings; beside that, another retriever is trained on all. A retrain is due where it finds the new documents better
+(MRR@10), by queries that people wrote and neither training saw. The table sets that beside what drift says, which
+trains nothing: how much worse new documents are found than old ones, and for how many batches of them the ladder calls
+for a retrain. Batches are drawn out of the new documents again and again, and are no independent draws.
 
-Both trainings take as many steps, of queries cut out of all their documents and of written queries of every other old
-document; with `--queries`, the second has written ones of every other new document, too. What is measured are the
-written queries of the others.
+Every other old document is known: both trainings learn a query that was cut out of it, and its written one. The
+second, as long as the first, also has the new documents' cut-out queries and, with `--queries`, the written ones of
+every other. Documents of which no written query was learned are measured, and are what drift compares with. How far
+apart two trainings are anyway is the first row: the second one learns what the first did, with another seed.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,12 +28,14 @@ from model_code.benchmarks.encode import BASE
 from model_code.benchmarks.incdsi_tables import markdown
 from model_code.errors import FreshetError
 from model_code.evaluation.significance import bootstrap_interval
+from model_code.settings import require
 from model_code.training.settings import TrainingSettings
 
-HEAD = ("shift", "documents", "added", "retrained", "gain", "due", "gain of old", "new below old", "called for")
+HEAD = ("shift", "measured", "added", "retrained", "gain", "due", "gain of old", "new below old", "called for")
 SETTINGS: dict[str, Any] = {"batch_size": 32, "learning_rate": 2e-4, "hierarchy_weight": 0.0, "negatives_per_query": 0}
 ROUNDS = 4  # orders in which new documents are cut into batches
-OTHERS = slice(1, None, 2)  # every other document is learned with its written query, these are measured
+KNOWN, OTHERS = slice(0, None, 2), slice(1, None, 2)  # documents whose written queries are learned, and measured
+AGAIN = "trained again"  # a source from which nothing comes
 
 
 class Shift(NamedTuple):
@@ -43,12 +46,12 @@ class Shift(NamedTuple):
 
     def __str__(self) -> str:
         """As the table names it."""
-        return f"{self.share:.0%} {self.source}" if self.share else "none"
+        return f"{self.share:.0%} {self.source}" if self.share else f"none {self.source}".rstrip()
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How much is trained and measured. queries: see above. drift: of the batches that the ladder judges."""
+    """How many old and new documents there are, and steps of training. drift: of the batches that the ladder judges."""
 
     old: int = 1500
     new: int = 300
@@ -78,39 +81,51 @@ class Effect:
             Ranks(*map(np.concatenate, zip(*each, strict=True))) for each in (self.added, self.retrained)
         )
         gain, low = _difference(retrained.new, added.new)
+        each = [after.new.mean() > before.new.mean() for before, after in zip(self.added, self.retrained, strict=True)]
         found = [f"{ranks.new.mean():.3f}" for ranks in (added, retrained)]
         of_old, below = _difference(retrained.old, added.old)[0], f"{added.old.mean() - added.new.mean():+.3f}"
         calls = f"{sum(self.batches.retrain)} of {len(self.batches.retrain)}"
-        return [name, str(len(added.new)), *found, gain, "yes" if low > 0 else "no", of_old, below, calls]
+        return [name, str(len(added.new)), *found, gain, "yes" if low > 0 and all(each) else "no", of_old, below, calls]
 
 
-def measure(
-    home: Triples,
-    shifts: Mapping[Shift, Triples],
-    effects: Mapping[Shift, Effect],
-    trial: Trial,
-    base: str | Path,
-    seed: int,
-) -> None:
-    """Adds to `effects` what one seed gives, with its own order of documents and its own trainings.
+class Champion:
+    """A retriever that was trained on old documents, and what drift compares with.
 
-    shifts: the documents from elsewhere, by what they are mixed to.
+    old: documents (o); fresh: others of the same home that may still arrive.
     """
-    chance = np.random.default_rng(seed)
-    order = chance.permutation(len(home))
-    old, fresh = [home[i] for i in order[: trial.old]], [home[i] for i in order[trial.old :]]
-    champion = train(old, old[::2], trial, base, seed)
-    known = encode(champion, old)
-    calibration = calibrate(known[OTHERS], trial.drift, known.documents)
-    for shift, away in shifts.items():
-        new = arriving(fresh, away, shift.share, trial.new, chance)
-        vectors = encode(champion, new)
-        effects[shift].added.append(_ranks(known, vectors, trial))
-        for rows in _batches(len(new), trial.drift.batch, chance):
-            judge(calibration, known.documents, vectors[rows], effects[shift].batches)
-        challenger = train(old + new, old[::2] + (new[::2] if trial.queries else []), trial, base, seed)
-        sides = (encode(challenger, documents, made=False) for documents in (old, new))
-        effects[shift].retrained.append(_ranks(*sides, trial))
+
+    def __init__(self, home: Triples, trial: Trial, base: str | Path, seed: int) -> None:
+        self.trial, self.base, self.seed = trial, base, seed
+        self.chance = np.random.default_rng(seed)
+        order = self.chance.permutation(len(home))
+        self.old, self.fresh = [home[i] for i in order[: trial.old]], [home[i] for i in order[trial.old :]]
+        self.known = self.old[KNOWN]
+        self.encoder = train(self.old, self.known, self.known, trial, base, seed)
+        self.vectors = encode(self.encoder, self.old)
+        self.calibration = calibrate(self.vectors, trial.drift, np.arange(trial.old)[OTHERS])
+
+    def meets(self, shift: Shift, away: Triples, effect: Effect) -> None:
+        """Adds to `effect` what becomes of new documents, a share of them from `away`."""
+        new = arriving(*map(self._not_asked, (self.fresh, away)), shift.share, self.trial.new, self.chance)
+        vectors = encode(self.encoder, new)
+        effect.added.append(_ranks(self.vectors, vectors, self.trial))
+        for rows in _batches(len(new), self.trial.drift.batch, self.chance):
+            judge(self.calibration, self.vectors.documents, vectors[rows], effect.batches)
+        challenger = self._again() if shift.source == AGAIN else self._with(new)
+        sides = (encode(challenger, documents, made=False) for documents in (self.old, new))
+        effect.retrained.append(_ranks(*sides, self.trial))
+
+    def _again(self) -> Any:
+        return train(self.old, self.known, self.known, self.trial, self.base, self.seed + 1000)
+
+    def _with(self, new: Triples) -> Any:
+        written = self.known + (new[KNOWN] if self.trial.queries else [])
+        return train(self.old + new, self.known + new, written, self.trial, self.base, self.seed)
+
+    def _not_asked(self, documents: Triples) -> Triples:
+        """Those whose written query is none of a known document."""
+        asked = {query for _, _, query in self.known}
+        return [one for one in documents if one[2] not in asked]
 
 
 def arriving(fresh: Triples, away: Triples, share: float, size: int, chance: np.random.Generator) -> Triples:
@@ -123,8 +138,8 @@ def arriving(fresh: Triples, away: Triples, share: float, size: int, chance: np.
     return [drawn[i] for i in chance.permutation(size)]
 
 
-def train(documents: Triples, written: Triples, trial: Trial, base: str | Path, seed: int) -> Any:
-    """An encoder that learned the cut-out queries of `documents`, and the written ones of those in `written`."""
+def train(documents: Triples, cut: Triples, written: Triples, trial: Trial, base: str | Path, seed: int) -> Any:
+    """An encoder that learned the cut-out queries of `cut` and the written ones of `written`, all among `documents`."""
     from model_code.encoding.encoder import Encoder
     from model_code.training.data import Passages, TrainingData, make_pairs
     from model_code.training.trainer import Trainer
@@ -134,7 +149,7 @@ def train(documents: Triples, written: Triples, trial: Trial, base: str | Path, 
     rows = {text: row for row, (text, _, _) in enumerate(documents)}
     passages = Passages([text for text, _, _ in documents], np.arange(len(documents)))
     asked = make_pairs(passages, [(query, [rows[text]]) for text, _, query in written])
-    made = make_pairs(passages, [(query, [rows[text]]) for text, query, _ in documents])
+    made = make_pairs(passages, [(query, [rows[text]]) for text, query, _ in cut])
     settings = TrainingSettings(**SETTINGS, steps=trial.steps, query_max_tokens=most, document_max_tokens=most)
     Trainer(encoder, TrainingData(passages, asked, made), settings, seed).fit()
     return encoder
@@ -143,13 +158,16 @@ def train(documents: Triples, written: Triples, trial: Trial, base: str | Path, 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the table of each home after each seed."""
     given = _parser().parse_args(arguments)
+    require(given.new >= Plan().batch, f"--new is {given.new}, but drift judges batches of {Plan().batch}")
     trial = Trial(given.old, given.new, given.steps, given.queries, replace(Plan(), per_source=2 * given.new))
     for name, home, elsewhere in studies(given.data, trial.drift):
-        shifts: dict[Shift, Triples] = {Shift("", 0.0): []}
+        shifts: dict[Shift, Triples] = {Shift(AGAIN, 0.0): [], Shift("", 0.0): []}
         shifts |= {Shift(source, share): with_made(elsewhere[source]) for source in elsewhere for share in given.shares}
         effects = {shift: Effect() for shift in shifts}
         for seed in range(given.seeds):
-            measure(with_made(home), shifts, effects, trial, given.base, seed)
+            champion = Champion(with_made(home), trial, given.base, seed)
+            for shift, away in shifts.items():
+                champion.meets(shift, away, effects[shift])
             print(f"\n{name}, {seed + 1} of {given.seeds} seeds\n", flush=True)
             print(markdown(HEAD, [effect.line(str(shift)) for shift, effect in effects.items()]), flush=True)
 

@@ -30,13 +30,16 @@ Triples = list[tuple[str, str, str]]  # documents, each with a query that was cu
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """Unit vectors (n, H) of documents, and for each of one query that was made from it and one that was written."""
+    """Unit vectors (n, H) of documents, and for each of one query that was made from it and one that was written.
+
+    made: (0, H) where nobody asks for them.
+    """
 
     documents: np.ndarray
     made: np.ndarray
     asked: np.ndarray
 
-    def __getitem__(self, rows: np.ndarray) -> Vectors:
+    def __getitem__(self, rows: np.ndarray | slice) -> Vectors:
         return Vectors(self.documents[rows], self.made[rows], self.asked[rows])
 
 
