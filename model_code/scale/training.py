@@ -72,12 +72,16 @@ def _process(config: dict[str, Any]) -> dict[str, Any] | FreshetError:
     import ray.train
 
     work, context, folder = config["work"], config["context"], config["folder"]
+    group = ray.train.get_context()
     if not folder.is_dir():
         where = f"{folder}, which is not there on {socket.gethostname()}"
-        return FreshetError(f"the project lies in {where}: mount it there on every machine of the cluster")
+        missing = FreshetError(f"the project lies in {where}: mount it there on every machine of the cluster")
+        if group.get_world_size() > 1:
+            raise missing  # what is returned ends one process, for which the others would wait
+        return missing
     try:
         with contextlib.chdir(folder):
-            if ray.train.get_context().get_world_rank() == 0:
+            if group.get_world_rank() == 0:
                 return work(context)
             with tempfile.TemporaryDirectory() as scratch:
                 return work(replace(context, output=Path(scratch), progress=lambda label: silent))

@@ -68,11 +68,17 @@ def test_paths_count_from_where_it_was_asked_for_and_not_from_where_ray_was_star
     assert torch.equal(weights(here), expected[0])
 
 
-def test_a_machine_without_the_projects_folder_is_named(tmp_path):
-    pytest.importorskip("ray")
-    found = _process({"work": None, "context": None, "folder": tmp_path / "away"})
+def test_a_machine_without_the_projects_folder_is_named(tmp_path, monkeypatch):
+    train_of_ray = pytest.importorskip("ray.train")
+    config = {"work": None, "context": None, "folder": tmp_path / "away"}
+    message = f"the project lies in {tmp_path / 'away'}, which is not there on "
+    monkeypatch.setattr(train_of_ray, "get_context", lambda: SimpleNamespace(get_world_size=lambda: 1))
+    found = _process(config)
     assert isinstance(found, FreshetError)
-    assert f"the project lies in {tmp_path / 'away'}, which is not there on " in str(found)
+    assert message in str(found)
+    monkeypatch.setattr(train_of_ray, "get_context", lambda: SimpleNamespace(get_world_size=lambda: 2))
+    with pytest.raises(FreshetError, match=message):
+        _process(config)
 
 
 def test_two_processes_share_the_batches_and_a_death_is_resumed(ray, tmp_path, expected):
