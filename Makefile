@@ -9,17 +9,21 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 REACHABLE = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_CPU)/torch/', timeout=5)" 2>/dev/null
 
-.PHONY: demo test unit-tests end-to-end-tests ui repro lint clean
+.PHONY: demo test unit-tests orchestration-tests end-to-end-tests ui repro lint clean
 
 demo: $(VENV)/.installed
 	freshet demo
 
-# Two processes of one thread each: more threads than cores would make every one of them slower.
+# Two processes of one thread each: more threads than cores would make every one of them slower. In this order they end
+# at about the same time: the unit tests, and the end-to-end tests with those of orchestration behind them.
 test: $(VENV)/.installed-for-tests
-	OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs 2 --keep-going unit-tests end-to-end-tests
+	OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs 2 --keep-going unit-tests end-to-end-tests orchestration-tests
 
 unit-tests:
-	python -m pytest --ignore tests/end_to_end
+	python -m pytest --ignore tests/end_to_end --ignore tests/orchestration
+
+orchestration-tests:
+	python -m pytest tests/orchestration
 
 end-to-end-tests:
 	python -m pytest tests/end_to_end
