@@ -106,7 +106,8 @@ class Champion:
 
     def meets(self, shift: Shift, away: Triples, effect: Effect) -> None:
         """Adds to `effect` what becomes of new documents, a share of them from `away`."""
-        new = arriving(*map(self._not_asked, (self.fresh, away)), shift.share, self.trial.new, self.chance)
+        fresh, away = self._not_asked(self.fresh), self._not_asked(away)
+        new = arriving(fresh, away, shift.share, self.trial.new, self.chance)
         vectors = encode(self.encoder, new)
         effect.added.append(_ranks(self.vectors, vectors, self.trial))
         for rows in _batches(len(new), self.trial.drift.batch, self.chance):
@@ -163,9 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, home, elsewhere in studies(given.data, trial.drift):
         shifts: dict[Shift, Triples] = {Shift(AGAIN, 0.0): [], Shift("", 0.0): []}
         shifts |= {Shift(source, share): with_made(elsewhere[source]) for source in elsewhere for share in given.shares}
-        effects = {shift: Effect() for shift in shifts}
+        effects, triples = {shift: Effect() for shift in shifts}, with_made(home)
         for seed in range(given.seeds):
-            champion = Champion(with_made(home), trial, given.base, seed)
+            champion = Champion(triples, trial, given.base, seed)
             for shift, away in shifts.items():
                 champion.meets(shift, away, effects[shift])
             print(f"\n{name}, {seed + 1} of {given.seeds} seeds\n", flush=True)
