@@ -5,21 +5,23 @@ from typing import Any
 
 import dagster as dg
 
+from orchestration.pilot_asset import TRAINING_POOL, retrain_pilot_asset
 from orchestration.project import Project
 from orchestration.writing_asset import written_queries_asset
 
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
 RETRAINS = dg.DynamicPartitionsDefinition(name="retrains")
-WRITER_POOL, TRAINING_POOL = "live_writer", "gpu"
+WRITER_POOL = "live_writer"
 GUARDED = "before the switch, each added document and 20 older ones were found by their own vectors"
 Result = dg.MaterializeResult | dg.AssetCheckResult
 
 
 def freshness_assets(project: Project) -> list[dg.AssetsDefinition]:
-    """`added_documents`, `drift_report`, `reclustered`, `retrained_retriever`, `retrained_champion` and
-    `written_queries`."""
+    """`added_documents`, `drift_report`, `reclustered`, `retrain_pilot`, `retrained_retriever`, `retrained_champion`
+    and `written_queries`."""
     adding = _added(project), _drift(project), _reclustered(project)
-    return [*adding, _retrained(project), _champion(project), written_queries_asset(project)]
+    retraining = retrain_pilot_asset(project), _retrained(project), _champion(project)
+    return [*adding, *retraining, written_queries_asset(project)]
 
 
 def _added(project: Project) -> dg.AssetsDefinition:

@@ -12,20 +12,24 @@ from orchestration.freshness_steps import (
     CANCELED,
     FAILED,
     NOT_ADDED,
+    NOT_PILOTED,
     NOT_WRITTEN,
+    PILOT,
+    PILOTED,
     REMEMBERED,
     RETRAIN,
     WRITE,
     Step,
 )
+from orchestration.pilot_asset import PILOTS
 from orchestration.project import Project
 from orchestration.writing_asset import WRITINGS
 
-ADD_DOCUMENTS, RETRAIN_JOB, WRITE_QUERIES = "add_documents", "retrain", "write_queries"
+ADD_DOCUMENTS, PILOT_JOB, RETRAIN_JOB, WRITE_QUERIES = "add_documents", "pilot", "retrain", "write_queries"
 PARTITION = "dagster/partition"  # Dagster's own tag of a run
 SECONDS = 30
-PARTITIONS = {ADD: BATCHES, RETRAIN: RETRAINS, WRITE: WRITINGS}
-JOBS = {ADD: ADD_DOCUMENTS, RETRAIN: RETRAIN_JOB, WRITE: WRITE_QUERIES}
+PARTITIONS = {ADD: BATCHES, PILOT: PILOTS, RETRAIN: RETRAINS, WRITE: WRITINGS}
+JOBS = {ADD: ADD_DOCUMENTS, PILOT: PILOT_JOB, RETRAIN: RETRAIN_JOB, WRITE: WRITE_QUERIES}
 
 
 def sensors(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]) -> list[dg.SensorDefinition]:
@@ -95,15 +99,17 @@ def _ends(project: Project, name: str, status: dg.DagsterRunStatus, description:
 
 
 def note_end(project: Project, run: dg.DagsterRun, message: str | None) -> None:
-    """Keep in the ledger that an addition, a retrain or a writing of queries failed or was canceled, once for each run
-    and unless the gate refused the retrain, which is a verdict and noted already. Other runs are nobody's business.
+    """Keep in the ledger that an addition, a pilot, a retrain or a writing of queries failed or was canceled, once for
+    each run and unless the gate refused the retrain, which is a verdict and noted already. Other runs are nobody's
+    business.
     """
     from orchestration.freshening import Freshener
     from orchestration.retraining.plan import read_plan
 
     canceled = run.status == dg.DagsterRunStatus.CANCELED
-    kinds = {ADD_DOCUMENTS: NOT_ADDED, WRITE_QUERIES: NOT_WRITTEN, RETRAIN_JOB: CANCELED if canceled else FAILED}
-    kind = kinds.get(run.job_name)
+    kinds = {ADD_DOCUMENTS: NOT_ADDED, WRITE_QUERIES: NOT_WRITTEN, RETRAIN_JOB: FAILED, PILOT_JOB: NOT_PILOTED}
+    ended = {RETRAIN_JOB: CANCELED, PILOT_JOB: PILOTED} if canceled else {}  # by a person, who wants no other
+    kind = (kinds | ended).get(run.job_name)
     if kind is None:
         return
     key = run.tags.get(PARTITION, "")

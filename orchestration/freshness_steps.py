@@ -1,4 +1,5 @@
-"""What the live collection needs next, read from the ledger alone: documents to add, queries to write, or a retrain.
+"""What the live collection needs next, read from the ledger alone: documents to add, queries to write, a pilot, or a
+retrain.
 
 The sensor asks this at every tick, and so may anyone. A step has a key that changes only when there is something new to
 do: a step that was asked for is not asked for twice, and one that failed is asked for again under a new one. Dagster
@@ -22,7 +23,8 @@ Decisions = Sequence[dict[str, Any]]
 
 ADD, RETRAIN, RECLUSTER, RECLUSTERED, WRITE = "add", "retrain", "recluster", "reclustered", "write"
 PROMOTED, REFUSED, FAILED, CANCELED = "promoted", "refused", "failed", "canceled"
-NOT_ADDED, NOT_WRITTEN = "addition failed", "writing queries failed"
+PILOT, PILOTED = "pilot", "piloted"  # what drift asks for beside another step, and what a pilot came to
+NOT_ADDED, NOT_WRITTEN, NOT_PILOTED = "addition failed", "writing queries failed", "pilot failed"
 ATTEMPTS = 3  # of one retrain, or of adding the same documents; after so many failures a person must look
 REMEMBERED = 200  # decisions that are looked back at
 
@@ -31,7 +33,7 @@ REMEMBERED = 200  # decisions that are looked back at
 class Step:
     """What to do, under which key, and why."""
 
-    kind: Literal["add", "retrain", "write"]
+    kind: Literal["add", "pilot", "retrain", "write"]
     key: str
     reason: str
 
@@ -50,7 +52,7 @@ def next_steps(project: Project) -> list[Step]:
         return []
     decisions = ledger.last_decisions(REMEMBERED)
     adding = _due_addition(project, decisions)
-    due = adding, due_retrain(decisions), None if adding else _due_writing(project, decisions)
+    due = adding, due_pilot(decisions), due_retrain(decisions), None if adding else _due_writing(project, decisions)
     return [step for step in due if step is not None]
 
 
@@ -93,7 +95,7 @@ def _due_writing(project: Project, decisions: Decisions) -> Step | None:
 
 
 def _attempt(
-    kind: Literal["add", "write"], failed: str, what: str, reason: str, decisions: Decisions
+    kind: Literal["add", "pilot", "write"], failed: str, what: str, reason: str, decisions: Decisions
 ) -> Step | None:  # fmt: skip
     keys = (one["details"]["key"] for one in decisions if one["kind"] == failed)
     failures = sum(key.rpartition("-")[0] == what for key in keys)
@@ -108,6 +110,24 @@ def due_recluster(decisions: Decisions) -> bool:
     """
     steps = (one["kind"] for one in decisions if one["kind"] in (ADD, RETRAIN, RECLUSTER, RECLUSTERED))
     return next(steps, ADD) == RECLUSTER
+
+
+def due_pilot(decisions: Decisions) -> Step | None:
+    """The pilot that drift asked for last, if none and no retrain came since, and it was not tried `ATTEMPTS` times.
+
+    >>> asked = {"id": 7, "kind": "add", "reason": "mmd", "details": {"pilot": True}, "recorded": 1718100000.5}
+    >>> failed = {"id": 8, "kind": "pilot failed", "details": {"key": "7-55b18280-1"}}
+    >>> due_pilot([asked]).key, due_pilot([failed, asked]).key
+    ('7-55b18280-1', '7-55b18280-2')
+    >>> due_pilot([{"id": 9, "kind": "piloted", "details": {}}, failed, asked])
+    """
+    for one in decisions:
+        if one["kind"] in (PILOTED, RETRAIN, PROMOTED):
+            return None
+        if one["details"].get(PILOT):
+            what = f"{one['id']}-{hash_text(repr(one['recorded']))[:8]}"
+            return _attempt(PILOT, NOT_PILOTED, what, one["reason"], decisions)
+    return None
 
 
 def due_retrain(decisions: Decisions) -> Step | None:

@@ -8,17 +8,18 @@ import dagster as dg
 
 from orchestration.asset_graph import asset_key
 from orchestration.freshness_assets import BATCHES, RETRAINS
+from orchestration.pilot_asset import PILOTS
 from orchestration.stages import Stage
 from orchestration.writing_asset import WRITINGS
 
 ADDING, RETRAINING = ("added_documents", "drift_report", "reclustered"), ("retrained_retriever", "retrained_champion")
-WRITING = ("written_queries",)
+WRITING, PILOTING = ("written_queries",), ("retrain_pilot",)
 EVALUATION_STAGES = ("baselines", "evaluate", "comparison")
 
 
 def jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
     """`full_build` and `evaluate`. Selections are typed: they do not depend on the installed ANTLR version."""
-    live = dg.AssetSelection.assets(*ADDING, *RETRAINING, *WRITING)
+    live = dg.AssetSelection.assets(*ADDING, *PILOTING, *RETRAINING, *WRITING)
     evaluation = [asset_key(stage) for stage in table if stage.name in EVALUATION_STAGES]
     return [
         dg.define_asset_job(
@@ -35,7 +36,7 @@ def jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
 
 
 def live_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
-    """`add_documents`, `retrain` and `write_queries`, which the sensor asks for."""
+    """`add_documents`, `pilot`, `retrain` and `write_queries`, which the sensor asks for."""
     return [
         dg.define_asset_job(
             "add_documents",
@@ -48,6 +49,12 @@ def live_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
             selection=dg.AssetSelection.assets(*RETRAINING),
             partitions_def=RETRAINS,
             description="Everything that is live, trained anew in a workspace of its own, before the gate.",
+        ),
+        dg.define_asset_job(
+            "pilot",
+            selection=dg.AssetSelection.assets(*PILOTING),
+            partitions_def=PILOTS,
+            description="A training on a sample of what is live: whether a retrain would help what is new.",
         ),
         dg.define_asset_job(
             "write_queries",

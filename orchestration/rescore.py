@@ -25,10 +25,15 @@ def rescore(project: Project, champion: registry.Version) -> Path:
     cannot find: that counts, since the challenger would find them. Those that only it has, which arrived after the
     challenger's corpus was taken, are left out of its rankings.
     """
+    return score(project, champion.retriever, _search(project, champion), champion.version)
+
+
+def score(project: Project, system: str, search: Search, name: str) -> Path:
+    """Evaluate `search` on the judged queries under `artifacts/`; returns the scores' folder, which `name` tells."""
     from model_code.stages.evaluate import Bench
 
     settings = parameters.load(project.params_file)
-    output = project.state / "rescored" / champion.version
+    output = project.state / "rescored" / name
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     context = StageContext(
@@ -39,7 +44,7 @@ def rescore(project: Project, champion: registry.Version) -> Path:
         checkpoints=output,
     )
     bench = Bench.load(context)
-    bench.evaluate(champion.retriever, bench.search(_search(project, champion)), output)
+    bench.evaluate(system, bench.search(search), output)
     return output
 
 
@@ -56,6 +61,11 @@ def _search(project: Project, champion: registry.Version) -> Search:
     if live is None:
         files = registry.files(project, champion)
         return open_retriever(files / ENCODER, files / INDEX).search
+    return search_within(project, live)
+
+
+def search_within(project: Project, live: Searcher) -> Search:
+    """What is live, with rankings of the documents under `artifacts/` alone."""
     (known,) = read_columns(project.artifacts / "corpus" / DOCUMENTS, "document_id")
     found = {document for view in live.views for document in view.document_ids()}
     shared = None if found <= set(known) else found & set(known)

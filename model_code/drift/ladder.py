@@ -1,4 +1,4 @@
-"""The ladder add -> recluster -> retrain: what a drift report calls for.
+"""The ladder add -> recluster -> pilot -> retrain: what a drift report calls for.
 
 *Retrain* on harm, which retraining mends: new documents found significantly worse than old ones, by the queries that
 they arrived with or, where too few have such, by those made from them; additions that push old documents down by more
@@ -9,6 +9,9 @@ of at most alpha (a gatekeeping procedure), others that are no worse too, and dr
 *Recluster* if the hierarchy no longer fits what arrives though it is found as well as ever. *Add* otherwise, even where
 vectors drifted: an encoder that serves new topics well needs no training. Logged queries that drifted are reported, and
 count like drifted vectors: nobody judged their answers, so they are no harm by themselves.
+Beside re-clustering and adding, a *pilot* is called for where documents drifted and the queries that they arrived with
+show no harm: found as well as old ones, they may still be found worse than training would find them, which only a
+training on some of them tells. A retrain follows if it does.
 """
 
 from __future__ import annotations
@@ -24,8 +27,10 @@ from model_code.drift.settings import DriftSettings
 
 Action = Literal["add", "recluster", "retrain"]
 RUNGS: tuple[Action, ...] = ("add", "recluster", "retrain")
-EMBEDDING = ("domain_auc", "mmd", *OF_QUERIES)
+OF_DOCUMENTS = ("domain_auc", "mmd")
+EMBEDDING = (*OF_DOCUMENTS, *OF_QUERIES)
 FITTING = ("topics", "fit")
+PILOT_DUE = "documents moved, and the queries that came with them show no harm: a pilot is to tell if training helps"
 LIMITS = ("conflicts", "growth", "protected_old", "protected_new")
 
 
@@ -33,25 +38,27 @@ LIMITS = ("conflicts", "growth", "protected_old", "protected_new")
 class Past:
     """What was decided for an earlier batch, and whether it was carried out and succeeded.
 
-    waits: it is under way, or will be tried again.
+    waits: it is under way, or will be tried again. pilot: one was called for beside it.
     """
 
     action: Action
     carried_out: bool = True
     waits: bool = False
+    pilot: bool = False
 
 
 @dataclass(frozen=True)
 class Decision:
     """What to do, and why. wanted: what the measures call for, which a cooldown may hold back.
 
-    dry_run: nobody is to act on it.
+    dry_run: nobody is to act on it. pilot: beside `action`, a training on a sample is to tell whether a retrain is due.
     """
 
     action: Action
     reasons: tuple[str, ...]
     wanted: Action
     dry_run: bool = False
+    pilot: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """The decision as JSON-able values."""
@@ -66,9 +73,20 @@ def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry
     """
     wanted, reasons = _wanted(report, settings)
     held = _held_back(wanted, history, settings.cooldown) if wanted != "add" else None
+    pilot = wanted != "retrain" and _pilot_due(report, history, settings)
+    reasons += (PILOT_DUE,) * pilot
     if held is None:
-        return Decision(wanted, reasons, wanted, dry_run)
-    return Decision("add", (*reasons, f"held back: {held}"), wanted, dry_run)
+        return Decision(wanted, reasons, wanted, dry_run, pilot)
+    return Decision("add", (*reasons, f"held back: {held}"), wanted, dry_run, pilot)
+
+
+def _pilot_due(report: Report, history: Sequence[Past], settings: DriftSettings) -> bool:
+    """Whether harm is in doubt, and neither a retrain waits nor it or another pilot was in the last batches."""
+    in_doubt = bool(report.of(ASKED)) and any(one.tripped for one in report.of(*OF_DOCUMENTS))
+    if not in_doubt or settings.pilot_documents is None:
+        return False
+    recent = history[-settings.cooldown :] if settings.cooldown else ()
+    return not _held_back("retrain", history, settings.cooldown) and not any(past.pilot for past in recent)
 
 
 def _held_back(wanted: Action, history: Sequence[Past], cooldown: int) -> str | None:

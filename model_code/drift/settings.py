@@ -20,6 +20,8 @@ class DriftSettings:
     cooldown: batches after a re-clustering or a retraining during which no such step follows.
     growth_limit: documents added since the last training, as a share of those trained on, past which retraining is due.
     conflict_limit: share of refined additions whose IncDSI constraints may conflict.
+    pilot_documents: of a training on a sample, which is to tell whether a retrain is due where documents moved and the
+    queries that they came with show no harm; None: no such training, and such documents retrain nothing.
     quality_margin: loss of the mean score, of new documents and of protected queries (of these beside what growth costs
     them), that is no harm.
     draws: how often a null distribution is drawn. reference_documents: kept as the reference; the kernel is its square.
@@ -39,6 +41,7 @@ class DriftSettings:
     growth_limit: float = 0.5
     conflict_limit: float = 0.3
     quality_margin: float = 0.01
+    pilot_documents: int | None = 1200
     draws: int = 999
     reference_documents: int = 2000
     classifier_contrast: int = 500
@@ -57,6 +60,11 @@ class DriftSettings:
             self.largest_batch >= self.minimum_batch,
             f"largest_batch is {self.largest_batch}, below minimum_batch {self.minimum_batch}: nothing "
             "could be measured",
+        )
+        require(
+            self.pilot_documents is None or self.pilot_documents >= 2 * self.minimum_batch,
+            f"pilot_documents is {self.pilot_documents}, but must be at least 2 x minimum_batch = "
+            f"{2 * self.minimum_batch}, as half of them are new, or null: no pilots",
         )
         least = 3 * self.minimum_batch
         require(

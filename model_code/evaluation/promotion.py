@@ -74,8 +74,7 @@ def judge_retrain(
     a champion that adds well may keep its place. If none of `new` is judged, or no other, all queries are judged
     together by `judge_promotion`, and the first reason says so. Raises `FreshetError` as `judge_promotion` does.
     """
-    asked = [query for query in challenger.values.index if query in new]
-    others = [query for query in challenger.values.index if query not in new]
+    asked, others = split_queries(challenger, new)
     if champion is None or not asked or not others:
         verdict = judge_promotion(challenger, champion, settings, seed)
         what = "new" if not asked else "old"
@@ -89,6 +88,35 @@ def judge_retrain(
     gain = f"new documents: better: {_spoken(recent[settings.metric])}; old documents: no loss"
     rows = (*_named("old", old), *_named("new", recent))
     return Verdict(not objections, tuple(objections) or (gain,), challenger.queries, challenger.source, rows)
+
+
+def judge_pilot(
+    challenger: SystemScores, champion: SystemScores, settings: PromotionSettings, new: Set[str], seed: int = 0
+) -> Verdict:
+    """Pass a challenger that was trained on a sample if it is better on the queries `new`.
+
+    What it takes from other queries is told beside, and decides nothing: it trained on a part of their documents.
+    FreshetError if none of `new` is judged.
+    """
+    check_comparable([challenger, champion])
+    asked, others = split_queries(challenger, new)
+    if not asked:
+        raise FreshetError("no judged test query asks for one of the new documents, so that a pilot tells nothing")
+    recent = _paired_differences(challenger.only(asked), champion.only(asked), settings, seed)
+    reasons = [f"new documents: {text}" for text in _no_gain(recent, settings)]
+    passed, rows = not reasons, _named("new", recent)
+    reasons = reasons or [f"new documents: better: {_spoken(recent[settings.metric])}"]
+    if others:
+        old = _paired_differences(challenger.only(others), champion.only(others), settings, seed)
+        reasons.append(f"old documents: {_spoken(old[settings.metric])}")
+        rows = [*_named("old", old), *rows]
+    return Verdict(passed, tuple(reasons), len(asked), challenger.source, tuple(rows))
+
+
+def split_queries(scores: SystemScores, new: Set[str]) -> tuple[list[str], list[str]]:
+    """The judged queries that are among `new`, and the others."""
+    judged = list(scores.values.index)
+    return [query for query in judged if query in new], [query for query in judged if query not in new]
 
 
 def _named(group: str, rows: dict[str, PairedDifference]) -> list[PairedDifference]:

@@ -24,12 +24,18 @@ def drift(
 def retrain(
     key: Annotated[str | None, typer.Option(help="Name of the retrain; one that was cut off goes on.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained on, and stop.")] = False,
+    pilot: Annotated[
+        int | None, typer.Option(min=100, help="Train on so many documents only, and say whether a retrain is due.")
+    ] = None,
 ) -> None:
     """Train on everything that is live; promote the result if old documents keep and new ones gain."""
     from orchestration.retraining.plan import make_plan
     from orchestration.retraining.retrain import retrain as run
 
     project = Project.find()
+    if pilot is not None:
+        _pilot(project, pilot)
+        return
     plan = make_plan(project, key or "")
     name = key or f"{plan.retriever}-{plan.generation:06d}"
     if dry_run:
@@ -39,6 +45,12 @@ def retrain(
     typer.echo(done.summary)
     if done.generation is not None:
         typer.echo(f"live: {done.challenger.retriever} generation {done.generation}")
+
+
+def _pilot(project: Project, documents: int) -> None:
+    from orchestration.retraining.pilot import pilot
+
+    typer.echo(pilot(project, documents, typer.echo).summary)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -7,7 +7,7 @@ cut off goes on where it stopped, and a failed one can be tried again under anot
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -34,16 +34,17 @@ from orchestration.retraining.plan import (
     read_plan,
     snapshot_of,
 )
+from orchestration.retraining.queries import queries_for
 from orchestration.retraining.snapshot import export
 from orchestration.retraining.start import START, keep_start
-from orchestration.retraining.workspace import make_workspace, workspace_at
+from orchestration.retraining.workspace import WORKSPACE, make_workspace, workspace_at
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
     from model_code.live.generation import Generation
 
 Show = Callable[[str], Any]
-WORKSPACE, CHALLENGER = "project", "challenger.json"  # beside the plan
+CHALLENGER = "challenger.json"  # beside the plan
 
 
 @dataclass(frozen=True)
@@ -155,17 +156,6 @@ def _is_noted(ledger: Ledger, challenger: registry.Version) -> bool:
 
 def _live(ready: Ready) -> Generation:
     return Collection(ready.project.live, ready.challenger.retriever).current()
-
-
-def queries_for(workspace: Project, documents: Iterable[str]) -> frozenset[str]:
-    """The judged test queries that ask for one of `documents`."""
-    import pandas as pd
-
-    from model_code.corpus.tables import judged, load_corpus
-
-    pseudo_queries = pd.read_parquet(workspace.artifacts / "pseudo_queries" / "pseudo_queries.parquet")
-    judgements, wanted = judged(load_corpus(workspace.artifacts / "corpus"), pseudo_queries, "test"), set(documents)
-    return frozenset(query for query, relevant in judgements.qrels.items() if wanted & relevant.keys())
 
 
 def _plan(project: Project, key: str, show: Show) -> Plan:

@@ -22,9 +22,10 @@ FIELDS = ("document_id", "title", "text", "fields")
 Row = dict[str, Any]
 
 
-def export(project: Project, generation: Generation, folder: Path) -> Path:
+def export(project: Project, generation: Generation, folder: Path, only: Set[str] | None = None) -> Path:
     """Write the snapshot of a generation to `folder`, whole or not at all; an existing one is replaced.
 
+    only: the documents to take; None: all that are live.
     Queries that documents arrived with become judged ones, answered by all documents that arrived with the same text.
     One that the corpus judges already stays that one, in its split; others are split by their ids like those of a
     source without splits.
@@ -32,7 +33,7 @@ def export(project: Project, generation: Generation, folder: Path) -> Path:
     """
     aside = folder.with_name(f".{folder.name}.making")
     shutil.rmtree(aside, ignore_errors=True)
-    documents = sorted(live_documents(generation), key=lambda row: row["id"])
+    documents = sorted(_chosen(live_documents(generation), only), key=lambda row: row["id"])
     known = {row["id"] for row in documents}
     given = {text: sorted(own & known) for text, own in answers(_arrived(project, generation)).items() if own & known}
     judged = (*_given_qrels(project, given), *_qrels(project, known))  # the corpus's own count, where both judge a pair
@@ -53,6 +54,10 @@ def live_documents(generation: Generation) -> Iterator[Row]:
         for row in zip(*read_columns(generation.sibling(number) / DOCUMENTS, *FIELDS), strict=True):
             if row[0] not in gone:
                 yield dict(zip(("id", *FIELDS[1:]), row, strict=True))
+
+
+def _chosen(documents: Iterable[Row], only: Set[str] | None) -> Iterator[Row]:
+    return (row for row in documents if only is None or row["id"] in only)
 
 
 def _qrels(project: Project, documents: Set[str]) -> Iterable[Row]:

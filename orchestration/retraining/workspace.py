@@ -17,6 +17,7 @@ from orchestration.repro import dvc_command, environment
 from orchestration.retraining.start import START, begin_with
 from orchestration.runner import flatten
 
+WORKSPACE = "project"  # in the folder of a retrain, beside its plan
 CODE = ("model_code", "orchestration", "assets")
 FILES = ("params.yaml", "dvc.yaml", "pyproject.toml")
 OWN = {*CODE, *FILES, "artifacts", "corpus.lock.json", "dvc.lock", "live", "snapshot", START}

@@ -16,6 +16,7 @@ from orchestration import parameters
 from orchestration.file_lock import file_lock
 from orchestration.freshness_steps import (
     ADD,
+    PILOT,
     PROMOTED,
     RECLUSTER,
     RECLUSTERED,
@@ -89,8 +90,12 @@ def _watch(project: Project, record: bool) -> Watched | None:
     watched = Watched(report, decision, (newest.first, newest.last))
     if record and ledger is not None:
         ledger.record_drift(report_dict(report, decision), watched.batch)
-        ledger.record_decision(decision.action, "; ".join(decision.reasons), {"batch": list(watched.batch)})
+        ledger.record_decision(decision.action, "; ".join(decision.reasons), _details(watched))
     return watched
+
+
+def _details(watched: Watched) -> dict[str, Any]:
+    return {"batch": list(watched.batch)} | ({PILOT: True} if watched.decision.pilot else {})
 
 
 def _enough(arrived: Arrivals, least: int, record: bool) -> bool:
@@ -110,7 +115,7 @@ def past(ledger: Ledger | None) -> list[Past]:
         kind = one["kind"]
         if kind in (ADD, RECLUSTER, RETRAIN) and "batch" in one["details"]:
             waits = kind == RETRAIN and one["id"] == max(outcomes) and is_open(outcomes[one["id"]])
-            history[one["id"]] = Past(kind, carried_out=kind == ADD, waits=waits)
+            history[one["id"]] = Past(kind, carried_out=kind == ADD, waits=waits, pilot=PILOT in one["details"])
         elif kind in DONE:
             asked = asked_by(one, {known: step for known, step in history.items() if step.action == DONE[kind]})
             if asked in history:

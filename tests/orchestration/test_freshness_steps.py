@@ -146,3 +146,34 @@ def test_what_failed_is_noted_once_and_a_refusal_is_no_failure(project):
     ledger.record_decision("refused", "worse", {"run": "run-3", "key": f"{asked}-2"})
     note_end(project, run("retrain", f"{asked}-2", 3), "the gate's check failed")
     assert [one["kind"] for one in ledger.last_decisions(9)] == ["refused", "failed", "retrain"]
+
+
+def test_a_pilot_that_drift_asked_for_is_due_until_it_came_to_something_and_not_for_ever(project):
+    ledger = freshener_of(project).ledger
+    asked = ledger.record_decision("recluster", "topics moved", {"batch": [1, 2], "pilot": True})
+    for attempt in range(1, ATTEMPTS + 1):
+        key = f"{asked}-{asked_at(ledger, asked)}-{attempt}"
+        assert keys(project) == [("pilot", key)]
+        for _ in range(2):
+            note_end(project, run("pilot", key, attempt), "out of memory")
+    assert keys(project) == []
+    again = ledger.record_decision("add", "mmd", {"batch": [3, 4], "pilot": True})
+    assert keys(project) == [("pilot", f"{again}-{asked_at(ledger, again)}-1")]
+    ledger.record_decision("piloted", "no gain", {})
+    assert keys(project) == []
+
+
+@pytest.mark.parametrize("kind", ["retrain", "promoted"])
+def test_no_pilot_is_due_behind_what_it_would_ask_for(project, kind):
+    ledger = freshener_of(project).ledger
+    ledger.record_decision("add", "mmd", {"batch": [1, 2], "pilot": True})
+    ledger.record_decision(kind, "harm", {"batch": [3, 4]})
+    assert "pilot" not in [step.kind for step in next_steps(project)]
+
+
+def test_a_pilot_that_a_person_canceled_is_not_started_again_by_itself(project):
+    ledger = freshener_of(project).ledger
+    ledger.record_decision("add", "mmd", {"batch": [1, 2], "pilot": True})
+    ((_, key),) = keys(project)
+    note_end(project, run("pilot", key, 1, dg.DagsterRunStatus.CANCELED), None)
+    assert keys(project) == []

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from model_code.drift.ladder import Action, Past, decide
+from model_code.drift.ladder import PILOT_DUE, Action, Past, decide
 from model_code.drift.measured import Measured
 from model_code.drift.observations import Unmeasured
 from model_code.drift.rendering import report_dict, report_text
@@ -106,7 +106,45 @@ def test_reasons_name_the_measures_beside_their_thresholds() -> None:
     assert decide(report("growth"), (), SETTINGS).reasons == ("growth 0.3000 is above 0.2000",)
     assert "none of 10 measures is beyond its threshold" in decide(report(), (), SETTINGS).reasons
     harmless = "no harm: new_quality 0.0000 is not above 0.2000, asked_quality 0.0000 is not above 0.2000"
-    assert decide(report("mmd"), (), SETTINGS).reasons[-1] == harmless
+    assert decide(report("mmd"), (), SETTINGS).reasons[1:] == (harmless, PILOT_DUE)
+
+
+@pytest.mark.parametrize(
+    ("states", "pilot"),
+    [
+        ((), False),
+        (("mmd",), True),
+        (("domain_auc@window", "fit"), True),  # beside a re-clustering
+        (("topics",), False),
+        (("query_auc",), False),  # what is asked moved, and no document
+        (("mmd", "asked_quality"), False),  # a retrain is due as it is
+    ],
+)
+def test_a_pilot_is_due_where_documents_moved_and_no_harm_is_shown(states: tuple[str, ...], pilot: bool) -> None:
+    decision = decide(report(*states), (), SETTINGS)
+    assert decision.pilot == pilot == (PILOT_DUE in decision.reasons)
+    assert not decide(report(*states), (), replace(SETTINGS, pilot_documents=None)).pilot
+
+
+def test_no_pilot_is_due_where_documents_came_without_queries() -> None:
+    silent = report("mmd")
+    silent = replace(silent, measures=tuple(one for one in silent.measures if one.name != "asked_quality"))
+    assert not decide(silent, (), SETTINGS).pilot
+
+
+@pytest.mark.parametrize(
+    ("history", "pilot"),
+    [
+        ([Past("add", pilot=True)], False),
+        ([Past("add", pilot=True), Past("add")], False),
+        ([Past("add", pilot=True), Past("add"), Past("add")], True),
+        ([Past("retrain"), Past("add")], False),
+        ([Past("retrain", waits=True), Past("add"), Past("add"), Past("add")], False),
+        ([Past("recluster")], True),
+    ],
+)
+def test_pilots_have_the_cooldown_of_retrains(history: list[Past], pilot: bool) -> None:
+    assert decide(report("mmd"), history, SETTINGS).pilot == pilot
 
 
 @pytest.mark.parametrize(
@@ -128,7 +166,8 @@ def test_made_queries_decide_nothing_where_as_many_documents_have_asked_ones(
     decision = decide(report(*states, asked=150), (), SETTINGS)
     assert decision.action == action
     if action != "retrain":
-        assert decision.reasons[-1].startswith("no harm: asked_quality")
+        harmless = [reason for reason in decision.reasons if reason != PILOT_DUE][-1]
+        assert harmless.startswith("no harm: asked_quality")
         assert any("new_quality 0.3000 is above" in reason for reason in decision.reasons) == ("new_quality" in states)
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from model_code.errors import FreshetError
-from model_code.evaluation.promotion import judge_promotion, judge_retrain
+from model_code.evaluation.promotion import judge_pilot, judge_promotion, judge_retrain
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import PromotionSettings
 
@@ -158,3 +158,19 @@ def test_without_judged_queries_of_one_age_all_are_judged_together_and_it_says_s
 
 def test_the_first_retrain_of_all_passes():
     assert judge_retrain(CHAMPION, None, SETTINGS, NEW).reasons == ("there is no champion yet",)
+
+
+def test_a_pilot_asks_new_documents_alone_and_tells_what_old_ones_lose():
+    age = np.isin(CHAMPION.values.index, list(NEW))
+    gained = judge_pilot(scores("hce", BASE + np.where(age, 0.05, -0.1) + noise(21, 0.02)), CHAMPION, SETTINGS, NEW)
+    assert gained.passed
+    assert gained.queries == len(NEW)
+    assert [reason.split(": nDCG")[0] for reason in gained.reasons] == ["new documents: better", "old documents"]
+    same = judge_pilot(CHAMPION, CHAMPION, SETTINGS, NEW)
+    assert not same.passed
+    assert same.reasons[0].startswith("new documents: not better")
+
+
+def test_a_pilot_without_a_query_for_a_new_document_tells_nothing_and_says_so():
+    with pytest.raises(FreshetError, match="no judged test query asks for one of the new documents"):
+        judge_pilot(CHAMPION, CHAMPION, SETTINGS, frozenset({"of nobody"}))
