@@ -14,7 +14,7 @@ from model_code.evaluation.promotion import Verdict
 from model_code.live.collection import Collection
 from orchestration import parameters
 from orchestration.freshness_assets import freshness_assets
-from orchestration.freshness_sensor import sensors
+from orchestration.freshness_sensor import JOBS, PARTITIONS
 from orchestration.freshness_steps import due_retrain, next_steps
 from orchestration.jobs import live_jobs
 from orchestration.ledgers import open_ledger
@@ -139,18 +139,19 @@ def test_a_pilot_that_cannot_be_is_not_asked_for_again(project, monkeypatch, why
     assert next_steps(project) == []
 
 
-def test_the_sensor_starts_the_job_and_dagster_shows_its_answer(project, monkeypatch):
+def test_dagster_shows_its_answer(project, monkeypatch):
     judged(monkeypatch, True)
-    open_ledger(project, "hce").record_decision("add", "mmd", {"batch": [1, 5], "pilot": True})
-    jobs = live_jobs()
-    found = dg.Definitions(assets=freshness_assets(project), jobs=jobs, sensors=sensors(project, jobs))
-    repository = found.get_repository_def()
+    key = asked_by_drift(project)
+    asset = next(one for one in freshness_assets(project) if one.key == dg.AssetKey("retrain_pilot"))
     with dg.DagsterInstance.ephemeral() as instance:
-        context = dg.build_sensor_context(instance=instance, repository_def=repository)
-        (request,) = repository.get_sensor_def("freshness").evaluate_tick(context).run_requests
-        instance.add_dynamic_partitions(PILOTS.name, [request.partition_key])
-        job = repository.get_job(request.job_name)
-        done = job.execute_in_process(instance=instance, partition_key=request.partition_key)
-        (made,) = done.get_asset_materialization_events()
-    assert "a retrain is due" in made.materialization.metadata["what happened"].value
+        instance.add_dynamic_partitions(PILOTS.name, [key])
+        done = dg.materialize([asset], partition_key=key, instance=instance)
+    (made,) = done.get_asset_materialization_events()
+    assert made.materialization.metadata["what happened"].value.startswith("a retrain is due")
     assert [step.kind for step in next_steps(project)] == ["retrain"]
+
+
+def test_the_sensor_has_a_job_for_it():
+    assert {kind: JOBS[kind] for kind in PARTITIONS} == JOBS
+    assert JOBS["pilot"] in {job.name for job in live_jobs()}
+    assert PARTITIONS["pilot"] is PILOTS
