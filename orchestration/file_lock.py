@@ -33,6 +33,18 @@ def file_lock(path: Path, waiting: str | None = None) -> Iterator[None]:
             _held.reset(token)
 
 
+def is_free(path: Path) -> bool:
+    """Whether nobody holds the lock at this moment."""
+    if not path.is_file():
+        return True
+    with path.open() as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
 def _take(stream: TextIO, waiting: str | None) -> None:
     if waiting is not None:
         try:

@@ -11,11 +11,11 @@ from orchestration.freshness_steps import (
     ADD,
     CANCELED,
     FAILED,
+    NO_PILOT,
     NOT_ADDED,
     NOT_PILOTED,
     NOT_WRITTEN,
     PILOT,
-    PILOTED,
     REMEMBERED,
     RETRAIN,
     WRITE,
@@ -38,7 +38,12 @@ def sensors(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]) -
     return [
         _freshness(project, jobs),
         _ends(project, "failures", status.FAILURE, "Notes what failed, so that it is tried again."),
-        _ends(project, "cancellations", status.CANCELED, "Notes a retrain that a person ended: drift may ask again."),
+        _ends(
+            project,
+            "cancellations",
+            status.CANCELED,
+            "Notes a pilot or retrain that a person ended: drift may ask again.",
+        ),
     ]
 
 
@@ -49,12 +54,12 @@ def _freshness(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]
         minimum_interval_seconds=SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Receives what lies in the inbox; asks for additions, for queries if a model writes them, and for "
-        "a retrain when drift says so.",
+        "a pilot or a retrain when drift says so.",
     )
     def freshness(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         steps = tick(project)
         if not steps:
-            return dg.SkipReason("nothing arrived, no queries lack, and no retrain is due")
+            return dg.SkipReason("nothing arrived, no queries lack, and neither a pilot nor a retrain is due")
         return dg.SensorResult(
             run_requests=[_request(step) for step in steps],
             dynamic_partitions_requests=[PARTITIONS[step.kind].build_add_request([step.key]) for step in steps],
@@ -108,7 +113,7 @@ def note_end(project: Project, run: dg.DagsterRun, message: str | None) -> None:
 
     canceled = run.status == dg.DagsterRunStatus.CANCELED
     kinds = {ADD_DOCUMENTS: NOT_ADDED, WRITE_QUERIES: NOT_WRITTEN, RETRAIN_JOB: FAILED, PILOT_JOB: NOT_PILOTED}
-    ended = {RETRAIN_JOB: CANCELED, PILOT_JOB: PILOTED} if canceled else {}  # by a person, who wants no other
+    ended = {RETRAIN_JOB: CANCELED, PILOT_JOB: NO_PILOT} if canceled else {}  # by a person, who wants no other
     kind = (kinds | ended).get(run.job_name)
     if kind is None:
         return

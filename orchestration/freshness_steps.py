@@ -23,7 +23,7 @@ Decisions = Sequence[dict[str, Any]]
 
 ADD, RETRAIN, RECLUSTER, RECLUSTERED, WRITE = "add", "retrain", "recluster", "reclustered", "write"
 PROMOTED, REFUSED, FAILED, CANCELED = "promoted", "refused", "failed", "canceled"
-PILOT, PILOTED = "pilot", "piloted"  # what drift asks for beside another step, and what a pilot came to
+PILOT, PILOTED, NO_PILOT = "pilot", "piloted", "no pilot"  # asked for beside another step, its answer, or why none
 NOT_ADDED, NOT_WRITTEN, NOT_PILOTED = "addition failed", "writing queries failed", "pilot failed"
 ATTEMPTS = 3  # of one retrain, or of adding the same documents; after so many failures a person must look
 REMEMBERED = 200  # decisions that are looked back at
@@ -113,21 +113,35 @@ def due_recluster(decisions: Decisions) -> bool:
 
 
 def due_pilot(decisions: Decisions) -> Step | None:
-    """The pilot that drift asked for last, if none and no retrain came since, and it was not tried `ATTEMPTS` times.
+    """The pilot that drift asked for last, if it is open and was not tried `ATTEMPTS` times.
 
     >>> asked = {"id": 7, "kind": "add", "reason": "mmd", "details": {"pilot": True}, "recorded": 1718100000.5}
     >>> failed = {"id": 8, "kind": "pilot failed", "details": {"key": "7-55b18280-1"}}
     >>> due_pilot([asked]).key, due_pilot([failed, asked]).key
     ('7-55b18280-1', '7-55b18280-2')
-    >>> due_pilot([{"id": 9, "kind": "piloted", "details": {}}, failed, asked])
+    >>> due_pilot([{"id": 9, "kind": "piloted", "details": {"key": "7-55b18280-2"}}, failed, asked])
     """
+    asked = open_pilot(decisions)
+    return None if asked is None else _attempt(PILOT, NOT_PILOTED, pilot_name(asked), asked["reason"], decisions)
+
+
+def open_pilot(decisions: Decisions) -> dict[str, Any] | None:
+    """The decision of drift that asked for a pilot last, if that came to nothing yet, and no retrain was asked for or
+    ended since, as that answers the question. A pilot that a person made is another's."""
+    told = set()
     for one in decisions:
-        if one["kind"] in (PILOTED, RETRAIN, PROMOTED):
+        if one["kind"] in (RETRAIN, PROMOTED, REFUSED):
             return None
+        if one["kind"] in (PILOTED, NO_PILOT):
+            told.add(str(one["details"].get("key", "")).rpartition("-")[0])
         if one["details"].get(PILOT):
-            what = f"{one['id']}-{hash_text(repr(one['recorded']))[:8]}"
-            return _attempt(PILOT, NOT_PILOTED, what, one["reason"], decisions)
+            return None if pilot_name(one) in told else one
     return None
+
+
+def pilot_name(asked: dict[str, Any]) -> str:
+    """What the keys of all attempts at a pilot begin with."""
+    return f"{asked['id']}-{hash_text(repr(asked['recorded']))[:8]}"
 
 
 def due_retrain(decisions: Decisions) -> Step | None:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
 from orchestration import registry
-from orchestration.file_lock import file_lock
+from orchestration.file_lock import file_lock, is_free
 from orchestration.ledgers import WRITER_LOCK
 from orchestration.project import Project
 from orchestration.repro import dvc_command, environment, uses_git
+from orchestration.retraining import pilot
 
 if TYPE_CHECKING:
     from model_code.live.collection import Collection
@@ -60,6 +61,16 @@ def _leftovers(project: Project) -> Iterator[Garbage]:
     for kind in ("checkpoints", "staging"):
         for path in sorted((project.state / kind).glob("*")):
             yield Garbage(f"{kind} of {path.name[:24]}", _size(path), partial(_remove, path))
+    folder, lock = project.state / pilot.FOLDER, project.state / pilot.LOCK
+    if folder.is_dir() and is_free(lock):
+        yield Garbage("work of a pilot that was cut off", _size(folder), partial(_remove_pilot, folder, lock))
+
+
+def _remove_pilot(folder: Path, lock: Path) -> None:
+    """Remove it, unless another one began since it was listed."""
+    if is_free(lock):
+        with file_lock(lock):
+            _remove(folder)
 
 
 def _remove(path: Path) -> None:

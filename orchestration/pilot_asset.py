@@ -14,7 +14,7 @@ def retrain_pilot_asset(project: Project) -> dg.AssetsDefinition:
     @dg.asset(group_name="live", kinds={"pytorch"}, partitions_def=PILOTS, pool=TRAINING_POOL)
     def retrain_pilot(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
         """A retrain on a sample of what is live, judged by the queries that new documents came with."""
-        from orchestration.retraining.pilot import pilot_for_drift
+        from orchestration.retraining.pilot_steps import pilot_for_drift
 
         answer = pilot_for_drift(project, context.partition_key, context.log.info)
         return dg.MaterializeResult(metadata={"what happened": answer})

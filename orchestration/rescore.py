@@ -25,15 +25,15 @@ def rescore(project: Project, champion: registry.Version) -> Path:
     cannot find: that counts, since the challenger would find them. Those that only it has, which arrived after the
     challenger's corpus was taken, are left out of its rankings.
     """
-    return score(project, champion.retriever, _search(project, champion), champion.version)
+    output = project.state / "rescored" / champion.version
+    return score(project, champion.retriever, _search(project, champion), output)
 
 
-def score(project: Project, system: str, search: Search, name: str) -> Path:
-    """Evaluate `search` on the judged queries under `artifacts/`; returns the scores' folder, which `name` tells."""
+def score(project: Project, system: str, search: Search, output: Path) -> Path:
+    """Evaluate `search` on the judged queries under `artifacts/`; returns the scores' folder, `output`."""
     from model_code.stages.evaluate import Bench
 
     settings = parameters.load(project.params_file)
-    output = project.state / "rescored" / name
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     context = StageContext(

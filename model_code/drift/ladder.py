@@ -38,13 +38,14 @@ LIMITS = ("conflicts", "growth", "protected_old", "protected_new")
 class Past:
     """What was decided for an earlier batch, and whether it was carried out and succeeded.
 
-    waits: it is under way, or will be tried again. pilot: one was called for beside it.
+    waits: it is under way, or will be tried again. pilot: one was called for beside it, and maybe waits, too.
     """
 
     action: Action
     carried_out: bool = True
     waits: bool = False
     pilot: bool = False
+    pilot_waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,13 @@ def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry
 
 
 def _pilot_due(report: Report, history: Sequence[Past], settings: DriftSettings) -> bool:
-    """Whether harm is in doubt, and neither a retrain waits nor it or another pilot was in the last batches."""
+    """Whether harm is in doubt, and neither a retrain nor another pilot waits or was in the last batches."""
     in_doubt = bool(report.of(ASKED)) and any(one.tripped for one in report.of(*OF_DOCUMENTS))
     if not in_doubt or settings.pilot_documents is None:
         return False
     recent = history[-settings.cooldown :] if settings.cooldown else ()
-    return not _held_back("retrain", history, settings.cooldown) and not any(past.pilot for past in recent)
+    piloted = any(past.pilot for past in recent) or any(past.pilot_waits for past in history)
+    return not piloted and not _held_back("retrain", history, settings.cooldown)
 
 
 def _held_back(wanted: Action, history: Sequence[Past], cooldown: int) -> str | None:

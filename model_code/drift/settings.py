@@ -62,9 +62,8 @@ class DriftSettings:
             "could be measured",
         )
         require(
-            self.pilot_documents is None or self.pilot_documents >= 2 * self.minimum_batch,
-            f"pilot_documents is {self.pilot_documents}, but must be at least 2 x minimum_batch = "
-            f"{2 * self.minimum_batch}, as half of them are new, or null: no pilots",
+            self.pilot_documents is None or self.pilot_documents >= 100,
+            f"pilot_documents is {self.pilot_documents}, but must be at least 100, half of them new, or null",
         )
         least = 3 * self.minimum_batch
         require(

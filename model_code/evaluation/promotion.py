@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -74,7 +74,8 @@ def judge_retrain(
     a champion that adds well may keep its place. If none of `new` is judged, or no other, all queries are judged
     together by `judge_promotion`, and the first reason says so. Raises `FreshetError` as `judge_promotion` does.
     """
-    asked, others = split_queries(challenger, new)
+    asked = [query for query in challenger.values.index if query in new]
+    others = [query for query in challenger.values.index if query not in new]
     if champion is None or not asked or not others:
         verdict = judge_promotion(challenger, champion, settings, seed)
         what = "new" if not asked else "old"
@@ -91,21 +92,26 @@ def judge_retrain(
 
 
 def judge_pilot(
-    challenger: SystemScores, champion: SystemScores, settings: PromotionSettings, new: Set[str], seed: int = 0
+    challenger: SystemScores,
+    champion: SystemScores,
+    settings: PromotionSettings,
+    asked: Mapping[str, str],
+    margin: float,
+    seed: int = 0,
 ) -> Verdict:
-    """Pass a challenger that was trained on a sample if it is better on the queries `new`.
+    """Pass a challenger that was trained on a sample if it finds the new documents better by more than `margin`.
 
-    What it takes from other queries is told beside, and decides nothing: it trained on a part of their documents.
-    FreshetError if none of `new` is judged.
+    asked: by query the new document that it asks for. A document counts once, by the mean over its queries, which share
+    its fate. margin: what two trainings may lie apart by luck, which no interval over documents tells; the lower end of
+    the bootstrap interval at 1 - 2 alpha must lie above it. What it takes from other queries is told beside, and
+    decides nothing: it was trained on a part of their documents.
     """
     check_comparable([challenger, champion])
-    asked, others = split_queries(challenger, new)
-    if not asked:
-        raise FreshetError("no judged test query asks for one of the new documents, so that a pilot tells nothing")
-    recent = _paired_differences(challenger.only(asked), champion.only(asked), settings, seed)
-    reasons = [f"new documents: {text}" for text in _no_gain(recent, settings)]
-    passed, rows = not reasons, _named("new", recent)
-    reasons = reasons or [f"new documents: better: {_spoken(recent[settings.metric])}"]
+    recent = _paired_differences(_by_document(challenger, asked), _by_document(champion, asked), settings, seed)
+    goal, rows = recent[settings.metric], _named("new", recent)
+    passed = goal.low > margin
+    reasons = [f"new documents: {'better' if passed else f'not better by more than {margin}'}: {_spoken(goal)}"]
+    others = [query for query in challenger.values.index if query not in asked]
     if others:
         old = _paired_differences(challenger.only(others), champion.only(others), settings, seed)
         reasons.append(f"old documents: {_spoken(old[settings.metric])}")
@@ -113,10 +119,9 @@ def judge_pilot(
     return Verdict(passed, tuple(reasons), len(asked), challenger.source, tuple(rows))
 
 
-def split_queries(scores: SystemScores, new: Set[str]) -> tuple[list[str], list[str]]:
-    """The judged queries that are among `new`, and the others."""
-    judged = list(scores.values.index)
-    return [query for query in judged if query in new], [query for query in judged if query not in new]
+def _by_document(scores: SystemScores, asked: Mapping[str, str]) -> SystemScores:
+    values = scores.values[scores.values.index.isin(list(asked))]
+    return replace(scores, values=values.groupby(values.index.map(asked)).mean())
 
 
 def _named(group: str, rows: dict[str, PairedDifference]) -> list[PairedDifference]:

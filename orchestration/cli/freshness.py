@@ -25,7 +25,7 @@ def retrain(
     key: Annotated[str | None, typer.Option(help="Name of the retrain; one that was cut off goes on.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained on, and stop.")] = False,
     pilot: Annotated[
-        int | None, typer.Option(min=100, help="Train on so many documents only, and say whether a retrain is due.")
+        int | None, typer.Option(min=20, help="Train on so many documents only, and say whether a retrain is due.")
     ] = None,
 ) -> None:
     """Train on everything that is live; promote the result if old documents keep and new ones gain."""
@@ -34,7 +34,7 @@ def retrain(
 
     project = Project.find()
     if pilot is not None:
-        _pilot(project, pilot)
+        _pilot(project, pilot, alone=not (dry_run or key))
         return
     plan = make_plan(project, key or "")
     name = key or f"{plan.retriever}-{plan.generation:06d}"
@@ -47,10 +47,12 @@ def retrain(
         typer.echo(f"live: {done.challenger.retriever} generation {done.generation}")
 
 
-def _pilot(project: Project, documents: int) -> None:
-    from orchestration.retraining.pilot import pilot
+def _pilot(project: Project, documents: int, alone: bool) -> None:
+    from orchestration.retraining.pilot_steps import pilot_by_hand
 
-    typer.echo(pilot(project, documents, typer.echo).summary)
+    if not alone:
+        raise typer.BadParameter("a pilot has no --key and no --dry-run: it is deleted when it has answered")
+    typer.echo(pilot_by_hand(project, documents, typer.echo).summary)
 
 
 def add_to(app: typer.Typer) -> None:

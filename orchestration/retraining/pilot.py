@@ -8,22 +8,24 @@ beside the retriever that is searched, on the same queries. Nothing is registere
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict, judge_pilot
 from model_code.evaluation.scores import SystemScores, load_scores
+from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
+from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
 from orchestration import parameters
 from orchestration.file_lock import file_lock
-from orchestration.freshness_steps import PILOTED, REMEMBERED, RETRAIN
 from orchestration.project import Project
 from orchestration.rescore import score, search_within
-from orchestration.retraining.plan import Plan, folder_of, generation_of, keep_plan, make_plan, snapshot_of
-from orchestration.retraining.queries import queries_for
+from orchestration.retraining.plan import Plan, generation_of, make_plan
+from orchestration.retraining.queries import judged_test
 from orchestration.retraining.snapshot import export, live_documents
 from orchestration.retraining.start import START, keep_start
 from orchestration.retraining.workspace import WORKSPACE, make_workspace
@@ -31,11 +33,15 @@ from orchestration.retraining.workspace import WORKSPACE, make_workspace
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
 
-Decision = dict[str, Any]
-"""As the ledger lists them: id, kind, reason, details."""
 Show = Callable[[str], Any]
-KEY = ".pilot"  # in place of a retrain's
-LOCK = "pilot.lock"  # in the project's state
+FOLDER, LOCK = "pilot", "pilot.lock"  # in the project's state
+WAITING = "waiting for another pilot of this project, which runs now"
+ANY_SIZE = ("acceptance.min_documents=1", "acceptance.min_queries=1")  # a sample of what was accepted once
+ASKED_SHARE = 5  # of drift.minimum_batch, documents that test queries must ask for
+
+
+class NoPilot(FreshetError):
+    """A pilot would tell nothing; why."""
 
 
 @dataclass(frozen=True)
@@ -54,133 +60,118 @@ class PilotResult:
         sample = f"trained on {self.documents:,} documents, {self.new:,} of them new, {self.verdict.queries:,} queries"
         return f"{due} ({sample}): {'; '.join(self.verdict.reasons)}"
 
-
-class NobodyAsks(FreshetError):
-    """No judged test query asks for a new document, so that nothing tells what training would do for them."""
+    @property
+    def details(self) -> dict[str, Any]:
+        """What the ledger keeps beside the summary."""
+        return self.plan.summary() | {"documents": self.documents, "new": self.new}
 
 
 def pilot(project: Project, documents: int, show: Show = print) -> PilotResult:
-    """Train on a sample of at most `documents`, judge, and note the answer in the ledger.
+    """Train on a sample of at most `documents` of what is live, and judge. One pilot of a project runs at a time.
 
-    NobodyAsks before anything is trained; FreshetError if a stage fails. One pilot runs at a time.
+    NoPilot, before anything is trained, where it would tell nothing; FreshetError if a stage fails. What it built is
+    deleted either way.
     """
-    return _pilot(project, documents, show, report=None)
+    with file_lock(project.state / LOCK, WAITING):
+        folder = project.state / FOLDER
+        shutil.rmtree(folder, ignore_errors=True)  # of one that was killed
+        try:
+            return _pilot(project, folder, documents, show)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def pilot_for_drift(project: Project, key: str, show: Show = print) -> str:
-    """The pilot that a drift report asked for, on `drift.pilot_documents`: if it says so, a retrain is asked for in the
-    ledger, as if the report had. The answer in words.
-
-    key: of the step, which begins with the number of the report's decision. FreshetError if a stage fails.
-    """
-    ledger, asked = _ledger(project), int(key.partition("-")[0])
-    report = next((one for one in ledger.last_decisions(REMEMBERED) if one["id"] == asked), None)
-    documents = parameters.load(project.params_file).drift.pilot_documents
-    if report is None or documents is None:
-        why = "no pilot: drift.pilot_documents is null" if documents is None else f"no pilot: no decision {asked}"
-        ledger.record_decision(PILOTED, why, {})
-        return why
-    try:
-        return _pilot(project, documents, show, report=report).summary
-    except NobodyAsks as why:
-        ledger.record_decision(PILOTED, f"no pilot: {why}", {})
-        return f"no pilot: {why}"
-
-
-def _pilot(project: Project, documents: int, show: Show, report: Decision | None) -> PilotResult:
-    with file_lock(project.state / LOCK):
-        plan, chosen = _begin(project, documents)
-        new = chosen & set(plan.new)
-        show(f"pilot on {len(chosen):,} of {plan.documents:,} documents, {len(new):,} of them new since training")
-        result = PilotResult(plan, len(chosen), len(new), _judged(project, plan, chosen, new, show))
-        _record(project, result, report)
-        shutil.rmtree(folder_of(project, plan.key))
-        return result
-
-
-def _judged(project: Project, plan: Plan, chosen: Set[str], new: Set[str], show: Show) -> Verdict:
-    workspace = _workspace(project, plan, chosen)
-    asked = _asked(workspace, new, show)
-    trained, searched = _train(workspace, plan.retriever, show), _searched(project, workspace, plan)
+def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotResult:
+    plan = make_plan(project, FOLDER)
+    if plan.retriever not in parameters.load(project.params_file).retrievers:
+        raise NoPilot(
+            f"params.yaml names no retriever {plan.retriever}, which is searched, so that none can be trained"
+        )
+    generation = generation_of(project, plan)
+    chosen = sample((row["id"] for row in live_documents(generation)), _ranked(project, plan), documents)
+    new = chosen & set(plan.new)
+    show(f"pilot on {len(chosen):,} of {plan.documents:,} documents, {len(new):,} of them new since the last training")
+    workspace = _workspace(project, generation, folder, chosen)
+    _build(workspace, ["pseudo_queries", "hierarchy"], show)
+    asked = _asked(workspace, new)
+    searched = _searched(project, workspace, generation)  # before the training, during which documents come and go
+    trained = _train(workspace, plan.retriever, show)
     settings = parameters.load(workspace.params_file)
-    return judge_pilot(trained, searched, settings.promotion, asked, settings.seed)
+    margin = settings.drift.quality_margin
+    verdict = judge_pilot(trained, searched, settings.promotion, asked, margin, settings.seed)
+    return PilotResult(plan, len(chosen), len(new), verdict)
 
 
-def sample(documents: Iterable[str], new: Set[str], size: int) -> frozenset[str]:
-    """At most `size` documents, half of them new where there are as many of both; which, hangs on the ids alone.
+def sample(documents: Iterable[str], new: Sequence[str], size: int) -> frozenset[str]:
+    """At most `size` documents, half of them new where there are as many of both.
 
-    >>> sorted(sample("abcdef", {"e"}, 4) - {"e"}) == sorted(sample("abcdef", set(), 3))
+    new: the first are taken first. Which of the others, hangs on their ids alone.
+
+    >>> sorted(sample("abcdef", ["e", "f"], 2) - {"e"}) == sorted(sample("abcd", [], 1))
     True
     """
-    ordered = sorted(documents, key=hash_text)
-    late, early = [one for one in ordered if one in new], [one for one in ordered if one not in new]
-    early = early[: size - min(len(late), size // 2)]
-    return frozenset([*early, *late[: size - len(early)]])
+    late = set(new)
+    early = sorted((one for one in documents if one not in late), key=hash_text)
+    early = early[: size - min(len(new), size // 2)]
+    return frozenset([*early, *new[: size - len(early)]])
 
 
-def _begin(project: Project, documents: int) -> tuple[Plan, frozenset[str]]:
-    """Apply what waits, so that it is among the new; what a pilot that was cut off left is deleted."""
-    from orchestration.freshening import Freshener
-
-    Freshener(project).apply_pending()
-    plan = make_plan(project, KEY)
-    shutil.rmtree(folder_of(project, plan.key), ignore_errors=True)
-    keep_plan(project, plan)
-    live = (row["id"] for row in live_documents(generation_of(project, plan)))
-    return plan, sample(live, set(plan.new), documents)
+def _ranked(project: Project, plan: Plan) -> list[str]:
+    """The new documents: those that came with queries first, and of them what came last."""
+    new = set(plan.new)
+    came = {one.document_id: one for one in ledger_of(project, plan.retriever).arrivals(1, plan.watermark)}
+    known = [came[one] for one in new & came.keys()]
+    silent = {one.document_id: not (one.content and one.content.queries) for one in known}
+    ranked = sorted(known, key=lambda one: (silent[one.document_id], -one.id))
+    return [*(one.document_id for one in ranked), *sorted(new - came.keys())]
 
 
-def _workspace(project: Project, plan: Plan, chosen: Set[str]) -> Project:
-    folder, snapshot = folder_of(project, plan.key), snapshot_of(project, plan.key)
-    generation = generation_of(project, plan)
+def _workspace(project: Project, generation: Generation, folder: Path, chosen: Set[str]) -> Project:
     keep_start(project, generation, folder / START)
-    export(project, generation, snapshot, chosen)
+    export(project, generation, folder / "snapshot", chosen)
     start = folder / START if (folder / START).is_dir() else None
-    return make_workspace(project, folder / WORKSPACE, snapshot, start)
+    workspace = make_workspace(project, folder / WORKSPACE, folder / "snapshot", start, share_cache=False)
+    parameters.assign(workspace.params_file, ANY_SIZE)
+    return workspace
 
 
-def _asked(workspace: Project, new: Set[str], show: Show) -> Set[str]:
-    """The test queries for new documents, before anything is trained; FreshetError if there is none."""
-    _build(workspace, "pseudo_queries", show)
-    asked = queries_for(workspace, new)
-    if not asked:
-        raise NobodyAsks(
-            f"no judged test query asks for one of the {len(new)} new documents, so that a pilot would tell nothing: "
-            "it needs documents that arrive with `queries`"
-        )
-    return asked
-
-
-def _train(workspace: Project, retriever: str, show: Show) -> SystemScores:
-    _build(workspace, f"evaluate@{retriever}", show)
-    return load_scores(workspace.artifacts / "evaluate" / retriever, "test")
-
-
-def _build(workspace: Project, target: str, show: Show) -> None:
+def _build(workspace: Project, targets: Sequence[str], show: Show) -> None:
     from orchestration.ingest import ingest
     from orchestration.repro import repro
 
     ingest(workspace)
-    for ended in repro(workspace, [target]):
+    for ended in repro(workspace, targets):
         show(f"stage {ended.address} ran")
 
 
-def _searched(project: Project, workspace: Project, plan: Plan) -> SystemScores:
-    live = Searcher.open(project.live, plan.retriever)
-    return load_scores(score(workspace, plan.retriever, search_within(workspace, live), plan.key), "test")
+def _asked(workspace: Project, new: Set[str]) -> Mapping[str, str]:
+    """By test query the new document that it asks for; NoPilot where so few are asked for that no interval tells."""
+    settings = parameters.load(workspace.params_file)
+    judged = sample_queries(judged_test(workspace), settings.evaluation.max_queries)
+    asked = {query: min(new & relevant.keys()) for query, relevant in judged.qrels.items() if new & relevant.keys()}
+    count, least = len(set(asked.values())), max(settings.drift.minimum_batch // ASKED_SHARE, 1)
+    if judged.source != "qrels" or count < least:
+        count = count if judged.source == "qrels" else 0
+        raise NoPilot(
+            f"people's test queries ask for {count} of the {len(new)} new documents, fewer than {least} "
+            f"(drift.minimum_batch / {ASKED_SHARE}): a pilot needs documents that arrive with `queries`"
+        )
+    return asked
 
 
-def _record(project: Project, result: PilotResult, report: Decision | None) -> None:
-    """The answer; before it, so that a kill in between loses none, the retrain that drift asks for by it."""
-    ledger = _ledger(project, result.plan.retriever)
-    if report is not None and result.verdict.passed:
-        ledger.record_decision(RETRAIN, result.summary, {"batch": report["details"]["batch"]})
-    sampled = {"documents": result.documents, "new": result.new, "due": result.verdict.passed}
-    ledger.record_decision(PILOTED, result.summary, result.plan.summary() | sampled)
+def _searched(project: Project, workspace: Project, generation: Generation) -> SystemScores:
+    live = Searcher(project.live, generation, {})
+    output = workspace.root.parent / "searched"
+    return load_scores(score(workspace, generation.retriever, search_within(workspace, live), output), "test")
 
 
-def _ledger(project: Project, retriever: str | None = None) -> Ledger:
-    from model_code.live.collection import default_retriever
+def _train(workspace: Project, retriever: str, show: Show) -> SystemScores:
+    _build(workspace, [f"evaluate@{retriever}"], show)
+    return load_scores(workspace.artifacts / "evaluate" / retriever, "test")
+
+
+def ledger_of(project: Project, retriever: str) -> Ledger:
+    """The retriever's ledger."""
     from orchestration.ledgers import open_ledger
 
-    return open_ledger(project, retriever or default_retriever(project.live))
+    return open_ledger(project, retriever)

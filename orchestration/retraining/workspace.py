@@ -33,11 +33,14 @@ SETTINGS = (  # what is live was accepted once: nothing is merged, cut off, held
 )
 
 
-def make_workspace(project: Project, folder: Path, snapshot: Path, start: Path | None = None) -> Project:
+def make_workspace(
+    project: Project, folder: Path, snapshot: Path, start: Path | None = None, share_cache: bool = True
+) -> Project:
     """A project at `folder` that builds from `snapshot`; one that is there already is left as it is.
 
     So every step of a retrain has the code and settings of its start, whatever is edited meanwhile. start: the encoder
-    whose weights training begins with; None: the base.
+    whose weights training begins with; None: the base. share_cache: what is built goes to the cache of the project, and
+    is not repeated; else it goes with the folder.
     """
     if not folder.is_dir():
         aside = folder.with_name(f".{folder.name}.making")
@@ -45,7 +48,8 @@ def make_workspace(project: Project, folder: Path, snapshot: Path, start: Path |
         _fill(project.root, aside, snapshot, start)
         aside.rename(folder)
     workspace = workspace_at(project, folder)
-    _share_cache(project, workspace)
+    if share_cache:
+        _share_cache(project, workspace)
     return workspace
 
 

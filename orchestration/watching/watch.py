@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from model_code.drift.ladder import Action, Decision, Past, decide
@@ -25,6 +25,7 @@ from orchestration.freshness_steps import (
     RETRAIN,
     asked_by,
     is_open,
+    open_pilot,
     retrain_outcomes,
 )
 from orchestration.ledgers import existing_ledger
@@ -109,18 +110,18 @@ def past(ledger: Ledger | None) -> list[Past]:
     A step that was carried out stands where it took effect: behind the batches that were measured until then.
     """
     decisions = ledger.last_decisions(REMEMBERED) if ledger else []
-    outcomes = retrain_outcomes(decisions)
+    outcomes, pilot = retrain_outcomes(decisions), open_pilot(decisions)
     history: dict[int, Past] = {}
     for one in reversed(decisions):
         kind = one["kind"]
         if kind in (ADD, RECLUSTER, RETRAIN) and "batch" in one["details"]:
             waits = kind == RETRAIN and one["id"] == max(outcomes) and is_open(outcomes[one["id"]])
-            history[one["id"]] = Past(kind, carried_out=kind == ADD, waits=waits, pilot=PILOT in one["details"])
+            asks = PILOT in one["details"]
+            history[one["id"]] = Past(kind, kind == ADD, waits, asks, pilot_waits=asks and one is pilot)
         elif kind in DONE:
             asked = asked_by(one, {known: step for known, step in history.items() if step.action == DONE[kind]})
             if asked in history:
-                del history[asked]
-                history[asked] = Past(DONE[kind])
+                history[asked] = replace(history.pop(asked), carried_out=True, waits=False)
             elif kind == PROMOTED:  # nobody asked for it here: a person did, or drift when another one was the default
                 history[one["id"]] = Past(RETRAIN)
     return list(history.values())

@@ -159,11 +159,13 @@ def test_a_pilot_that_drift_asked_for_is_due_until_it_came_to_something_and_not_
     assert keys(project) == []
     again = ledger.record_decision("add", "mmd", {"batch": [3, 4], "pilot": True})
     assert keys(project) == [("pilot", f"{again}-{asked_at(ledger, again)}-1")]
-    ledger.record_decision("piloted", "no gain", {})
+    ledger.record_decision("piloted", "by hand", {})
+    assert len(keys(project)) == 1, "a person's pilot answers another question"
+    ledger.record_decision("piloted", "no gain", {"key": f"{again}-{asked_at(ledger, again)}-1"})
     assert keys(project) == []
 
 
-@pytest.mark.parametrize("kind", ["retrain", "promoted"])
+@pytest.mark.parametrize("kind", ["retrain", "promoted", "refused"])
 def test_no_pilot_is_due_behind_what_it_would_ask_for(project, kind):
     ledger = freshener_of(project).ledger
     ledger.record_decision("add", "mmd", {"batch": [1, 2], "pilot": True})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from model_code.files import hash_path
 from orchestration import garbage
 from orchestration.project import LOCK_HELD, Project
 from orchestration.repro import dvc_command
+from orchestration.retraining import pilot
 
 
 @pytest.fixture
@@ -51,6 +53,21 @@ def test_leftovers_are_freed_and_nothing_else(project):
     assert sorted(path.name for path in project.state.rglob("*")) == [
         "checkpoints", "project.lock", "promotions.jsonl", "staging"
     ]  # fmt: skip
+
+
+def test_what_a_killed_pilot_left_is_freed_and_one_that_runs_is_left_alone(project):
+    work = project.state / pilot.FOLDER / "project"
+    work.mkdir(parents=True)
+    (work / "weights").write_bytes(b"0" * 700_000)
+    found = garbage.find_garbage(project, keep=3)
+    assert (found[0].what, found[0].megabytes) == ("work of a pilot that was cut off", 0.7)
+    with (project.state / pilot.LOCK).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "pilot" not in " ".join(item.what for item in garbage.find_garbage(project, keep=3))
+        garbage.collect(project, found)
+        assert work.exists(), "it began after the leftovers were listed"
+    garbage.collect(project, garbage.find_garbage(project, keep=3))
+    assert not work.exists()
 
 
 def test_only_what_was_chosen_is_freed(project):

@@ -160,17 +160,35 @@ def test_the_first_retrain_of_all_passes():
     assert judge_retrain(CHAMPION, None, SETTINGS, NEW).reasons == ("there is no champion yet",)
 
 
+OWN = {query: query for query in NEW}  # each new document has one query
+
+
 def test_a_pilot_asks_new_documents_alone_and_tells_what_old_ones_lose():
-    age = np.isin(CHAMPION.values.index, list(NEW))
-    gained = judge_pilot(scores("hce", BASE + np.where(age, 0.05, -0.1) + noise(21, 0.02)), CHAMPION, SETTINGS, NEW)
-    assert gained.passed
-    assert gained.queries == len(NEW)
-    assert [reason.split(": nDCG")[0] for reason in gained.reasons] == ["new documents: better", "old documents"]
-    same = judge_pilot(CHAMPION, CHAMPION, SETTINGS, NEW)
+    gained = scores("hce", BASE + np.where(NEW_GAIN, 0.05, -0.1) + noise(21, 0.02))
+    verdict = judge_pilot(gained, CHAMPION, SETTINGS, OWN, 0.01)
+    assert verdict.passed
+    assert verdict.queries == len(NEW)
+    assert [reason.split(": nDCG")[0] for reason in verdict.reasons] == ["new documents: better", "old documents"]
+    same = judge_pilot(CHAMPION, CHAMPION, SETTINGS, OWN, 0.01)
     assert not same.passed
-    assert same.reasons[0].startswith("new documents: not better")
+    assert same.reasons[0].startswith("new documents: not better by more than 0.01: nDCG@10")
 
 
-def test_a_pilot_without_a_query_for_a_new_document_tells_nothing_and_says_so():
-    with pytest.raises(FreshetError, match="no judged test query asks for one of the new documents"):
-        judge_pilot(CHAMPION, CHAMPION, SETTINGS, frozenset({"of nobody"}))
+def test_a_pilot_s_gain_must_be_more_than_its_margin():
+    gained = scores("hce", BASE + np.where(NEW_GAIN, 0.05, 0) + noise(21, 0.02))
+    judged = {margin: judge_pilot(gained, CHAMPION, SETTINGS, OWN, margin) for margin in (0.01, 0.06)}
+    assert [verdict.passed for verdict in judged.values()] == [True, False]
+    low = next(row.low for row in judged[0.01].intervals if row.metric == "nDCG@10 (new documents)")
+    assert not judge_pilot(gained, CHAMPION, SETTINGS, OWN, low).passed
+    assert judge_pilot(gained, CHAMPION, SETTINGS, OWN, low - 1e-5).passed
+
+
+def test_a_document_counts_once_in_a_pilot_however_many_queries_ask_for_it():
+    ids = sorted(NEW)
+    one = {query: "first" if i < 90 else query for i, query in enumerate(ids)}
+    gained = scores("hce", BASE + np.isin(CHAMPION.values.index, ids[:90]) * 0.2)
+    assert judge_pilot(gained, CHAMPION, SETTINGS, OWN, 0.01).passed
+    verdict = judge_pilot(gained, CHAMPION, SETTINGS, one, 0.01)
+    row = next(row for row in verdict.intervals if row.metric == "nDCG@10 (new documents)")
+    assert row.difference == pytest.approx(0.2 / 11, abs=1e-6)
+    assert not verdict.passed

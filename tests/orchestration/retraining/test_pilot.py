@@ -5,24 +5,17 @@ pytest tests/orchestration/retraining/test_pilot.py
 
 from __future__ import annotations
 
-import dagster as dg
 import pytest
 
-from model_code.drift.ladder import Past
+from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.live.collection import Collection
 from orchestration import parameters
-from orchestration.freshness_assets import freshness_assets
-from orchestration.freshness_sensor import JOBS, PARTITIONS
-from orchestration.freshness_steps import due_retrain, next_steps
-from orchestration.jobs import live_jobs
 from orchestration.ledgers import open_ledger
-from orchestration.pilot_asset import PILOTS
 from orchestration.retraining import pilot as pilots
-from orchestration.retraining.pilot import KEY, pilot, pilot_for_drift, sample
-from orchestration.retraining.plan import folder_of, unread_plans
-from orchestration.watching.watch import past
+from orchestration.retraining.pilot import FOLDER, NoPilot, pilot, sample
+from orchestration.retraining.plan import make_plan
 from tests.orchestration.live_example import freshener_of, make_project
 
 IDS = [f"document {i}" for i in range(40)]
@@ -30,128 +23,116 @@ IDS = [f"document {i}" for i in range(40)]
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """Two documents were trained on, four were added, and one of them was deleted; nothing is trained."""
+    """Two documents were trained on, four were added, three of them with queries, and one was deleted."""
     monkeypatch.delenv("FRESHET_LEDGER", raising=False)
     monkeypatch.delenv("FRESHET_STATE", raising=False)
-    monkeypatch.setattr(pilots, "_workspace", lambda project, plan, chosen: project)
-    monkeypatch.setattr(pilots, "_build", lambda workspace, target, show: None)
-    monkeypatch.setattr(pilots, "_train", lambda workspace, retriever, show: "trained")
-    monkeypatch.setattr(pilots, "_searched", lambda project, workspace, plan: "searched")
-    monkeypatch.setattr(pilots, "queries_for", lambda workspace, new: {f"about {one}" for one in new})
     made = make_project(tmp_path)
     freshener = freshener_of(made)
-    freshener.receive([{"id": one, "title": one, "text": one} for one in "abcd"], "api")
+    rows = [{"id": one, "title": one, "text": one, "queries": [f"about {one}"] * (one != "c")} for one in "abcd"]
+    freshener.receive(rows, "api")
     freshener.remove(["a"], "api")
     freshener.apply_pending()
+    parameters.assign(made.params_file, ["drift.minimum_batch=10"])  # 2 documents must be asked for
     return made
 
 
-def judged(monkeypatch, passed):
-    """The judge's answer; what it was asked."""
-    asked = []
+@pytest.fixture
+def steps(project, monkeypatch):
+    """Every step of a pilot in the order it was done, nothing trained; people ask for b and d."""
+    done = []
 
-    def judge(challenger, champion, promotion, new, seed):
-        asked.append((challenger, champion, new))
-        return Verdict(passed, ("as the test wants it",), 3, "qrels", ())
+    def workspace(project, generation, folder, chosen):
+        folder.mkdir(parents=True)
+        done.append(("sample", sorted(chosen)))
+        return project
 
+    def judge(trained, searched, promotion, asked, margin, seed):
+        done.append(("judge", trained, searched, asked, margin))
+        return Verdict(True, ("as the test wants it",), len(asked), "qrels", ())
+
+    qrels = {"1": {"b": 1}, "2": {"b": 1, "d": 1}, "3": {"d": 1, "numpy.sort": 1}, "4": {"numpy.sort": 1}}
+    monkeypatch.setattr(pilots, "_workspace", workspace)
+    monkeypatch.setattr(pilots, "_build", lambda workspace, targets, show: done.append(("build", *targets)))
+    monkeypatch.setattr(pilots, "judged_test", lambda workspace: Judgements(dict.fromkeys(qrels, "?"), qrels, "qrels"))
+    monkeypatch.setattr(pilots, "_searched", lambda project, workspace, generation: done.append("search") or "searched")
+    monkeypatch.setattr(pilots, "_train", lambda workspace, retriever, show: done.append("train") or "trained")
     monkeypatch.setattr(pilots, "judge_pilot", judge)
-    return asked
+    return done
+
+
+def silent(text):
+    pass
 
 
 @pytest.mark.parametrize("size", [2, 7, 20, 40, 99])
 def test_a_sample_is_half_new_where_there_are_as_many_and_wastes_no_place(size):
-    new = set(IDS[:12])
+    new = IDS[:12]
     drawn = sample(IDS, new, size)
     assert len(drawn) == min(size, len(IDS))
-    assert len(drawn & new) == min(size // 2, len(new))
-    assert drawn == sample(reversed(IDS), new, size), "ids alone say which"
+    assert drawn & set(new) == set(new[: size // 2]), "the first of them first"
+    assert drawn == sample(reversed(IDS), new, size), "which old ones, ids alone say"
 
 
 def test_where_old_documents_are_few_new_ones_take_their_places():
-    drawn = sample(IDS, set(IDS[4:]), 20)
+    drawn = sample(IDS, IDS[4:], 20)
     assert drawn >= set(IDS[:4])
     assert len(drawn) == 20
 
 
-@pytest.mark.parametrize("due", [True, False])
-def test_the_answer_is_noted_and_neither_asks_for_a_retrain_nor_leaves_work_behind(project, monkeypatch, due):
-    asked, before = judged(monkeypatch, due), Collection(project.live, "hce").current().number
-    result = pilot(project, 100, lambda text: None)
-    assert asked == [("trained", "searched", {"about b", "about c", "about d"})]
+def test_what_is_searched_is_judged_before_the_training_and_by_people_s_queries_for_new_documents(project, steps):
+    before = Collection(project.live, "hce").current().number
+    result = pilot(project, 100, silent)
+    margin = parameters.load(project.params_file).drift.quality_margin
+    assert steps == [
+        ("sample", ["b", "c", "d", "numpy.sort", "str.split"]),
+        ("build", "pseudo_queries", "hierarchy"),
+        "search",
+        "train",
+        ("judge", "trained", "searched", {"1": "b", "2": "b", "3": "d"}, margin),
+    ]
     assert (result.documents, result.new) == (5, 3)
-    assert result.summary.startswith("a retrain is due" if due else "no gain of a retrain is shown")
-    decisions = open_ledger(project, "hce").last_decisions(9)
-    noted = [(one["kind"], one["reason"], one["details"]["due"]) for one in decisions]
-    assert noted == [("piloted", result.summary, due)]
-    assert due_retrain(decisions) is None
-    assert not folder_of(project, KEY).exists()
+    assert result.summary.startswith("a retrain is due (trained on 5 documents, 3 of them new, 3 queries)")
+    assert open_ledger(project, "hce").last_decisions(9) == []
     assert Collection(project.live, "hce").current().number == before
+    assert not (project.state / FOLDER).exists()
 
 
-def test_one_that_failed_may_be_repeated_and_keeps_no_generation(project, monkeypatch):
-    judged(monkeypatch, True)
+def test_new_documents_that_came_with_queries_are_taken_first_and_of_them_the_latest(project, steps):
+    assert pilots._ranked(project, make_plan(project, FOLDER)) == ["d", "b", "c"]
+    pilot(project, 4, silent)
+    assert steps[0] == ("sample", ["b", "d", "numpy.sort", "str.split"])
 
+
+def test_a_pilot_that_fails_leaves_nothing(project, steps, monkeypatch):
     def fail(workspace, retriever, show):
+        assert (project.state / FOLDER).is_dir()
         raise FreshetError("the training stage failed")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(pilots, "_train", fail)
-        with pytest.raises(FreshetError, match="training stage"):
-            pilot(project, 100, lambda text: None)
-    assert open_ledger(project, "hce").last_decisions(9) == []
-    pilot(project, 100, lambda text: None)
-    assert unread_plans(project) == []
+    monkeypatch.setattr(pilots, "_train", fail)
+    with pytest.raises(FreshetError, match="training stage"):
+        pilot(project, 100, silent)
+    assert not (project.state / FOLDER).exists()
 
 
-def test_without_a_query_for_a_new_document_nothing_is_trained(project, monkeypatch):
-    monkeypatch.setattr(pilots, "queries_for", lambda workspace, new: set())
-    monkeypatch.setattr(pilots, "_train", lambda *_: pytest.fail("it would tell nothing"))
-    with pytest.raises(FreshetError, match="one of the 3 new documents.*arrive with `queries`"):
-        pilot(project, 100, lambda text: None)
-
-
-def asked_by_drift(project):
-    """What the sensor makes of a report's decision."""
-    open_ledger(project, "hce").record_decision("add", "mmd", {"batch": [1, 5], "pilot": True})
-    (step,) = next_steps(project)
-    assert step.kind == "pilot"
-    return step.key
-
-
-@pytest.mark.parametrize("due", [True, False])
-def test_where_drift_asked_for_it_a_retrain_follows_if_it_is_due(project, monkeypatch, due):
-    judged(monkeypatch, due)
-    answer = pilot_for_drift(project, asked_by_drift(project), lambda text: None)
-    assert [step.kind for step in next_steps(project)] == ["retrain"] * due
-    ledger = open_ledger(project, "hce")
-    assert past(ledger) == [Past("add", pilot=True)] + [Past("retrain", carried_out=False, waits=True)] * due
-    assert answer == ledger.last_decisions(1)[0]["reason"]
-
-
-@pytest.mark.parametrize("why", ["nobody asks", "switched off"])
-def test_a_pilot_that_cannot_be_is_not_asked_for_again(project, monkeypatch, why):
-    key = asked_by_drift(project)
-    if why == "nobody asks":
-        monkeypatch.setattr(pilots, "queries_for", lambda workspace, new: set())
+@pytest.mark.parametrize("why", ["few are asked for", "nobody asks", "a sample of the queries"])
+def test_where_too_few_new_documents_are_asked_for_nothing_is_trained(project, steps, monkeypatch, why):
+    told = 2
+    if why == "few are asked for":
+        parameters.assign(project.params_file, ["drift.minimum_batch=15"])
+    elif why == "nobody asks":
+        told, made = 0, Judgements({"1": "?"}, {"1": {"b": 1}}, "pseudo-queries")
+        monkeypatch.setattr(pilots, "judged_test", lambda workspace: made)
     else:
-        parameters.assign(project.params_file, ["drift.pilot_documents=null"])
-    assert pilot_for_drift(project, key, lambda text: None).startswith("no pilot: ")
-    assert next_steps(project) == []
+        told, two = 1, Judgements({"1": "?", "2": "?"}, {"1": {"b": 1}, "2": {"d": 1}}, "qrels")
+        monkeypatch.setattr(pilots, "judged_test", lambda workspace: two)
+        parameters.assign(project.params_file, ["evaluation.max_queries=1"])
+    with pytest.raises(NoPilot, match=f"ask for {told} of the 3 new documents.*arrive with `queries`"):
+        pilot(project, 100, silent)
+    assert "train" not in steps
 
 
-def test_dagster_shows_its_answer(project, monkeypatch):
-    judged(monkeypatch, True)
-    key = asked_by_drift(project)
-    asset = next(one for one in freshness_assets(project) if one.key == dg.AssetKey("retrain_pilot"))
-    with dg.DagsterInstance.ephemeral() as instance:
-        instance.add_dynamic_partitions(PILOTS.name, [key])
-        done = dg.materialize([asset], partition_key=key, instance=instance)
-    (made,) = done.get_asset_materialization_events()
-    assert made.materialization.metadata["what happened"].value.startswith("a retrain is due")
-    assert [step.kind for step in next_steps(project)] == ["retrain"]
-
-
-def test_the_sensor_has_a_job_for_it():
-    assert {kind: JOBS[kind] for kind in PARTITIONS} == JOBS
-    assert JOBS["pilot"] in {job.name for job in live_jobs()}
-    assert PARTITIONS["pilot"] is PILOTS
+def test_a_retriever_that_the_settings_do_not_name_has_no_pilot(project, steps):
+    project.params_file.write_text("{retrievers: {other: {}}}\n")
+    with pytest.raises(NoPilot, match="params.yaml names no retriever hce"):
+        pilot(project, 100, silent)
+    assert steps == []

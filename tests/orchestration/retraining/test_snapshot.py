@@ -51,6 +51,18 @@ def test_a_query_that_several_documents_came_with_is_one_query_that_all_of_them_
     assert list(found["documents"]["id"]) == ["a", "b", "numpy.sort", "str.split"]
 
 
+def test_a_part_of_the_documents_comes_with_the_queries_for_them_alone(project, tmp_path):
+    freshener = freshener_of(project)
+    rows = [{"id": one, "title": one, "text": one, "queries": ["shared", f"of {one}"]} for one in "ab"]
+    freshener.receive(rows, "api")
+    freshener.apply_pending()
+    folder = export(project, Collection(project.live, "hce").current(), tmp_path / "part", {"a", "str.split"})
+    found = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("documents", "queries", "qrels")}
+    assert list(found["documents"]["id"]) == ["a", "str.split"]
+    assert sorted(found["queries"]["text"]) == ["of a", "shared"]
+    assert set(found["qrels"]["document_id"]) == {"a"}
+
+
 def test_the_strings_that_answer_a_query_go_along(project, tmp_path):
     assert "answers" not in snapshot(project, tmp_path)["queries"]
     path = project.artifacts / "corpus" / "queries.parquet"

@@ -1,0 +1,163 @@
+"""Guards what follows from a pilot: by hand nothing, for drift a retrain if it is due, and neither twice.
+
+pytest tests/orchestration/retraining/test_pilot_steps.py
+"""
+
+from __future__ import annotations
+
+import dagster as dg
+import pytest
+
+from model_code.drift.ladder import Past
+from model_code.evaluation.promotion import Verdict
+from model_code.live.collection import set_default_retriever
+from orchestration import parameters
+from orchestration.freshness_assets import freshness_assets
+from orchestration.freshness_sensor import JOBS, PARTITIONS
+from orchestration.freshness_steps import next_steps
+from orchestration.jobs import live_jobs
+from orchestration.ledgers import open_ledger
+from orchestration.pilot_asset import PILOTS
+from orchestration.retraining import pilot_steps
+from orchestration.retraining.pilot import NoPilot, PilotResult
+from orchestration.retraining.pilot_steps import SETTLED, pilot_by_hand, pilot_for_drift
+from orchestration.retraining.plan import make_plan
+from orchestration.watching.watch import past
+from tests.orchestration.live_example import BASE, freshener_of, make_project, open_build
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
+    monkeypatch.delenv("FRESHET_STATE", raising=False)
+    made = make_project(tmp_path)
+    freshener_of(made).receive([{"id": "a", "title": "a", "text": "a"}], "api")
+    freshener_of(made).apply_pending()
+    return made
+
+
+def answering(monkeypatch, due=True, meanwhile=lambda: None):
+    """Pilots that train nothing and say `due`; what happens while they train."""
+    asked = []
+
+    def pilot(project, documents, show):
+        asked.append(documents)
+        meanwhile()
+        verdict = Verdict(due, ("as the test wants it",), 3, "qrels", ())
+        return PilotResult(make_plan(project, "pilot"), 9, 3, verdict)
+
+    monkeypatch.setattr(pilot_steps, "pilot", pilot)
+    return asked
+
+
+def ledger(project):
+    return open_ledger(project, "hce")
+
+
+def asked_by_drift(project, kind="add"):
+    """The key under which the sensor starts it."""
+    ledger(project).record_decision(kind, "mmd", {"batch": [1, 5], "pilot": True})
+    (step,) = next_steps(project)
+    assert step.kind == "pilot"
+    return step.key
+
+
+def kinds(project):
+    return [one["kind"] for one in ledger(project).last_decisions(9)]
+
+
+def steps(project):
+    return [step.kind for step in next_steps(project)]
+
+
+def silent(text):
+    pass
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_where_drift_asked_a_retrain_follows_if_it_is_due(project, monkeypatch, due):
+    sizes = answering(monkeypatch, due)
+    parameters.assign(project.params_file, ["drift.pilot_documents=700"])
+    answer = pilot_for_drift(project, asked_by_drift(project), silent)
+    assert sizes == [700]
+    assert steps(project) == ["retrain"] * due
+    assert past(ledger(project)) == [Past("add", pilot=True)] + [Past("retrain", carried_out=False, waits=True)] * due
+    assert answer == ledger(project).last_decisions(1)[0]["reason"]
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_by_hand_it_asks_for_nothing_and_leaves_drift_s_own_to_be_made(project, monkeypatch, due):
+    answering(monkeypatch, due)
+    pilot_by_hand(project, 100, silent)
+    assert steps(project) == []
+    asked_by_drift(project)
+    pilot_by_hand(project, 100, silent)
+    assert steps(project) == ["pilot"]
+    assert kinds(project) == ["piloted", "add", "piloted"]
+
+
+@pytest.mark.parametrize("kind", ["retrain", "promoted", "refused"])
+def test_a_retrain_that_came_while_it_trained_is_not_asked_for_again(project, monkeypatch, kind):
+    key = asked_by_drift(project)
+    answering(monkeypatch, meanwhile=lambda: ledger(project).record_decision(kind, "harm", {"batch": [6, 7]}))
+    assert pilot_for_drift(project, key, silent).startswith("a retrain is due")
+    assert kinds(project) == ["piloted", kind, "add"]
+
+
+def test_one_that_is_settled_or_of_another_ledger_is_not_made(project, monkeypatch):
+    sizes, key = answering(monkeypatch), asked_by_drift(project)
+    assert pilot_for_drift(project, key.replace("-", "-f", 1), silent) == SETTLED
+    pilot_for_drift(project, key, silent)
+    assert pilot_for_drift(project, key, silent) == SETTLED, "started again by hand in Dagster's pages"
+    assert len(sizes) == 1
+    assert kinds(project).count("retrain") == 1
+
+
+def test_where_another_retriever_is_searched_meanwhile_its_ledger_is_told_nothing(project, monkeypatch):
+    sizes, key = answering(monkeypatch), asked_by_drift(project)
+    open_build(project, BASE, retriever="other")
+    set_default_retriever(project.live, "other")
+    assert pilot_for_drift(project, key, silent) == SETTLED
+    assert (sizes, open_ledger(project, "other").last_decisions(9)) == ([], [])
+
+
+@pytest.mark.parametrize("why", ["it would tell nothing", "it is switched off"])
+def test_one_that_cannot_be_is_not_asked_for_again(project, monkeypatch, why):
+    key = asked_by_drift(project)
+    if why == "it is switched off":
+        parameters.assign(project.params_file, ["drift.pilot_documents=null"])
+
+    def refuse(*_):
+        raise NoPilot(why)
+
+    monkeypatch.setattr(pilot_steps, "pilot", refuse)
+    assert pilot_for_drift(project, key, silent).startswith("no pilot: ")
+    assert steps(project) == []
+    assert kinds(project)[0] == "no pilot"
+
+
+def test_one_that_waits_holds_back_others_and_a_clustering_beside_it_does_not_end_its_cooldown(project):
+    asked_by_drift(project, "recluster")
+    assert past(ledger(project)) == [Past("recluster", False, pilot=True, pilot_waits=True)]
+    ledger(project).record_decision("reclustered", "generation 2", {})
+    assert past(ledger(project)) == [Past("recluster", True, pilot=True, pilot_waits=True)]
+    ledger(project).record_decision("refused", "a person's retrain", {})
+    assert not any(one.pilot_waits for one in past(ledger(project)))
+
+
+def test_dagster_shows_its_answer(project, monkeypatch):
+    answering(monkeypatch)
+    key = asked_by_drift(project)
+    asset = next(one for one in freshness_assets(project) if one.key == dg.AssetKey("retrain_pilot"))
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions(PILOTS.name, [key])
+        done = dg.materialize([asset], partition_key=key, instance=instance)
+    (made,) = done.get_asset_materialization_events()
+    assert made.materialization.metadata["what happened"].value.startswith("a retrain is due")
+    assert steps(project) == ["retrain"]
+
+
+def test_the_sensor_has_a_job_for_it():
+    assert {kind: JOBS[kind] for kind in PARTITIONS} == JOBS
+    assert JOBS["pilot"] in {job.name for job in live_jobs()}
+    assert PARTITIONS["pilot"] is PILOTS
