@@ -1,4 +1,4 @@
-"""The live collection in Dagster: a batch of documents, its drift, its addition; a retrain, its gate, its promotion."""
+"""The live collection in Dagster: a batch, its addition, its drift; a pilot; a retrain, its gate, its promotion."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -37,6 +37,7 @@ Show = Callable[[str], Any]
 FOLDER, LOCK = "pilot", "pilot.lock"  # in the project's state
 WAITING = "waiting for another pilot of this project, which runs now"
 ANY_SIZE = ("acceptance.min_documents=1", "acceptance.min_queries=1")  # a sample of what was accepted once
+PIECE = 1000  # events of the ledger that are read at a time, with their texts
 ASKED_SHARE = 5  # of drift.minimum_batch, documents that test queries must ask for
 
 
@@ -88,7 +89,7 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
             f"params.yaml names no retriever {plan.retriever}, which is searched, so that none can be trained"
         )
     generation = generation_of(project, plan)
-    chosen = sample((row["id"] for row in live_documents(generation)), _ranked(project, plan), documents)
+    chosen = sample((row["id"] for row in live_documents(generation)), _ranked(project, plan, documents), documents)
     new = chosen & set(plan.new)
     show(f"pilot on {len(chosen):,} of {plan.documents:,} documents, {len(new):,} of them new since the last training")
     workspace = _workspace(project, generation, folder, chosen)
@@ -116,14 +117,17 @@ def sample(documents: Iterable[str], new: Sequence[str], size: int) -> frozenset
     return frozenset([*early, *new[: size - len(early)]])
 
 
-def _ranked(project: Project, plan: Plan) -> list[str]:
-    """The new documents: those that came with queries first, and of them what came last."""
-    new = set(plan.new)
-    came = {one.document_id: one for one in ledger_of(project, plan.retriever).arrivals(1, plan.watermark)}
-    known = [came[one] for one in new & came.keys()]
-    silent = {one.document_id: not (one.content and one.content.queries) for one in known}
-    ranked = sorted(known, key=lambda one: (silent[one.document_id], -one.id))
-    return [*(one.document_id for one in ranked), *sorted(new - came.keys())]
+def _ranked(project: Project, plan: Plan, wanted: int) -> list[str]:
+    """The new documents: those that came with queries first, and of them what came last, `wanted` at least."""
+    ledger, last = ledger_of(project, plan.retriever), plan.watermark
+    left, asked, silent = set(plan.new), [], []
+    while last > 0 and left and len(asked) < wanted:
+        for one in reversed(ledger.arrivals(max(1, last - PIECE + 1), last)):
+            if one.document_id in left:
+                left.remove(one.document_id)
+                (asked if one.content and one.content.queries else silent).append(one.document_id)
+        last -= PIECE
+    return [*asked, *silent, *sorted(left)]
 
 
 def _workspace(project: Project, generation: Generation, folder: Path, chosen: Set[str]) -> Project:

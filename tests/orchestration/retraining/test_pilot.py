@@ -97,8 +97,13 @@ def test_what_is_searched_is_judged_before_the_training_and_by_people_s_queries_
     assert not (project.state / FOLDER).exists()
 
 
-def test_new_documents_that_came_with_queries_are_taken_first_and_of_them_the_latest(project, steps):
-    assert pilots._ranked(project, make_plan(project, FOLDER)) == ["d", "b", "c"]
+def test_new_documents_that_came_with_queries_are_taken_first_and_of_them_the_latest(project, steps, monkeypatch):
+    plan = make_plan(project, FOLDER)
+    assert pilots._ranked(project, plan, 9) == ["d", "b", "c"]
+    monkeypatch.setattr(pilots, "PIECE", 2)
+    assert pilots._ranked(project, plan, 9) == ["d", "b", "c"], "however few are read at a time"
+    monkeypatch.setattr(pilots, "PIECE", 1)
+    assert pilots._ranked(project, plan, 1) == ["d", "b", "c"]
     pilot(project, 4, silent)
     assert steps[0] == ("sample", ["b", "d", "numpy.sort", "str.split"])
 
