@@ -20,6 +20,7 @@ from orchestration.freshness_steps import (
     RETRAIN,
     WRITE,
     Step,
+    asking_retriever,
 )
 from orchestration.pilot_asset import PILOTS
 from orchestration.project import Project
@@ -118,8 +119,9 @@ def note_end(project: Project, run: dg.DagsterRun, message: str | None) -> None:
     if kind is None:
         return
     key = run.tags.get(PARTITION, "")
-    plan = read_plan(project, key) if key else None
-    ledger = Freshener(project, plan and plan.retriever).ledger  # another one may be searched by default meanwhile
+    asking = asking_retriever(project, key) if run.job_name == PILOT_JOB else None
+    plan = read_plan(project, key) if key and asking is None else None
+    ledger = Freshener(project, asking or (plan and plan.retriever)).ledger  # another one may be searched meanwhile
     if not any(one["details"].get("run") == run.run_id for one in ledger.last_decisions(REMEMBERED)):
         details = {"run": run.run_id, "key": key}
         ledger.record_decision(kind, message or f"the run {'was canceled' if canceled else 'failed'}", details)

@@ -24,6 +24,7 @@ Decisions = Sequence[dict[str, Any]]
 ADD, RETRAIN, RECLUSTER, RECLUSTERED, WRITE = "add", "retrain", "recluster", "reclustered", "write"
 PROMOTED, REFUSED, FAILED, CANCELED = "promoted", "refused", "failed", "canceled"
 PILOT, PILOTED, NO_PILOT = "pilot", "piloted", "no pilot"  # asked for beside another step, its answer, or why none
+ASKED_BY = "asked by"  # of a retrain that a pilot asked for: the decision that called for the pilot
 NOT_ADDED, NOT_WRITTEN, NOT_PILOTED = "addition failed", "writing queries failed", "pilot failed"
 ATTEMPTS = 3  # of one retrain, or of adding the same documents; after so many failures a person must look
 REMEMBERED = 200  # decisions that are looked back at
@@ -103,12 +104,14 @@ def _attempt(
 
 
 def due_recluster(decisions: Decisions) -> bool:
-    """Whether the last step that drift asked for is a new hierarchy, which nobody has made yet; newest first.
+    """Whether the last step that drift asked for is a new hierarchy, which nobody has made yet; newest first. A retrain
+    that a pilot asked for, beside that, is none.
 
     >>> due_recluster([{"kind": "recluster"}]), due_recluster([{"kind": "reclustered"}, {"kind": "recluster"}])
     (True, False)
     """
-    steps = (one["kind"] for one in decisions if one["kind"] in (ADD, RETRAIN, RECLUSTER, RECLUSTERED))
+    known = (ADD, RETRAIN, RECLUSTER, RECLUSTERED, PROMOTED)
+    steps = (one["kind"] for one in decisions if one["kind"] in known and ASKED_BY not in one.get("details", {}))
     return next(steps, ADD) == RECLUSTER
 
 
@@ -126,22 +129,41 @@ def due_pilot(decisions: Decisions) -> Step | None:
 
 
 def open_pilot(decisions: Decisions) -> dict[str, Any] | None:
-    """The decision of drift that asked for a pilot last, if that came to nothing yet, and no retrain was asked for or
-    ended since, as that answers the question. A pilot that a person made is another's."""
-    told = set()
-    for one in decisions:
-        if one["kind"] in (RETRAIN, PROMOTED, REFUSED):
-            return None
-        if one["kind"] in (PILOTED, NO_PILOT):
-            told.add(str(one["details"].get("key", "")).rpartition("-")[0])
-        if one["details"].get(PILOT):
-            return None if pilot_name(one) in told else one
-    return None
+    """The decision of drift that called for a pilot last, if it has no answer yet and is not `settled`."""
+    told = {pilot_of(one["details"].get("key", "")) for one in decisions if one["kind"] in (PILOTED, NO_PILOT)}
+    asked = next((one for one in decisions if one["details"].get(PILOT)), None)
+    return None if asked is None or pilot_name(asked) in told or settled(asked, decisions) else asked
+
+
+def settled(asked: dict[str, Any], decisions: Decisions) -> bool:
+    """Whether a retrain was asked for or ended since. What that leaves in doubt, a later report calls for again."""
+    return any(one["id"] > asked["id"] and one["kind"] in (RETRAIN, PROMOTED, REFUSED) for one in decisions)
 
 
 def pilot_name(asked: dict[str, Any]) -> str:
     """What the keys of all attempts at a pilot begin with."""
     return f"{asked['id']}-{hash_text(repr(asked['recorded']))[:8]}"
+
+
+def pilot_of(key: str) -> str:
+    """The `pilot_name` that the key of an attempt begins with.
+
+    >>> pilot_of("7-55b18280-2")
+    '7-55b18280'
+    """
+    return key.rpartition("-")[0]
+
+
+def asking_retriever(project: Project, key: str) -> str | None:
+    """The live retriever whose drift called for the pilot of this key; another one may be searched meanwhile."""
+    from model_code.live.collection import retrievers
+
+    for name in retrievers(project.live):
+        ledger = existing_ledger(project, name)
+        decisions = ledger.last_decisions(REMEMBERED) if ledger else []
+        if any(one["details"].get(PILOT) and pilot_name(one) == pilot_of(key) for one in decisions):
+            return name
+    return None
 
 
 def due_retrain(decisions: Decisions) -> Step | None:

@@ -69,8 +69,7 @@ def _leftovers(project: Project) -> Iterator[Garbage]:
 def _remove_pilot(folder: Path, lock: Path) -> None:
     """Remove it, unless another one began since it was listed."""
     if is_free(lock):
-        with file_lock(lock):
-            _remove(folder)
+        _remove(folder)
 
 
 def _remove(path: Path) -> None:

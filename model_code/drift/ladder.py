@@ -7,7 +7,7 @@ Where the vectors drifted, harm is tested a second time, with all of alpha for i
 once a test of the corrected family has tripped, so documents like the old ones still cause a false alarm with a chance
 of at most alpha (a gatekeeping procedure), others that are no worse too, and drift with harm is found sooner.
 *Recluster* if the hierarchy no longer fits what arrives though it is found as well as ever. *Add* otherwise, even where
-vectors drifted: an encoder that serves new topics well needs no training. Logged queries that drifted are reported, and
+vectors drifted: an encoder may serve new topics well. Logged queries that drifted are reported, and
 count like drifted vectors: nobody judged their answers, so they are no harm by themselves.
 Beside re-clustering and adding, a *pilot* is called for where documents drifted and the queries that they arrived with
 show no harm: found as well as old ones, they may still be found worse than training would find them, which only a
@@ -38,14 +38,13 @@ LIMITS = ("conflicts", "growth", "protected_old", "protected_new")
 class Past:
     """What was decided for an earlier batch, and whether it was carried out and succeeded.
 
-    waits: it is under way, or will be tried again. pilot: one was called for beside it, and maybe waits, too.
+    waits: it is under way, or will be tried again. pilot: one was called for beside it, whatever came of that.
     """
 
     action: Action
     carried_out: bool = True
     waits: bool = False
     pilot: bool = False
-    pilot_waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,20 +74,17 @@ def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry
     wanted, reasons = _wanted(report, settings)
     held = _held_back(wanted, history, settings.cooldown) if wanted != "add" else None
     pilot = wanted != "retrain" and _pilot_due(report, history, settings)
-    reasons += (PILOT_DUE,) * pilot
-    if held is None:
-        return Decision(wanted, reasons, wanted, dry_run, pilot)
-    return Decision("add", (*reasons, f"held back: {held}"), wanted, dry_run, pilot)
+    reasons += (f"held back: {held}",) * (held is not None) + (PILOT_DUE,) * pilot
+    return Decision(wanted if held is None else "add", reasons, wanted, dry_run, pilot)
 
 
 def _pilot_due(report: Report, history: Sequence[Past], settings: DriftSettings) -> bool:
-    """Whether harm is in doubt, and neither a retrain nor another pilot waits or was in the last batches."""
+    """Whether harm is in doubt, no pilot was called for in the last batches, and no retrain holds one back."""
     in_doubt = bool(report.of(ASKED)) and any(one.tripped for one in report.of(*OF_DOCUMENTS))
     if not in_doubt or settings.pilot_documents is None:
         return False
     recent = history[-settings.cooldown :] if settings.cooldown else ()
-    piloted = any(past.pilot for past in recent) or any(past.pilot_waits for past in history)
-    return not piloted and not _held_back("retrain", history, settings.cooldown)
+    return not any(past.pilot for past in recent) and not _held_back("retrain", history, settings.cooldown)
 
 
 def _held_back(wanted: Action, history: Sequence[Past], cooldown: int) -> str | None:

@@ -17,11 +17,11 @@ class DriftSettings:
     minimum_batch: documents, or queries, below which nothing is measured but counts; they wait for the window.
     largest_batch: documents of a batch that are measured, drawn from it; bounds the time.
     window: how many of the last batches are measured together, beside the newest alone; 1 measures only that.
-    cooldown: batches after a re-clustering or a retraining during which no such step follows.
+    cooldown: batches after a re-clustering, a retraining or a call for a pilot during which no such step follows.
     growth_limit: documents added since the last training, as a share of those trained on, past which retraining is due.
     conflict_limit: share of refined additions whose IncDSI constraints may conflict.
-    pilot_documents: of a training on a sample, which is to tell whether a retrain is due where documents moved and the
-    queries that they came with show no harm; None: no such training, and such documents retrain nothing.
+    pilot_documents: of a pilot, a training on a sample that is to tell whether a retrain is due where documents moved
+    and the queries that they came with show no harm. None: no pilots.
     quality_margin: loss of the mean score, of new documents and of protected queries (of these beside what growth costs
     them), that is no harm.
     draws: how often a null distribution is drawn. reference_documents: kept as the reference; the kernel is its square.

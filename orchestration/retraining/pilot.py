@@ -1,8 +1,8 @@
 """A pilot: a retrain on a sample of what is live, which tells in minutes whether a whole one would help new documents.
 
 A drift report asks how new documents are found beside old ones, as knowing what training gives takes a training. This
-one trains: by the settings of a retrain, in a workspace of its own, on new documents and as many old ones at least,
-beside the retriever that is searched, on the same queries. Nothing is registered, and nothing that is live changes.
+one trains: by the settings of a retrain, in a workspace of its own, on new and old documents in equal parts, beside the
+retriever that is searched, on the same queries. Nothing is registered, and nothing that is live changes.
 """
 
 from __future__ import annotations
@@ -89,18 +89,28 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
             f"params.yaml names no retriever {plan.retriever}, which is searched, so that none can be trained"
         )
     generation = generation_of(project, plan)
+    live = Searcher(project.live, generation, {})  # as it is now, and not deleted before it is asked
     chosen = sample((row["id"] for row in live_documents(generation)), _ranked(project, plan, documents), documents)
     new = chosen & set(plan.new)
     show(f"pilot on {len(chosen):,} of {plan.documents:,} documents, {len(new):,} of them new since the last training")
+    _require_new(project, len(new), len(new))
     workspace = _workspace(project, generation, folder, chosen)
-    _build(workspace, ["pseudo_queries", "hierarchy"], show)
-    asked = _asked(workspace, new)
-    searched = _searched(project, workspace, generation)  # before the training, during which documents come and go
-    trained = _train(workspace, plan.retriever, show)
+    asked = _asked(workspace, new, show)
+    trained, searched = _train(workspace, plan.retriever, show), _searched(workspace, live)
     settings = parameters.load(workspace.params_file)
     margin = settings.drift.quality_margin
     verdict = judge_pilot(trained, searched, settings.promotion, asked, margin, settings.seed)
     return PilotResult(plan, len(chosen), len(new), verdict)
+
+
+def _require_new(project: Project, asked: int, new: int) -> None:
+    """NoPilot where so few new documents can be asked for that no interval tells."""
+    minimum = parameters.load(project.params_file).drift.minimum_batch
+    if asked < (least := max(minimum // ASKED_SHARE, 1)):
+        raise NoPilot(
+            f"people's test queries ask for {asked} of the {new} new documents at most, fewer than {least} "
+            f"(drift.minimum_batch / {ASKED_SHARE}): a pilot needs documents that arrive with `queries`"
+        )
 
 
 def sample(documents: Iterable[str], new: Sequence[str], size: int) -> frozenset[str]:
@@ -139,38 +149,32 @@ def _workspace(project: Project, generation: Generation, folder: Path, chosen: S
     return workspace
 
 
-def _build(workspace: Project, targets: Sequence[str], show: Show) -> None:
+def _build(workspace: Project, target: str, show: Show) -> None:
     from orchestration.ingest import ingest
     from orchestration.repro import repro
 
     ingest(workspace)
-    for ended in repro(workspace, targets):
+    for ended in repro(workspace, [target]):
         show(f"stage {ended.address} ran")
 
 
-def _asked(workspace: Project, new: Set[str]) -> Mapping[str, str]:
-    """By test query the new document that it asks for; NoPilot where so few are asked for that no interval tells."""
-    settings = parameters.load(workspace.params_file)
-    judged = sample_queries(judged_test(workspace), settings.evaluation.max_queries)
-    asked = {query: min(new & relevant.keys()) for query, relevant in judged.qrels.items() if new & relevant.keys()}
-    count, least = len(set(asked.values())), max(settings.drift.minimum_batch // ASKED_SHARE, 1)
-    if judged.source != "qrels" or count < least:
-        count = count if judged.source == "qrels" else 0
-        raise NoPilot(
-            f"people's test queries ask for {count} of the {len(new)} new documents, fewer than {least} "
-            f"(drift.minimum_batch / {ASKED_SHARE}): a pilot needs documents that arrive with `queries`"
-        )
+def _asked(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]:
+    """By test query the new document that it asks for, before anything is trained; NoPilot where they are too few."""
+    _build(workspace, "pseudo_queries", show)
+    judged = sample_queries(judged_test(workspace), parameters.load(workspace.params_file).evaluation.max_queries)
+    by_people = judged.qrels if judged.source == "qrels" else {}
+    asked = {query: min(new & relevant.keys()) for query, relevant in by_people.items() if new & relevant.keys()}
+    _require_new(workspace, len(set(asked.values())), len(new))
     return asked
 
 
-def _searched(project: Project, workspace: Project, generation: Generation) -> SystemScores:
-    live = Searcher(project.live, generation, {})
-    output = workspace.root.parent / "searched"
-    return load_scores(score(workspace, generation.retriever, search_within(workspace, live), output), "test")
+def _searched(workspace: Project, live: Searcher) -> SystemScores:
+    output, name = workspace.root.parent / "searched", live.generation.retriever
+    return load_scores(score(workspace, name, search_within(workspace, live), output), "test")
 
 
 def _train(workspace: Project, retriever: str, show: Show) -> SystemScores:
-    _build(workspace, [f"evaluate@{retriever}"], show)
+    _build(workspace, f"evaluate@{retriever}", show)
     return load_scores(workspace.artifacts / "evaluate" / retriever, "test")
 
 

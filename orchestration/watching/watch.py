@@ -16,6 +16,7 @@ from orchestration import parameters
 from orchestration.file_lock import file_lock
 from orchestration.freshness_steps import (
     ADD,
+    ASKED_BY,
     PILOT,
     PROMOTED,
     RECLUSTER,
@@ -25,7 +26,6 @@ from orchestration.freshness_steps import (
     RETRAIN,
     asked_by,
     is_open,
-    open_pilot,
     retrain_outcomes,
 )
 from orchestration.ledgers import existing_ledger
@@ -110,14 +110,15 @@ def past(ledger: Ledger | None) -> list[Past]:
     A step that was carried out stands where it took effect: behind the batches that were measured until then.
     """
     decisions = ledger.last_decisions(REMEMBERED) if ledger else []
-    outcomes, pilot = retrain_outcomes(decisions), open_pilot(decisions)
+    outcomes = retrain_outcomes(decisions)
     history: dict[int, Past] = {}
     for one in reversed(decisions):
         kind = one["kind"]
         if kind in (ADD, RECLUSTER, RETRAIN) and "batch" in one["details"]:
             waits = kind == RETRAIN and one["id"] == max(outcomes) and is_open(outcomes[one["id"]])
-            asks = PILOT in one["details"]
-            history[one["id"]] = Past(kind, kind == ADD, waits, asks, pilot_waits=asks and one is pilot)
+            by_pilot = history.pop(one["details"].get(ASKED_BY), None)  # of the same batch: the higher step counts
+            pilot = by_pilot is not None or PILOT in one["details"]
+            history[one["id"]] = Past(kind, carried_out=kind == ADD, waits=waits, pilot=pilot)
         elif kind in DONE:
             asked = asked_by(one, {known: step for known, step in history.items() if step.action == DONE[kind]})
             if asked in history:

@@ -10,6 +10,7 @@ import pytest
 from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
+from model_code.ledger.ledger import Ledger
 from model_code.live.collection import Collection
 from orchestration import parameters
 from orchestration.ledgers import open_ledger
@@ -52,9 +53,10 @@ def steps(project, monkeypatch):
 
     qrels = {"1": {"b": 1}, "2": {"b": 1, "d": 1}, "3": {"d": 1, "numpy.sort": 1}, "4": {"numpy.sort": 1}}
     monkeypatch.setattr(pilots, "_workspace", workspace)
-    monkeypatch.setattr(pilots, "_build", lambda workspace, targets, show: done.append(("build", *targets)))
+    monkeypatch.setattr(pilots, "_build", lambda workspace, target, show: done.append(("build", target)))
+    monkeypatch.setattr(pilots, "Searcher", lambda live, generation, loaded: done.append("open") or generation.number)
     monkeypatch.setattr(pilots, "judged_test", lambda workspace: Judgements(dict.fromkeys(qrels, "?"), qrels, "qrels"))
-    monkeypatch.setattr(pilots, "_searched", lambda project, workspace, generation: done.append("search") or "searched")
+    monkeypatch.setattr(pilots, "_searched", lambda workspace, live: f"searched {live}")
     monkeypatch.setattr(pilots, "_train", lambda workspace, retriever, show: done.append("train") or "trained")
     monkeypatch.setattr(pilots, "judge_pilot", judge)
     return done
@@ -79,16 +81,16 @@ def test_where_old_documents_are_few_new_ones_take_their_places():
     assert len(drawn) == 20
 
 
-def test_what_is_searched_is_judged_before_the_training_and_by_people_s_queries_for_new_documents(project, steps):
+def test_what_is_searched_is_that_of_the_start_and_judged_by_people_s_queries_for_new_documents(project, steps):
     before = Collection(project.live, "hce").current().number
     result = pilot(project, 100, silent)
     margin = parameters.load(project.params_file).drift.quality_margin
     assert steps == [
+        "open",
         ("sample", ["b", "c", "d", "numpy.sort", "str.split"]),
-        ("build", "pseudo_queries", "hierarchy"),
-        "search",
+        ("build", "pseudo_queries"),
         "train",
-        ("judge", "trained", "searched", {"1": "b", "2": "b", "3": "d"}, margin),
+        ("judge", "trained", f"searched {before}", {"1": "b", "2": "b", "3": "d"}, margin),
     ]
     assert (result.documents, result.new) == (5, 3)
     assert result.summary.startswith("a retrain is due (trained on 5 documents, 3 of them new, 3 queries)")
@@ -101,11 +103,15 @@ def test_new_documents_that_came_with_queries_are_taken_first_and_of_them_the_la
     plan = make_plan(project, FOLDER)
     assert pilots._ranked(project, plan, 9) == ["d", "b", "c"]
     monkeypatch.setattr(pilots, "PIECE", 2)
+    read, arrivals = [], Ledger.arrivals
+    monkeypatch.setattr(Ledger, "arrivals", lambda self, *events: read.append(events) or arrivals(self, *events))
     assert pilots._ranked(project, plan, 9) == ["d", "b", "c"], "however few are read at a time"
-    monkeypatch.setattr(pilots, "PIECE", 1)
+    assert read == [(4, 5), (2, 3)]
+    read.clear()
     assert pilots._ranked(project, plan, 1) == ["d", "b", "c"]
+    assert read == [(4, 5)], "no more than it needs"
     pilot(project, 4, silent)
-    assert steps[0] == ("sample", ["b", "d", "numpy.sort", "str.split"])
+    assert steps[1] == ("sample", ["b", "d", "numpy.sort", "str.split"])
 
 
 def test_a_pilot_that_fails_leaves_nothing(project, steps, monkeypatch):
@@ -134,6 +140,20 @@ def test_where_too_few_new_documents_are_asked_for_nothing_is_trained(project, s
     with pytest.raises(NoPilot, match=f"ask for {told} of the 3 new documents.*arrive with `queries`"):
         pilot(project, 100, silent)
     assert "train" not in steps
+
+
+def test_where_too_few_documents_are_new_nothing_is_built(project, steps):
+    parameters.assign(project.params_file, ["drift.minimum_batch=20"])
+    with pytest.raises(NoPilot, match="ask for 3 of the 3 new documents at most, fewer than 4"):
+        pilot(project, 100, silent)
+    assert steps == ["open"], "and nothing more"
+
+
+def test_what_a_killed_pilot_left_is_not_gone_on_with(project, steps):
+    left = project.state / FOLDER / "project"
+    left.mkdir(parents=True)
+    pilot(project, 100, silent)  # whose workspace refuses a folder that is there
+    assert not left.exists()
 
 
 def test_a_retriever_that_the_settings_do_not_name_has_no_pilot(project, steps):

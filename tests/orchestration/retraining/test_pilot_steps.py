@@ -13,8 +13,8 @@ from model_code.evaluation.promotion import Verdict
 from model_code.live.collection import set_default_retriever
 from orchestration import parameters
 from orchestration.freshness_assets import freshness_assets
-from orchestration.freshness_sensor import JOBS, PARTITIONS
-from orchestration.freshness_steps import next_steps
+from orchestration.freshness_sensor import JOBS, PARTITION, PARTITIONS, note_end
+from orchestration.freshness_steps import due_recluster, next_steps
 from orchestration.jobs import live_jobs
 from orchestration.ledgers import open_ledger
 from orchestration.pilot_asset import PILOTS
@@ -81,7 +81,8 @@ def test_where_drift_asked_a_retrain_follows_if_it_is_due(project, monkeypatch, 
     answer = pilot_for_drift(project, asked_by_drift(project), silent)
     assert sizes == [700]
     assert steps(project) == ["retrain"] * due
-    assert past(ledger(project)) == [Past("add", pilot=True)] + [Past("retrain", carried_out=False, waits=True)] * due
+    asked_for = Past("retrain", carried_out=False, waits=True, pilot=True)  # in place of what its batch called for
+    assert past(ledger(project)) == [asked_for if due else Past("add", pilot=True)]
     assert answer == ledger(project).last_decisions(1)[0]["reason"]
 
 
@@ -113,12 +114,14 @@ def test_one_that_is_settled_or_of_another_ledger_is_not_made(project, monkeypat
     assert kinds(project).count("retrain") == 1
 
 
-def test_where_another_retriever_is_searched_meanwhile_its_ledger_is_told_nothing(project, monkeypatch):
+def test_where_another_retriever_is_searched_meanwhile_the_one_that_asked_is_told(project, monkeypatch):
     sizes, key = answering(monkeypatch), asked_by_drift(project)
     open_build(project, BASE, retriever="other")
     set_default_retriever(project.live, "other")
-    assert pilot_for_drift(project, key, silent) == SETTLED
+    note_end(project, dg.DagsterRun(job_name="pilot", run_id="1", tags={PARTITION: key}), "out of memory")
+    assert pilot_for_drift(project, key, silent) == "no pilot: other is searched now, and drift of hce called for it"
     assert (sizes, open_ledger(project, "other").last_decisions(9)) == ([], [])
+    assert kinds(project) == ["no pilot", "pilot failed", "add"]
 
 
 @pytest.mark.parametrize("why", ["it would tell nothing", "it is switched off"])
@@ -136,13 +139,31 @@ def test_one_that_cannot_be_is_not_asked_for_again(project, monkeypatch, why):
     assert kinds(project)[0] == "no pilot"
 
 
-def test_one_that_waits_holds_back_others_and_a_clustering_beside_it_does_not_end_its_cooldown(project):
+def test_a_clustering_beside_it_does_not_end_its_cooldown(project):
     asked_by_drift(project, "recluster")
-    assert past(ledger(project)) == [Past("recluster", False, pilot=True, pilot_waits=True)]
+    assert past(ledger(project)) == [Past("recluster", carried_out=False, pilot=True)]
     ledger(project).record_decision("reclustered", "generation 2", {})
-    assert past(ledger(project)) == [Past("recluster", True, pilot=True, pilot_waits=True)]
-    ledger(project).record_decision("refused", "a person's retrain", {})
-    assert not any(one.pilot_waits for one in past(ledger(project)))
+    assert past(ledger(project)) == [Past("recluster", carried_out=True, pilot=True)]
+
+
+def test_a_retrain_that_it_asks_for_takes_no_clustering_away(project, monkeypatch):
+    answering(monkeypatch)
+    key = asked_by_drift(project, "recluster")
+    pilot_for_drift(project, key, silent)
+    decisions = ledger(project).last_decisions(9)
+    assert [one["kind"] for one in decisions] == ["piloted", "retrain", "recluster"]
+    assert due_recluster(decisions)
+    ledger(project).record_decision("promoted", "better", {"key": str(decisions[1]["id"])})
+    assert not due_recluster(ledger(project).last_decisions(9)), "the new build has its own"
+
+
+def test_one_that_trains_for_long_is_heard_although_another_is_called_for(project, monkeypatch):
+    key = asked_by_drift(project)
+    later = {"batch": [6, 9], "pilot": True}
+    answering(monkeypatch, meanwhile=lambda: ledger(project).record_decision("add", "mmd", later))
+    pilot_for_drift(project, key, silent)
+    assert kinds(project) == ["piloted", "retrain", "add", "add"]
+    assert steps(project) == ["retrain"], "and the other one is not made"
 
 
 def test_dagster_shows_its_answer(project, monkeypatch):
