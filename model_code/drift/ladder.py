@@ -30,7 +30,7 @@ RUNGS: tuple[Action, ...] = ("add", "recluster", "retrain")
 OF_DOCUMENTS = ("domain_auc", "mmd")
 EMBEDDING = (*OF_DOCUMENTS, *OF_QUERIES)
 FITTING = ("topics", "fit")
-PILOT_DUE = "documents moved, and the queries that came with them show no harm: a pilot is to tell if training helps"
+PILOT_DUE = "documents moved, and the queries that came with them show no harm: whether training helps, a pilot tells"
 LIMITS = ("conflicts", "growth", "protected_old", "protected_new")
 
 
@@ -74,7 +74,8 @@ def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry
     wanted, reasons = _wanted(report, settings)
     held = _held_back(wanted, history, settings.cooldown) if wanted != "add" else None
     pilot = wanted != "retrain" and _pilot_due(report, history, settings)
-    reasons += (f"held back: {held}",) * (held is not None) + (PILOT_DUE,) * pilot
+    how = f"{PILOT_DUE} (the sensor starts it; by hand, freshet retrain --pilot {settings.pilot_documents})"
+    reasons += (f"held back: {held}",) * (held is not None) + (how,) * pilot
     return Decision(wanted if held is None else "add", reasons, wanted, dry_run, pilot)
 
 
