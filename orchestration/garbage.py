@@ -18,7 +18,6 @@ from orchestration.file_lock import file_lock, is_free
 from orchestration.ledgers import WRITER_LOCK
 from orchestration.project import Project
 from orchestration.repro import dvc_command, environment, uses_git
-from orchestration.retraining import pilot
 
 if TYPE_CHECKING:
     from model_code.live.collection import Collection
@@ -61,7 +60,13 @@ def _leftovers(project: Project) -> Iterator[Garbage]:
     for kind in ("checkpoints", "staging"):
         for path in sorted((project.state / kind).glob("*")):
             yield Garbage(f"{kind} of {path.name[:24]}", _size(path), partial(_remove, path))
-    folder, lock = project.state / pilot.FOLDER, project.state / pilot.LOCK
+    yield from _killed_pilot(project)
+
+
+def _killed_pilot(project: Project) -> Iterator[Garbage]:
+    from orchestration.retraining.pilot import FOLDER, LOCK
+
+    folder, lock = project.state / FOLDER, project.state / LOCK
     if folder.is_dir() and is_free(lock):
         yield Garbage("work of a pilot that was cut off", _size(folder), partial(_remove_pilot, folder, lock))
 

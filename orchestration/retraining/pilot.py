@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict, judge_pilot
@@ -22,6 +22,7 @@ from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
 from orchestration import parameters
 from orchestration.file_lock import file_lock
+from orchestration.ledgers import open_ledger
 from orchestration.project import Project
 from orchestration.rescore import score, search_within
 from orchestration.retraining.plan import Plan, generation_of, make_plan
@@ -29,9 +30,6 @@ from orchestration.retraining.queries import judged_test
 from orchestration.retraining.snapshot import export, live_documents
 from orchestration.retraining.start import START, keep_start
 from orchestration.retraining.workspace import WORKSPACE, make_workspace
-
-if TYPE_CHECKING:
-    from model_code.ledger.ledger import Ledger
 
 Show = Callable[[str], Any]
 FOLDER, LOCK = "pilot", "pilot.lock"  # in the project's state
@@ -129,7 +127,7 @@ def sample(documents: Iterable[str], new: Sequence[str], size: int) -> frozenset
 
 def _ranked(project: Project, plan: Plan, wanted: int) -> list[str]:
     """The new documents: those that came with queries first, and of them what came last, `wanted` at least."""
-    ledger, last = ledger_of(project, plan.retriever), plan.watermark
+    ledger, last = open_ledger(project, plan.retriever), plan.watermark
     left, asked, silent = set(plan.new), [], []
     while last > 0 and left and len(asked) < wanted:
         for one in reversed(ledger.arrivals(max(1, last - PIECE + 1), last)):
@@ -176,10 +174,3 @@ def _searched(workspace: Project, live: Searcher) -> SystemScores:
 def _train(workspace: Project, retriever: str, show: Show) -> SystemScores:
     _build(workspace, f"evaluate@{retriever}", show)
     return load_scores(workspace.artifacts / "evaluate" / retriever, "test")
-
-
-def ledger_of(project: Project, retriever: str) -> Ledger:
-    """The retriever's ledger."""
-    from orchestration.ledgers import open_ledger
-
-    return open_ledger(project, retriever)

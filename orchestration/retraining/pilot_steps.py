@@ -19,8 +19,9 @@ from orchestration.freshness_steps import (
     pilot_of,
     settled,
 )
+from orchestration.ledgers import open_ledger
 from orchestration.project import Project
-from orchestration.retraining.pilot import LOCK, WAITING, NoPilot, PilotResult, ledger_of, pilot
+from orchestration.retraining.pilot import LOCK, WAITING, NoPilot, PilotResult, pilot
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
@@ -32,7 +33,7 @@ SETTLED = "nothing: no report waits for the answer"
 def pilot_by_hand(project: Project, documents: int, show: Show = print) -> PilotResult:
     """A pilot whose answer is noted in the ledger and asks for nothing; raises as `pilot` does."""
     result = pilot(project, documents, show)
-    ledger_of(project, result.plan.retriever).record_decision(PILOTED, result.summary, result.details)
+    open_ledger(project, result.plan.retriever).record_decision(PILOTED, result.summary, result.details)
     return result
 
 
@@ -44,7 +45,7 @@ def pilot_for_drift(project: Project, key: str, show: Show = print) -> str:
     """
     with file_lock(project.state / LOCK, WAITING):
         asker = asking_retriever(project, key)
-        ledger = ledger_of(project, asker) if asker else None
+        ledger = open_ledger(project, asker) if asker else None
         asked = open_pilot(ledger.last_decisions(REMEMBERED)) if ledger else None
         if ledger is None or asked is None or pilot_name(asked) != pilot_of(key):
             return SETTLED
