@@ -41,8 +41,8 @@ class DocumentCollator(Collator):
             queries=self._queries(pairs),
             documents=torch.from_numpy(passages.documents[own]),
             known=torch.from_numpy(known_pairs(relevant)),
-            paths=None if self.paths is None else torch.from_numpy(self.paths[own]),
-            excluded=None if self.paths is None else self._excluded(self._passages_of(relevant)),
+            paths=None if self.ancestors is None else self.ancestors.of(own),
+            excluded=None if self.ancestors is None else self.ancestors.excluded(list(map(passages.of_all, relevant))),
         )
 
     def _queries(self, pairs: np.ndarray) -> Buckets:
@@ -50,10 +50,6 @@ class DocumentCollator(Collator):
             return Buckets([torch.from_numpy(self.query_vectors.of(pairs))], torch.arange(len(pairs)))  # type: ignore[list-item]
         texts = [self.data.pairs.queries[pair] for pair in pairs]
         return bucketed(self.tokenize(texts, self.settings.query_max_tokens), self.batch_tokens)
-
-    def _passages_of(self, relevant: Sequence[frozenset[int]]) -> list[np.ndarray]:
-        passages = self.data.passages
-        return [np.concatenate([passages.of(document) for document in sorted(documents)]) for documents in relevant]
 
 
 def known_pairs(relevant: Sequence[frozenset[int]]) -> np.ndarray:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from model_code.dsi.collator import DocumentBatch
 from model_code.dsi.losses import document_losses
 from model_code.hierarchy.tree import Hierarchy
-from model_code.losses.hce import hce_losses
+from model_code.losses.hce import hce_losses, level_means
 from model_code.training.buckets import encode
 from model_code.training.objective import Objective
 from model_code.training.settings import TrainingSettings
@@ -37,7 +37,4 @@ class DocumentObjective(Objective):
             losses = document_losses(queries, self.vectors, batch.documents, self.logit_scale, batch.known)
             hierarchy = None if self.hierarchy is None else self.hierarchy(queries, batch.paths, batch.excluded)
             total = hce_losses(losses, hierarchy, self.settings.hierarchy_weight).mean()
-        parts = {"loss": total, "cross_entropy": losses.detach().mean()}
-        for level in range(0 if hierarchy is None else hierarchy.shape[1]):
-            parts[f"hierarchy_{level + 1}"] = hierarchy[:, level].detach().mean()
-        return parts
+        return {"loss": total, "cross_entropy": losses.detach().mean()} | level_means(hierarchy)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from model_code.lexical.settings import LexicalSettings
+from model_code.training.ancestors import Ancestors
 from model_code.training.buckets import Buckets, bucketed
 from model_code.training.collator import Tokenize, membership
 from model_code.training.data import TrainingData
@@ -24,9 +25,11 @@ class BagBatch(NamedTuple):
 
     queries: Buckets
     positives: Tensor  # (B,) int64: which of the P passages is the pair's
-    excluded: Tensor  # (B, P) bool: passage p is of a document that answers query i
+    answers: Tensor  # (B, P) bool: passage p is of a document that answers query i, so is no negative
     unsupervised: Tensor  # (B,) bool
     bags: Tensor  # (2, n) int64: passage and token of each of their n tokens, ascending
+    paths: Tensor | None  # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
+    excluded: list[Tensor | None] | None  # per level None or (B, K_t) bool: nodes above other relevant passages
 
 
 class BagCollator:
@@ -41,10 +44,11 @@ class BagCollator:
         tokenize: Tokenize,
         seed: int,
         batch_tokens: int,
+        ancestors: Ancestors | None = None,
     ) -> None:
-        """bags: T(p) of all N passages; tokenize, batch_tokens: as in `Collator`."""
+        """bags: T(p) of all N passages; tokenize, batch_tokens: as in `Collator`; ancestors: for a hierarchy loss."""
         self.data, self.bags, self.training, self.settings = data, bags, training, settings
-        self.tokenize, self.seed, self.batch_tokens = tokenize, seed, batch_tokens
+        self.tokenize, self.seed, self.batch_tokens, self.ancestors = tokenize, seed, batch_tokens, ancestors
 
     def __call__(self, number: int, pairs: np.ndarray) -> BagBatch:
         """Batch `number` of the run, made of `pairs` (B,)."""
@@ -57,9 +61,11 @@ class BagCollator:
         return BagBatch(
             queries=bucketed(queries, self.batch_tokens),
             positives=torch.from_numpy(np.searchsorted(shown, own)),
-            excluded=torch.from_numpy(membership(relevant, passages.documents[shown])),
+            answers=torch.from_numpy(membership(relevant, passages.documents[shown])),
             unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
             bags=torch.from_numpy(np.stack([lines, np.concatenate(bags)])),
+            paths=None if self.ancestors is None else self.ancestors.of(own),
+            excluded=None if self.ancestors is None else self.ancestors.excluded(list(map(passages.of_all, relevant))),
         )
 
     def _shown(self, number: int, own: np.ndarray) -> np.ndarray:

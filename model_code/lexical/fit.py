@@ -52,12 +52,12 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
 def check(training: TrainingSettings) -> None:
     """Refuse what only dense vectors can be trained with; FreshetError says what to set instead."""
     refused = {
-        "hierarchy_weight": training.hierarchy_weight > 0,
+        "hierarchy_temperature": training.hierarchy_temperature is not None and training.hierarchy_weight > 0,
         "cotraining": training.cotraining,
         "negatives": training.negatives in ("mined", "nearest") and training.negatives_per_query > 0,
     }
     remedy = {
-        "hierarchy_weight": "has no centroids; set hierarchy_weight: 0 (batches and negatives may still be siblings)",
+        "hierarchy_temperature": "divides scores by lexical.score_scale; leave it out",
         "cotraining": "has no vectors to cluster; set cotraining: false",
         "negatives": "is searched by tokens; set negatives: bm25, or lexical.in_training_negatives",
     }
@@ -89,6 +89,7 @@ class _Stages:
         main = self.lexical.search
         trainer = FirstStageTrainer(
             self.encoder, self.data, self.training, self.seed,
+            hierarchy=self._hierarchy() if self.training.hierarchy_weight > 0 else None,
             dev=self._dev(main if main in BY_TOKENS else "beta"),
             checkpoints=self.context.checkpoints / "first_stage",
             progress=self.context.progress("train, first stage"),
@@ -102,11 +103,10 @@ class _Stages:
         if self.context.settings["retriever"].encoders == "separate":
             self.encoder.separate()
         texts, retrieved = self.tables.passages.texts, self.lexical.in_training_negatives > 0
-        needs_hierarchy = self.training.needs_hierarchy or retrieved
         numbers = [str(passage) for passage in range(len(texts))]
         trainer = LexicalTrainer(
             self.encoder, self.data, self.training, self.seed,
-            hierarchy=Hierarchy.load(self.context.inputs["hierarchy"]) if needs_hierarchy else None,
+            hierarchy=self._hierarchy() if self.training.needs_hierarchy or retrieved else None,
             dev=self._dev(self.lexical.search),
             checkpoints=self.context.checkpoints,
             progress=self.context.progress("train"),
@@ -114,6 +114,9 @@ class _Stages:
             tokens=index_tokens(self.encoder, texts, numbers) if retrieved else None,
         )  # fmt: skip
         return trainer.fit()
+
+    def _hierarchy(self) -> Hierarchy:
+        return Hierarchy.load(self.context.inputs["hierarchy"])
 
     def _dev(self, search: MainSearch) -> LexicalDev | None:
         evaluator = self.tables.dev_evaluator(self.training, self.seed)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from model_code.losses.contrastive import contrastive_losses
+from model_code.losses.softmax import softmax_losses
 
 SHARES = {"full": 1.0, "beta": 0.5, "alpha": 0.5}  # of each term in the loss
 
@@ -84,10 +85,7 @@ def beta_losses(scores: Tensor, positives: Tensor, excluded: Tensor, scale: Tens
     >>> beta_losses(torch.tensor([[2.0, 0.0, 9.0]]), torch.tensor([0]), torch.tensor([[True, False, True]]), 2.0)
     tensor([0.3133])
     """
-    scores = scores / scale
-    own = scores.gather(1, positives[:, None])  # (B, 1)
-    others = excluded.scatter(1, positives[:, None], False)
-    return (scores.masked_fill(others, -torch.inf).logsumexp(dim=1, keepdim=True) - own).squeeze(1)
+    return softmax_losses(scores / scale, positives, excluded.scatter(1, positives[:, None], False))
 
 
 def quarter_deviation(scores: Tensor, relevant: Tensor | None = None) -> Tensor:

@@ -17,24 +17,33 @@ from model_code.lexical.losses import (
     total,
 )
 from model_code.lexical.settings import LexicalSettings
-from model_code.losses.hce import joint_loss
+from model_code.lexical.token_hierarchy import TokenHierarchy
+from model_code.losses.hce import hce_losses, joint_loss, level_means
 from model_code.training.buckets import Buckets
 from model_code.training.collator import Batch
+from model_code.training.settings import TrainingSettings
 
 
 class ScaledObjective(nn.Module):
     """An objective whose scores are divided by scales (n,), measured before training or 1.
 
-    The scales are a buffer, so a run that resumes goes on with those it began with.
+    The scales are a buffer, so a run that resumes goes on with those it began with: one per term of the loss, then one
+    per level of the hierarchy loss, if there is one.
     """
 
     def __init__(
-        self, encoder: LexicalEncoder, settings: LexicalSettings, unsupervised_weight: float, scales: int
+        self,
+        encoder: LexicalEncoder,
+        settings: LexicalSettings,
+        training: TrainingSettings,
+        terms: int,
+        hierarchy: TokenHierarchy | None = None,
     ) -> None:
         super().__init__()
-        self.encoder, self.settings, self.unsupervised_weight = encoder, settings, unsupervised_weight
-        self.hierarchy = None
-        self.register_buffer("scales", torch.ones(scales, device=encoder.device))
+        self.encoder, self.settings, self.training_settings = encoder, settings, training
+        self.hierarchy = None if hierarchy is None else hierarchy.to(encoder.device)
+        self.terms, levels = terms, 0 if hierarchy is None else hierarchy.levels
+        self.register_buffer("scales", torch.ones(terms + levels, device=encoder.device))
 
     @torch.no_grad()
     def measure(self, batch: Batch | BagBatch) -> None:
@@ -45,6 +54,21 @@ class ScaledObjective(nn.Module):
     def _spread(self, batch: Batch | BagBatch) -> Tensor:
         raise NotImplementedError
 
+    def _spreads(self, terms: Tensor, queries: Tensor, batch: Batch | BagBatch) -> Tensor:
+        """The scales of the terms and, by E(q) (B, V), of the hierarchy's levels."""
+        if self.hierarchy is None:
+            return terms
+        return torch.cat([terms, self.hierarchy.spread(queries, batch.paths, batch.excluded)])
+
+    def _losses(self, losses: Tensor, queries: Tensor, batch: Batch | BagBatch) -> dict[str, Tensor]:
+        """`loss`, to be minimised, of each pair's losses (B,) and, by E(q) (B, V), the hierarchy's; and its levels."""
+        hierarchy = None
+        if self.hierarchy is not None:
+            hierarchy = self.hierarchy(queries, self.scales[self.terms :], batch.paths, batch.excluded)
+        losses = hce_losses(losses, hierarchy, self.training_settings.hierarchy_weight)
+        loss = joint_loss(losses, batch.unsupervised, self.training_settings.unsupervised_weight)
+        return {"loss": loss} | level_means(hierarchy)
+
     def _embed(self, texts: Buckets, side: LexicalEncoder) -> Tensor:
         """E(x) of the texts with `top_k` entries, in their order: (n, V)."""
         size, k = side.vocabulary_size, self.settings.top_k
@@ -54,18 +78,23 @@ class ScaledObjective(nn.Module):
 class SemiParametricObjective(ScaledObjective):
     """L(E(q), E(p)) + 1/2 L(E(q), T(p)) + 1/2 L(T(q), E(p)) over the batch, or the `terms` asked for (`losses.py`)."""
 
-    def __init__(self, encoder: LexicalEncoder, settings: LexicalSettings, unsupervised_weight: float) -> None:
-        super().__init__(encoder, settings, unsupervised_weight, len(settings.terms))
+    def __init__(
+        self,
+        encoder: LexicalEncoder,
+        settings: LexicalSettings,
+        training: TrainingSettings,
+        hierarchy: TokenHierarchy | None = None,
+    ) -> None:
+        super().__init__(encoder, settings, training, len(settings.terms), hierarchy)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """`loss`, to be minimised, and without gradient its terms (`full`, `beta`, `alpha`): batch means."""
         queries, documents = self._sides(batch)
         with torch.autocast(queries.weights.device.type, enabled=False):
-            losses = semi_parametric_losses(
-                queries, documents, self.scales, batch.relevant, batch.allowed, self.settings.terms
-            )
-            loss = joint_loss(total(losses), batch.unsupervised, self.unsupervised_weight)
-        return {"loss": loss} | {name: terms.detach().mean() for name, terms in losses.items()}
+            scales, terms = self.scales[: self.terms], self.settings.terms
+            losses = semi_parametric_losses(queries, documents, scales, batch.relevant, batch.allowed, terms)
+            parts = self._losses(total(losses), queries.weights, batch)
+        return parts | {name: one.detach().mean() for name, one in losses.items()}
 
     def _sides(self, batch: Batch) -> tuple[Views, Views]:
         """Queries and documents, each by its side of the encoder."""
@@ -76,30 +105,44 @@ class SemiParametricObjective(ScaledObjective):
         return Views(self._embed(texts, side), own)
 
     def _spread(self, batch: Batch) -> Tensor:
-        terms = term_pairs(*self._sides(batch), self.settings.terms)
-        return torch.stack([quarter_deviation(left @ right.T, batch.relevant) for left, right in terms.values()])
+        queries, documents = self._sides(batch)
+        pairs = term_pairs(queries, documents, self.settings.terms).values()
+        terms = torch.stack([quarter_deviation(left @ right.T, batch.relevant) for left, right in pairs])
+        return self._spreads(terms, queries.weights, batch)
 
 
 class BetaObjective(ScaledObjective):
     """E(q) against the fixed token bags of many passages, in one sparse product: no passage is encoded."""
 
-    def __init__(self, encoder: LexicalEncoder, settings: LexicalSettings, unsupervised_weight: float) -> None:
-        super().__init__(encoder, settings, unsupervised_weight, 1)
+    def __init__(
+        self,
+        encoder: LexicalEncoder,
+        settings: LexicalSettings,
+        training: TrainingSettings,
+        hierarchy: TokenHierarchy | None = None,
+    ) -> None:
+        super().__init__(encoder, settings, training, 1, hierarchy)
 
     def forward(self, batch: BagBatch) -> dict[str, Tensor]:
-        """`loss`, to be minimised: the batch mean."""
-        scores = self._scores(batch)
-        losses = beta_losses(scores, batch.positives, batch.excluded, self.scales[0])
-        return {"loss": joint_loss(losses, batch.unsupervised, self.unsupervised_weight)}
-
-    def _scores(self, batch: BagBatch) -> Tensor:
-        """E(q).T(p): (B, P)."""
-        queries = self._embed(batch.queries, self.encoder.query_side)  # (B, V)
+        """`loss`, to be minimised, and without gradient the levels of the hierarchy loss: batch means."""
+        queries = self._queries(batch)
         with torch.autocast(queries.device.type, enabled=False):
-            ones = torch.ones(batch.bags.shape[1], device=queries.device)
-            shape = (batch.excluded.shape[1], self.encoder.vocabulary_size)
-            passages = torch.sparse_coo_tensor(batch.bags, ones, shape, is_coalesced=True, check_invariants=False)
-            return torch.sparse.mm(passages, queries.T).T
+            losses = beta_losses(self._scores(queries, batch), batch.positives, batch.answers, self.scales[0])
+            return self._losses(losses, queries, batch)
+
+    def _queries(self, batch: BagBatch) -> Tensor:
+        """E(q): (B, V)."""
+        return self._embed(batch.queries, self.encoder.query_side)
+
+    def _scores(self, queries: Tensor, batch: BagBatch) -> Tensor:
+        """E(q).T(p): (B, P)."""
+        ones = torch.ones(batch.bags.shape[1], device=queries.device)
+        shape = (batch.answers.shape[1], self.encoder.vocabulary_size)
+        passages = torch.sparse_coo_tensor(batch.bags, ones, shape, is_coalesced=True, check_invariants=False)
+        return torch.sparse.mm(passages, queries.T).T
 
     def _spread(self, batch: BagBatch) -> Tensor:
-        return quarter_deviation(self._scores(batch)[~batch.excluded][None]).reshape(1)
+        queries = self._queries(batch)
+        with torch.autocast(queries.device.type, enabled=False):
+            term = quarter_deviation(self._scores(queries, batch)[~batch.answers][None])
+            return self._spreads(term.reshape(1), queries, batch)

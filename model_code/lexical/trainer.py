@@ -15,7 +15,9 @@ from model_code.lexical.first_stage import BagCollator
 from model_code.lexical.negatives import TokenNegatives
 from model_code.lexical.objective import BetaObjective, ScaledObjective, SemiParametricObjective
 from model_code.lexical.settings import LexicalSettings
+from model_code.lexical.token_hierarchy import TokenHierarchy
 from model_code.token_index.index import TokenIndex
+from model_code.training.ancestors import Ancestors
 from model_code.training.settings import TrainingSettings
 from model_code.training.trainer import Trainer, to_device
 
@@ -40,7 +42,13 @@ class LexicalTrainer(Trainer):
         super().__init__(encoder, *arguments, **options)
 
     def _make_objective(self, hierarchy: Hierarchy | None) -> ScaledObjective:
-        return self.objective(self.encoder, self.lexical, self.settings.unsupervised_weight)
+        return self.objective(self.encoder, self.lexical, self.settings, self._token_hierarchy(hierarchy))
+
+    def _token_hierarchy(self, hierarchy: Hierarchy | None) -> TokenHierarchy | None:
+        if hierarchy is None or self.settings.hierarchy_weight == 0:
+            return None
+        bags = self.encoder.bags(self.data.passages.texts)
+        return TokenHierarchy(hierarchy, bags, self.encoder.vocabulary_size, self.settings.hierarchy_levels)
 
     def _make_optimizer(self, objective: ScaledObjective) -> torch.optim.AdamW:
         return make_optimizer(objective.encoder, self.settings, self.lexical)
@@ -81,12 +89,15 @@ class FirstStageTrainer(LexicalTrainer):
         super().__init__(encoder, data, settings, *arguments, lexical=lexical, **options)
 
     def _make_collator(self, hierarchy: Hierarchy | None, batch_tokens: int) -> Callable[[int, np.ndarray], Any]:
+        above = None
+        if hierarchy is not None and self.settings.hierarchy_weight > 0:
+            above = Ancestors(hierarchy, self.settings.hierarchy_levels)
         tokenize = self.encoder.tokenize
-        return BagCollator(self.data, self.bags, self.settings, self.lexical, tokenize, self.seed, batch_tokens)
+        return BagCollator(self.data, self.bags, self.settings, self.lexical, tokenize, self.seed, batch_tokens, above)
 
 
 def first_stage(settings: TrainingSettings, lexical: LexicalSettings) -> TrainingSettings:
-    """The settings of the first stage: its own length, batch and rate, nothing that needs a hierarchy or a passage."""
+    """The settings of the first stage: its own length, batch and rate, nothing that needs a passage encoded."""
     return replace(
         settings,
         steps=lexical.first_stage_steps,
@@ -99,7 +110,6 @@ def first_stage(settings: TrainingSettings, lexical: LexicalSettings) -> Trainin
         negatives_margin=None,
         negatives_skip=0,
         negatives_outside_leaf=False,
-        hierarchy_weight=0.0,
     )
 
 

@@ -19,6 +19,12 @@ def hce_losses(contrastive: Tensor, hierarchy: Tensor | None, hierarchy_weight: 
     return contrastive + hierarchy_weight * hierarchy.sum(dim=1)
 
 
+def level_means(hierarchy: Tensor | None) -> dict[str, Tensor]:
+    """The hierarchy loss (B, M) as the history has it: `hierarchy_1` to `hierarchy_M`, batch means without gradient."""
+    levels = [] if hierarchy is None else hierarchy.detach().mean(dim=0)
+    return {f"hierarchy_{level}": mean for level, mean in enumerate(levels, start=1)}
+
+
 def joint_loss(losses: Tensor, unsupervised: Tensor, unsupervised_weight: float) -> Tensor:
     """HCE-J: mean over the supervised pairs + `unsupervised_weight` (alpha) * mean over the unsupervised ones.
 

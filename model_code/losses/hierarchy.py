@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from model_code.losses.softmax import softmax_losses
+
 
 def level_losses(
     queries: Tensor,
@@ -36,12 +38,21 @@ def level_losses(
     >>> level_losses(queries, centroids, parents, nodes, temperature=1.0)  # log(1 + 1/e); an only child
     tensor([0.3133, 0.0000])
     """
-    scores = queries @ normalize(centroids, dim=1).T / temperature  # (B, K)
-    own = scores.gather(1, nodes[:, None])  # (B, 1)
-    outside = parents[None, :] != parents[nodes][:, None]
-    if excluded is not None:
-        outside = outside | excluded.scatter(1, nodes[:, None], False)
-    return (scores.masked_fill(outside, -torch.inf).logsumexp(dim=1, keepdim=True) - own).squeeze(1)
+    scores = queries @ normalize(centroids, dim=1).T / temperature
+    return softmax_losses(scores, nodes, ~siblings(parents, nodes, excluded))
+
+
+def siblings(parents: Tensor, nodes: Tensor, excluded: Tensor | None = None) -> Tensor:
+    """The nodes that each of B queries is to tell apart: its own and all under the same parent, (B, K) bool.
+
+    parents, nodes, excluded: as in `level_losses`.
+
+    >>> siblings(torch.tensor([0, 0, 1]), torch.tensor([0, 2]))
+    tensor([[ True,  True, False],
+            [False, False,  True]])
+    """
+    inside = parents[None, :] == parents[nodes][:, None]
+    return inside if excluded is None else inside & ~excluded.scatter(1, nodes[:, None], False)
 
 
 class HierarchyLoss(nn.Module):

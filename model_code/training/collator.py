@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from model_code.hierarchy.tree import Hierarchy
+from model_code.training.ancestors import Ancestors
 from model_code.training.buckets import Buckets, Features, bucketed
 from model_code.training.data import TrainingData
 from model_code.training.negatives.base import Negatives
@@ -52,17 +53,16 @@ class Collator:
         self.batch_tokens = batch_tokens
         self.negatives = negatives or make_negatives(data, settings, hierarchy)
         self.leaves = None if hierarchy is None else hierarchy.leaves
-        self.paths: np.ndarray | None = None
+        self.ancestors: Ancestors | None = None
         if hierarchy is not None and settings.hierarchy_weight > 0:
-            self.paths = hierarchy.paths()[:, : settings.hierarchy_levels].astype(np.int64)
-            self.nodes = [len(parents) for parents in hierarchy.parents[: settings.hierarchy_levels]]
+            self.ancestors = Ancestors(hierarchy, settings.hierarchy_levels)
 
     def __call__(self, number: int, pairs: np.ndarray) -> Batch:
         """Batch `number` of the run, made of `pairs` (B,)."""
         every, passages = self.data.pairs, self.data.passages
         own = every.passages[pairs]
         relevant = [every.relevant[pair] for pair in pairs]
-        known = [np.concatenate([passages.of(document) for document in sorted(documents)]) for documents in relevant]
+        known = [passages.of_all(documents) for documents in relevant]
         drawn = self.negatives.draw(pairs, known, np.random.default_rng([self.seed, number]))
         extra = sorted({passage for row in drawn for passage in row})
         queries = [every.queries[pair] for pair in pairs]
@@ -74,8 +74,8 @@ class Collator:
             relevant=torch.from_numpy(membership(relevant, passages.documents[own])),
             allowed=torch.from_numpy(self._allowed(drawn, pairs, np.array(extra, dtype=np.int64), relevant)),
             unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
-            paths=None if self.paths is None else torch.from_numpy(self.paths[own]),
-            excluded=None if self.paths is None else self._excluded(known),
+            paths=None if self.ancestors is None else self.ancestors.of(own),
+            excluded=None if self.ancestors is None else self.ancestors.excluded(known),
         )
 
     def _allowed(
@@ -90,18 +90,6 @@ class Collator:
         if self.leaves is not None and self.negatives.outside_leaf:
             allowed &= self.leaves[every.passages[pairs]][:, None] != self.leaves[extra]
         return allowed | own_only  # a query with answers may have been given negatives of its positive's leaf
-
-    def _excluded(self, known: list[np.ndarray]) -> list[Tensor | None]:
-        """The nodes above any passage that answers the query: the pair's own node stays the positive all the same."""
-        rows = np.repeat(np.arange(len(known)), [len(own) for own in known])
-        masks: list[Tensor | None] = [None] * len(self.nodes)
-        if len(rows) == len(known):
-            return masks
-        ancestors = self.paths[np.concatenate(known)]  # type: ignore[index]
-        for level, nodes in enumerate(self.nodes):
-            masks[level] = torch.zeros(len(known), nodes, dtype=torch.bool)
-            masks[level][rows, ancestors[:, level]] = True  # type: ignore[index]
-        return masks
 
 
 def membership(sets: Sequence[Sequence[int] | frozenset[int]], items: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ For a pseudo-query cut from a document it is the passage that it was cut from.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -41,6 +41,10 @@ class Passages:
         [0, 2]
         """
         return self._order[self._starts[document] : self._starts[document + 1]]
+
+    def of_all(self, documents: Collection[int]) -> np.ndarray:
+        """The passages of at least one document, document after document."""
+        return np.concatenate([self.of(document) for document in sorted(documents)])
 
     def best(self, document: int, query: str) -> int:
         """The passage of a document that shares most words with a query, the first of equals.

@@ -16,7 +16,7 @@ from model_code.encoding.encoder import Encoder
 from model_code.encoding.layer_settings import LayerSettings
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.contrastive import contrastive_losses
-from model_code.losses.hce import hce_losses, joint_loss
+from model_code.losses.hce import hce_losses, joint_loss, level_means
 from model_code.losses.hierarchy import HierarchyLoss
 from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
 from model_code.training.buckets import Features, encode
@@ -93,7 +93,4 @@ class Objective(nn.Module):
             hierarchy = self.hierarchy(queries, batch.paths, batch.excluded)
         losses = hce_losses(contrastive, hierarchy, self.settings.hierarchy_weight)
         parts = {"loss": joint_loss(losses, batch.unsupervised, self.settings.unsupervised_weight)}
-        parts["contrastive"] = contrastive.detach().mean()
-        for level in range(0 if hierarchy is None else hierarchy.shape[1]):
-            parts[f"hierarchy_{level + 1}"] = hierarchy[:, level].detach().mean()  # type: ignore[index]
-        return parts
+        return parts | {"contrastive": contrastive.detach().mean()} | level_means(hierarchy)

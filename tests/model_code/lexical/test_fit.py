@@ -280,7 +280,7 @@ def test_first_stage_scores_are_weights_times_bags(tmp_path: Path) -> None:
     assert isinstance(trainer.model, BetaObjective)
     pairs = trainer.schedule[0]
     batch, shown = trainer.collate(5, pairs), trainer.collate._shown(5, data.pairs.passages[pairs])
-    scores = trainer.model._scores(batch).detach().numpy()
+    scores = trainer.model._scores(trainer.model._queries(batch), batch).detach().numpy()
     assert shown[batch.positives].tolist() == data.pairs.passages[pairs].tolist()
     for row, pair in enumerate(pairs):
         entries, weights = encoder.sparse(encoder.tokenize([data.pairs.queries[pair]]), SETTINGS.top_k, own=True)
@@ -290,13 +290,12 @@ def test_first_stage_scores_are_weights_times_bags(tmp_path: Path) -> None:
             expected = weights.detach().numpy()[np.isin(entries, bags[passage])].sum()
             assert scores[row, column] == pytest.approx(expected, rel=1e-4, abs=1e-5)
             answers = tables.passages.documents[passage] in data.pairs.relevant[pair]
-            assert bool(batch.excluded[row, column]) == answers
+            assert bool(batch.answers[row, column]) == answers
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hierarchy_weight": 0.2}, "has no centroids"),
         ({"cotraining": True}, "set cotraining: false"),
         ({"negatives": "mined"}, "in_training_negatives"),
     ],

@@ -1,0 +1,81 @@
+"""The hierarchy loss in a lexical space, where the centroid of a node is the mean of its passages' own tokens.
+
+HCE's centroids are means of passage vectors. Here they are means of T(p), so that the score of a query with a node,
+E(q).c, is its mean beta score over the passages below that node. As T(p) is fixed, and needs no encoder, so are they:
+unlike HCE's (section 5.2) they are not trained, which at V entries each would cost more than the encoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from model_code.hierarchy.tree import Hierarchy
+from model_code.lexical.losses import quarter_deviation
+from model_code.losses.hierarchy import siblings
+from model_code.losses.softmax import softmax_losses
+
+
+class TokenHierarchy(nn.Module):
+    """The nodes of a tree's first M levels, as shares of their passages that hold each token."""
+
+    def __init__(self, hierarchy: Hierarchy, bags: Sequence[np.ndarray], entries: int, levels: int | None) -> None:
+        """bags: T(p) of each of the hierarchy's N passages; entries: V; levels: M, None: all."""
+        super().__init__()
+        self.entries = entries
+        paths = hierarchy.paths()[:, :levels]
+        self.levels = paths.shape[1]
+        for level in range(self.levels):
+            places, shares = mean_bags(paths[:, level], bags)
+            self.register_buffer(f"places_{level}", torch.from_numpy(places), persistent=False)
+            self.register_buffer(f"shares_{level}", torch.from_numpy(shares), persistent=False)
+            parents = torch.from_numpy(hierarchy.parents[level]).long()
+            self.register_buffer(f"parents_{level}", parents, persistent=False)
+
+    def scores(self, queries: Tensor, level: int) -> Tensor:
+        """E(q).c of queries (B, V) with the nodes of a level, from 0: (B, K_t)."""
+        places, shares = self.get_buffer(f"places_{level}"), self.get_buffer(f"shares_{level}").to(queries.dtype)
+        shape = (len(self.get_buffer(f"parents_{level}")), self.entries)
+        centroids = torch.sparse_coo_tensor(places, shares, shape, is_coalesced=True, check_invariants=False)
+        return torch.sparse.mm(centroids, queries.T).T
+
+    def forward(self, queries: Tensor, scales: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]) -> Tensor:
+        """The loss of each of B queries at each level, its scores divided by the level's of M scales: (B, M).
+
+        queries: E(q), (B, V). paths: (B, M) int64 and excluded: as in `HierarchyLoss`.
+        """
+        losses = []
+        for level, scale in enumerate(scales):
+            nodes = paths[:, level]
+            inside = siblings(self.get_buffer(f"parents_{level}"), nodes, excluded[level])
+            losses.append(softmax_losses(self.scores(queries, level) / scale, nodes, ~inside))
+        return torch.stack(losses, dim=1)
+
+    def spread(self, queries: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]) -> Tensor:
+        """The scale of each level, a quarter of the standard deviation of its negatives' scores: (M,)."""
+        scales = []
+        for level in range(self.levels):
+            nodes = paths[:, level]
+            inside = siblings(self.get_buffer(f"parents_{level}"), nodes, excluded[level])
+            negatives = inside.scatter(1, nodes[:, None], False)
+            scales.append(quarter_deviation(self.scores(queries, level)[negatives][None]))
+        return torch.stack(scales)
+
+
+def mean_bags(nodes: np.ndarray, bags: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean T(p) of the passages of each node, where it is not 0: places (2, n) int64, node and token, and shares.
+
+    nodes: (N,), each passage's. Places ascend; shares (n,) float32 are of the node's passages that hold the token.
+
+    >>> places, shares = mean_bags(np.array([1, 0, 1]), [np.array([5, 7]), np.array([5]), np.array([7])])
+    >>> places.tolist(), shares.tolist()
+    ([[0, 1, 1], [5, 5, 7]], [1.0, 0.5, 1.0])
+    """
+    lines, tokens = np.repeat(nodes.astype(np.int64), [len(bag) for bag in bags]), np.concatenate(bags)
+    width = int(tokens.max(initial=0)) + 1
+    keys, counts = np.unique(lines * width + tokens, return_counts=True)
+    places = np.stack(np.divmod(keys, width))
+    return places, (counts / np.bincount(nodes)[places[0]]).astype(np.float32)

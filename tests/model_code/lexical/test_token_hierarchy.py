@@ -1,0 +1,140 @@
+"""Guards the hierarchy loss over tokens: its centroids, values, gradients and scales against float64 loops."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model_code.errors import FreshetError
+from model_code.files import hash_path, read_json
+from model_code.hierarchy.tree import Hierarchy
+from model_code.lexical.fit import fit_lexical_encoder
+from model_code.lexical.token_hierarchy import TokenHierarchy, mean_bags
+from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
+from model_code.stages import train
+from model_code.training.tables import TrainingTables
+from tests.model_code.lexical.corpus import TRAINING, make_context
+from tests.model_code.lexical.example import SETTINGS, make_encoder
+from tests.model_code.training.killing import kill_stage_after
+
+V = 9
+PARENTS = [np.array([0, 0, 0]), np.array([0, 0, 0, 1, 2, 2])]
+LEAVES = np.array([0, 1, 2, 3, 4, 5, 0, 0, 2, 4])  # of ten passages, under nodes 0, 0, 0, 1, 2, 2
+BAGS = [np.array(bag) for bag in ([0, 1], [1, 2, 3], [4], [2, 5], [5, 6, 7], [8], [0], [1, 4], [4, 6], [0, 7])]
+
+
+def tree() -> Hierarchy:
+    return Hierarchy([np.ones((len(parents), 1), np.float32) for parents in PARENTS], PARENTS, LEAVES)
+
+
+def loop_centroid(level: int, node: int) -> list[float]:
+    """The share of the node's passages that hold each token, passage by passage."""
+    below = [bag for bag, leaf in zip(BAGS, LEAVES, strict=True) if (leaf if level else PARENTS[1][leaf]) == node]
+    return [sum(token in bag for bag in below) / len(below) for token in range(V)]
+
+
+def test_centroids_are_mean_bags_and_only_of_the_first_m_levels() -> None:
+    hierarchy, every = TokenHierarchy(tree(), BAGS, V, None), torch.eye(V, dtype=torch.float64)
+    for level, parents in enumerate(PARENTS):
+        loop = torch.tensor([loop_centroid(level, node) for node in range(len(parents))], dtype=torch.float64)
+        torch.testing.assert_close(hierarchy.scores(every, level).T, loop, rtol=1e-6, atol=0)
+    assert (hierarchy.levels, TokenHierarchy(tree(), BAGS, V, 1).levels) == (2, 1)
+    assert not list(hierarchy.parameters())
+    assert not hierarchy.state_dict()
+
+
+def test_a_passage_without_tokens_counts_in_its_node() -> None:
+    places, shares = mean_bags(np.array([0, 0, 1]), [np.array([3]), np.array([], np.int64), np.array([3])])
+    assert places.tolist() == [[0, 1], [3, 3]]
+    assert shares.tolist() == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_values_and_gradients_are_those_of_the_loop(masked: bool) -> None:
+    random = torch.Generator().manual_seed(3)
+    queries = torch.rand(10, V, generator=random, dtype=torch.float64).requires_grad_()
+    scales = torch.tensor([0.7, 0.2], dtype=torch.float64)
+    paths = torch.from_numpy(tree().paths().astype(np.int64))
+    excluded = [torch.rand(10, len(p), generator=random) < 0.4 if masked else None for p in PARENTS]
+    loop = []
+    for i, (level, parents) in ((i, pair) for i in range(10) for pair in enumerate(PARENTS)):
+        node, scores = int(paths[i, level]), {}
+        for k in range(len(parents)):
+            out = excluded[level] is not None and bool(excluded[level][i, k]) and k != node
+            if parents[k] == parents[node] and not out:
+                scores[k] = (
+                    sum(queries[i, v] * share for v, share in enumerate(loop_centroid(level, k))) / scales[level]
+                )
+        loop.append(torch.log(sum(torch.exp(score) for score in scores.values())) - scores[node])
+    ours, loop = TokenHierarchy(tree(), BAGS, V, None)(queries, scales, paths, excluded), torch.stack(loop)
+    torch.testing.assert_close(ours, loop.reshape(10, 2), rtol=0, atol=1e-6)  # shares are float32
+    weights = torch.arange(1.0, 21.0, dtype=torch.float64)
+    gradients = [torch.autograd.grad((weights * one.flatten()).sum(), queries)[0] for one in (ours, loop)]
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-5)
+
+
+def test_scales_are_of_siblings_that_are_no_ancestor_of_an_answer() -> None:
+    queries = torch.rand(10, V, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    paths = torch.from_numpy(tree().paths().astype(np.int64))
+    excluded = [None, torch.zeros(10, 6, dtype=torch.bool)]
+    excluded[1][0, 1] = excluded[1][2, 2] = True  # the second is the query's own node, left out anyhow
+    hierarchy = TokenHierarchy(tree(), BAGS, V, None)
+    for level, found in enumerate(hierarchy.spread(queries, paths, excluded)):
+        scores, others = hierarchy.scores(queries, level).tolist(), []
+        for i, node in enumerate(paths[:, level].tolist()):
+            others += [
+                scores[i][k]
+                for k in range(len(PARENTS[level]))
+                if k != node and PARENTS[level][k] == PARENTS[level][node] and (level, i, k) != (1, 0, 1)
+            ]
+        mean = sum(others) / len(others)
+        spread = math.sqrt(sum((score - mean) ** 2 for score in others) / (len(others) - 1))
+        assert float(found) == pytest.approx(spread / 4)
+
+
+@pytest.mark.parametrize("stage", [FirstStageTrainer, LexicalTrainer])
+def test_the_loss_of_each_stage_has_the_hierarchys_by_its_weight(tmp_path: Path, stage: type[LexicalTrainer]) -> None:
+    context = make_context(tmp_path, SETTINGS)
+    tables, hierarchy = TrainingTables.load(context), Hierarchy.load(context.inputs["hierarchy"])
+    data, encoder = tables.training_data(TRAINING), make_encoder(tmp_path / "base", "closed_form")
+    bags, losses = encoder.bags(tables.passages.texts), {}
+    for weight in (0.0, 0.5):
+        settings = replace(TRAINING, hierarchy_weight=weight, supervision="supervised")
+        options = {"bags": bags} if stage is FirstStageTrainer else {}
+        lexical = replace(SETTINGS, first_stage_steps=2)
+        trainer = stage(encoder, data, settings, 0, hierarchy=hierarchy, lexical=lexical, **options)
+        batch = trainer.collate(0, trainer.schedule[0])
+        losses[weight], levels = trainer.model(batch), TokenHierarchy(hierarchy, bags, encoder.vocabulary_size, None)
+        assert (batch.paths is None) == (weight == 0)
+    queries = trainer.model._embed(batch.queries, encoder)
+    expected = levels(queries, levels.spread(queries, batch.paths, batch.excluded), batch.paths, batch.excluded)
+    means = [losses[0.5][f"hierarchy_{level + 1}"] for level in range(expected.shape[1])]
+    torch.testing.assert_close(torch.stack(means), expected.mean(dim=0).detach(), rtol=1e-4, atol=1e-5)
+    found = (losses[0.5]["loss"] - losses[0.0]["loss"]).item()
+    assert found == pytest.approx(0.5 * expected.sum(dim=1).mean().item(), rel=1e-3)
+
+
+def test_both_stages_train_with_it_and_a_killed_run_resumes_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lexical = replace(SETTINGS, first_stage_steps=4)
+    whole = make_context(tmp_path, lexical, hierarchy_weight=0.2, batches="siblings")
+    train.run(whole)
+    for name in ("history", "first_stage"):
+        assert {"hierarchy_1", "hierarchy_2"} <= read_json(whole.output / f"{name}.json")[1].keys()
+    for killed_after in (3, 7):
+        context = make_context(tmp_path, lexical, hierarchy_weight=0.2, batches="siblings")
+        kill_stage_after(killed_after, context, monkeypatch)
+        train.run(context)
+        assert hash_path(context.output) == hash_path(whole.output)
+
+
+def test_a_temperature_for_it_is_refused_as_scores_have_a_scale(tmp_path: Path) -> None:
+    context = make_context(tmp_path, SETTINGS, hierarchy_weight=0.2, hierarchy_temperature=0.05)
+    with pytest.raises(FreshetError, match="hierarchy_temperature is 0.05.*leave it out"):
+        fit_lexical_encoder(context, TrainingTables.load(context))
