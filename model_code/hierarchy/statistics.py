@@ -56,7 +56,8 @@ def compare_with_flat(
     """One row per level: the mean cosine of the tree's clusters and of flat k-means with as many, on unit `vectors`.
 
     `lost` is the share of flat k-means's objective that the tree gives up for being a tree; it may be negative, since
-    k-means finds local optima only. The last level of a bottom-up tree is flat k-means, so it is not clustered again.
+    k-means finds local optima only, and is 0 if the objective is: passages that cancel out. The last level of a
+    bottom-up tree is flat k-means, so it is not clustered again.
     """
     tensor = unit_vectors(vectors, settings.device)
     rows = []
@@ -66,7 +67,7 @@ def compare_with_flat(
             with torch.inference_mode():
                 clustering = spherical_kmeans(tensor, len(tree.parents[level - 1]), settings, seed, progress)
             flat = clustering.objective / len(vectors)
-        lost = _rounded(1 - ours / flat) + 0.0  # + 0.0 turns -0.0 into 0.0
+        lost = _rounded(1 - ours / flat) + 0.0 if flat else 0.0  # + 0.0 turns -0.0 into 0.0
         rows.append({"level": level, "cosine_tree": _rounded(ours), "cosine_flat": _rounded(flat), "lost": lost})
     return rows
 

@@ -48,3 +48,10 @@ def test_a_bad_tree_loses_much(topics: np.ndarray) -> None:
     settings = HierarchySettings("top_down", branching=5)
     tree = build_hierarchy(topics[np.random.default_rng(0).permutation(300)], settings, seed=0)
     assert all(row["lost"] > 0.3 for row in compare_with_flat(tree, topics, settings, seed=0))
+
+
+def test_passages_that_cancel_out_lose_nothing() -> None:
+    vectors = np.array([[1, 0], [-1, 0]], dtype=np.float32)
+    tree = build_hierarchy(vectors, HierarchySettings(), 0)
+    rows = compare_with_flat(tree, vectors, HierarchySettings(method="top_down"), 0)
+    assert [(row["cosine_flat"], row["lost"]) for row in rows] == [(0.0, 0.0)]
