@@ -1,8 +1,9 @@
 """The hierarchy loss in a lexical space, where the centroid of a node is the mean of its passages' own tokens.
 
-HCE's centroids are means of passage vectors. Here they are means of T(p), so that the score of a query with a node,
-E(q).c, is its mean beta score over the passages below that node. As T(p) is fixed, and needs no encoder, so are they:
-unlike HCE's (section 5.2) they are not trained, which at V entries each would cost more than the encoder.
+HCE's centroids are means of passage vectors, and are scored at unit norm (equation 5). Here they are means of T(p). As
+T(p) is fixed, and needs no encoder, so are they: unlike HCE's (section 5.2) they are not trained, which at V entries
+each would cost more than the encoder. Not scaled to unit norm, nodes of long passages win: on the docstrings a trained
+encoder's queries then find their leaf among its siblings in 50 of 100 cases instead of 57.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from model_code.losses.softmax import softmax_losses
 
 
 class TokenHierarchy(nn.Module):
-    """The nodes of a tree's first M levels, as shares of their passages that hold each token."""
+    """The nodes of a tree's first M levels, as the mean tokens of their passages."""
 
     def __init__(self, hierarchy: Hierarchy, bags: Sequence[np.ndarray], entries: int, levels: int | None) -> None:
         """bags: T(p) of each of the hierarchy's N passages; entries: V; levels: M, None: all."""
@@ -29,17 +30,17 @@ class TokenHierarchy(nn.Module):
         paths = hierarchy.paths()[:, :levels]
         self.levels = paths.shape[1]
         for level in range(self.levels):
-            places, shares = mean_bags(paths[:, level], bags)
+            places, weights = token_centroids(paths[:, level], bags)
             self.register_buffer(f"places_{level}", torch.from_numpy(places), persistent=False)
-            self.register_buffer(f"shares_{level}", torch.from_numpy(shares), persistent=False)
+            self.register_buffer(f"weights_{level}", torch.from_numpy(weights), persistent=False)
             parents = torch.from_numpy(hierarchy.parents[level]).long()
             self.register_buffer(f"parents_{level}", parents, persistent=False)
 
     def scores(self, queries: Tensor, level: int) -> Tensor:
-        """E(q).c of queries (B, V) with the nodes of a level, from 0: (B, K_t)."""
-        places, shares = self.get_buffer(f"places_{level}"), self.get_buffer(f"shares_{level}").to(queries.dtype)
+        """E(q).c/|c| of queries (B, V) with the nodes of a level, from 0: (B, K_t)."""
+        places, weights = self.get_buffer(f"places_{level}"), self.get_buffer(f"weights_{level}").to(queries.dtype)
         shape = (len(self.get_buffer(f"parents_{level}")), self.entries)
-        centroids = torch.sparse_coo_tensor(places, shares, shape, is_coalesced=True, check_invariants=False)
+        centroids = torch.sparse_coo_tensor(places, weights, shape, is_coalesced=True, check_invariants=False)
         return torch.sparse.mm(centroids, queries.T).T
 
     def forward(self, queries: Tensor, scales: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]) -> Tensor:
@@ -65,17 +66,18 @@ class TokenHierarchy(nn.Module):
         return torch.stack(scales)
 
 
-def mean_bags(nodes: np.ndarray, bags: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The mean T(p) of the passages of each node, where it is not 0: places (2, n) int64, node and token, and shares.
+def token_centroids(nodes: np.ndarray, bags: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean T(p) of each node's passages, at unit norm: places (2, n) int64, node and token, and weights (n,) there.
 
-    nodes: (N,), each passage's. Places ascend; shares (n,) float32 are of the node's passages that hold the token.
+    nodes: (N,), each passage's. Places ascend; where there is none, a weight is 0.
 
-    >>> places, shares = mean_bags(np.array([1, 0, 1]), [np.array([5, 7]), np.array([5]), np.array([7])])
-    >>> places.tolist(), shares.tolist()
-    ([[0, 1, 1], [5, 5, 7]], [1.0, 0.5, 1.0])
+    >>> places, weights = token_centroids(np.array([1, 0, 1]), [np.array([5, 7]), np.array([5]), np.array([7])])
+    >>> places.tolist(), [round(weight, 3) for weight in weights.tolist()]
+    ([[0, 1, 1], [5, 5, 7]], [1.0, 0.447, 0.894])
     """
     lines, tokens = np.repeat(nodes.astype(np.int64), [len(bag) for bag in bags]), np.concatenate(bags)
     width = int(tokens.max(initial=0)) + 1
     keys, counts = np.unique(lines * width + tokens, return_counts=True)
     places = np.stack(np.divmod(keys, width))
-    return places, (counts / np.bincount(nodes)[places[0]]).astype(np.float32)
+    norms = np.sqrt(np.bincount(places[0], counts**2))
+    return places, (counts / norms[places[0]]).astype(np.float32)

@@ -14,7 +14,7 @@ from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json
 from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.fit import fit_lexical_encoder
-from model_code.lexical.token_hierarchy import TokenHierarchy, mean_bags
+from model_code.lexical.token_hierarchy import TokenHierarchy, token_centroids
 from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
 from model_code.stages import train
 from model_code.training.tables import TrainingTables
@@ -33,12 +33,14 @@ def tree() -> Hierarchy:
 
 
 def loop_centroid(level: int, node: int) -> list[float]:
-    """The share of the node's passages that hold each token, passage by passage."""
+    """The share of the node's passages that hold each token, passage by passage, at unit norm."""
     below = [bag for bag, leaf in zip(BAGS, LEAVES, strict=True) if (leaf if level else PARENTS[1][leaf]) == node]
-    return [sum(token in bag for bag in below) / len(below) for token in range(V)]
+    shares = [sum(token in bag for bag in below) / len(below) for token in range(V)]
+    norm = math.sqrt(sum(share * share for share in shares))
+    return [share / norm for share in shares]
 
 
-def test_centroids_are_mean_bags_and_only_of_the_first_m_levels() -> None:
+def test_centroids_are_mean_bags_at_unit_norm_and_only_of_the_first_m_levels() -> None:
     hierarchy, every = TokenHierarchy(tree(), BAGS, V, None), torch.eye(V, dtype=torch.float64)
     for level, parents in enumerate(PARENTS):
         loop = torch.tensor([loop_centroid(level, node) for node in range(len(parents))], dtype=torch.float64)
@@ -48,10 +50,11 @@ def test_centroids_are_mean_bags_and_only_of_the_first_m_levels() -> None:
     assert not hierarchy.state_dict()
 
 
-def test_a_passage_without_tokens_counts_in_its_node() -> None:
-    places, shares = mean_bags(np.array([0, 0, 1]), [np.array([3]), np.array([], np.int64), np.array([3])])
-    assert places.tolist() == [[0, 1], [3, 3]]
-    assert shares.tolist() == [0.5, 1.0]
+def test_passages_and_nodes_without_tokens_add_nothing() -> None:
+    none = np.array([], np.int64)
+    places, weights = token_centroids(np.array([0, 0, 2, 1]), [np.array([3]), none, np.array([3, 8]), none])
+    assert places.tolist() == [[0, 2, 2], [3, 3, 8]]
+    assert weights.tolist() == pytest.approx([1, math.sqrt(0.5), math.sqrt(0.5)])
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -72,7 +75,7 @@ def test_values_and_gradients_are_those_of_the_loop(masked: bool) -> None:
                 )
         loop.append(torch.log(sum(torch.exp(score) for score in scores.values())) - scores[node])
     ours, loop = TokenHierarchy(tree(), BAGS, V, None)(queries, scales, paths, excluded), torch.stack(loop)
-    torch.testing.assert_close(ours, loop.reshape(10, 2), rtol=0, atol=1e-6)  # shares are float32
+    torch.testing.assert_close(ours, loop.reshape(10, 2), rtol=0, atol=1e-6)  # centroids are float32
     weights = torch.arange(1.0, 21.0, dtype=torch.float64)
     gradients = [torch.autograd.grad((weights * one.flatten()).sum(), queries)[0] for one in (ours, loop)]
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-5)
