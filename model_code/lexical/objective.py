@@ -124,11 +124,11 @@ class BetaObjective(ScaledObjective):
         super().__init__(encoder, settings, training, 1, hierarchy)
 
     def forward(self, batch: BagBatch) -> dict[str, Tensor]:
-        """`loss`, to be minimised, and without gradient the levels of the hierarchy loss: batch means."""
+        """`loss`, to be minimised, and without gradient its parts, `beta` and the hierarchy's levels: batch means."""
         queries = self._queries(batch)
         with torch.autocast(queries.device.type, enabled=False):
             losses = beta_losses(self._scores(queries, batch), batch.positives, batch.answers, self.scales[0])
-            return self._losses(losses, queries, batch)
+            return self._losses(losses, queries, batch) | {"beta": losses.detach().mean()}
 
     def _queries(self, batch: BagBatch) -> Tensor:
         """E(q): (B, V)."""
@@ -139,7 +139,7 @@ class BetaObjective(ScaledObjective):
         ones = torch.ones(batch.bags.shape[1], device=queries.device)
         shape = (batch.answers.shape[1], self.encoder.vocabulary_size)
         passages = torch.sparse_coo_tensor(batch.bags, ones, shape, is_coalesced=True, check_invariants=False)
-        return torch.sparse.mm(passages, queries.T).T
+        return torch.sparse.mm(passages, queries.T.contiguous()).T  # of another layout, it takes four times as long
 
     def _spread(self, batch: BagBatch) -> Tensor:
         queries = self._queries(batch)

@@ -81,22 +81,23 @@ def test_values_and_gradients_are_those_of_the_loop(masked: bool) -> None:
     torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-5)
 
 
-def test_scales_are_of_siblings_that_are_no_ancestor_of_an_answer() -> None:
+def test_scales_are_of_what_siblings_differ_by_that_are_no_ancestor_of_an_answer() -> None:
     queries = torch.rand(10, V, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     paths = torch.from_numpy(tree().paths().astype(np.int64))
     excluded = [None, torch.zeros(10, 6, dtype=torch.bool)]
     excluded[1][0, 1] = excluded[1][2, 2] = True  # the second is the query's own node, left out anyhow
     hierarchy = TokenHierarchy(tree(), BAGS, V, None)
     for level, found in enumerate(hierarchy.spread(queries, paths, excluded)):
-        scores, others = hierarchy.scores(queries, level).tolist(), []
+        scores, others = hierarchy.scores(queries.T, level).tolist(), []
         for i, node in enumerate(paths[:, level].tolist()):
-            others += [
+            negatives = [
                 scores[i][k]
                 for k in range(len(PARENTS[level]))
                 if k != node and PARENTS[level][k] == PARENTS[level][node] and (level, i, k) != (1, 0, 1)
             ]
-        mean = sum(others) / len(others)
-        spread = math.sqrt(sum((score - mean) ** 2 for score in others) / (len(others) - 1))
+            if len(negatives) > 1:
+                others += [score - sum(negatives) / len(negatives) for score in negatives]
+        spread = math.sqrt(sum(score * score for score in others) / (len(others) - 1))
         assert float(found) == pytest.approx(spread / 4)
 
 
