@@ -35,7 +35,6 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     """Train document vectors as the retriever's settings say; the report says what they saw and which step was best."""
     own: DocumentVectorSettings = context.settings["retriever"].document_vectors
     training: TrainingSettings = context.settings["retriever"].training
-    refuse_without_effect(own, training)
     encoder = _start_encoder(context)
     data = tables.training_data(training)
     start = _start(context, tables, encoder)
@@ -72,16 +71,6 @@ def _start_encoder(context: StageContext) -> Encoder:
         f"{start}/{QUERY_ENCODER}, or leave start out",
     )
     return encoder
-
-
-def refuse_without_effect(own: DocumentVectorSettings, training: TrainingSettings) -> None:
-    """Raise SettingsError for what would not change any vector."""
-    require(
-        own.train_encoder or training.hierarchy_weight == 0,
-        f"hierarchy_weight is {training.hierarchy_weight}, but the hierarchy loss teaches the query encoder, which "
-        "train_encoder: false keeps as it is; set hierarchy_weight: 0 or document_vectors.train_encoder: true",
-    )
-    require(not training.cotraining, "cotraining re-clusters passages that the encoder encodes; a dsi encodes none")
 
 
 def _trainer(

@@ -67,7 +67,7 @@ def compare_with_flat(
             with torch.inference_mode():
                 clustering = spherical_kmeans(tensor, len(tree.parents[level - 1]), settings, seed, progress)
             flat = clustering.objective / len(vectors)
-        lost = _rounded(1 - ours / flat) + 0.0 if flat else 0.0  # + 0.0 turns -0.0 into 0.0
+        lost = _rounded(1 - ours / flat) + 0.0 if _rounded(flat) else 0.0  # + 0.0 turns -0.0 into 0.0
         rows.append({"level": level, "cosine_tree": _rounded(ours), "cosine_flat": _rounded(flat), "lost": lost})
     return rows
 

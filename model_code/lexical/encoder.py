@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from model_code.encoding.batching import pad, token_batches
 from model_code.encoding.encoder import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, WINDOW
-from model_code.encoding.fingerprint import fingerprint
+from model_code.encoding.fingerprint import fingerprint, tokenizer_rules
 from model_code.encoding.hardware import uses_bfloat16
 from model_code.encoding.settings import Precision
 from model_code.encoding.sides import TwoSided
@@ -20,7 +21,6 @@ from model_code.lexical.pooling import best_logits, chosen_logits, elu1p, larges
 from model_code.lexical.vocabulary import Sparse, blocked_tokens, own_tokens
 from model_code.progress import Progress, silent
 
-WHOLE = 2**31 - 1  # tokens: no text is longer
 Features = dict[str, Tensor]
 
 
@@ -88,8 +88,18 @@ class LexicalEncoder(TwoSided):
 
     def bags(self, texts: Sequence[str]) -> list[np.ndarray]:
         """T(x) of each whole text, not cut: its different tokens that may carry weight, ascending int64."""
-        blocked = self.blocked.cpu().numpy()
-        return [own_tokens(ids, blocked) for ids in self.token_ids(texts, WHOLE)]
+        blocked, bags = self.blocked.cpu().numpy(), []
+        for start in range(0, len(texts), WINDOW):
+            encodings = self._uncut.encode_batch_fast(list(texts[start : start + WINDOW]))
+            bags += [own_tokens(encoding.ids, blocked) for encoding in encodings]
+        return bags
+
+    @cached_property
+    def _uncut(self) -> Any:
+        """The tokenizer without truncation, as one of its own: `token_ids` sets it, maybe in another thread."""
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_str(tokenizer_rules(self.tokenizer))
 
     def forward(self, features: Features) -> Tensor:
         """E(x) in full: (B, V), 0 at blocked entries. Simple and hungry: `sparse` is what trains and searches."""

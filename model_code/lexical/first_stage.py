@@ -12,20 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.settings import LexicalSettings
 from model_code.training.ancestors import Ancestors
 from model_code.training.buckets import Buckets, bucketed
-from model_code.training.collator import Tokenize, membership
+from model_code.training.collator import membership
 from model_code.training.data import TrainingData
 from model_code.training.settings import TrainingSettings
 
 
 class BagBatch(NamedTuple):
-    """B queries and the bags of P passages as tensors."""
+    """B queries and the bags of P passages as tensors, the last of them as they are cut for one pair."""
 
     queries: Buckets
     positives: Tensor  # (B,) int64: which of the P passages is the pair's
-    answers: Tensor  # (B, P) bool: passage p is of a document that answers query i, so is no negative
+    answers: Tensor  # (B, P) bool: passage p is of a document that answers query i, or cut for a pair: no negative
     unsupervised: Tensor  # (B,) bool
     bags: Tensor  # (2, n) int64: passage and token of each of their n tokens, ascending
     paths: Tensor | None  # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
@@ -41,27 +42,31 @@ class BagCollator:
         bags: Sequence[np.ndarray],
         training: TrainingSettings,
         settings: LexicalSettings,
-        tokenize: Tokenize,
+        encoder: LexicalEncoder,
         seed: int,
         batch_tokens: int,
         ancestors: Ancestors | None = None,
     ) -> None:
-        """bags: T(p) of all N passages; tokenize, batch_tokens: as in `Collator`; ancestors: for a hierarchy loss."""
+        """bags: T(p) of all N passages; batch_tokens: as in `Collator`; ancestors: for a hierarchy loss."""
         self.data, self.bags, self.training, self.settings = data, bags, training, settings
-        self.tokenize, self.seed, self.batch_tokens, self.ancestors = tokenize, seed, batch_tokens, ancestors
+        self.encoder, self.seed, self.batch_tokens, self.ancestors = encoder, seed, batch_tokens, ancestors
 
     def __call__(self, number: int, pairs: np.ndarray) -> BagBatch:
         """Batch `number` of the run, made of `pairs` (B,)."""
         every, passages = self.data.pairs, self.data.passages
         own, shown = every.passages[pairs], self._shown(number, every.passages[pairs])
-        queries = self.tokenize([every.queries[pair] for pair in pairs], self.training.query_max_tokens)
+        queries = self.encoder.tokenize([every.queries[pair] for pair in pairs], self.training.query_max_tokens)
         relevant = [every.relevant[pair] for pair in pairs]
-        bags = [self.bags[passage] for passage in shown]
-        lines = np.repeat(np.arange(len(shown)), [len(bag) for bag in bags])
+        cut = {row: every.positives[pair] for row, pair in enumerate(pairs.tolist()) if pair in every.positives}
+        bags = [self.bags[passage] for passage in shown] + self.encoder.bags(list(cut.values()))
+        positives, answers = np.searchsorted(shown, own), np.ones((len(pairs), len(bags)), dtype=bool)
+        positives[list(cut)] = np.arange(len(shown), len(bags))
+        answers[:, : len(shown)] = membership(relevant, passages.documents[shown])
+        lines = np.repeat(np.arange(len(bags)), [len(bag) for bag in bags])
         return BagBatch(
             queries=bucketed(queries, self.batch_tokens),
-            positives=torch.from_numpy(np.searchsorted(shown, own)),
-            answers=torch.from_numpy(membership(relevant, passages.documents[shown])),
+            positives=torch.from_numpy(positives),
+            answers=torch.from_numpy(answers),
             unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
             bags=torch.from_numpy(np.stack([lines, np.concatenate(bags)])),
             paths=None if self.ancestors is None else self.ancestors.of(own),

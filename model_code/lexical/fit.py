@@ -6,9 +6,11 @@ two, `first_stage.json`.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
-from model_code.errors import FreshetError
+import numpy as np
+
 from model_code.files import write_json
 from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.dev import LexicalDev
@@ -32,7 +34,6 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
     """Train the lexical retriever of `context`; the report says what it saw and which step was best."""
     retriever = context.settings["retriever"]
     training, lexical = retriever.training, retriever.lexical
-    check(training)
     encoder = start_encoder(context.settings["encoder"], lexical, tables.passages.texts, context.settings["seed"])
     require_positions(encoder, training)  # here too, as the warm-up comes first
     report: dict[str, Any] = {"head": encoder.config.head}
@@ -49,22 +50,6 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
     return report | {"fingerprint": encoder.fingerprint()} | encoder.side_facts()
 
 
-def check(training: TrainingSettings) -> None:
-    """Refuse what only dense vectors can be trained with; FreshetError says what to set instead."""
-    refused = {
-        "hierarchy_temperature": training.hierarchy_temperature is not None and training.hierarchy_weight > 0,
-        "cotraining": training.cotraining,
-        "negatives": training.negatives in ("mined", "nearest") and training.negatives_per_query > 0,
-    }
-    remedy = {
-        "hierarchy_temperature": "divides scores by lexical.score_scale; leave it out",
-        "cotraining": "has no vectors to cluster; set cotraining: false",
-        "negatives": "is searched by tokens; set negatives: bm25, or lexical.in_training_negatives",
-    }
-    for name in (name for name, found in refused.items() if found):
-        raise FreshetError(f"{name} is {getattr(training, name)}, but a lexical retriever {remedy[name]}")
-
-
 class _Stages:
     """The stages of one training, on one encoder."""
 
@@ -75,6 +60,11 @@ class _Stages:
         self.training: TrainingSettings = context.settings["retriever"].training
         self.lexical: LexicalSettings = context.settings["retriever"].lexical
         self.seed: int = context.settings["seed"]
+
+    @cached_property
+    def bags(self) -> list[np.ndarray]:
+        """T(p) of every passage."""
+        return self.encoder.bags(self.tables.passages.texts)
 
     def run(self) -> list[TrainingResult]:
         """The results of the stages that the settings ask for, in order."""
@@ -94,7 +84,7 @@ class _Stages:
             checkpoints=self.context.checkpoints / "first_stage",
             progress=self.context.progress("train, first stage"),
             lexical=self.lexical,
-            bags=self.encoder.bags(self.tables.passages.texts),
+            bags=self.bags,
         )  # fmt: skip
         return trainer.fit()
 
@@ -112,6 +102,7 @@ class _Stages:
             progress=self.context.progress("train"),
             lexical=self.lexical,
             tokens=index_tokens(self.encoder, texts, numbers) if retrieved else None,
+            bags=self.bags if self.training.hierarchy_weight > 0 else None,
         )  # fmt: skip
         return trainer.fit()
 

@@ -32,15 +32,16 @@ class LexicalSettings:
       warmup_steps: of masked language modelling on the corpus before all else (0: none), with warmup_batch passages a
         step at rate warmup_learning_rate.
       first_stage_steps: of training E(q) against the fixed T(p) of many passages, cheap since no passage is encoded
-        (0: none; 90 is a good start); first_stage_batch queries a step; first_stage_passages more passages a step as
-        negatives of all.
+        (0: none; 90 is a good start where tokens alone are searched; before the whole loss it did harm, docs/log.md);
+        first_stage_batch queries a step; first_stage_passages more passages a step as negatives of all.
       semi_parametric: whether the stage with the whole loss follows; without it the first stage is all.
       terms: of that loss. [full] alone leaves the tokens out, as the paper's ablation "without the semi-parametric
         objective" does; "beta" then has learned nothing of T(p).
       first_stage_learning_rate: of its encoder; head_rate: times the learning rate is the closed-form transform's.
       bias_learning_rate: of the tokens' biases.
-      score_scale: "measured" divides the scores of each term of the loss by a quarter of their standard deviation
-        before training; "raw" is the paper's, at home with a masked language model and many epochs.
+      score_scale: "measured" divides the scores of each term of the loss, and of each level of the hierarchy loss, by a
+        quarter of their standard deviation before training; "raw" is the paper's, at home with a masked language model
+        and many epochs.
       in_training_negatives: m; negatives are drawn from the m best passages of a beta search with the encoder of that
         very step, negatives_per_query of them a query, in place of `negatives` (0: off). Passages that hold one of the
         query's answers are no negatives; of a query without answers, it is those of the positive's leaf of the

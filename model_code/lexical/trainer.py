@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.first_stage import BagCollator
@@ -26,6 +27,7 @@ class LexicalTrainer(Trainer):
     """Trains with the semi-parametric loss; other arguments as `Trainer` has them.
 
     tokens: of the training passages, number i its own document "i": in-training negatives are drawn from it.
+    bags: T(p) of every training passage, for the hierarchy loss.
     """
 
     objective: type[ScaledObjective] = SemiParametricObjective
@@ -36,9 +38,10 @@ class LexicalTrainer(Trainer):
         *arguments: Any,
         lexical: LexicalSettings,
         tokens: TokenIndex | None = None,
+        bags: Sequence[np.ndarray] | None = None,
         **options: Any,
     ) -> None:
-        self.lexical, self.tokens = lexical, tokens
+        self.lexical, self.tokens, self.bags = lexical, tokens, bags
         super().__init__(encoder, *arguments, **options)
 
     def _make_objective(self, hierarchy: Hierarchy | None) -> ScaledObjective:
@@ -47,8 +50,9 @@ class LexicalTrainer(Trainer):
     def _token_hierarchy(self, hierarchy: Hierarchy | None) -> TokenHierarchy | None:
         if hierarchy is None or self.settings.hierarchy_weight == 0:
             return None
-        bags = self.encoder.bags(self.data.passages.texts)
-        return TokenHierarchy(hierarchy, bags, self.encoder.vocabulary_size, self.settings.hierarchy_levels)
+        if self.bags is None:
+            raise FreshetError("a hierarchy loss of tokens needs the bags of the training passages")
+        return TokenHierarchy(hierarchy, self.bags, self.encoder.vocabulary_size, self.settings.hierarchy_levels)
 
     def _make_optimizer(self, objective: ScaledObjective) -> torch.optim.AdamW:
         return make_optimizer(objective.encoder, self.settings, self.lexical)
@@ -69,7 +73,7 @@ class LexicalTrainer(Trainer):
 class FirstStageTrainer(LexicalTrainer):
     """Trains E(q) against fixed token bags.
 
-    bags: T(p) of every training passage.
+    bags: T(p) of every training passage, which this stage needs in any case.
     """
 
     objective = BetaObjective
@@ -84,16 +88,15 @@ class FirstStageTrainer(LexicalTrainer):
         bags: Sequence[np.ndarray],
         **options: Any,
     ) -> None:
-        self.bags = bags
         settings = first_stage(settings, lexical)
-        super().__init__(encoder, data, settings, *arguments, lexical=lexical, **options)
+        super().__init__(encoder, data, settings, *arguments, lexical=lexical, bags=bags, **options)
 
     def _make_collator(self, hierarchy: Hierarchy | None, batch_tokens: int) -> Callable[[int, np.ndarray], Any]:
         above = None
         if hierarchy is not None and self.settings.hierarchy_weight > 0:
             above = Ancestors(hierarchy, self.settings.hierarchy_levels)
-        tokenize = self.encoder.tokenize
-        return BagCollator(self.data, self.bags, self.settings, self.lexical, tokenize, self.seed, batch_tokens, above)
+        bags: Sequence[np.ndarray] = self.bags or ()
+        return BagCollator(self.data, bags, self.settings, self.lexical, self.encoder, self.seed, batch_tokens, above)
 
 
 def first_stage(settings: TrainingSettings, lexical: LexicalSettings) -> TrainingSettings:

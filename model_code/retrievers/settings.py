@@ -42,20 +42,56 @@ class RetrieverSettings:
             settings.require(
                 self.kind == kind or untouched, f"{group} is read by kind: {kind} only, and this one is {self.kind}"
             )
+        if self.kind == "lexical":
+            self._check_lexical()
+        if self.kind == "dsi":
+            self._check_dsi()
+        self._check_encoders()
+
+    def _check_lexical(self) -> None:
+        """Refuse what only dense vectors can be trained with."""
+        training, own = self.training, self.lexical
         settings.require(
-            self.kind != "dsi" or self.document_vectors.train_encoder or self.training.hierarchy_weight == 0,
-            "hierarchy_weight teaches the query encoder, which train_encoder: false keeps; set hierarchy_weight: 0",
-        )
-        settings.require(
-            self.training.start is None or self.kind != "lexical",
+            training.start is None,
             "start names a dense encoder to go on from, and a lexical one has a head beside it; leave start out",
         )
         settings.require(
-            not self.lexical.in_training_negatives or self.training.negatives_per_query > 0,
-            f"lexical.in_training_negatives is {self.lexical.in_training_negatives}, but negatives_per_query, how many "
+            not own.in_training_negatives or training.negatives_per_query > 0,
+            f"lexical.in_training_negatives is {own.in_training_negatives}, but negatives_per_query, how many "
             "of them a query is trained against, is 0; set negatives_per_query (1), or in_training_negatives: 0",
         )
-        self._check_encoders()
+        settings.require(
+            own.semi_parametric or not own.in_training_negatives,
+            "lexical.in_training_negatives are of the stage with the whole loss, and semi_parametric: false leaves it "
+            "out; set in_training_negatives: 0",
+        )
+        settings.require(
+            training.negatives not in ("mined", "nearest") or training.negatives_per_query == 0,
+            f"negatives is {training.negatives}, but a lexical retriever is searched by tokens; set negatives: bm25 or "
+            "random, and lexical.in_training_negatives for those that its own search finds",
+        )
+        settings.require(
+            not (training.cotraining and training.needs_hierarchy),
+            "cotraining clusters vectors of passages, and a lexical retriever has none; set cotraining: false",
+        )
+        settings.require(
+            training.hierarchy_temperature is None or training.hierarchy_weight == 0,
+            f"hierarchy_temperature is {training.hierarchy_temperature}, but a lexical retriever's scores are divided "
+            "by lexical.score_scale; set hierarchy_temperature: null",
+        )
+
+    def _check_dsi(self) -> None:
+        """Refuse what would not change any vector."""
+        trains = self.document_vectors.train_encoder
+        settings.require(
+            trains or self.training.hierarchy_weight == 0,
+            f"hierarchy_weight is {self.training.hierarchy_weight}, but the hierarchy loss teaches the query encoder, "
+            "which train_encoder: false keeps; set hierarchy_weight: 0, or document_vectors.train_encoder: true",
+        )
+        settings.require(
+            not self.training.cotraining or self.training.hierarchy_weight == 0,
+            "cotraining clusters passages that the encoder encodes, and a dsi encodes none; set cotraining: false",
+        )
 
     def _check_encoders(self) -> None:
         shared = self.encoders == "shared"

@@ -27,7 +27,8 @@ class TrainingSettings:
       query_max_tokens, document_max_tokens: texts are cut here in training, by the encoder's `max_tokens` elsewhere.
 
     Loss
-      temperature: divides cosines (GTR and HCE: .01; MiniLM was trained at .05, and does better there).
+      temperature: divides cosines (GTR and HCE: .01; MiniLM was trained at .05, and does better there). Scores of a
+        lexical retriever are divided by its `score_scale` instead, those of the hierarchy loss too.
       hierarchy_weight: of the hierarchy loss; 0 is plain contrastive training.
       hierarchy_levels: M, the number of levels it covers from the root; None: all.
       hierarchy_temperature: None takes `temperature`.
@@ -44,7 +45,8 @@ class TrainingSettings:
       negatives_refresh: steps after which "nearest" encodes the whole corpus again.
 
     Optimisation
-      learning_rate decays linearly to 0 after `warmup_share` of the steps; so does centroid_learning_rate.
+      learning_rate decays linearly to 0 after `warmup_share` of the steps; so does centroid_learning_rate (a lexical
+        retriever's centroids are not trained).
       frozen_layers: so many lowest layers and the embeddings stay as they are; 0: the embeddings only; None: all train.
       gradient_clip: largest norm of the gradient; None: as it comes.
       cotraining: re-cluster the corpus with the current encoder whenever an evaluation beats all before (Algorithm 3).

@@ -245,7 +245,7 @@ def _check(
         raise FreshetError(
             f"the hierarchy has {len(hierarchy.leaves)} passages, the corpus {len(data.passages.texts)}; build it again"
         )
-    if settings.cotraining and (dev is None or cluster is None):
+    if settings.cotraining and settings.needs_hierarchy and (dev is None or cluster is None):
         raise FreshetError(
             "cotraining re-clusters when the dev metric improves: give dev queries, or set cotraining false"
         )

@@ -189,7 +189,7 @@ def test_what_would_have_no_effect_is_refused(root: Path):
     with pytest.raises(SettingsError, match="teaches the query encoder.*set hierarchy_weight: 0"):
         train.run(make_context(root, FAST, hierarchy_weight=0.2))
     with pytest.raises(SettingsError, match="a dsi encodes none"):
-        train.run(make_context(root, JOINT, cotraining=True, evaluate_every=2))
+        train.run(make_context(root, JOINT, cotraining=True, evaluate_every=2, hierarchy_weight=0.2))
 
 
 @pytest.mark.parametrize("own", [FAST, JOINT])

@@ -11,6 +11,7 @@ from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.spherical_kmeans import spherical_kmeans
 from model_code.hierarchy.statistics import compare_with_flat, level_statistics
+from model_code.hierarchy.tree import Hierarchy
 
 
 @pytest.mark.parametrize("method", ["bottom_up", "top_down"])
@@ -51,7 +52,9 @@ def test_a_bad_tree_loses_much(topics: np.ndarray) -> None:
 
 
 def test_passages_that_cancel_out_lose_nothing() -> None:
-    vectors = np.array([[1, 0], [-1, 0]], dtype=np.float32)
-    tree = build_hierarchy(vectors, HierarchySettings(), 0)
-    rows = compare_with_flat(tree, vectors, HierarchySettings(method="top_down"), 0)
-    assert [(row["cosine_flat"], row["lost"]) for row in rows] == [(0.0, 0.0)]
+    for count in (2, 7):
+        angles = np.arange(count) * 2 * np.pi / count  # of seven, the objective is not 0, but rounding
+        vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+        tree = Hierarchy([vectors[:1]], [np.zeros(1, np.int32)], np.zeros(count, np.int32))
+        (row,) = compare_with_flat(tree, vectors, HierarchySettings(method="top_down"), 0)
+        assert (row["cosine_flat"], row["lost"]) == (0.0, 0.0)

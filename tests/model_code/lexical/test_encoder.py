@@ -189,3 +189,14 @@ def test_a_missing_head_is_refused_with_the_remedy(tmp_path: Path) -> None:
 def test_impossible_settings_are_refused(values: dict, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         LexicalSettings(**values)
+
+
+def test_bags_are_of_whole_texts_and_leave_the_tokenizer_as_others_set_it(encoder: LexicalEncoder) -> None:
+    words = [word for word in WORDS if word.isalpha()]
+    text = " ".join(words * 40)  # far longer than the encoder reads
+    cut = encoder.token_ids([text])
+    before = encoder.tokenizer.backend_tokenizer.truncation
+    assert before is not None
+    assert len(encoder.bags([text])[0]) == len(set(words))
+    assert encoder.tokenizer.backend_tokenizer.truncation == before  # another thread may be about to encode
+    assert encoder.token_ids([text]) == cut

@@ -11,11 +11,10 @@ import pandas as pd
 import pytest
 import torch
 
-from model_code.errors import FreshetError, SettingsError
+from model_code.errors import SettingsError
 from model_code.files import hash_path, read_json
 from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.dev import LexicalDev
-from model_code.lexical.fit import fit_lexical_encoder
 from model_code.lexical.layout import load_encoder
 from model_code.lexical.negatives import TokenNegatives
 from model_code.lexical.objective import BetaObjective, SemiParametricObjective
@@ -296,14 +295,42 @@ def test_first_stage_scores_are_weights_times_bags(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"cotraining": True}, "set cotraining: false"),
-        ({"negatives": "mined"}, "in_training_negatives"),
+        ({"cotraining": True, "evaluate_every": 5, "batches": "siblings"}, "set cotraining: false"),
+        ({"negatives": "mined", "negatives_per_query": 1}, "negatives is mined.*in_training_negatives for those"),
+        ({"hierarchy_weight": 0.2, "hierarchy_temperature": 0.1}, "is 0.1.*set hierarchy_temperature: null"),
+        ({"lexical": {"in_training_negatives": 5, "semi_parametric": False, "first_stage_steps": 9},
+          "negatives_per_query": 1}, "set in_training_negatives: 0"),
     ],
-)
-def test_what_only_dense_vectors_can_do_is_refused(tmp_path: Path, changes: dict, message: str) -> None:
-    context = make_context(tmp_path, SETTINGS, **changes)
-    with pytest.raises(FreshetError, match=message):
-        fit_lexical_encoder(context, TrainingTables.load(context))
+)  # fmt: skip
+def test_what_only_dense_vectors_can_do_is_refused_when_it_is_read(changes: dict, message: str) -> None:
+    plain = {"kind": "lexical", "hierarchy_weight": 0.0, "negatives": "random", "negatives_per_query": 0}
+    assert parse_retriever(plain, {}, "svdr").kind == "lexical"
+    with pytest.raises(SettingsError, match=message):
+        parse_retriever(plain | changes, {}, "svdr")
+
+
+def test_shared_settings_that_do_not_touch_a_retriever_without_a_tree_are_let_be(tmp_path: Path) -> None:
+    shared = {"cotraining": True, "hierarchy_temperature": 0.1, "evaluate_every": 2}
+    report = train.run(make_context(tmp_path, SETTINGS, **shared))
+    assert report["steps"] == 4
+
+
+def test_a_span_that_is_held_out_of_its_passage_is_so_in_the_first_stage(tmp_path: Path) -> None:
+    _, tables, encoder, data = parts_of(tmp_path)
+    rest = "word1 word2"
+    data = replace(data, supervised=replace(data.supervised, positives={1: rest}))
+    bags = encoder.bags(tables.passages.texts)
+    lexical = replace(SETTINGS, first_stage_steps=1)
+    trainer = FirstStageTrainer(encoder, data, TRAINING, 0, lexical=lexical, bags=bags)
+    batch, shown = trainer.collate(0, np.array([0, 1, 2])), trainer.collate._shown(0, data.pairs.passages[[0, 1, 2]])
+    tokens = [set(batch.bags[1][batch.bags[0] == column].tolist()) for column in range(batch.answers.shape[1])]
+    for row, pair in enumerate((0, 1, 2)):
+        expected = encoder.bags([rest])[0] if pair == 1 else bags[data.pairs.passages[pair]]
+        assert tokens[batch.positives[row]] == set(expected.tolist())
+    assert batch.answers.shape[1] == len(shown) + 1
+    assert batch.answers[:, -1].all(), "cut for one pair, it is no negative of another"
+    own = int(np.flatnonzero(shown == data.pairs.passages[1])[0])
+    assert batch.answers[1, own], "nor is the whole passage of that pair"
 
 
 @pytest.mark.parametrize("name", ["query_max_tokens", "document_max_tokens"])

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json
 from model_code.hierarchy.tree import Hierarchy
-from model_code.lexical.fit import fit_lexical_encoder
+from model_code.lexical.objective import SemiParametricObjective
 from model_code.lexical.token_hierarchy import TokenHierarchy, token_centroids
 from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
 from model_code.stages import train
@@ -109,9 +108,8 @@ def test_the_loss_of_each_stage_has_the_hierarchys_by_its_weight(tmp_path: Path,
     bags, losses = encoder.bags(tables.passages.texts), {}
     for weight in (0.0, 0.5):
         settings = replace(TRAINING, hierarchy_weight=weight, supervision="supervised")
-        options = {"bags": bags} if stage is FirstStageTrainer else {}
         lexical = replace(SETTINGS, first_stage_steps=2)
-        trainer = stage(encoder, data, settings, 0, hierarchy=hierarchy, lexical=lexical, **options)
+        trainer = stage(encoder, data, settings, 0, hierarchy=hierarchy, lexical=lexical, bags=bags)
         batch = trainer.collate(0, trainer.schedule[0])
         losses[weight], levels = trainer.model(batch), TokenHierarchy(hierarchy, bags, encoder.vocabulary_size, None)
         assert (batch.paths is None) == (weight == 0)
@@ -121,6 +119,40 @@ def test_the_loss_of_each_stage_has_the_hierarchys_by_its_weight(tmp_path: Path,
     torch.testing.assert_close(torch.stack(means), expected.mean(dim=0).detach(), rtol=1e-4, atol=1e-5)
     found = (losses[0.5]["loss"] - losses[0.0]["loss"]).item()
     assert found == pytest.approx(0.5 * expected.sum(dim=1).mean().item(), rel=1e-3)
+
+
+@pytest.mark.parametrize("stage", [FirstStageTrainer, LexicalTrainer])
+def test_it_covers_the_first_m_levels_and_leaves_out_nodes_above_other_answers(
+    tmp_path: Path, stage: type[LexicalTrainer]
+) -> None:
+    context = make_context(tmp_path, SETTINGS)
+    tables, hierarchy = TrainingTables.load(context), Hierarchy.load(context.inputs["hierarchy"])
+    data, encoder = tables.training_data(TRAINING), make_encoder(tmp_path / "base", "closed_form")
+    settings, lexical = replace(TRAINING, hierarchy_weight=0.5), replace(SETTINGS, first_stage_steps=2)
+    bags = encoder.bags(tables.passages.texts)
+    one = replace(settings, hierarchy_levels=1)
+    assert stage(encoder, data, one, 0, hierarchy=hierarchy, lexical=lexical, bags=bags).model.hierarchy.levels == 1
+    trainer = stage(encoder, data, settings, 0, hierarchy=hierarchy, lexical=lexical, bags=bags)
+    pairs, paths = trainer.schedule[0], hierarchy.paths()
+    batch, several = trainer.collate(0, pairs), 0
+    for row, pair in enumerate(pairs):
+        passages = [p for p, d in enumerate(tables.passages.documents) if d in data.pairs.relevant[pair]]
+        several += len(passages) > 1
+        for level, mask in enumerate(batch.excluded):
+            assert set(mask[row].nonzero().flatten().tolist()) == {int(paths[p, level]) for p in passages}
+    assert several
+
+
+def test_a_run_that_resumes_goes_on_with_the_scales_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = make_context(tmp_path, SETTINGS, hierarchy_weight=0.2)
+    train.run(whole)
+    context = make_context(tmp_path, SETTINGS, hierarchy_weight=0.2)
+    kill_stage_after(3, context, monkeypatch)
+    monkeypatch.setattr(SemiParametricObjective, "measure", lambda self, _: self.scales.fill_(1e3))
+    train.run(context)
+    assert hash_path(context.output) == hash_path(whole.output)
 
 
 def test_both_stages_train_with_it_and_a_killed_run_resumes_to_the_same_bytes(
@@ -136,9 +168,3 @@ def test_both_stages_train_with_it_and_a_killed_run_resumes_to_the_same_bytes(
         kill_stage_after(killed_after, context, monkeypatch)
         train.run(context)
         assert hash_path(context.output) == hash_path(whole.output)
-
-
-def test_a_temperature_for_it_is_refused_as_scores_have_a_scale(tmp_path: Path) -> None:
-    context = make_context(tmp_path, SETTINGS, hierarchy_weight=0.2, hierarchy_temperature=0.05)
-    with pytest.raises(FreshetError, match="hierarchy_temperature is 0.05.*leave it out"):
-        fit_lexical_encoder(context, TrainingTables.load(context))

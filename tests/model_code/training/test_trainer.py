@@ -250,4 +250,4 @@ def test_wants_that_cannot_be_met_are_refused(tmp_path: Path):
     with pytest.raises(FreshetError, match="need a hierarchy"):
         Trainer(encoder, data, make_settings(), 0)
     with pytest.raises(FreshetError, match="cotraining re-clusters"):
-        Trainer(encoder, data, make_settings(cotraining=True, hierarchy_weight=0.0, negatives="random"), 0)
+        Trainer(encoder, data, make_settings(cotraining=True), 0, hierarchy=make_tree(np.eye(len(data.passages.texts))))
