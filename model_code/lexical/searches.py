@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from model_code.token_index.index import TokenIndex
 
 NAMES: tuple[MainSearch, ...] = ("full", "alpha", "beta", "beta_own", "beta_rerank")
 BY_TOKENS: tuple[MainSearch, ...] = ("beta", "beta_own")
+QUERIES_KEPT = 16  # whose hits are explained one by one
 
 
 class Searches:
@@ -46,6 +48,7 @@ class Searches:
     ) -> None:
         self.encoder, self.tokens, self.passages, self.rerank_depth = encoder, tokens, passages, rerank_depth
         self.fingerprint = encoder.fingerprint()
+        self._query = lru_cache(QUERIES_KEPT)(lambda name, text: self.queries(name, [text])[0])
 
     @property
     def names(self) -> list[MainSearch]:
@@ -91,14 +94,14 @@ class Searches:
 
     def best_passage(self, name: MainSearch, text: str, document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) scores highest; the first of equals."""
-        query = self.queries(name, [text])[0]
+        query = self._query(name, text)
         if name in BY_TOKENS:
             return self.tokens.best_passage(query, document_id, self.tokens.fingerprint)
         return int(np.argmax(self._embedded.scores_at(query, self._embedded.ids.rows_of([document_id]))))
 
     def matches(self, name: MainSearch, text: str, document_id: str) -> list[tuple[int, float]]:
         """What each token adds to the score of the document's best passage, where it adds anything; heaviest first."""
-        query = self.queries(name, [text])[0]
+        query = self._query(name, text)
         if name in BY_TOKENS:
             return self.tokens.matches(query, document_id, self.tokens.fingerprint)
         rows = self._embedded.ids.rows_of([document_id])

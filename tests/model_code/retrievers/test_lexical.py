@@ -133,6 +133,21 @@ def test_main_search_reranks_filters_and_explains_alike(tmp_path: Path, name: st
             assert not any(match.expanded for match in retriever.explain(text, ranking[0][0]))
 
 
+def test_the_hits_of_a_query_are_explained_by_one_encoding(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever, encoded = LexicalRetriever(opened(folders).searches, "full"), []
+    encoder = retriever.searches.encoder
+    encode = encoder.encode_queries
+    monkeypatch.setattr(encoder, "encode_queries", lambda texts: encoded.append(texts) or encode(texts))
+    ranking = retriever.search(QUERIES[:1], 5)[0]
+    encoded.clear()
+    for document, _ in ranking:
+        retriever.explain(QUERIES[0], document)
+    assert len(ranking) > 1
+    assert encoded == [[QUERIES[0]]]
+
+
 def test_best_passage_is_the_one_that_scores(tmp_path: Path, folders: tuple[Path, Path]) -> None:
     queries, passages, documents = views(tmp_path, folders)
     retriever = opened(folders)
