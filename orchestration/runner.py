@@ -155,8 +155,13 @@ def _small_files(output: Path, limit: int = 2_000_000) -> list[Path]:
 
 
 def _history(output: Path) -> list[dict[str, Any]]:
-    path = output / "history.json"
-    return read_json(path) if path.exists() else []
+    """The rows of a training curve, and before them those of a first stage, of which they are marked."""
+    rows = []
+    for name, mark in (("first_stage", "first_stage_"), ("history", "")):
+        path = output / f"{name}.json"
+        for row in read_json(path) if path.exists() else []:
+            rows.append({key if key == "step" else mark + key: value for key, value in row.items()})
+    return rows
 
 
 def flatten(mapping: Any, prefix: str = "") -> dict[str, Any]:

@@ -40,13 +40,15 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
     if lexical.warmup_steps:
         report |= _warm_up(context, encoder, tables)
     data = tables.training_data(training)
-    results = _Stages(context, encoder, tables, data).run()
+    stages = _Stages(context, encoder, tables, data)
+    results = stages.run()
     save_encoder(encoder, context.output / "encoder")
     for name, result in zip(("history", "first_stage"), reversed(results), strict=False):
         write_json(context.output / f"{name}.json", list(result.history))
     if len(results) == 2:
         report["first_stage"] = result_report(results[0], training)
     report |= data_report(tables, data, training) | result_report(results[-1], training)
+    report["dev_search"] = stages.dev_search
     return report | {"fingerprint": encoder.fingerprint()} | encoder.side_facts()
 
 
@@ -66,6 +68,16 @@ class _Stages:
         """T(p) of every passage."""
         return self.encoder.bags(self.tables.passages.texts)
 
+    @property
+    def dev_search(self) -> MainSearch:
+        """The search whose dev metric chooses the best step of the last stage."""
+        return self.lexical.search if self.lexical.semi_parametric else self._first_search
+
+    @property
+    def _first_search(self) -> MainSearch:
+        """The first stage is judged by tokens, whatever is searched in the end: it trains nothing else."""
+        return self.lexical.search if self.lexical.search in BY_TOKENS else "beta"
+
     def run(self) -> list[TrainingResult]:
         """The results of the stages that the settings ask for, in order."""
         results = []
@@ -76,11 +88,10 @@ class _Stages:
         return results
 
     def _first(self) -> TrainingResult:
-        main = self.lexical.search
         trainer = FirstStageTrainer(
             self.encoder, self.data, self.training, self.seed,
             hierarchy=self._hierarchy() if self.training.hierarchy_weight > 0 else None,
-            dev=self._dev(main if main in BY_TOKENS else "beta"),
+            dev=self._dev(self._first_search),
             checkpoints=self.context.checkpoints / "first_stage",
             progress=self.context.progress("train, first stage"),
             lexical=self.lexical,

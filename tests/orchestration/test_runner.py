@@ -6,6 +6,7 @@ Run: python -m pytest tests/orchestration/test_runner.py
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from model_code.contracts.registry import CONTRACTS
 from model_code.contracts.rules import require
 from model_code.errors import FreshetError
-from model_code.files import read_json
+from model_code.files import read_json, write_json
 from orchestration import runner, stage_key
 from orchestration.project import Project
 from orchestration.stages import Stage
@@ -194,3 +195,13 @@ def test_checkpoints_outlive_a_stage_that_could_not_be_recorded(project, stage, 
     monkeypatch.setattr(runner, "_record", lambda *given: None)
     runner.run_stage(stage, project)
     assert not list((project.state / "checkpoints").iterdir())
+
+
+def test_the_curves_of_two_stages_of_training_are_told_apart(tmp_path: Path):
+    assert runner._history(tmp_path) == []
+    write_json(tmp_path / "history.json", [{"step": 0, "loss": 2.0}])
+    write_json(tmp_path / "first_stage.json", [{"step": 0, "loss": 3.0, "nDCG@10": 0.5}])
+    assert runner._history(tmp_path) == [
+        {"step": 0, "first_stage_loss": 3.0, "first_stage_nDCG@10": 0.5},
+        {"step": 0, "loss": 2.0},
+    ]

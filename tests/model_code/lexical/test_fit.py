@@ -40,6 +40,7 @@ def test_two_stages_report_what_they_did_and_save_the_encoder(tmp_path: Path) ->
         "head": "closed_form", "supervised_pairs": 16, "steps": 4, "dev_queries": 6, "pairs_seen": 16
     }  # fmt: skip
     assert report["first_stage"]["steps"] == 4
+    assert report["dev_search"] == TWO_STAGES.search
     assert np.isfinite([report["warmup_first_loss"], report["warmup_last_loss"]]).all()
     history, first = (read_json(context.output / f"{name}.json") for name in ("history", "first_stage"))
     assert [row["step"] for row in history] == [row["step"] for row in first] == [0, 2, 4]
@@ -82,6 +83,7 @@ def test_only_the_first_stage_if_asked(tmp_path: Path) -> None:
     report = train.run(context)
     assert report["steps"] == 3
     assert "first_stage" not in report
+    assert report["dev_search"] == "beta_own"
     assert not (context.output / "first_stage.json").exists()
 
 
