@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from model_code.encoding.base_models import locate
 from model_code.encoding.hardware import pick_device
 from model_code.encoding.layout import read_layout
+from model_code.encoding.packed_weights import pack, packing
 from model_code.encoding.settings import EncoderSettings, Precision
 from model_code.encoding.sides import QUERY_ENCODER, require_one_side
 from model_code.encoding.transformer import load_tokenizer, load_transformer, save_tokenizer, save_transformer
@@ -72,11 +73,16 @@ def save_encoder(encoder: LexicalEncoder, folder: Path) -> None:
 
 
 def load_encoder(
-    folder: Path, max_tokens: int | None = None, precision: Precision = "auto", device: str = "auto"
+    folder: Path,
+    max_tokens: int | None = None,
+    precision: Precision = "auto",
+    device: str = "auto",
+    for_search: bool = False,
 ) -> LexicalEncoder:
     """Read what `save_encoder` wrote; FreshetError if `folder` holds no lexical encoder.
 
     max_tokens: None takes the folder's own; another one has another fingerprint.
+    for_search: the encoder is not to be trained, so products are those of `packed_weights`, as in `Encoder.load`.
     """
     if not (folder / CONFIG).is_file():
         raise FreshetError(f"{folder} holds no lexical encoder ({CONFIG} is missing); train the retriever again")
@@ -90,8 +96,11 @@ def load_encoder(
     else:
         encoder = _on_closed_form(folder, tokenizer, config, limit, precision)
     if (folder / QUERY_ENCODER).is_dir():
-        encoder.query_encoder = load_encoder(folder / QUERY_ENCODER, limit, precision, device)
-    return encoder.to(pick_device(device)).eval()
+        encoder.query_encoder = load_encoder(folder / QUERY_ENCODER, limit, precision, device, for_search)
+    encoder.to(pick_device(device)).eval()
+    if for_search and (kind := packing(precision, encoder.device)):
+        pack(encoder.body, kind)
+    return encoder
 
 
 def _on_masked_model(

@@ -98,7 +98,8 @@ def index(context: StageContext) -> dict[str, Any]:
     from model_code.lexical.layout import load_encoder
 
     base = context.settings["encoder"]
-    encoder = load_encoder(context.inputs["trained"] / "encoder", base.max_tokens, base.precision, base.device)
+    folder = context.inputs["trained"] / "encoder"
+    encoder = load_encoder(folder, base.max_tokens, base.precision, base.device, for_search=True)
     passages = load_corpus(context.inputs["corpus"]).passages
     return build_folder(
         context.output / "index",
@@ -111,11 +112,8 @@ def index(context: StageContext) -> dict[str, Any]:
     )
 
 
-def open_folders(encoder: Path, index: Path, for_search: bool = False, **loading: Any) -> LexicalRetriever:
-    """The retriever in two folders; loading: `max_tokens`, `precision` and `device` of `load_encoder`.
-
-    for_search: makes no difference here.
-    """
+def open_folders(encoder: Path, index: Path, **loading: Any) -> LexicalRetriever:
+    """The retriever in two folders; loading: `max_tokens`, `precision`, `device` and `for_search` of `load_encoder`."""
     from model_code.lexical.indexing import open_folder
     from model_code.lexical.layout import load_encoder
 

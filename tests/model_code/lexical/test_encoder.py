@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from model_code.encoding.packed_weights import PackedLinear, packing
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError, SettingsError
 from model_code.files import hash_path
@@ -200,3 +201,18 @@ def test_bags_are_of_whole_texts_and_leave_the_tokenizer_as_others_set_it(encode
     assert len(encoder.bags([text])[0]) == len(set(words))
     assert encoder.tokenizer.backend_tokenizer.truncation == before  # another thread may be about to encode
     assert encoder.token_ids([text]) == cut
+
+
+def test_an_encoder_that_only_searches_packs_its_weights_and_gives_the_same(
+    encoder: LexicalEncoder, tmp_path: Path
+) -> None:
+    save_encoder(encoder, tmp_path / "saved")
+    plain = load_encoder(tmp_path / "saved", device="cpu")
+    packed = load_encoder(tmp_path / "saved", device="cpu", for_search=True)
+    kind = packing("auto", packed.device)
+    assert kind is None or any(isinstance(module, kind) for module in packed.body.modules())
+    assert not any(isinstance(module, PackedLinear) for module in plain.body.modules())
+    assert packed.fingerprint() == plain.fingerprint()
+    texts = [*TEXTS, "word1"]
+    assert_same(packed.encode_own(texts), plain.encode_own(texts), tolerance=2e-2)
+    assert_same(packed.encode(texts, encoder.open_entries), plain.encode(texts, encoder.open_entries), tolerance=2e-2)
