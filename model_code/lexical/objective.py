@@ -36,14 +36,18 @@ class ScaledObjective(nn.Module):
         encoder: LexicalEncoder,
         settings: LexicalSettings,
         training: TrainingSettings,
-        terms: int,
         hierarchy: TokenHierarchy | None = None,
     ) -> None:
         super().__init__()
         self.encoder, self.settings, self.training_settings = encoder, settings, training
         self.hierarchy = None if hierarchy is None else hierarchy.to(encoder.device)
-        self.terms, levels = terms, 0 if hierarchy is None else hierarchy.levels
-        self.register_buffer("scales", torch.ones(terms + levels, device=encoder.device))
+        levels = 0 if hierarchy is None else hierarchy.levels
+        self.register_buffer("scales", torch.ones(self.term_count + levels, device=encoder.device))
+
+    @property
+    def term_count(self) -> int:
+        """How many terms the loss has, the hierarchy's apart."""
+        raise NotImplementedError
 
     @torch.no_grad()
     def measure(self, batch: Batch | BagBatch) -> None:
@@ -64,7 +68,7 @@ class ScaledObjective(nn.Module):
         """`loss`, to be minimised, of each pair's losses (B,) and, by E(q) (B, V), the hierarchy's; and its levels."""
         hierarchy = None
         if self.hierarchy is not None:
-            hierarchy = self.hierarchy(queries, self.scales[self.terms :], batch.paths, batch.excluded)
+            hierarchy = self.hierarchy(queries, self.scales[self.term_count :], batch.paths, batch.excluded)
         losses = hce_losses(losses, hierarchy, self.training_settings.hierarchy_weight)
         loss = joint_loss(losses, batch.unsupervised, self.training_settings.unsupervised_weight)
         return {"loss": loss} | level_means(hierarchy)
@@ -78,20 +82,16 @@ class ScaledObjective(nn.Module):
 class SemiParametricObjective(ScaledObjective):
     """L(E(q), E(p)) + 1/2 L(E(q), T(p)) + 1/2 L(T(q), E(p)) over the batch, or the `terms` asked for (`losses.py`)."""
 
-    def __init__(
-        self,
-        encoder: LexicalEncoder,
-        settings: LexicalSettings,
-        training: TrainingSettings,
-        hierarchy: TokenHierarchy | None = None,
-    ) -> None:
-        super().__init__(encoder, settings, training, len(settings.terms), hierarchy)
+    @property
+    def term_count(self) -> int:
+        """Those that the settings name."""
+        return len(self.settings.terms)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """`loss`, to be minimised, and without gradient its terms (`full`, `beta`, `alpha`): batch means."""
+        """`loss`, to be minimised, and without gradient its terms and the hierarchy's levels: batch means."""
         queries, documents = self._sides(batch)
         with torch.autocast(queries.weights.device.type, enabled=False):
-            scales, terms = self.scales[: self.terms], self.settings.terms
+            scales, terms = self.scales[: self.term_count], self.settings.terms
             losses = semi_parametric_losses(queries, documents, scales, batch.relevant, batch.allowed, terms)
             parts = self._losses(total(losses), queries.weights, batch)
         return parts | {name: one.detach().mean() for name, one in losses.items()}
@@ -114,14 +114,7 @@ class SemiParametricObjective(ScaledObjective):
 class BetaObjective(ScaledObjective):
     """E(q) against the fixed token bags of many passages, in one sparse product: no passage is encoded."""
 
-    def __init__(
-        self,
-        encoder: LexicalEncoder,
-        settings: LexicalSettings,
-        training: TrainingSettings,
-        hierarchy: TokenHierarchy | None = None,
-    ) -> None:
-        super().__init__(encoder, settings, training, 1, hierarchy)
+    term_count = 1
 
     def forward(self, batch: BagBatch) -> dict[str, Tensor]:
         """`loss`, to be minimised, and without gradient its parts, `beta` and the hierarchy's levels: batch means."""
