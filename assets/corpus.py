@@ -8,8 +8,8 @@ from typing import Any
 
 from assets.family import AssetFamily, Check, first_rows, markdown_table, report_of
 from assets.learning_curve import learning_curve
+from model_code.context import StageContext
 from model_code.files import read_json
-from model_code.stages.context import StageContext
 
 HELD_OUT = ("log_likelihood",)  # of held-out queries, what a generator's best step is chosen by
 

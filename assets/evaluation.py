@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from assets.family import AssetFamily, Check, markdown_table, picture
+from model_code.context import StageContext
 from model_code.files import read_json
-from model_code.stages.context import StageContext
 
 
 def preview_evaluation(folder: Path) -> Mapping[str, str]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model_code.context import StageContext
 from model_code.files import read_json
-from model_code.stages.context import StageContext
 
 
 @dataclass(frozen=True)

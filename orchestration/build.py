@@ -7,7 +7,7 @@ import dagster as dg
 
 from assets.catalogue import FAMILIES
 from assets.family import report_of
-from model_code.stages.context import StageContext
+from model_code.context import StageContext
 from orchestration.asset_graph import asset_key, asset_spec, check_specs, checks_of
 from orchestration.project import Project
 from orchestration.stages import Stage, upstream

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from model_code.live.searcher import Hit
-    from model_code.retrievers.retriever import TokenMatch
+    from model_code.retriever import TokenMatch
 
 SHOWN_TOKENS = 12  # of those that matched, the heaviest
 
@@ -32,7 +32,7 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
 def tokens_text(tokens: Sequence[TokenMatch]) -> str:
     """Tokens with their weights; + marks what the query's encoder added.
 
-    >>> from model_code.retrievers.retriever import TokenMatch
+    >>> from model_code.retriever import TokenMatch
     >>> tokens_text([TokenMatch("split", 1.25), TokenMatch("divide", 0.5, expanded=True)])
     'split 1.25  +divide 0.50'
     """

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from model_code.context import StageContext
 from model_code.live.collection import Collection
 from model_code.live.documents import read_columns
 from model_code.live.generation import DOCUMENTS, ENCODER, INDEX
 from model_code.live.searcher import Searcher
+from model_code.retriever import Search
 from model_code.retrievers.kinds import open_retriever
-from model_code.retrievers.retriever import Search
-from model_code.stages.context import StageContext
 from orchestration import parameters, registry
 from orchestration.project import Project
 

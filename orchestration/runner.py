@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model_code.context import StageContext
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, read_json, replace_folder, write_json
 from model_code.progress import LineProgress
 from model_code.scale import runtime
-from model_code.stages.context import StageContext
 from orchestration import events, parameters, spool, stage_key
 from orchestration.events import StageEnded
 from orchestration.parameters import Parameters

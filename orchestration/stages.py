@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from model_code.errors import FreshetError
 
-BASE_CODE = ("model_code/errors.py", "model_code/files.py", "model_code/progress.py", "model_code/settings.py",
-             "model_code/stages/context.py")  # fmt: skip
+BASE_CODE = tuple(  # the ground that every package of `model_code` stands on
+    f"model_code/{name}.py"
+    for name in ("context", "errors", "files", "fusion", "manifest", "progress", "retriever", "settings")
+)
 
 QUERY_CODE = (
     "model_code/corpus",

@@ -81,8 +81,8 @@ def why_none(project: Project, generation: Generation) -> str | None:
 
 def kind_of(generation: Generation) -> str:
     """The kind of the retriever of a generation."""
-    from model_code.index.manifest import MANIFEST
     from model_code.live.generation import INDEX
+    from model_code.manifest import MANIFEST
 
     return str(read_json(generation.sibling(generation.base) / INDEX / MANIFEST)["kind"])
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+from model_code.context import StageContext
 from model_code.contracts.frames import validate
 from model_code.contracts.rules import require, require_files, require_same
 from model_code.evaluation.comparison import DIGITS
 from model_code.evaluation.scores import VARIANTS
 from model_code.files import read_json
-from model_code.stages.context import StageContext
 
 PAGES = ("comparison.md", "comparison.html", "metrics.png", "recall.csv", "levels.csv", "training.csv")
 ROUNDING = 2 * 10**-DIGITS

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
+from model_code.context import StageContext
 from model_code.contracts.frames import fail
 from model_code.contracts.rules import require, require_files
 from model_code.contracts.tables import check_tables
 from model_code.corpus.tables import TABLES, Corpus, frame, judged
 from model_code.files import read_json
-from model_code.stages.context import StageContext
 
 VERDICT = {"passed": bool, "source": str, "expectations": list}
 EXPECTATION = ("table", "expectation", "bounds", "observed", "passed")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from model_code.context import StageContext
 from model_code.contracts.frames import validate
 from model_code.contracts.known import judgements, passage_documents
 from model_code.contracts.rules import WHOLE, require, require_files, require_same
@@ -19,7 +20,6 @@ from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import DIGITS
 from model_code.evaluation.variants import RERANK, RRF
 from model_code.files import read_json
-from model_code.stages.context import StageContext
 
 if TYPE_CHECKING:
     import pandera.pandas as pa

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from model_code.context import StageContext
 from model_code.contracts.known import passage_documents
 from model_code.contracts.rules import PIECE, require, require_files, require_finite, require_same, require_shape
 from model_code.files import read_json
-from model_code.index.manifest import MANIFEST, verify
+from model_code.manifest import MANIFEST, verify
 from model_code.retrievers.settings import Kind
-from model_code.stages.context import StageContext
 
 DOCUMENT_IDS, VECTORS = "document_ids.json", "vectors.npy"
 ROUNDING = 1e-3  # of a unit vector's norm: half-precision encoders normalise in float32

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, Judgements, judged
 from model_code.evaluation.scores import SPLITS
 from model_code.evaluation.system_evaluation import sampled
-from model_code.stages.context import StageContext
 
 
 def passage_documents(corpus: Path) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from safetensors import SafetensorError
 
+from model_code.context import StageContext
 from model_code.contracts.comparison import check_comparison
 from model_code.contracts.corpus import check_acceptance, check_corpus, check_pseudo_queries
 from model_code.contracts.evaluation import check_baselines, check_evaluate
@@ -20,7 +21,6 @@ from model_code.contracts.hierarchy import check_hierarchy
 from model_code.contracts.index import check_base_index, check_index
 from model_code.contracts.training import check_query_generator, check_train
 from model_code.errors import FreshetError
-from model_code.stages.context import StageContext
 
 CONTRACTS: dict[str, Callable[[StageContext], None]] = {
     "corpus": check_corpus,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from model_code.context import StageContext
 from model_code.contracts.encoder_folder import check_encoder, check_sequence_model
 from model_code.contracts.frames import validate
 from model_code.contracts.known import passage_documents
@@ -16,7 +17,6 @@ from model_code.contracts.rules import WHOLE, require, require_files, require_fi
 from model_code.dsi.folder import DocumentVectors
 from model_code.evaluation.plot_data import metrics_among
 from model_code.files import read_json
-from model_code.stages.context import StageContext
 
 if TYPE_CHECKING:
     import pandera.pandas as pa

@@ -16,7 +16,7 @@ from model_code.drift.fit import place, twin
 from model_code.drift.questions import Questions
 from model_code.drift.settings import DriftSettings
 from model_code.files import replacing
-from model_code.index.manifest import read_manifest, seal, verify
+from model_code.manifest import read_manifest, seal, verify
 
 if TYPE_CHECKING:
     from model_code.hierarchy.tree import Hierarchy

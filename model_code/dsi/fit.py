@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from model_code.context import StageContext
 from model_code.dsi.added import measured_scale
 from model_code.dsi.folder import DocumentVectors, Representatives
 from model_code.dsi.queries import QueryVectors
@@ -24,7 +25,6 @@ from model_code.encoding.sides import QUERY_ENCODER
 from model_code.files import write_json
 from model_code.hierarchy.tree import Hierarchy
 from model_code.settings import require
-from model_code.stages.context import StageContext
 from model_code.training.data import TrainingData
 from model_code.training.fit import data_report, result_report, start_folder, start_vectors
 from model_code.training.settings import TrainingSettings

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from model_code.files import read_json, replacing, write_text
-from model_code.index.manifest import read_manifest, seal, verify
+from model_code.manifest import read_manifest, seal, verify
 
 FORMAT, KIND = 2, "document_vectors"
 VECTORS, DOCUMENT_IDS = "vectors.npy", "document_ids.json"

@@ -12,9 +12,8 @@ from model_code.corpus.tables import Judgements
 from model_code.evaluation.gains import Run
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import search_splits
-from model_code.index.top_k import Ranking
-from model_code.retrievers.fusion import reciprocal_rank_fusion
-from model_code.retrievers.retriever import Retriever
+from model_code.fusion import reciprocal_rank_fusion
+from model_code.retriever import Ranking, Retriever
 
 RRF, RERANK = "rrf", "bm25_rerank"
 Runs = Mapping[str, Run]  # split -> run

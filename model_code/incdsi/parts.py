@@ -18,7 +18,7 @@ import numpy as np
 from model_code.errors import FreshetError
 from model_code.files import read_json, replacing, write_text
 from model_code.incdsi.state import IncDsiState
-from model_code.index.manifest import read_manifest, seal, verify
+from model_code.manifest import read_manifest, seal, verify
 
 FORMAT, KIND = 1, "incdsi"
 VECTORS, QUERIES, DOCUMENT_IDS = "vectors.npy", "queries.npy", "document_ids.json"

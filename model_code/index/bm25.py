@@ -12,7 +12,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from model_code.index.settings import Bm25Settings
-from model_code.index.top_k import Ranking, top_k
+from model_code.index.top_k import top_k
+from model_code.retriever import Ranking
 
 DEFAULTS = Bm25Settings()
 TERM = r"[^\W_]+"  # letters and digits: snake_case is two words, and one letter is one (-l)

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from model_code.retriever import Ranking
 from model_code.settings import require
 
 SPARE = 16  # documents fetched beyond those wanted, where some are left out
 GROUPS = 4  # per row wanted: scores are looked through in so many groups before each is compared
-Ranking = list[tuple[str, float]]
-"""Document ids and scores, best first."""
 
 
 def top_k(scores: np.ndarray, document_ids: Sequence[str] | np.ndarray, k: int) -> Ranking:

@@ -18,9 +18,10 @@ import numpy as np
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json, replacing, write_text
 from model_code.index.id_map import IdMap
-from model_code.index.manifest import read_manifest, seal, verify
-from model_code.index.top_k import Ranking, top_k
+from model_code.index.top_k import top_k
 from model_code.lexical.vocabulary import Sparse
+from model_code.manifest import read_manifest, seal, verify
+from model_code.retriever import Ranking
 
 FORMAT, KIND = 1, "lexical_embeddings"
 ARRAYS, DOCUMENT_IDS = ("starts", "passages", "weights"), "document_ids.json"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from model_code.context import StageContext
 from model_code.files import write_json
 from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.dev import LexicalDev
@@ -21,7 +22,6 @@ from model_code.lexical.settings import LexicalSettings, MainSearch
 from model_code.lexical.token_side import index_tokens
 from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
 from model_code.lexical.warmup import warm_up
-from model_code.stages.context import StageContext
 from model_code.training.data import TrainingData
 from model_code.training.fit import data_report, result_report
 from model_code.training.lengths import require_positions

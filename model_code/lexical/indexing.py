@@ -15,7 +15,6 @@ import numpy as np
 from model_code.encoding.resumable import keep_shards
 from model_code.encoding.sides import joined, require_sides
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.index.manifest import read_manifest, seal, verify
 from model_code.lexical.embedding_index import EmbeddingIndex
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.passages import PassagesOnTheFly
@@ -23,6 +22,7 @@ from model_code.lexical.searches import Searches
 from model_code.lexical.settings import LexicalSettings
 from model_code.lexical.token_side import index_tokens
 from model_code.lexical.vocabulary import Sparse
+from model_code.manifest import read_manifest, seal, verify
 from model_code.progress import Progress, silent
 from model_code.token_index.index import TokenIndex
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from model_code.hierarchy.tree import Hierarchy
-from model_code.index.top_k import Ranking
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.settings import LexicalSettings
+from model_code.retriever import Ranking
 from model_code.token_index.index import TokenIndex
 from model_code.training.data import TrainingData
 from model_code.training.negatives.base import Drawing, Negatives, sample

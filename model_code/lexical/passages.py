@@ -12,10 +12,11 @@ import numpy as np
 from model_code.errors import FingerprintMismatch
 from model_code.files import read_json, write_json
 from model_code.index.id_map import IdMap
-from model_code.index.manifest import read_manifest, seal
-from model_code.index.top_k import Ranking, top_k
+from model_code.index.top_k import top_k
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.vocabulary import Sparse
+from model_code.manifest import read_manifest, seal
+from model_code.retriever import Ranking
 
 FORMAT, KIND = 1, "lexical_passages"
 TEXTS = "passages.json"

@@ -19,12 +19,12 @@ from functools import lru_cache
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.index.top_k import Ranking
 from model_code.lexical.embedding_index import EmbeddingIndex
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.passages import PassagesOnTheFly
 from model_code.lexical.settings import MainSearch
 from model_code.lexical.vocabulary import Sparse
+from model_code.retriever import Ranking
 from model_code.token_index.index import TokenIndex
 
 NAMES: tuple[MainSearch, ...] = ("full", "alpha", "beta", "beta_own", "beta_rerank")

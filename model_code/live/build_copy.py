@@ -13,11 +13,11 @@ from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, Hierarchy
 from model_code.index.id_map import IdMap
-from model_code.index.manifest import MANIFEST
 from model_code.live.documents import read_columns, write_documents
 from model_code.live.generation import DOCUMENTS, ENCODER, HIERARCHY, INDEX, PASSAGES
 from model_code.live.placement import Placements, recentred
 from model_code.live.text_rules import TextRules
+from model_code.manifest import MANIFEST
 from model_code.retrievers.kinds import open_retriever
 from model_code.retrievers.segments import segments
 

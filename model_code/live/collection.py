@@ -22,9 +22,9 @@ from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.files import fsync, fsync_tree, read_json, syncing_later, write_text
-from model_code.index.manifest import MANIFEST, seal
 from model_code.live.generation import FORMAT, Generation
 from model_code.live.text_rules import TextRules
+from model_code.manifest import MANIFEST, seal
 
 LIVE, CURRENT, GENERATIONS, PENDING, CANDIDATE = "live", "current", "generations", "pending", "candidate"
 MAKING, REMOVING = ".making.", ".removing."

@@ -8,8 +8,8 @@ from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import DOCUMENT_IDS
-from model_code.index.manifest import MANIFEST, read_manifest, verify
 from model_code.live.text_rules import TextRules
+from model_code.manifest import MANIFEST, read_manifest, verify
 
 FORMAT = 3
 ENCODER, INDEX, DOCUMENTS, HIERARCHY = "encoder", "index", "documents.parquet", "hierarchy"

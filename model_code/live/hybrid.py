@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from model_code.fusion import reciprocal_rank_fusion
 from model_code.index.bm25 import Bm25
 from model_code.index.settings import Bm25Settings
-from model_code.index.top_k import Ranking
-from model_code.retrievers.fusion import reciprocal_rank_fusion
+from model_code.retriever import Ranking
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from model_code.errors import FingerprintMismatch
 from model_code.files import read_json
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.id_map import IdMap
-from model_code.index.manifest import MANIFEST
 from model_code.live.documents import DocumentFile, read_columns
 from model_code.live.generation import DOCUMENTS, ENCODER, HIERARCHY, INDEX, PASSAGES, Generation
 from model_code.live.placement import Placements
 from model_code.live.reading import Reading
+from model_code.manifest import MANIFEST
 from model_code.retrievers.encoded import TextSearches
 from model_code.retrievers.kinds import open_retriever
 from model_code.retrievers.segments import segments

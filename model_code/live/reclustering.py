@@ -11,13 +11,13 @@ from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.dense_index import DenseIndex
-from model_code.index.manifest import MANIFEST, add_facts
 from model_code.index.settings import IndexSettings
 from model_code.live.generation import ENCODER, HIERARCHY, INDEX, PASSAGES, Generation
 from model_code.live.part import Part, View
 from model_code.live.placement import Placements
 from model_code.live.segment import merge_segments
 from model_code.live.trained import keep_trained
+from model_code.manifest import MANIFEST, add_facts
 from model_code.progress import Progress, silent
 from model_code.retrievers.dense import DenseRetriever
 from model_code.retrievers.kinds import open_retriever

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.index.top_k import Ranking
 from model_code.live.collection import Collection, default_retriever
 from model_code.live.generation import Generation
 from model_code.live.part import Base, Part, View, open_segment
@@ -19,7 +18,7 @@ from model_code.live.query_text import require_queries
 from model_code.live.removed import removed_by_part
 from model_code.live.segmented import SegmentedRetriever
 from model_code.live.snippet import snippet
-from model_code.retrievers.retriever import TokenMatch
+from model_code.retriever import Ranking, TokenMatch
 
 if TYPE_CHECKING:
     from model_code.live.filters import Index

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from model_code.errors import FreshetError
-from model_code.index.top_k import SPARE, Ranking, search_kept
+from model_code.index.top_k import SPARE, search_kept
 from model_code.live.part import View
+from model_code.retriever import Ranking, Search, TokenMatch
 from model_code.retrievers.encoded import TextSearches
-from model_code.retrievers.retriever import Search, TokenMatch
 
 
 class SegmentedRetriever(TextSearches[Any]):

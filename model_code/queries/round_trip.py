@@ -7,9 +7,9 @@ from pathlib import Path
 
 from model_code.corpus.tables import Corpus, passage_texts
 from model_code.encoding.settings import EncoderSettings
-from model_code.index.top_k import Ranking
 from model_code.progress import Progress, silent
 from model_code.queries.pseudo_query import PseudoQuery
+from model_code.retriever import Ranking
 
 Search = Callable[[Sequence[str], int], list[Ranking]]
 """(query texts, k) -> the k best documents of each, best first."""

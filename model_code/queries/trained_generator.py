@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, load_corpus
 from model_code.encoding.hardware import pick_device
 from model_code.files import hash_text, write_json
@@ -19,7 +20,6 @@ from model_code.queries.sequence_to_sequence import SequenceToSequence
 from model_code.queries.settings import TRAINING_GROUP, WRITING_GROUP
 from model_code.queries.training_settings import WARM_START, GeneratorTrainingSettings
 from model_code.queries.warm_start import warm_start
-from model_code.stages.context import StageContext
 
 Pairs = Sequence[GeneratorPair]
 

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from model_code.context import StageContext
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.sides import joined, require_sides
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.index.dense_index import DenseIndex
-from model_code.index.manifest import MANIFEST
-from model_code.index.top_k import Ranking
+from model_code.manifest import MANIFEST
+from model_code.retriever import Ranking, Search, TokenMatch
 from model_code.retrievers.encoded import TextSearches
-from model_code.retrievers.retriever import Search, TokenMatch
-from model_code.stages.context import StageContext
 
 if TYPE_CHECKING:
     from model_code.training.tables import TrainingTables

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus
 from model_code.dsi.folder import DocumentVectors, Representatives
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.index.dense_index import DenseIndex
-from model_code.index.manifest import MANIFEST, add_facts
+from model_code.manifest import MANIFEST, add_facts
 from model_code.retrievers.dense import DenseRetriever
 from model_code.retrievers.dense import open_folders as open_dense
 from model_code.retrievers.indexing import save_index
-from model_code.stages.context import StageContext
 
 if TYPE_CHECKING:
     from model_code.training.tables import TrainingTables

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Generic, TypeVar
 
-from model_code.index.top_k import Ranking
+from model_code.retriever import Ranking
 
 Queries = TypeVar("Queries")
 """A kind's own form of n encoded queries; a slice of it is the form of fewer."""

@@ -14,8 +14,8 @@ from typing import Any
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import read_json
-from model_code.index.manifest import MANIFEST
-from model_code.retrievers.retriever import Retriever
+from model_code.manifest import MANIFEST
+from model_code.retriever import Retriever
 from model_code.retrievers.settings import Kind
 
 MODULES: dict[Kind, str] = {

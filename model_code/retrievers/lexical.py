@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from model_code.index.top_k import Ranking
+from model_code.context import StageContext
+from model_code.retriever import Ranking, Search, TokenMatch
 from model_code.retrievers.encoded import TextSearches
-from model_code.retrievers.retriever import Search, TokenMatch
-from model_code.stages.context import StageContext
 
 if TYPE_CHECKING:
     from model_code.lexical.searches import Searches

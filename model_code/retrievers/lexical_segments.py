@@ -11,12 +11,12 @@ import numpy as np
 
 from model_code.files import read_json
 from model_code.index.id_map import IdMap
-from model_code.index.manifest import read_manifest, seal, verify
 from model_code.lexical.embedding_index import EmbeddingIndex
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.indexing import EMBEDDINGS, FORMAT, KIND, PASSAGES, TOKENS
 from model_code.lexical.passages import TEXTS, PassagesOnTheFly
 from model_code.lexical.vocabulary import Sparse
+from model_code.manifest import read_manifest, seal, verify
 from model_code.retrievers.lexical import LexicalRetriever
 from model_code.retrievers.segments import NewPassages
 from model_code.token_index.index import TokenIndex

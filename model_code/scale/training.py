@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from model_code.context import StageContext
 from model_code.errors import FreshetError
 from model_code.progress import silent
 from model_code.scale import runtime
 from model_code.scale.settings import ScaleSettings
-from model_code.stages.context import StageContext
 
 Work = Callable[[StageContext], dict[str, Any]]
 RESTARTS = 3  # of a group of which a process died; each goes on from the last checkpoint

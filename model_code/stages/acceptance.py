@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
+from model_code.context import StageContext
 from model_code.corpus.acceptance import assess
 from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
 from model_code.files import write_json
-from model_code.stages.context import StageContext
 
 DATA_DOCS = ".freshet/data_docs"
 

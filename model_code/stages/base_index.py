@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from model_code.context import StageContext
 from model_code.encoding.encoder import Encoder
 from model_code.retrievers.indexing import index_passages
-from model_code.stages.context import StageContext
 
 
 def run(context: StageContext) -> dict[str, Any]:

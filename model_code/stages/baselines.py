@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.system_evaluation import Search
@@ -17,7 +18,6 @@ from model_code.index.bm25 import Bm25
 from model_code.index.dense_index import DenseIndex
 from model_code.queries.expansion import expanded_texts, generated_queries
 from model_code.retrievers.dense import DenseRetriever
-from model_code.stages.context import StageContext
 from model_code.stages.evaluate import Bench
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
 from model_code.evaluation import plots
@@ -16,7 +17,6 @@ from model_code.evaluation.report import make_report
 from model_code.evaluation.report_tables import headline_metrics
 from model_code.evaluation.scores import SystemScores, load_all_scores
 from model_code.files import read_json, write_json, write_text
-from model_code.stages.context import StageContext
 
 
 def run(context: StageContext) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from model_code.context import StageContext
 from model_code.corpus.tables import Judgements, judged, load_corpus
 from model_code.errors import FreshetError
 from model_code.evaluation.gains import Run
@@ -19,9 +20,8 @@ from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import Search, evaluate_system, sampled, search_splits
 from model_code.evaluation.variants import retriever_runs
 from model_code.hierarchy.tree import Hierarchy
+from model_code.retriever import Retriever
 from model_code.retrievers.kinds import open_retriever
-from model_code.retrievers.retriever import Retriever
-from model_code.stages.context import StageContext
 
 
 def run(context: StageContext) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet
 
+from model_code.context import StageContext
 from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.hierarchy.build import build_hierarchy, unit_vectors
 from model_code.hierarchy.picture import draw_hierarchy
 from model_code.hierarchy.statistics import compare_with_flat, level_statistics
 from model_code.hierarchy.tree import DOCUMENT_IDS
-from model_code.stages.context import StageContext
 
 
 def run(context: StageContext) -> dict[str, Any]:

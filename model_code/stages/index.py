@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_code.index.manifest import add_facts
+from model_code.context import StageContext
+from model_code.manifest import add_facts
 from model_code.retrievers.kinds import PRECISION, module
-from model_code.stages.context import StageContext
 
 
 def run(context: StageContext) -> dict[str, Any]:

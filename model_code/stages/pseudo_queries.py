@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, judged, load_corpus
 from model_code.queries.filtering import REASONS, drop_lost, reasons_to_drop
 from model_code.queries.generators import TRAINED_FOLDER, make_generator
@@ -14,7 +15,6 @@ from model_code.queries.held_out import split_of
 from model_code.queries.pseudo_query import PseudoQuery
 from model_code.queries.round_trip import make_search, source_ranks
 from model_code.queries.settings import PseudoQuerySettings
-from model_code.stages.context import StageContext
 
 COLUMNS = ("query_id", "document_id", "text", "kind", "split")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from model_code.context import StageContext
 from model_code.queries.settings import TRAINING_GROUP
-from model_code.stages.context import StageContext
 
 
 def run(context: StageContext) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from model_code.context import StageContext
 from model_code.retrievers.kinds import module
 from model_code.scale.training import train
-from model_code.stages.context import StageContext
 from model_code.training.tables import TrainingTables
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.index.id_map import IdMap
-from model_code.index.top_k import Ranking
+from model_code.retriever import Ranking
 from model_code.token_index import storage
 from model_code.token_index.bags import Bags
 from model_code.token_index.blocks import Blocks

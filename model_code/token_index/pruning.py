@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model_code.index.top_k import Ranking
+from model_code.retriever import Ranking
 from model_code.token_index.queries import Query
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model_code.index.top_k import Ranking
+from model_code.retriever import Ranking
 from model_code.settings import require
 
 LOW = np.uint64(2**32 - 1)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from model_code.files import read_json, replacing, write_text
-from model_code.index.manifest import read_manifest, seal, verify
+from model_code.manifest import read_manifest, seal, verify
 from model_code.token_index.packing import BITMAP, BLOCK, PARTS, RAW, SPLIT, Packed, forms, high_bytes
 from model_code.token_index.postings import Postings
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from model_code.context import StageContext
 from model_code.corpus.tables import Corpus
 from model_code.encoding.document_side import represent_documents
 from model_code.encoding.encoder import Encoder
@@ -20,7 +21,6 @@ from model_code.hierarchy.tree import Hierarchy
 from model_code.index.dense_index import DenseIndex
 from model_code.retrievers.settings import RetrieverSettings
 from model_code.settings import require
-from model_code.stages.context import StageContext
 from model_code.training.data import TrainingData
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables

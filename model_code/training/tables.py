@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, Judgements, judged, load_corpus, passage_texts
 from model_code.errors import FreshetError
 from model_code.queries.inverse_cloze import HELD_OUT, without_span
-from model_code.stages.context import StageContext
 from model_code.training.data import DevQueries, Pairs, Passages, TrainingData, make_pairs
 from model_code.training.dev import DevEvaluator
 from model_code.training.settings import TrainingSettings

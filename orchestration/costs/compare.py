@@ -13,7 +13,7 @@ from model_code.errors import FreshetError
 from model_code.evaluation.comparison import names_in_order
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import read_json
-from model_code.index.manifest import MANIFEST
+from model_code.manifest import MANIFEST
 from orchestration import parameters, stages
 from orchestration.costs.latency import Times, latencies
 from orchestration.costs.recorded import StageCost, stage_costs

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from model_code.retrievers.retriever import Search
+from model_code.retriever import Search
 
 PERCENTILES = (50, 95)
 Times = tuple[float, ...]  # milliseconds, one per percentile

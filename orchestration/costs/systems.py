@@ -13,15 +13,14 @@ import pandas as pd
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.variants import RERANK, RRF
+from model_code.fusion import reciprocal_rank_fusion
 from model_code.index.bm25 import Bm25
 from model_code.index.dense_index import DenseIndex
-from model_code.index.manifest import MANIFEST
-from model_code.index.top_k import Ranking
+from model_code.manifest import MANIFEST
 from model_code.queries.expansion import expanded_texts, generated_queries
+from model_code.retriever import Ranking, Retriever, Search
 from model_code.retrievers.dense import DenseRetriever
-from model_code.retrievers.fusion import reciprocal_rank_fusion
 from model_code.retrievers.kinds import open_retriever
-from model_code.retrievers.retriever import Retriever, Search
 from orchestration.parameters import BM25_GENERATED, Parameters
 from orchestration.project import Project
 

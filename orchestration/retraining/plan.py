@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from model_code.files import hash_path, read_json, write_json
-from model_code.index.manifest import MANIFEST
 from model_code.live.collection import Collection, default_retriever
 from model_code.live.generation import Generation
 from model_code.live.trained import added_since_training
+from model_code.manifest import MANIFEST
 from orchestration.project import Project
 from orchestration.watermark import Watermark
 

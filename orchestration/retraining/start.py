@@ -8,8 +8,8 @@ from pathlib import Path
 from model_code.encoding.sides import QUERY_ENCODER
 from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json
-from model_code.index.manifest import MANIFEST
 from model_code.live.generation import ENCODER, INDEX, Generation
+from model_code.manifest import MANIFEST
 from orchestration import parameters
 from orchestration.project import Project
 

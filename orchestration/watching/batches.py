@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
-from model_code.index.manifest import MANIFEST
 from model_code.live.generation import Generation
+from model_code.manifest import MANIFEST
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger

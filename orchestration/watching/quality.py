@@ -16,7 +16,7 @@ from model_code.live.searcher import Searcher
 from model_code.progress import silent
 from model_code.queries.generators import make_generator
 from model_code.queries.settings import PseudoQuerySettings
-from model_code.retrievers.retriever import Search
+from model_code.retriever import Search
 
 
 def made_questions(texts: Mapping[str, str], settings: PseudoQuerySettings, seed: int, folder: Path) -> list[Question]:

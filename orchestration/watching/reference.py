@@ -13,9 +13,9 @@ from model_code.drift.observations import Arrivals
 from model_code.drift.quality import OldScores
 from model_code.drift.reference import FORMAT, DriftReference
 from model_code.files import canonical_json, hash_text
-from model_code.index.manifest import MANIFEST
 from model_code.live.searcher import Searcher
 from model_code.live.trained import trained_documents
+from model_code.manifest import MANIFEST
 from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.watching.eligible import by_date, eligible

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from assets.corpus import corpus_accepted, preview_query_generator
+from model_code.context import StageContext
 from model_code.files import write_json
-from model_code.stages.context import StageContext
 
 
 def test_a_generator_that_was_not_trained_says_so(tmp_path):

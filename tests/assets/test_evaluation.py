@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from assets.evaluation import has_queries, metrics_table, preview_baselines, preview_evaluation
+from model_code.context import StageContext
 from model_code.files import write_json
-from model_code.stages.context import StageContext
 
 
 @pytest.mark.parametrize(("dev", "test", "passed"), [(0, 3, True), (5, 3, True), (5, 0, True), (0, 0, False)])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from assets.catalogue import FAMILIES
+from model_code.context import StageContext
 from model_code.contracts.registry import CONTRACTS
 from model_code.contracts.rules import require
-from model_code.stages.context import StageContext
 
 
 @pytest.mark.parametrize("stage", FAMILIES)

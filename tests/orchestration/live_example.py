@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from model_code.index.manifest import seal
 from model_code.live.applied import Applied
 from model_code.live.changes import Change, Put, canonical_fields, net_effect
 from model_code.live.collection import Collection, set_default_retriever
 from model_code.live.documents import document_row, write_rows
 from model_code.live.generation import DOCUMENTS, FORMAT, Generation
 from model_code.live.removed import read_removed, write_removed
+from model_code.manifest import seal
 from orchestration.freshening import Freshener
 from orchestration.known_documents import held
 from orchestration.project import Project

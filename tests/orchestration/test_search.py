@@ -12,7 +12,7 @@ from model_code.errors import FreshetError
 from model_code.index.settings import Bm25Settings
 from model_code.live.hybrid import HybridSettings
 from model_code.live.searcher import Hit, Searcher
-from model_code.retrievers.retriever import TokenMatch
+from model_code.retriever import TokenMatch
 from orchestration.cli import search
 from orchestration.hits import hits_text, tokens_text
 

@@ -12,8 +12,8 @@ import pytest
 from model_code.additions.memory import store_of
 from model_code.additions.store import PARENT
 from model_code.files import read_json, write_json
-from model_code.index.manifest import MANIFEST
 from model_code.live.collection import Collection
+from model_code.manifest import MANIFEST
 from orchestration import parameters
 from orchestration.additions import folder_of, settings_of
 from orchestration.garbage import collect, find_garbage

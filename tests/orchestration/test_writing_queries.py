@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from model_code.errors import FreshetError, SettingsError
 from model_code.files import read_json, write_json
-from model_code.index.manifest import MANIFEST
 from model_code.live.collection import Collection
 from model_code.live.generation import INDEX
 from model_code.live.searcher import Searcher
+from model_code.manifest import MANIFEST
 from model_code.queries import sequence_to_sequence
 from orchestration import parameters, writing_queries
 from orchestration.changing import preview_files

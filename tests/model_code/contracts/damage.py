@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from model_code.context import StageContext
 from model_code.contracts.registry import check
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
-from model_code.stages.context import StageContext
 
 Damage = Callable[[Path], object]
 

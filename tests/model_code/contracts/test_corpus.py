@@ -5,13 +5,13 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from model_code.context import StageContext
 from model_code.contracts.registry import check
 from model_code.corpus.build import build_corpus
 from model_code.corpus.settings import CorpusSettings, PartSettings, PassageSettings
 from model_code.corpus.tables import frame, write_table
 from model_code.errors import FreshetError
 from model_code.files import write_json
-from model_code.stages.context import StageContext
 from tests.model_code.contracts.damage import (
     assert_refused,
     json_edited,

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from model_code.context import StageContext
 from model_code.contracts.registry import check
 from model_code.corpus.tables import judged, load_corpus
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, search_splits
-from model_code.stages.context import StageContext
 from tests.model_code.contracts.damage import (
     assert_refused,
     copied,

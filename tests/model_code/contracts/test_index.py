@@ -9,16 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from model_code.context import StageContext
 from model_code.contracts.registry import check
 from model_code.dsi.folder import Representatives
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.index.dense_index import DenseIndex
-from model_code.index.manifest import MANIFEST, seal
 from model_code.lexical.embedding_index import EmbeddingIndex
 from model_code.lexical.passages import PassagesOnTheFly
+from model_code.manifest import MANIFEST, seal
 from model_code.retrievers.dsi import Scales, complete
-from model_code.stages.context import StageContext
 from model_code.token_index.index import TokenIndex
 from tests.model_code.contracts.damage import (
     array_cut,

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from model_code.context import StageContext
 from model_code.contracts.registry import check
 from model_code.dsi.folder import DocumentVectors, Representatives
 from model_code.encoding.encoder import Encoder
@@ -18,10 +19,9 @@ from model_code.encoding.layers import Layers
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
-from model_code.index.manifest import MANIFEST, seal
 from model_code.lexical.layout import save_encoder, start_encoder
+from model_code.manifest import MANIFEST, seal
 from model_code.queries.sequence_models import load_sequence_model, save_sequence_model
-from model_code.stages.context import StageContext
 from tests.model_code.contracts.damage import (
     array_cut,
     array_with,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from model_code.context import StageContext
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
@@ -22,7 +23,6 @@ from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import IndexSettings
 from model_code.progress import Progress, silent
 from model_code.retrievers.settings import RetrieverSettings
-from model_code.stages.context import StageContext
 from model_code.training.settings import TrainingSettings
 from tests.tiny_encoder import make_tiny_encoder
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model_code.context import StageContext
 from model_code.dsi import added, encoding_scale
 from model_code.dsi.folder import DocumentVectors
 from model_code.dsi.settings import DocumentVectorSettings, Start
@@ -21,7 +22,6 @@ from model_code.live.text_rules import TextRules
 from model_code.live.writer import LiveWriter
 from model_code.retrievers.kinds import open_retriever
 from model_code.stages import index, train
-from model_code.stages.context import StageContext
 from model_code.training.tables import TrainingTables
 from tests.model_code.dsi.small_corpus import make_context
 

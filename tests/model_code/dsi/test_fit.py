@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from model_code.context import StageContext
 from model_code.dsi.folder import DocumentVectors
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.start import document_means
@@ -18,7 +19,6 @@ from model_code.evaluation.metrics import evaluate_run
 from model_code.files import hash_path, read_json
 from model_code.index.dense_index import DenseIndex
 from model_code.stages import train
-from model_code.stages.context import StageContext
 from model_code.training.dev import DevEvaluator
 from model_code.training.tables import TrainingTables
 from tests.model_code.dsi.small_corpus import ENCODER, IDS, LONG, QUIET, make_context

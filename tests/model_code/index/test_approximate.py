@@ -8,7 +8,7 @@ import pytest
 
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import IndexSettings
-from model_code.index.top_k import Ranking
+from model_code.retriever import Ranking
 
 pytest.importorskip("faiss")
 

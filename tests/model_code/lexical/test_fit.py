@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from model_code.context import StageContext
 from model_code.errors import SettingsError
 from model_code.files import hash_path, read_json
 from model_code.hierarchy.tree import Hierarchy
@@ -23,7 +24,6 @@ from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
 from model_code.retrievers.lexical import index, open_folders
 from model_code.retrievers.settings import parse_retriever
 from model_code.stages import train
-from model_code.stages.context import StageContext
 from model_code.training.negatives.kinds import make_negatives
 from model_code.training.tables import TrainingTables
 from tests.model_code.lexical.corpus import TRAINING, make_context

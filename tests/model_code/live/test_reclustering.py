@@ -12,13 +12,13 @@ from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.dense_index import DenseIndex
-from model_code.index.manifest import add_facts
 from model_code.index.settings import IndexSettings
 from model_code.live.changes import Put, Remove
 from model_code.live.collection import Collection
 from model_code.live.searcher import Searcher
 from model_code.live.trained import added_since_training, trained_documents
 from model_code.live.writer import LiveWriter
+from model_code.manifest import add_facts
 from model_code.retrievers.segments import segments
 from tests.model_code.live.laws import KINDS, NEW, OLD, make_encoder, open_build, put, rankings
 

@@ -10,12 +10,12 @@ import pytest
 
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
 from model_code.files import read_json
-from model_code.index.manifest import seal
 from model_code.live.changes import Put, Remove
 from model_code.live.collection import Collection
 from model_code.live.placement import Placements
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
+from model_code.manifest import seal
 from tests.model_code.live.laws import NEW, OLD, RULES, make_encoder, open_build, put, rankings
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from model_code.context import StageContext
 from model_code.dsi.folder import DocumentVectors, Representatives
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.errors import FreshetError
@@ -23,7 +24,6 @@ from model_code.live.text_rules import TextRules
 from model_code.live.writer import LiveWriter
 from model_code.retrievers.kinds import open_retriever
 from model_code.stages import evaluate, index, train
-from model_code.stages.context import StageContext
 from tests.model_code.dsi.small_corpus import IDS, LONG, make_context
 
 OWN = DocumentVectorSettings(epochs=6, batch_size=16, learning_rate=2e-2, patience=None)

@@ -15,9 +15,9 @@ from model_code.encoding.layer_settings import LayerSettings
 from model_code.index.dense_index import DenseIndex
 from model_code.lexical.indexing import build_folder, open_folder
 from model_code.lexical.searches import NAMES
+from model_code.retriever import Retriever
 from model_code.retrievers.dense import DenseRetriever
 from model_code.retrievers.lexical import LexicalRetriever
-from model_code.retrievers.retriever import Retriever
 from tests.model_code.lexical.example import SETTINGS, TEXTS, make_encoder
 
 IDS = [f"d{i // 2:02}" for i in range(len(TEXTS))]  # two passages each

@@ -9,18 +9,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from model_code.context import StageContext
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import hash_path, read_json
-from model_code.index.manifest import seal
-from model_code.index.top_k import Ranking
 from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
 from model_code.lexical.passages import PassagesOnTheFly
 from model_code.lexical.searches import NAMES
 from model_code.lexical.settings import LexicalSettings
+from model_code.manifest import seal
+from model_code.retriever import Ranking
 from model_code.retrievers.kinds import open_retriever
 from model_code.retrievers.lexical import LexicalRetriever
 from model_code.stages import index
-from model_code.stages.context import StageContext
 from tests.model_code.lexical.corpus import make_context
 from tests.model_code.lexical.example import SETTINGS
 

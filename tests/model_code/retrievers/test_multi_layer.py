@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus
 from model_code.encoding.document_side import represent_documents
 from model_code.encoding.encoder import Encoder
@@ -20,7 +21,6 @@ from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import IndexSettings
 from model_code.retrievers.kinds import open_retriever
 from model_code.stages import index, train
-from model_code.stages.context import StageContext
 from model_code.training.fit import start_vectors
 from tests.model_code.stages.test_train import make_context
 

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
+from model_code.context import StageContext
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.layer_settings import LayerSettings
 from model_code.encoding.settings import EncoderSettings
@@ -27,7 +28,6 @@ from model_code.lexical.settings import LexicalSettings
 from model_code.retrievers.kinds import open_retriever
 from model_code.retrievers.settings import RetrieverSettings, parse_retriever
 from model_code.stages import evaluate, index, train
-from model_code.stages.context import StageContext
 from model_code.training.settings import TrainingSettings
 from tests.model_code.lexical.corpus import make_context as lexical_context
 from tests.model_code.lexical.example import SETTINGS

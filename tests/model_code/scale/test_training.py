@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from model_code.context import StageContext
 from model_code.errors import FreshetError, SettingsError
 from model_code.scale import runtime
 from model_code.scale.settings import ScaleSettings
 from model_code.scale.training import _process, train
-from model_code.stages.context import StageContext
 from model_code.training.accelerator import make_accelerator
 from tests.model_code.scale.jobs import train_and_die, train_tiny
 from tests.model_code.training.example import make_encoder

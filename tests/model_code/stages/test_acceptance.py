@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from model_code.context import StageContext
 from model_code.corpus.build import build_corpus
 from model_code.corpus.rows import Row
 from model_code.corpus.settings import AcceptanceSettings, CorpusSettings, PassageSettings
@@ -14,7 +15,6 @@ from model_code.corpus.tables import frame, write_table
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.stages import acceptance
-from model_code.stages.context import StageContext
 
 
 class Words:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
@@ -15,7 +16,6 @@ from model_code.files import hash_path, read_json
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import Bm25Settings
 from model_code.stages import baselines
-from model_code.stages.context import StageContext
 from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_hierarchy, write_pseudo_queries
 from tests.tiny_encoder import make_tiny_encoder
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from model_code.context import StageContext
 from model_code.corpus.tables import judged, load_corpus
 from model_code.errors import FreshetError
 from model_code.evaluation.plot_style import Picture
@@ -12,7 +13,6 @@ from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, search_splits
 from model_code.files import hash_path, read_json, write_json
 from model_code.stages import comparison
-from model_code.stages.context import StageContext
 from tests.model_code.evaluation.tiny_corpus import DOCUMENTS, TEXTS, write_corpus, write_pseudo_queries
 
 SETTINGS = EvaluationSettings(bootstrap_samples=100, permutations=200)

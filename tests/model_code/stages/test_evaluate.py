@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
@@ -14,10 +15,9 @@ from model_code.evaluation.run_files import read_run, write_run
 from model_code.evaluation.scores import check_comparable, load_all_scores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import hash_path, read_json
+from model_code.fusion import reciprocal_rank_fusion
 from model_code.index.dense_index import DenseIndex
-from model_code.retrievers.fusion import reciprocal_rank_fusion
 from model_code.stages import evaluate
-from model_code.stages.context import StageContext
 from tests.model_code.evaluation.tiny_corpus import (
     DOCUMENTS,
     TEXTS,

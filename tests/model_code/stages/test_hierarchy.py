@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from model_code.context import StageContext
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, read_json
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import Hierarchy
-from model_code.stages.context import StageContext
 from model_code.stages.hierarchy import run
 
 

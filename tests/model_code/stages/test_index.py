@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from model_code.context import StageContext
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
@@ -19,7 +20,6 @@ from model_code.index.settings import IndexSettings
 from model_code.retrievers.kinds import open_retriever
 from model_code.retrievers.settings import RetrieverSettings
 from model_code.stages import base_index, index
-from model_code.stages.context import StageContext
 from model_code.training.settings import TrainingSettings
 from tests.tiny_encoder import make_tiny_encoder
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from model_code.context import StageContext
 from model_code.corpus.tables import judged, load_corpus
 from model_code.encoding.settings import EncoderSettings
 from model_code.files import hash_path
 from model_code.queries.settings import ClozeSettings, PseudoQuerySettings
 from model_code.stages import pseudo_queries
-from model_code.stages.context import StageContext
 
 SETTINGS = PseudoQuerySettings(
     dev_share=0.3,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from model_code.context import StageContext
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json
@@ -24,7 +25,6 @@ from model_code.queries.settings import (
 )
 from model_code.queries.training_settings import GeneratorTrainingSettings
 from model_code.stages import pseudo_queries, query_generator
-from model_code.stages.context import StageContext
 from tests.model_code.queries.toy import DOCUMENTS, WORDS
 from tests.tiny_encoder import make_tiny_encoder
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
+from model_code.context import StageContext
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError, SettingsError
@@ -19,7 +20,6 @@ from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.dense_index import DenseIndex
 from model_code.retrievers.settings import RetrieverSettings
 from model_code.stages import train
-from model_code.stages.context import StageContext
 from model_code.training.collator import Collator
 from model_code.training.data import TrainingData
 from model_code.training.settings import TrainingSettings

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model_code.index.top_k import Ranking
+from model_code.retriever import Ranking
 
 VOCABULARY = 60
 Sparse = tuple[np.ndarray, np.ndarray]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from model_code.context import StageContext
 from model_code.stages import train
-from model_code.stages.context import StageContext
 from model_code.training.trainer import Trainer
 
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.files import read_json, write_json, write_text
+from model_code.fusion import reciprocal_rank_fusion
 from model_code.index.dense_index import DenseIndex
-from model_code.retrievers.fusion import reciprocal_rank_fusion
 from orchestration.cli import compare as command
 from orchestration.costs import compare
 from orchestration.costs import systems as systems_module

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from model_code.errors import FreshetError
-from model_code.index.manifest import add_facts, read_manifest, seal, verify
+from model_code.manifest import add_facts, read_manifest, seal, verify
 
 
 @pytest.fixture

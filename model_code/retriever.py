@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from model_code.index.top_k import Ranking
+Ranking = list[tuple[str, float]]
+"""Document ids and scores, best first."""
 
 Search = Callable[[Sequence[str], int], list[Ranking]]
 """(query texts, k) -> the k best documents of each, best first."""
