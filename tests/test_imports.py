@@ -11,12 +11,22 @@ COMMAND_LINE = "orchestration.cli"  # the console script's package imports its a
 
 
 def test_no_circles() -> None:
-    modules = {
-        name(path): path for top in ("assets", "model_code", "orchestration") for path in (ROOT / top).rglob("*.py")
-    }
+    modules = product()
     graph = {one: imported(path) & modules.keys() - {one, COMMAND_LINE} for one, path in modules.items()}
     order = list(TopologicalSorter(graph).static_order())  # CycleError names the circle
     assert len(order) >= len(modules) > 300
+
+
+def test_the_product_imports_neither_benches_nor_experiments() -> None:
+    for module, path in product().items():
+        tops = {one.partition(".")[0] for one in imported(path)}
+        assert not tops & {"benchmarks", "experiments", "tests"}, module
+
+
+def product() -> dict[str, Path]:
+    return {
+        name(path): path for top in ("assets", "model_code", "orchestration") for path in (ROOT / top).rglob("*.py")
+    }
 
 
 def name(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Guards that the README stays true: its file tree names every file, its links lead somewhere, its commands exist.
+"""Guards that the README stays true: its links lead somewhere, its commands exist.
 
 Run: python -m pytest tests/test_readme.py
 """
@@ -11,23 +11,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "experiments").rglob("*.md")])
 
 
-def test_the_file_tree_names_every_file_and_no_other():
-    tree = (ROOT / "README.md").read_text().split("Every file in one line")[1]
-    named = sorted(re.findall(r"^\s*(\w+\.py)\s", tree, re.MULTILINE))
-    files = [path for layer in ("model_code", "assets", "orchestration") for path in (ROOT / layer).rglob("*.py")]
-    assert named == sorted(path.name for path in files if path.name != "__init__.py")
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_exist(page):
     from typer.main import get_command
 

@@ -2,7 +2,7 @@
 
 They are chosen by the hash of their id. What looks for them, and for the old ones, are queries that the caller made
 from their texts; these share words with the parts that constrain an addition, so the trials flatter the mean query a
-little. Where real queries are known, `model_code.benchmarks.incdsi_frontier` is the stricter judge.
+little. Where real queries are known, `experiments/incdsi_frontier` is the stricter judge.
 """
 
 from __future__ import annotations

@@ -1,0 +1,20 @@
+"""`python -m benchmarks`: errors are one line, as those of `freshet` are."""
+
+from __future__ import annotations
+
+from orchestration import quiet  # noqa: F401  telemetry is switched off before anything else is imported
+
+import sys  # isort: skip
+
+import typer
+
+from benchmarks.bench import bench
+from model_code.errors import FreshetError
+
+app = typer.Typer(name="freshet bench", add_completion=False, pretty_exceptions_enable=False)
+app.command()(bench)
+try:
+    app()
+except FreshetError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)

@@ -1,0 +1,103 @@
+"""`freshet bench`: this project against what one would otherwise use, in the same run on the same inputs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measuring import require_device
+from model_code.errors import FreshetError
+from model_code.settings import require
+
+BENCHES: Mapping[str, str] = {
+    "encode": "benchmarks.encode",
+    "train": "benchmarks.train",
+    "cluster": "benchmarks.cluster",
+    "search": "benchmarks.search",
+    "growth": "benchmarks.growth.bench",
+    "overhead": "benchmarks.overhead",
+    "token-index": "benchmarks.token_index",
+    "drift": "benchmarks.drift",
+    "incdsi": "benchmarks.incdsi",
+    "faults": "benchmarks.faults.bench",
+    "freshness": "benchmarks.freshness.bench",
+}
+OWNERS = {  # whose option it is
+    "kills": ("faults",),
+    "seconds": ("freshness",),
+    "passages": ("freshness",),
+    "large": ("cluster", "growth", "incdsi", "search"),
+    "gpu": ("cluster", "encode", "incdsi", "train"),
+}
+WIDTH = 160  # characters, where the output is a file or a pipe
+COLUMNS = ("what", "ours", "peer", "ratio", "goal", "met")
+
+
+def bench(
+    name: Annotated[
+        str | None,
+        typer.Argument(help=f"{', '.join(BENCHES)}; without one all of them, which takes hours."),
+    ] = None,
+    kills: Annotated[
+        int | None, typer.Option(min=1, help="faults: how many processes to kill, a tenth of them retrains.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="freshness: how long to read under writes.")] = None,
+    passages: Annotated[int | None, typer.Option(min=100, help="freshness: size of the collection.")] = None,
+    large: Annotated[
+        bool, typer.Option("--large", help="cluster, growth, search, incdsi: a million documents, in up to 12 GB.")
+    ] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="cluster, encode, incdsi, train: on a CUDA device.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> None:
+    """Measure one part against its peer, or all of them, one after the other."""
+    given = {"kills": kills, "seconds": seconds, "passages": passages, "large": large or None, "gpu": gpu or None}
+    options = {option: value for option, value in given.items() if value is not None}
+    for option in options:
+        owners = " or ".join(OWNERS[option])
+        require(name in OWNERS[option] or name is None, f"--{option} is for the benchmark {owners}")
+    results = []
+    for each in (name,) if name else OWNERS["gpu"] if gpu else BENCHES:
+        arguments = {option: value for option, value in options.items() if each in OWNERS[option]}
+        if arguments.pop("gpu", False):
+            arguments["device"] = "cuda"
+        results.append(run_bench(each, **arguments))
+        if not as_json:
+            print_rows(results[-1])
+    if as_json:
+        typer.echo(json.dumps(results[0] if name else results, indent=2))
+
+
+def run_bench(name: str, **options: Any) -> dict[str, Any]:
+    """Run one benchmark: `{"name", "rows": [{"what", "ours", "peer", "ratio", "goal", "met"}]}`.
+
+    options: arguments of the benchmark's `rows`. FreshetError for a name that is none, and for a device not there.
+    """
+    if name not in BENCHES:
+        raise FreshetError(f"{name!r} is not a benchmark. Benchmarks: {', '.join(BENCHES)}")
+    rows = importlib.import_module(BENCHES[name]).rows
+    if "device" in options:
+        require("device" in inspect.signature(rows).parameters, f"the benchmark {name} has no GPU path")
+        require_device(options["device"])
+    return {"name": name, "rows": rows(**options)}
+
+
+def print_rows(result: Mapping[str, Any]) -> None:
+    """Print the rows of one benchmark as a table for people."""
+    table = Table(*COLUMNS, box=None, title=result["name"], title_justify="left", pad_edge=False)
+    for row in result["rows"]:
+        table.add_row(*(_cell(row[column]) for column in COLUMNS))
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,157 @@
+"""Our spherical k-means against faiss.Kmeans, level by level of a bottom-up tree, and against the paper's Algorithm 2.
+
+Where faiss is not installed, as on a GPU machine that only trains, Algorithm 2 is the peer of the levels, too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.measuring import row, row_below, seconds
+from benchmarks.plain_kmeans import algorithm_2, nearest
+from model_code.hierarchy.build import unit_vectors
+from model_code.hierarchy.settings import HierarchySettings
+from model_code.hierarchy.sizes import default_branching, level_sizes
+from model_code.hierarchy.spherical_kmeans import spherical_kmeans
+
+NO_WORSE, FASTER, AS_FAST = 1.0, 2.0, 1.0  # the goals
+LARGE, LARGE_SECONDS = 1_000_000, 60.0
+Cluster = Callable[[torch.Tensor, int, int, int], torch.Tensor]  # vectors, clusters, iterations, seed -> centroids
+
+
+def rows(
+    passages: int = 100_000,
+    dimension: int = 384,
+    branching: int | None = None,
+    iterations: int = 25,
+    repeats: int = 3,
+    device: str = "cpu",
+    seed: int = 0,
+    paper: int = 10_000,
+    large: bool = False,
+) -> list[dict[str, Any]]:
+    """Per level the mean cosine and the speed, in vectors per second, and the speed of all levels together.
+
+    branching: None is the default for so many passages. paper: passages of the comparison with Algorithm 2, 0 for none.
+    large: a million passages in place of `passages`, once.
+    """
+    if large:
+        passages, repeats = LARGE, 1
+    shared = {"dimension": dimension, "iterations": iterations, "repeats": repeats, "device": device, "seed": seed}
+    found = levels(passages, branching=branching, **shared)
+    return found + (against_paper(paper, **shared) if paper else [])
+
+
+def levels(
+    passages: int, dimension: int, branching: int | None, iterations: int, repeats: int, device: str, seed: int
+) -> list[dict[str, Any]]:
+    """Both sides cluster the same vectors, which at upper levels are the centroids of our level below.
+
+    Both have the same cap on iterations, and may end earlier, when nothing moves any more. Of `repeats` runs, each with
+    another seed and ours and the peer's in turn, the median time and the mean objective count.
+    """
+    branching = branching or default_branching(passages)
+    peer, name = _peer(device)
+    ours = _ours(device)
+    level = unit_vectors(synthetic_vectors(passages, dimension, seed), device)
+    sizes = level_sizes(passages, branching)
+    table, spent = [], np.zeros(2)
+    for number, clusters in reversed(list(enumerate(sizes, start=1))):
+        pair = [_measured(one, level, clusters, iterations) for one in (ours, peer)]
+        spans, cosines, centroids = _alternate(pair, range(seed, seed + repeats))
+        what = f"level {number}, {len(level):,} x {dimension} into {clusters:,}"
+        table.append(row(f"{what}: mean cosine, against {name}", *cosines, goal=NO_WORSE))
+        table.append(row(f"{what}: vectors/s, the same", *(len(level) / span for span in spans), goal=FASTER))
+        spent += spans
+        level = centroids
+    what = f"all levels, b = {branching}, at most {iterations} iterations: vectors/s"
+    table.append(row(what, *(float(passages / span) for span in spent), goal=FASTER))
+    if device != "cpu" and passages == LARGE:
+        table.append(row_below(f"{passages:,} x {dimension}, all levels (s)", float(spent[0]), LARGE_SECONDS))
+    return table
+
+
+def _peer(device: str) -> tuple[Cluster, str]:
+    """Whom we are compared with, on our device: faiss if it is there and can use it, else the paper's algorithm."""
+    if importlib.util.find_spec("faiss"):
+        import faiss
+
+        if device == "cpu":
+            return partial(_faiss, gpu=False), "faiss"
+        if getattr(faiss, "get_num_gpus", lambda: 0)():
+            return partial(_faiss, gpu=True), "faiss on the GPU"
+    return algorithm_2, "Algorithm 2"
+
+
+def against_paper(
+    passages: int, dimension: int, iterations: int, repeats: int, device: str, seed: int
+) -> list[dict[str, Any]]:
+    """The last level of the paper's tree by its own algorithm and by ours."""
+    vectors = unit_vectors(synthetic_vectors(passages, dimension, seed), device)
+    clusters = level_sizes(passages, default_branching(passages))[-1]
+    pair = [_measured(one, vectors, clusters, iterations) for one in (_ours(device), algorithm_2)]
+    spans, cosines, _ = _alternate(pair, range(seed, seed + repeats))
+    what = f"{passages:,} x {dimension} into {clusters:,}"
+    return [
+        row(f"{what}: mean cosine, against the paper's Algorithm 2", *cosines, goal=NO_WORSE),
+        row(f"{what}: vectors/s, the same", *(passages / span for span in spans), goal=AS_FAST),
+    ]
+
+
+def synthetic_vectors(passages: int, dimension: int, seed: int) -> np.ndarray:
+    """Vectors (N, H) like a sentence encoder's: topics within topics, and a spectrum that falls like 1 / rank."""
+    draw = np.random.default_rng(seed)
+    scale = np.arange(1, dimension + 1, dtype=np.float32) ** -0.5
+    vectors = np.zeros((1, dimension), np.float32)
+    for count in (max(2, passages // 1000), max(2, passages // 30), passages):
+        parents = draw.integers(0, len(vectors), count)
+        vectors = vectors[parents] + scale * draw.standard_normal((count, dimension), np.float32)
+    return vectors
+
+
+Measured = Callable[[int], tuple[float, float, torch.Tensor]]  # seed -> seconds, mean cosine, centroids
+
+
+def _measured(cluster: Cluster, vectors: torch.Tensor, clusters: int, iterations: int) -> Measured:
+    def run(seed: int) -> tuple[float, float, torch.Tensor]:
+        found = []
+        spent = seconds(lambda: found.append(cluster(vectors, clusters, iterations, seed)))
+        return spent, float(nearest(vectors, found[0])[0].mean(dtype=torch.float64)), found[0]
+
+    return run
+
+
+def _alternate(pair: list[Measured], seeds: range) -> tuple[np.ndarray, list[float], torch.Tensor]:
+    """Median seconds (2,) and mean objective of both, and our last centroids."""
+    runs = [[run(seed) for run in pair] for seed in seeds]
+    spans = np.array([[one[0] for one in both] for both in runs])
+    cosines = np.array([[one[1] for one in both] for both in runs])
+    return np.median(spans, axis=0), cosines.mean(axis=0).tolist(), runs[-1][0][2]
+
+
+def _ours(device: str) -> Cluster:
+    def cluster(vectors: torch.Tensor, clusters: int, iterations: int, seed: int) -> torch.Tensor:
+        settings = replace(HierarchySettings(), max_iterations=iterations, device=device)
+        with torch.inference_mode():
+            return spherical_kmeans(vectors, clusters, settings, seed).centroids
+
+    return cluster
+
+
+def _faiss(vectors: torch.Tensor, clusters: int, iterations: int, seed: int, gpu: bool) -> torch.Tensor:
+    """faiss, told to use every vector, as we do."""
+    import faiss
+
+    points = vectors.cpu().numpy()
+    every_point = {"min_points_per_centroid": 1, "max_points_per_centroid": len(points)}
+    options = {"niter": iterations, "spherical": True, "seed": seed, "gpu": gpu} | every_point
+    kmeans = faiss.Kmeans(points.shape[1], clusters, **options)
+    kmeans.train(points)
+    return torch.from_numpy(kmeans.centroids).to(vectors.device)

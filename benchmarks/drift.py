@@ -1,0 +1,130 @@
+"""How often drift alarms without cause, and how often it finds what harms, on batches of real documents.
+
+Reference are docstrings of some packages; batches mix others of those packages with a growing share from elsewhere:
+from neighbouring packages, and from a jargon that the encoder never saw, which are neighbouring docstrings and their
+summaries with exchanged letters. Where `FRESHET_DATA` names a folder of data sets, also from its `tldr` and `scifact`,
+and a second reference: tldr's early pages, with its latest ones as the shift. Each document comes with a query that
+people wrote, its summary or a judged one, and gets one more that is cut out of its text. The peer is the customary rule
+that a PSI over .2 calls for retraining.
+
+Retraining is due where new documents lose at least `HARM` of mean reciprocal rank beside old ones, by the written
+queries: with scores as spread as these it is the least that 100 documents of one query each can show with a chance
+of .95. A row also says how often each kind of query alone called it harm. Old documents are scored among the reference
+alone, where a report has them beside what arrived: harm looks a little larger here (by .008 for 100 docstrings).
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping
+from dataclasses import astuple, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.drift_batches import Cell, calibrate, judge
+from benchmarks.drift_sources import Plan, Vectors, encode, mixed, studies, with_made
+from benchmarks.encode import BASE
+from model_code.files import replacing
+
+SHARES, HARM, LOSS, MOST_FALSE = (0.1, 0.25, 0.5, 1.0), 0.15, 0.01, 0.05
+
+
+def rows(
+    data: Path | None = None, base: str | Path = BASE, plan: Plan | None = None, output: Path | None = None
+) -> list[dict[str, Any]]:
+    """Of each shift the share of batches that were judged as they should be, with its 95 % interval.
+
+    data: a folder of data sets; None: that of `FRESHET_DATA`, if it is set. output: where to leave the curves, as
+    drift_curve.csv and .png; None: the folder of `FRESHET_BENCH_OUTPUT`, if it is set.
+    """
+    from model_code.encoding.encoder import Encoder
+
+    plan = plan or Plan()
+    data, output = data or _folder("FRESHET_DATA"), output or _folder("FRESHET_BENCH_OUTPUT")
+    encoder = Encoder.load(base, plan.max_tokens, for_search=True)
+    cells: dict[tuple[str, str, float], Cell] = {}
+    for name, home, elsewhere in studies(data, plan):
+        vectors = {source: encode(encoder, with_made(pairs)) for source, pairs in elsewhere.items()}
+        found = simulate(encode(encoder, with_made(home)), vectors, plan)
+        cells |= {(name, *key): cell for key, cell in found.items()}
+    if output:
+        from benchmarks.drift_picture import draw
+
+        write_curve(output / "drift_curve.csv", cells)
+        draw(output / "drift_curve.png", output / "drift_curve.csv")
+    return [_row(*key, cell) for key, cell in cells.items()]
+
+
+def simulate(home: Vectors, elsewhere: Mapping[str, Vectors], plan: Plan) -> dict[tuple[str, float], Cell]:
+    """Cells by source and share; ("none", 0) has batches of home documents that no other batch of their split has."""
+    cells: dict[tuple[str, float], Cell] = {("none", 0.0): Cell()}
+    for split in range(plan.splits + plan.more_splits):
+        chance = np.random.default_rng(split)
+        order = chance.permutation(len(home.documents))
+        reference, fresh = home[np.sort(order[: plan.reference])], home[order[plan.reference :]]
+        calibration = calibrate(reference, plan)
+        count = len(fresh.documents) // plan.batch
+        for batch in np.arange(count * plan.batch).reshape(count, plan.batch):
+            judge(calibration, reference.documents, fresh[batch], cells["none", 0.0])
+        for source, vectors in elsewhere.items() if split < plan.splits else ():
+            for share in SHARES:
+                cell = cells.setdefault((source, share), Cell())
+                for _ in range(plan.repeats):
+                    judge(calibration, reference.documents, mixed(fresh, vectors, share, plan.batch, chance), cell)
+    return cells
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson 1927), which at 0 and 1 does not shrink to a point.
+
+    >>> [round(bound, 3) for bound in wilson(10, 10)]
+    [0.722, 1.0]
+    """
+    z = 1.959964
+    share, width = successes / trials, 1 + z * z / trials
+    middle = (share + z * z / (2 * trials)) / width
+    half = z / width * np.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
+    return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+
+
+def write_curve(path: Path, cells: Mapping[tuple[str, str, float], Cell]) -> None:
+    """A CSV line per cell: alarms and retraining by the share of shifted documents, with 95 % intervals."""
+    calls = [one.name for one in fields(Cell)]
+    names = ("reference", "source", "share", "batches", *calls)
+    intervals = ("alarm_low", "alarm_high", "retrain_low", "retrain_high")
+    with replacing(path) as aside, aside.open("w", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow((*names, *intervals))
+        for key, cell in cells.items():
+            means = [float(np.mean(values)) for values in astuple(cell)]
+            bounds = [bound for calls in (cell.alarm, cell.retrain) for bound in wilson(sum(calls), len(calls))]
+            writer.writerow((*key, len(cell.harm), *(f"{number:.4f}" for number in (*means, *bounds))))
+
+
+def _row(study: str, source: str, share: float, cell: Cell) -> dict[str, Any]:
+    """Without a shift no alarm is right; with one, retraining where it is due and not where nothing is lost.
+
+    Between the two there is no goal: a loss that is real and too small for 100 documents to show may be found or not.
+    """
+    harm = float(np.mean(cell.harm))
+    due = share > 0 and harm > LOSS
+    calls = np.array(cell.alarm if share == 0 else cell.retrain)
+    right, peer = (calls, np.array(cell.customary)) if due else (~calls, ~np.array(cell.customary))
+    low, high = wilson(int(right.sum()), len(right))
+    judged = "retrained" if due else "not retrained" if share else "no alarm"
+    by = f"called by made queries {np.mean(cell.by_made):.2f}, by asked {np.mean(cell.by_asked):.2f}"
+    shift = f"{share:.0%} {source}" if share else "no shift"
+    shift += f", harm {harm:+.2f} ({by}), alarm {np.mean(cell.alarm):.2f}"
+    what = f"{study}: {shift}: {judged}, of {len(right)} batches [{low:.3f}, {high:.3f}]"
+    ours, theirs = float(right.mean()), float(peer.mean())
+    found = {"what": what, "ours": ours, "peer": theirs, "ratio": ours / theirs if theirs else None}
+    if due and harm < HARM:
+        return found | {"goal": "-", "met": None}
+    return found | {"goal": 1 - MOST_FALSE, "met": ours >= 1 - MOST_FALSE}
+
+
+def _folder(variable: str) -> Path | None:
+    return Path(os.environ[variable]) if os.environ.get(variable) else None

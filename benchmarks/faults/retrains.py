@@ -1,0 +1,241 @@
+"""Kill -9 retrains of a tiny real project, in every part of them: the half of `freshet bench faults` that trains.
+
+A retrain is a process of `retrain_worker`, with DVC and its stages below it. It is killed at a random moment of
+the time that a part took before, every other time with all that it started. Then a search must answer as before,
+champion and live build must be the old ones or the new ones, and the ledger must not call anything absorbed that the
+live build was not trained on. Documents come and go, and the same key is tried again, until it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psutil
+
+from benchmarks.faults import checks as fault_checks
+from benchmarks.faults import retrain_checks as fault_retrain_checks
+from benchmarks.faults import retrain_worker as fault_retrain_worker
+from benchmarks.faults import worker as fault_worker
+from benchmarks.faults.retrain_project import make_retrain_project
+from benchmarks.faults.rows import row
+from model_code.errors import FreshetError
+from orchestration import release
+from orchestration.freshening import Freshener
+from orchestration.ledgers import URL
+from orchestration.project import Project
+
+CLONE = Path(__file__).parents[2]
+STAGES = ("hierarchy", "train@hce", "index@hce", "evaluate@hce")
+PARTS = (
+    *list(fault_retrain_worker.MARKED)[:2],
+    *STAGES,
+    *list(fault_retrain_worker.MARKED)[2:],
+)  # in the order in which a retrain comes to them
+STARTING, BETWEEN = "starting", "between parts"
+GAP = 3  # parts from one kill to the next of the same retrain
+PATIENCE = 600  # seconds until a part must have begun, or a retrain ended
+PROBLEMS = (
+    "searches not as before the retrain",
+    "retrains that lost or doubled a document",
+    "champions, live builds or absorbed documents that disagree",
+)
+OUTSIDE = (URL, "FRESHET_STATE", "MLFLOW_TRACKING_URI")  # would lead out of the temporary project
+
+
+def retrain_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[str, Any]]:
+    """Kill so many retrains, and count what went wrong."""
+    with tempfile.TemporaryDirectory(prefix="freshet-retrains-") as folder, mock.patch.dict(os.environ):
+        for name in OUTSIDE:
+            os.environ.pop(name, None)
+        trial = RetrainTrial(Path(folder), encoder, seed)
+        trial.run(kills)
+    fell, reached = len(trial.fell.keys() & set(PARTS)), min(kills, len(PARTS))
+    return [
+        *(
+            row(f"{what} after {kills} killed retrains", trial.found[what], 0, "= 0", not trial.found[what])
+            for what in PROBLEMS
+        ),
+        row(
+            f"of {len(PARTS)} parts of a retrain, those that a kill fell into",
+            fell,
+            reached,
+            "> half",
+            fell * 2 > reached,
+        ),
+    ]
+
+
+def wanted_parts(kills: int) -> list[int]:
+    """The parts to kill in, by number: each in turn, in an order in which a few retrains come by all of them.
+
+    >>> wanted_parts(6), len(set(wanted_parts(len(PARTS)))) == len(PARTS)
+    ([0, 3, 6, 9, 1, 4], True)
+    """
+    order = [part for first in range(GAP) for part in range(first, len(PARTS), GAP)]
+    return [order[number % len(order)] for number in range(kills)]
+
+
+class RetrainTrial:
+    """One project through many killed retrains, beside the plain model of what it must hold."""
+
+    def __init__(self, root: Path, encoder: str | Path, seed: int) -> None:
+        self.root, self.chance = root, random.Random(seed)
+        self.project, self.state = make_retrain_project(root, encoder)
+        self.ids = [*self.state, *(f"new-{number}" for number in range(fault_worker.DOCUMENTS))]
+        self.version, self.started = fault_retrain_checks.NOBODY, 0
+        self.took: dict[str, float] = {}  # seconds that each part took the last time it was left alone
+        self.found: Counter[str] = Counter()
+        self.fell: Counter[str] = Counter()  # kills by the part that they fell into
+        self.problems: list[str] = []
+
+    def run(self, kills: int) -> None:
+        """One retrain that is left alone, then others until so many kills fell into them; a rollback at the end."""
+        self.attempt("measured")
+        wanted, key = wanted_parts(kills), 0
+        while wanted:
+            wanted = self._killed(f"killed-{key}", wanted)
+            key += 1
+        self._roll_back()
+
+    def _killed(self, key: str, wanted: list[int]) -> list[int]:
+        """Kill the retrain `key` in one wanted part after the other, as they come in order, and let it end; return the
+        parts that are left, with those that this one had gone past already.
+        """
+        last, left = -1, list(wanted)
+        while left and left[0] > last:
+            last = left[0]
+            self._change()
+            if not self.attempt(key, PARTS[last]):
+                return left  # it had gone past the part, and ended
+            left.pop(0)
+        self._change()
+        self.attempt(key)
+        return left
+
+    def _change(self) -> None:
+        """Documents come or go while a retrain is not running, or lies there killed."""
+        freshener, action = Freshener(self.project), {"kind": ""}
+        while action["kind"] not in ("put", "remove"):
+            action = fault_worker.draw(self.chance, [0])
+        fault_worker.perform(freshener, action)
+        self.state = fault_checks.changed(self.state, action, {})
+        freshener.ledger.close()
+
+    def attempt(self, key: str, part: str | None = None) -> bool:
+        """Run the retrain `key`, and kill it in `part`; then compare. Returns whether it was killed."""
+        self.started += 1
+        journal = fault_worker.Journal(self.root / f"retrain-{self.started}.jsonl")
+        with (self.root / f"retrain-{self.started}.log").open("wb") as log:
+            command = [sys.executable, "-m", fault_retrain_worker.__name__]
+            command += [str(self.root), str(journal.path), key]
+            environment = os.environ | {"PYTHONPATH": str(CLONE)}  # the project's copy of the product comes before it
+            process = psutil.Popen(command, cwd=self.root, env=environment, stdout=log, stderr=log)
+        killed = self._watch(process, journal, part)
+        self._compare(finished=not killed)
+        return killed
+
+    def _watch(self, process: psutil.Popen, journal: fault_worker.Journal, part: str | None) -> bool:
+        """Follow a retrain until it ends or is killed, measuring its parts; returns whether it was killed."""
+        begun = since = time.monotonic()
+        at, kill_at = STARTING, float("inf")
+        while process.poll() is None:
+            now = time.monotonic()
+            if now > begun + PATIENCE:
+                raise FreshetError(f"a retrain did not come to {part or 'its end'} in {PATIENCE} seconds")
+            if (doing := self._part(journal)) != at:
+                self.took[at] = now - since
+                at, since = doing, now
+                if at == part:
+                    kill_at = now + self.chance.uniform(0, self.took[at])
+            if now >= kill_at:
+                self.fell[at] += 1
+                _kill(process, with_children=self.fell.total() % 2 == 0)
+                return True
+            time.sleep(0.002)
+        self._require_end(process, journal)
+        return False
+
+    def _part(self, journal: fault_worker.Journal) -> str:
+        """What a retrain is doing: a stage if its output is in the making, else what it said last."""
+        lines = journal.read()
+        parts = [line for line in lines if "part" in line or "ended" in line]
+        if parts and parts[-1].get("ended") == "snapshot":
+            making = self.project.state / "staging"
+            return next((stage for stage in STAGES if (making / stage).is_dir()), BETWEEN)
+        return str(parts[-1].get("part", BETWEEN)) if parts else STARTING
+
+    def _require_end(self, process: psutil.Popen, journal: fault_worker.Journal) -> None:
+        if process.returncode:
+            said = [line["error"] for line in journal.read() if "error" in line]
+            raise FreshetError(f"a retrain failed by itself: {said or journal.path.with_suffix('.log').read_text()}")
+
+    def _compare(self, finished: bool) -> None:
+        freshener = Freshener(Project(self.root))
+        if self._searched(freshener) != self.state:
+            self._note(PROBLEMS[0], "before the ledger was reconciled")
+        self._disagreement(freshener, finished, notes=False)
+        freshener.reconcile()
+        freshener.apply_pending()
+        found = self._searched(freshener)
+        if found != self.state:
+            self._note(PROBLEMS[1], fault_checks.difference(found or {}, self.state))
+        self._disagreement(freshener, finished, notes=finished)
+        problem = fault_checks.ledger_problem(freshener, self.state, self.ids)
+        if problem:
+            self._note(PROBLEMS[1], problem)
+        if finished:
+            self.version = fault_retrain_checks.champion_of(self.project)
+        freshener.ledger.close()
+
+    def _searched(self, freshener: Freshener) -> fault_checks.State | None:
+        try:
+            return fault_checks.searched(freshener)
+        except FreshetError as error:
+            self._note(PROBLEMS[0], str(error))
+            return None
+
+    def _disagreement(self, freshener: Freshener, finished: bool, notes: bool) -> None:
+        said = [
+            fault_retrain_checks.roles_problem(freshener, self.version, finished),
+            fault_retrain_checks.absorbed_problem(freshener, self.ids, finished),
+        ]
+        if notes:
+            said.append(fault_retrain_checks.notes_problem(freshener, fault_retrain_checks.champion_of(self.project)))
+        for problem in filter(None, said):
+            self._note(PROBLEMS[2], problem)
+
+    def _roll_back(self) -> None:
+        """The champion before is whole, too."""
+        release.rollback(self.project)
+        freshener = Freshener(Project(self.root))
+        freshener.apply_pending()
+        if self._searched(freshener) != self.state:
+            self._note(PROBLEMS[1], "after a rollback of the champion")
+        freshener.ledger.close()
+
+    def _note(self, what: str, problem: str) -> None:
+        self.found[what] += 1
+        self.problems.append(f"{what}, start {self.started}: {problem}")
+
+
+def _kill(process: psutil.Popen, with_children: bool) -> None:
+    """Kill a retrain; with or without what it started, which must end by itself then."""
+    below = process.children(recursive=True)
+    process.kill()
+    for one in below if with_children else ():
+        try:
+            one.kill()
+        except psutil.NoSuchProcess:
+            continue  # it ended meanwhile
+    process.wait()
+    left = psutil.wait_procs(below, timeout=PATIENCE)[1]
+    if left:
+        raise FreshetError(f"processes outlived a retrain that was killed: {left}")

@@ -1,0 +1,121 @@
+"""The process that is killed: it changes a live collection without end, and says before each change what it will do."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.faults.collection import document_text, write_build
+from model_code.live.generation import Generation
+from orchestration.freshening import Freshener
+from orchestration.opening import open_complete
+from orchestration.project import Project
+from orchestration.retraining.snapshot import live_documents
+
+DOCUMENTS = 12  # ids that are added, updated and deleted over and over
+ACTIONS = ("put",) * 4 + ("remove", "retrain", "retrain", "compact", "recluster", "switch", "switch", "collect")
+
+
+class Journal:
+    """What the worker was about to do, what it finished, and what failed: JSON lines that reach the disk at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, **line: Any) -> None:
+        """Append a line."""
+        with self.path.open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def read(self) -> list[dict[str, Any]]:
+        """All whole lines; the last one may have been cut off by a crash."""
+        lines = self.path.read_text().split("\n")[:-1] if self.path.exists() else []
+        return [json.loads(line) for line in lines]
+
+
+def work(root: Path, journal: Path, seed: int, generations: Mapping[int, Any]) -> None:
+    """Change the collection under `root` until killed, or left alone. generations: those that may be switched to."""
+    written, chance, known = Journal(journal), random.Random(seed), list(generations)
+    try:
+        freshener = Freshener(Project(root))
+        while _is_wanted():
+            whole = {generation.number for generation in freshener.collection.generations() if generation.whole}
+            action = draw(chance, [number for number in known if number in whole])
+            written.write(begin=action)
+            perform(freshener, action)
+            known.append(freshener.collection.current().number)
+            written.write(end=known[-1])
+    except BaseException:
+        written.write(error=traceback.format_exc())
+        raise
+
+
+def _is_wanted() -> bool:
+    """Whether the process that is to kill this one is still there."""
+    parent = multiprocessing.parent_process()
+    return parent is None or parent.is_alive()
+
+
+def draw(chance: random.Random, generations: list[int]) -> dict[str, Any]:
+    """A random change, as plain values: several documents are put or removed at once."""
+    kind = chance.choice(ACTIONS)
+    ids = [f"new-{number}" for number in chance.sample(range(DOCUMENTS), chance.randint(1, 4))]
+    if kind in ("put", "retrain"):
+        documents = {one: document_text(chance.randrange(10_000)) for one in ids}
+        return {"kind": kind, "documents": documents, "seed": chance.randrange(10**9)}
+    if kind == "remove":
+        return {"kind": kind, "ids": [*ids, f"base-{chance.randrange(4)}"]}
+    return {"kind": kind, "to": chance.choice(generations[-3:])} if kind == "switch" else {"kind": kind}
+
+
+def perform(freshener: Freshener, action: Mapping[str, Any]) -> None:
+    """Do what `draw` drew, as the commands of the same names do."""
+    kind = action["kind"]
+    if kind == "put":
+        _receive(freshener, action["documents"])
+        freshener.apply_pending()
+    elif kind == "remove":
+        freshener.remove(action["ids"], "faults")
+        freshener.apply_pending()
+    elif kind == "retrain":
+        _retrain(freshener, action["documents"], action["seed"])
+    elif kind == "compact":
+        freshener.compact()
+    elif kind == "recluster":
+        freshener.recluster()
+    elif kind == "switch":
+        freshener.rollback(action["to"])
+    else:
+        freshener.collect_garbage(keep=3)
+
+
+def _receive(freshener: Freshener, documents: Mapping[str, str]) -> None:
+    freshener.receive([{"id": one, "title": one, "text": text} for one, text in documents.items()], "faults")
+
+
+def _retrain(freshener: Freshener, arriving: Mapping[str, str], seed: int) -> None:
+    """Build anew from what is live, while documents arrive, and promote it, as a retrain does behind its gate."""
+    from model_code.live.collection import open_generation_zero
+
+    searcher, root = freshener.writer.searcher, freshener.project.root
+    watermark, texts = searcher.generation.watermark, dict(_texts(searcher.generation))
+    _receive(freshener, arriving)
+    with tempfile.TemporaryDirectory(dir=root) as folder:
+        built = write_build(root, Path(folder), searcher.base.retriever.encoder, texts, seed)  # type: ignore[attr-defined]
+        make = partial(open_generation_zero, root, freshener.retriever, **built, watermark=watermark, switch=False)
+        open_complete(freshener.project, freshener.retriever, make)
+    freshener.ledger.absorb(f"seed {seed}", watermark)
+
+
+def _texts(generation: Generation) -> Iterator[tuple[str, str]]:
+    return ((row["id"], row["text"]) for row in live_documents(generation))

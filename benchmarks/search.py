@@ -1,0 +1,169 @@
+"""Searching vectors: our index, with its stable rankings, against FAISS: brute force, HNSW, and its inverted file.
+
+Brute force, the floor of exact search, is compared with an exact index of ours; HNSW with the index that `factory:
+auto` gives; and faiss's inverted file with the one that a hierarchy of the same passages gives away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.floors import read_rate
+from benchmarks.measuring import all_seconds, row, row_below, row_without_goal
+from model_code.hierarchy.build import build_hierarchy
+from model_code.hierarchy.inverted_file import build_inverted_file
+from model_code.hierarchy.settings import HierarchySettings
+from model_code.index.dense_index import DenseIndex
+from model_code.index.settings import IndexSettings
+
+FINGERPRINT = "benchmark"
+LARGE = 1_000_000
+RECALL = 0.99  # that approximate searches are tuned to, or held to
+AS_FAST, LATENCY, FASTER = 0.8, 1.25, 2.0  # the goals
+ITERATIONS = 10  # of k-means for both inverted files; faiss's own default
+Search = Callable[[np.ndarray], np.ndarray]  # queries (q, H) -> rows of vectors (q, k)
+
+
+def rows(
+    passages: int = 100_000,
+    dimension: int = 384,
+    queries: int = 200,
+    k: int = 10,
+    rounds: int = 3,
+    large: bool = False,
+) -> list[dict[str, Any]]:
+    """Latency of single queries and queries per second in a batch; recall of what is not exact.
+
+    Every query is asked of all systems in turn, `rounds` times. large: a million passages.
+    """
+    passages = LARGE if large else passages
+    vectors, asked = clustered_vectors(passages, dimension, queries)
+    size = f"{passages:,} x {dimension}"
+    flat, floor = _exact(vectors, k), _faiss_flat(vectors, k)
+    true = floor(asked)
+    ours, hnsw = _automatic(vectors, k), _tuned("ef", _hnsw(vectors), asked, true, k)
+    own, theirs = (_tuned("nprobe", index, asked, true, k) for index in _inverted_files(vectors))
+    return [
+        *_latency(f"{size}, exact, against faiss flat", flat, floor, asked, rounds, LATENCY),
+        _batch(f"{size}, exact, against faiss flat", flat, floor, asked, rounds, AS_FAST),
+        _against_reading(size, flat, asked, vectors.nbytes),
+        row(f"{size}, index by default: recall@{k}", recall(ours(asked), true), 1.0, goal=RECALL),
+        *_latency(f"{size}, index by default, against faiss flat", ours, floor, asked, rounds, 1 / FASTER),
+        *_latency(f"{size}, index by default, against HNSW at its recall {RECALL}", ours, hnsw, asked, rounds, 1.0),
+        *_latency(
+            f"{size}, the hierarchy's lists, against faiss's at recall {RECALL}", own, theirs, asked, rounds, 1.0
+        ),
+    ]
+
+
+def clustered_vectors(passages: int, dimension: int, queries: int) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors around one centre per 100 passages, as encoders give, and queries near some of them."""
+    chance = np.random.default_rng(0)
+    centres = chance.standard_normal((max(1, passages // 100), dimension), np.float32)
+    noise = np.float32(0.7)
+    vectors = centres[chance.integers(len(centres), size=passages)]
+    vectors += noise * chance.standard_normal((passages, dimension), np.float32)
+    asked = vectors[chance.integers(passages, size=queries)]
+    asked += noise * chance.standard_normal((queries, dimension), np.float32)
+    return _unit(vectors), _unit(asked)
+
+
+def recall(found: np.ndarray, true: np.ndarray) -> float:
+    """Share of the true rows (q, k) among those found, mean over the queries."""
+    return float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found.tolist(), true.tolist(), strict=True)]))
+
+
+def _exact(vectors: np.ndarray, k: int) -> Search:
+    return _of(DenseIndex.build(vectors, _ids(vectors), FINGERPRINT, IndexSettings(factory="Flat")), k)
+
+
+def _automatic(vectors: np.ndarray, k: int) -> Search:
+    """What `factory: auto` gives a large collection, whatever the size of this one."""
+    return _of(DenseIndex.build(vectors, _ids(vectors), FINGERPRINT, IndexSettings(flat_below=1)), k)
+
+
+def _ids(vectors: np.ndarray) -> list[str]:
+    return [f"{i:09d}" for i in range(len(vectors))]
+
+
+def _of(index: DenseIndex, k: int) -> Search:
+    def search(asked: np.ndarray) -> np.ndarray:
+        rankings = index.search(asked, k, FINGERPRINT)
+        return np.array([[int(document) for document, _ in ranking] for ranking in rankings])
+
+    return search
+
+
+def _faiss_flat(vectors: np.ndarray, k: int) -> Search:
+    import faiss
+
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(vectors)
+    return lambda asked: index.search(asked, k)[1]
+
+
+def _hnsw(vectors: np.ndarray) -> Any:
+    import faiss
+
+    index = faiss.IndexHNSWFlat(vectors.shape[1], 32, faiss.METRIC_INNER_PRODUCT)
+    index.add(vectors)
+    return index
+
+
+def _inverted_files(vectors: np.ndarray) -> tuple[Any, Any]:
+    """The hierarchy's, and one that faiss trains with as many lists and iterations."""
+    import faiss
+
+    tree = build_hierarchy(vectors, HierarchySettings(max_iterations=ITERATIONS, device="cpu"), seed=0)
+    own = build_inverted_file(tree, vectors)
+    theirs = faiss.index_factory(vectors.shape[1], f"IVF{own.nlist},Flat", faiss.METRIC_INNER_PRODUCT)
+    theirs.train(vectors)
+    theirs.add(vectors)
+    return own, theirs
+
+
+def _tuned(knob: str, index: Any, asked: np.ndarray, true: np.ndarray, k: int) -> Search:
+    """The search with the least effort, in steps of a fifth, that reaches `RECALL`."""
+    import faiss
+
+    effort, space = 1.0, faiss.ParameterSpace()
+
+    def search(queries: np.ndarray) -> np.ndarray:
+        return index.search(queries, k)[1]
+
+    most = index.ntotal if knob == "ef" else index.nlist
+    while True:
+        space.set_index_parameter(index, "efSearch" if knob == "ef" else knob, min(most, round(effort)))
+        if effort >= most or recall(search(asked), true) >= RECALL:
+            return search
+        effort = max(effort + 1, effort * 1.2)
+
+
+def _latency(
+    what: str, ours: Search, peer: Search, asked: np.ndarray, rounds: int, most: float
+) -> list[dict[str, Any]]:
+    """Milliseconds of single queries at the median and at the 99th percentile of the queries' medians."""
+    pairs = [[lambda q=q, s=search: s(q[None]) for search in (ours, peer)] for q in asked]
+    spent = np.array([np.median(all_seconds(pair, rounds), axis=0) for pair in pairs]) * 1000
+    quantiles = (("p50", 0.5), ("p99", 0.99))
+    return [
+        row_below(f"{what}: {name} (ms)", *np.quantile(spent, quantile, axis=0).tolist(), most)
+        for name, quantile in quantiles
+    ]
+
+
+def _batch(what: str, ours: Search, peer: Search, asked: np.ndarray, rounds: int, goal: float) -> dict[str, Any]:
+    spent = np.median(all_seconds([lambda: ours(asked), lambda: peer(asked)], rounds), axis=0)
+    return row(f"{what}: queries/s in a batch of {len(asked)}", *(len(asked) / spent).tolist(), goal)
+
+
+def _against_reading(size: str, ours: Search, asked: np.ndarray, size_in_bytes: int) -> dict[str, Any]:
+    spent = float(np.median(all_seconds([lambda q=q: ours(q[None]) for q in asked[:20]], 1))) * 1000
+    return row_without_goal(f"{size}, exact: ms, against reading them once", spent, size_in_bytes / read_rate() * 1000)
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)

@@ -1,0 +1,1 @@
+"""Whether a retrain was due, told by retraining."""

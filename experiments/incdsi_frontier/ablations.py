@@ -1,0 +1,77 @@
+"""What IncDSI's own choices are worth (its Tables 2 to 4), for `run.py --ablations`.
+
+One choice is changed at a time: how much old documents weigh where settings are chosen (beta), how many queries a new
+document has, and the hinge. The rest is as the best F-beta with beta 5 on the tuning split says; what is reported are
+test queries, all documents added in their own order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import numpy as np
+
+from experiments.incdsi_frontier.gates import Difference
+from experiments.incdsi_frontier.protocol import Protocol
+from model_code.incdsi.frontier import Found
+from model_code.incdsi.methods import Method, tried
+from model_code.incdsi.ranks import Quality
+from model_code.incdsi.settings import Hinge, IncDsiSettings
+from model_code.incdsi.trials import TrialBench, f_beta
+
+BETAS = (1.0, 3.0, 5.0, 10.0)
+QUERIES = (1, 2, 4)  # beside all of them
+
+
+@dataclass(frozen=True)
+class Ablated:
+    """One `choice`: reciprocal ranks of old and of new documents' queries, and seconds per added document."""
+
+    choice: str
+    found: Found
+    seconds: float
+
+    @property
+    def qualities(self) -> tuple[Quality, Quality]:
+        """Of old and of new documents."""
+        old, new = self.found
+        return Quality.of(old), Quality.of(new)
+
+    def less(self, other: Ablated) -> tuple[Difference, Difference]:
+        """MRR@10 less that of `other`, of old and of new documents, paired over queries."""
+        (old, new), (old_before, new_before) = self.found, other.found
+        return Difference.of(old, old_before), Difference.of(new, new_before)
+
+
+def ablations(protocol: Protocol, method: Method) -> dict[str, list[Ablated]]:
+    """By what is changed, its choices, measured with settings from those that `protocol` tries for `method`."""
+    plan, judge, bench = protocol.plan, protocol.arrivals.judge, protocol.bench
+    trials = tried(method, bench, plan.trials, protocol.space.seed)
+    by_beta = {beta: max(trials, key=lambda one: f_beta(one.old, one.new, beta)).settings for beta in BETAS}
+    chosen = by_beta[bench.beta]
+    hinges: Sequence[Hinge] = get_args(Hinge)
+    return {
+        "beta": [measure(judge, f"{beta:g}", settings) for beta, settings in by_beta.items()],
+        "queries per new document": [
+            *(measure(with_queries(judge, count), f"at most {count}", chosen) for count in QUERIES),
+            measure(judge, "all", chosen),
+        ],
+        "hinge": [measure(judge, hinge, replace(chosen, hinge=hinge)) for hinge in hinges],
+    }
+
+
+def with_queries(judge: TrialBench, count: int) -> TrialBench:
+    """The same split, its documents made from at most `count` queries each, those that come first."""
+    documents = [replace(one, queries=one.queries[:count]) for one in judge.split.documents]
+    return TrialBench(judge.state, replace(judge.split, documents=documents), judge.beta)
+
+
+def measure(judge: TrialBench, choice: str, settings: IncDsiSettings) -> Ablated:
+    """Add all documents of `judge` with `settings`, and look for everything."""
+    start = time.perf_counter()
+    added = judge.add(settings)
+    seconds = (time.perf_counter() - start) / len(added)
+    return Ablated(choice, judge.ranks.reciprocal_ranks(np.stack([one.vector for one in added])), seconds)

@@ -1,0 +1,80 @@
+"""The vectors of a judged collection under one encoder, and the splits that ways of adding are tried and judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.encode import BASE
+from experiments.incdsi_frontier.pages import NEW, TUNING, Pages
+from model_code.files import canonical_json, hash_text, replacing
+from model_code.incdsi.documents import NewDocument
+from model_code.incdsi.trials import Split
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Unit vectors (n, H) of the documents and (m, H) of the queries of `pages`."""
+
+    pages: Pages
+    documents: np.ndarray
+    queries: np.ndarray
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """The row of each document."""
+        return {name: row for row, name in enumerate(self.pages.ids)}
+
+    def asks(self, row: int) -> np.ndarray:
+        """A document's train queries, or itself where it has none: (m, H)."""
+        own = self.pages.asked.get("train", {}).get(self.pages.ids[row], ())
+        return self.queries[list(own)] if own else self.documents[row : row + 1]
+
+    def asking(self, rows: Sequence[int], split: str) -> tuple[np.ndarray, np.ndarray]:
+        """The queries (m, H) of `split` that look for the documents `rows`, and for which of them by position (m)."""
+        place = {self.pages.ids[row]: i for i, row in enumerate(rows)}
+        found, owners = self.pages.of(list(place), split)
+        return self.queries[found], np.array([place[one] for one in owners], np.int64)
+
+    def split(self, new: Sequence[int], old_split: str, *new_splits: str) -> Split:
+        """The documents of the rows `new`, to be found by the queries of `new_splits`."""
+        pages = self.pages
+        old, old_targets = pages.of(pages.ids[: pages.old], old_split)
+        asked, targets = pages.of([pages.ids[row] for row in new], *new_splits)
+        documents = [NewDocument(pages.ids[row], self.asks(row), self.documents[row]) for row in new]
+        return Split(documents, self.queries[old], old_targets, self.queries[asked], targets)
+
+    def splits(self) -> tuple[Split, Split]:
+        """The tuning split, with the dev and test queries of its documents and the dev queries of old ones; the test
+        split, with the test queries of its documents and of old ones.
+        """
+        return self.split(self.pages.rows(TUNING), "dev", "dev", "test"), self.split(self.new, "test", "test")
+
+    @property
+    def new(self) -> list[int]:
+        """The rows of the documents of the test split."""
+        return self.pages.rows(NEW)
+
+
+def encode(pages: Pages, base: str | Path = BASE, max_tokens: int = 128, cache: Path | None = None) -> Encoded:
+    """Encode documents and queries; vectors are kept in the folder `cache`, if one is given."""
+    texts = (pages.texts, pages.queries, pages.written)
+    documents, queries, written = (_vectors(own, base, max_tokens, cache) for own in texts)
+    return Encoded(pages, documents, np.concatenate([queries, written]))
+
+
+def _vectors(texts: Sequence[str], base: str | Path, max_tokens: int, cache: Path | None) -> np.ndarray:
+    from model_code.encoding.encoder import Encoder
+
+    file = cache and cache / f"{hash_text(canonical_json([list(texts), str(base), max_tokens]))[:16]}.npy"
+    if file and file.exists():
+        return np.load(file)
+    vectors = Encoder.load(base, max_tokens, for_search=True).encode(texts)
+    if file:
+        with replacing(file) as aside, aside.open("wb") as stream:
+            np.save(stream, vectors)
+    return vectors

@@ -1,0 +1,83 @@
+"""Ways of adding that train: on all documents anew, or on from where the old documents' training ended.
+
+IncDSI's baseline DSI-DPR (section 5): the encoder is frozen, rows for the new documents join V at random, and V is
+trained for 10 more epochs by the cross-entropy over all documents, with the queries of old and new documents. The paper
+keeps the epoch that is best for its dev queries; here it is the last one, since dev queries that are mostly of old
+documents choose the first. Beside it the same from the new documents' encodings, and with new queries alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from experiments.incdsi_frontier.encoded import Encoded
+from experiments.incdsi_frontier.learning import learn
+from experiments.incdsi_frontier.spaces import Space
+from model_code.dsi.settings import DocumentVectorSettings, Start
+from model_code.dsi.start import random_vectors
+from model_code.incdsi.frontier import Arrivals, Found, Point
+from model_code.incdsi.ranks import CachedRanks
+
+EPOCHS = 10
+Way = Callable[[Space, np.ndarray, Sequence[int]], Found]
+"""(the space, V of its old documents (n, H), rows of the documents that come) -> what is found of both."""
+
+
+def retrain(space: Space, vectors: np.ndarray, added: Sequence[int]) -> Found:
+    """A dense encoder that was trained on all documents encodes them all; a learned V is learned from all queries."""
+    if space.retrained is not None:
+        return _found(space.retrained, space.retrained.documents[[*space.old, *added]], added)
+    return _found(space.encoded, space.vectors([*space.old, *added]), added)
+
+
+def fine_tune(
+    space: Space, vectors: np.ndarray, added: Sequence[int], start: Start = "random", old_queries: bool = True
+) -> Found:
+    """Train V on, with rows for the new documents that begin at random or at their encodings."""
+    coming = space.encoded.documents[list(added)]
+    first = random_vectors(*coming.shape, space.seed) if start == "random" else coming
+    everything = [*space.old, *added]
+    train = space.asking(everything if old_queries else added, "train")
+    if not old_queries:
+        train = replace(train, targets=train.targets + len(vectors))
+    settings = replace(space.learned or DocumentVectorSettings(), epochs=EPOCHS)
+    learned = learn(np.concatenate([vectors, first]), train, None, settings, space.seed)
+    return _found(space.encoded, learned, added)
+
+
+RETRAINING = "retraining on all"
+WAYS: Mapping[str, Way] = {
+    RETRAINING: retrain,
+    "continual fine-tuning (as published)": fine_tune,
+    "continual fine-tuning from the encodings": partial(fine_tune, start="documents"),
+    "continual fine-tuning on new queries only": partial(fine_tune, start="documents", old_queries=False),
+}
+
+
+def measure_ways(
+    space: Space, arrivals: Arrivals, ways: Mapping[str, Way] = WAYS, orders: int = 1
+) -> tuple[list[Point], dict[str, Found]]:
+    """The points of `ways` in the first `orders` of `arrivals`, and what each finds once all are there.
+
+    All documents together have no order, so that this step is measured once.
+    """
+    vectors = arrivals.judge.state.vectors.view
+    new, points, last = np.array(space.encoded.new), [], {}
+    for name, way in ways.items():
+        for added in arrivals.after:
+            distinct = arrivals.orders[: 1 if added == len(new) else orders]
+            found = [way(space, vectors, new[order[:added]].tolist()) for order in distinct]
+            points.append(Point.over_orders(name, "", None, added, arrivals.judge.before, found))
+        last[name] = found[0]
+    return points, last
+
+
+def _found(encoded: Encoded, vectors: np.ndarray, added: Sequence[int]) -> Found:
+    """What V (n + b, H) of the old documents and of `added` finds with the test queries."""
+    old = encoded.pages.old
+    asking = [*encoded.asking(range(old), "test"), *encoded.asking(added, "test")]
+    return CachedRanks(vectors[:old], *asking).reciprocal_ranks(vectors[old:])

@@ -1,0 +1,61 @@
+"""The vectors that additions are measured in: encodings by one encoder or another, or learned ones as in atomic DSI."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.incdsi_frontier.encoded import Encoded
+from experiments.incdsi_frontier.learning import Asking, learn
+from model_code.dsi.encoding_scale import encoding_scale
+from model_code.dsi.settings import DocumentVectorSettings, Start
+from model_code.dsi.start import random_vectors
+from model_code.incdsi.state import IncDsiState
+
+LEARNED: Mapping[str, Start] = {"dsi": "documents", "dsi_random_start": "random"}
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """A collection under `encoded`, with vectors learned from train queries as `learned` says; None: its encodings.
+
+    retrained: the same collection under an encoder that was trained on all its documents; None: the encoder stays.
+    """
+
+    encoded: Encoded
+    learned: DocumentVectorSettings | None = None
+    retrained: Encoded | None = None
+    seed: int = 0
+
+    @property
+    def old(self) -> list[int]:
+        """The rows of the old documents."""
+        return list(range(self.encoded.pages.old))
+
+    def vectors(self, rows: Sequence[int]) -> np.ndarray:
+        """V (b, H) of the documents `rows` as if they were the whole collection."""
+        encodings = self.encoded.documents[list(rows)]
+        if self.learned is None:
+            return encodings
+        start = encodings if self.learned.start == "documents" else random_vectors(*encodings.shape, self.seed)
+        return learn(start, self.asking(rows, "train"), self.asking(rows, "dev"), self.learned, self.seed)
+
+    def asking(self, rows: Sequence[int], split: str) -> Asking:
+        """The queries of `split` for the documents `rows`."""
+        return Asking(*self.encoded.asking(rows, split))
+
+    def encoding_scale(self, vectors: np.ndarray) -> float:
+        """The factor on encodings of added documents that training V (n, H) measures; 1 where V are encodings."""
+        if self.learned is None:
+            return 1.0
+        asking, sample = self.asking(self.old, "dev"), np.array(self.old[::2])
+        relevant = [{target} for target in asking.targets.tolist()]
+        scale = encoding_scale(vectors, sample, self.encoded.documents[sample], asking.queries, relevant)
+        return 1.0 if scale is None else scale
+
+    def state(self) -> IncDsiState:
+        """The old documents, each represented by the mean of its train queries, or by itself where it has none."""
+        queries = np.stack([self.encoded.asks(row).mean(axis=0) for row in self.old])
+        return IncDsiState(self.vectors(self.old), queries, self.encoded.pages.ids[: len(self.old)])

@@ -1,1 +1,0 @@
-"""Benchmarks of what lies above the science: how changes survive crashes."""

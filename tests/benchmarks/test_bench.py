@@ -1,0 +1,110 @@
+"""Guards `freshet bench`: a GPU that is not there is refused in one line, options belong to benchmarks, and a row that
+could not be measured is still printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from benchmarks import bench as benches
+from benchmarks import overhead
+from benchmarks.bench import OWNERS, bench
+from benchmarks.measuring import row, skipped
+from model_code.errors import FreshetError, SettingsError
+from orchestration.cli import bench as command
+from orchestration.cli.app import app
+
+
+@pytest.mark.parametrize("name", OWNERS["gpu"])
+def test_without_a_gpu_gpu_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = types.SimpleNamespace(rows=lambda device="cpu": pytest.fail("it ran"))
+    monkeypatch.setattr(benches.importlib, "import_module", lambda module: rows)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(FreshetError, match="--gpu needs a CUDA device"):
+        bench(name, gpu=True)
+
+
+def test_gpu_and_large_reach_the_benchmark(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    given = []
+
+    def rows(device: str = "cpu", large: bool = False) -> list[dict]:
+        given.append((device, large))
+        return [row("x", 2.0, 1.0, goal=1.5), skipped("y", "no reason")]
+
+    monkeypatch.setattr(benches.importlib, "import_module", lambda module: types.SimpleNamespace(rows=rows))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    bench("cluster", gpu=True, large=True)
+    bench("cluster", as_json=True)
+    assert given == [("cuda", True), ("cpu", False)]
+    printed = capsys.readouterr().out
+    assert "skipped: no reason" in printed
+    assert '"ratio": 2.0' in printed
+
+
+@pytest.mark.parametrize(("option", "name"), [("gpu", "search"), ("large", "encode"), ("kills", "search")])
+def test_an_option_of_another_benchmark_is_refused(option: str, name: str) -> None:
+    with pytest.raises(SettingsError, match=f"--{option} is for the benchmark"):
+        bench(name, **{option: 1})
+
+
+def test_a_benchmark_without_a_gpu_path_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benches.importlib, "import_module", lambda module: types.SimpleNamespace(rows=lambda: []))
+    with pytest.raises(SettingsError, match="the benchmark search has no GPU path"):
+        benches.run_bench("search", device="cuda")
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_an_idle_repro_is_measured_only_where_it_would_be_idle(changed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = []
+
+    def run(project: object, command: list[str], check: bool = True) -> types.SimpleNamespace:
+        commands.append(command[3])
+        return types.SimpleNamespace(returncode=int(changed))
+
+    monkeypatch.setattr(overhead, "_run", run)
+    found = overhead._idle(None, 2)
+    assert commands == (["status"] if changed else ["status", "repro", "repro"])
+    assert (found["met"], found["ours"] is None) == ((None, True) if changed else (True, False))
+
+
+def test_without_a_name_every_benchmark_runs_and_an_option_reaches_its_owners(monkeypatch, capsys) -> None:
+    ran: list[tuple] = []
+
+    def run(name: str, **options: object) -> dict:
+        ran.append((name, options))
+        return {"name": name, "rows": [row("speed", 2.0, 1.0, goal=1.0)]}
+
+    monkeypatch.setattr(benches, "run_bench", run)
+    bench(kills=3)
+    assert [name for name, _ in ran] == list(benches.BENCHES)
+    assert [name for name, options in ran if options == {"kills": 3}] == ["faults"]
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.strip() for line in printed if line.strip() in benches.BENCHES] == list(benches.BENCHES)
+    ran.clear()
+    bench(gpu=True, as_json=True)
+    assert ran == [(name, {"device": "cuda"}) for name in OWNERS["gpu"]]
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)] == list(OWNERS["gpu"])
+
+
+def test_freshet_bench_passes_its_arguments_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+
+    def run(given: list[str], env: dict[str, str]) -> types.SimpleNamespace:
+        ran.append((given[1:], env["PYTHONPATH"]))
+        return types.SimpleNamespace(returncode=3)
+
+    monkeypatch.setattr(command.subprocess, "run", run)
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    assert CliRunner().invoke(app, ["bench", "faults", "--kills", "3", "--json", "--help"]).exit_code == 3
+    arguments = ["-m", "benchmarks", "faults", "--kills", "3", "--json", "--help"]
+    assert ran == [(arguments, os.pathsep.join([str(command.CLONE), "elsewhere"]))]
+    assert (command.CLONE / "benchmarks" / "__main__.py").is_file()
+    monkeypatch.setattr(command, "CLONE", tmp_path)
+    with pytest.raises(FreshetError, match="run from a clone of the repository"):
+        command.bench(types.SimpleNamespace(args=[]))

@@ -1,0 +1,72 @@
+"""Guards the clustering benchmark: both sides on the same vectors, an honest peer, and verdicts that are computed."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import cluster
+from benchmarks.cluster import rows, synthetic_vectors
+from benchmarks.plain_kmeans import algorithm_2, nearest
+
+SMALL = {"passages": 300, "dimension": 16, "branching": 8, "iterations": 5, "repeats": 1}
+
+
+def test_rows_are_measured_and_met_is_computed() -> None:
+    pytest.importorskip("faiss")
+    table = rows(**SMALL, paper=200)
+    assert [row["what"].split(",")[0] for row in table] == [
+        *["level 2"] * 2,
+        *["level 1"] * 2,
+        "all levels",
+        *["200 x 16 into 25: mean cosine", "200 x 16 into 25: vectors/s"],
+    ]
+    for row in table:
+        assert row["ratio"] == pytest.approx(row["ours"] / row["peer"])
+        assert row["met"] == (row["ratio"] >= row["goal"])
+    assert all(0.95 < row["ratio"] < 1.1 for row in table if "cosine" in row["what"])
+
+
+def test_without_faiss_the_papers_algorithm_is_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    table = rows(**SMALL, paper=0)
+    assert "against Algorithm 2" in table[0]["what"]
+
+
+def test_large_is_a_million_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(cluster, "levels", lambda passages, **options: asked.append((passages, options)) or [])
+    rows(large=True, paper=0)
+    assert [(passages, options["repeats"]) for passages, options in asked] == [(1_000_000, 1)]
+
+
+def test_algorithm_2_is_the_papers() -> None:
+    """Against loops in float64: dealt at random, then means and nearest centroids until nothing moves."""
+    vectors = torch.nn.functional.normalize(torch.from_numpy(synthetic_vectors(60, 8, seed=3)), dim=1)
+    labels = torch.randint(4, (60,), generator=torch.Generator().manual_seed(5)).tolist()
+    points = vectors.double().numpy()
+    for _ in range(50):
+        sums = [sum(points[i] for i in range(60) if labels[i] == cluster) for cluster in range(4)]
+        centroids = [one / np.sqrt((one**2).sum()) for one in sums]
+        before, labels = labels, [int(np.argmax([point @ one for one in centroids])) for point in points]
+        if labels == before:
+            break
+    np.testing.assert_allclose(algorithm_2(vectors, 4, 50, seed=5).numpy(), centroids, atol=1e-5)
+
+
+def test_nearest_equals_a_loop() -> None:
+    points, centroids = torch.eye(3), torch.tensor([[1, 0, 0], [0, 0.6, 0.8]])
+    cosines, which = nearest(points, centroids)
+    assert cosines.tolist() == pytest.approx([1, 0.6, 0.8])
+    assert which.tolist() == [0, 1, 1]
+
+
+def test_synthetic_vectors_have_topics() -> None:
+    vectors = synthetic_vectors(1200, 32, seed=0)
+    assert vectors.shape == (1200, 32)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = unit @ unit.T - 2 * np.eye(1200)
+    assert cosines.max(axis=1).mean() > 0.5 > np.abs(cosines).mean()

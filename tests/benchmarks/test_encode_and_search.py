@@ -1,0 +1,90 @@
+"""Guards the benches `encode` and `search`: complete rows, verdicts that follow from the numbers, faithful peers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import encode, floors, search
+from model_code.encoding.encoder import Encoder
+from tests.tiny_encoder import make_tiny_encoder
+
+
+def check(found: list[dict[str, Any]]) -> None:
+    """Every row has the agreed keys, and its verdict, where it has one, is computed from its numbers."""
+    for line in found:
+        assert list(line) == ["what", "ours", "peer", "ratio", "goal", "met"]
+        if line["ours"] is None:
+            assert line["goal"].startswith("skipped: ")
+            continue
+        assert line["ratio"] == pytest.approx(line["ours"] / line["peer"])
+        if isinstance(line["goal"], float):
+            assert line["met"] is (line["ratio"] >= line["goal"])
+        elif line["goal"].startswith("<="):
+            assert line["met"] is (line["ratio"] <= float(line["goal"].split()[1]))
+        else:
+            assert (line["goal"], line["met"]) == ("-", None)
+
+
+@pytest.fixture(autouse=True)
+def _small_floors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(floors, "READ_BYTES", 2**16)
+    monkeypatch.setitem(floors.SIDE, "cpu", 32)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_encoder(tmp_path_factory.mktemp("base") / "encoder", encode.mixed_texts(5))
+
+
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_encode(base: Path, bfloat16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sentence_transformers")
+    monkeypatch.setattr(encode, "has_bfloat16", lambda device: bfloat16)
+    found = encode.rows(texts=20, base=base, max_tokens=32, rounds=1, device="cpu")
+    check(found)
+    assert [line["goal"] for line in found[:1]] == [2.5 if bfloat16 else 1.3]
+    assert (found[1]["ours"] is None) is not bfloat16
+    assert found[2]["met"]
+
+
+def test_operations_are_those_of_the_matrix_products(base: Path) -> None:
+    """Counted by torch itself on one text without padding; ours leaves out what is no matrix product."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    encoder = Encoder.load(base, 32, device="cpu")
+    texts = [" ".join(encode.mixed_texts(1)[0].split()[:20])]
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        encoder(encoder.tokenize(texts))
+    assert encode._operations(encoder, texts) == pytest.approx(counter.get_total_flops(), rel=0.02)
+
+
+def test_search() -> None:
+    pytest.importorskip("faiss")
+    found = search.rows(passages=2000, dimension=16, queries=10, rounds=1)
+    check(found)
+    assert sum("HNSW" in line["what"] for line in found) == sum("hierarchy" in line["what"] for line in found) == 2
+    assert [line["ours"] >= 0.9 for line in found if "recall@10" in line["what"]] == [True]
+
+
+def test_tuning_takes_no_more_effort_than_it_needs() -> None:
+    faiss = pytest.importorskip("faiss")
+    vectors, asked = search.clustered_vectors(2000, 16, 30)
+    index = faiss.index_factory(16, "IVF50,Flat", faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors)
+    true = np.argsort(-(asked @ vectors.T), axis=1)[:, :10]
+    found = search._tuned("nprobe", index, asked, true, 10)
+    assert search.recall(found(asked), true) >= search.RECALL
+    assert 1 < index.nprobe < 50
+    index.nprobe -= 1
+    assert search.recall(index.search(asked, 10)[1], true) < search.RECALL
+
+
+def test_recall_is_the_share_that_was_found() -> None:
+    assert search.recall(np.array([[1, 2], [5, 6]]), np.array([[2, 3], [6, 5]])) == 0.75

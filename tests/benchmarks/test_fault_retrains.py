@@ -1,0 +1,145 @@
+"""Guards the killing of retrains: every part is marked and has its turn, and the checks notice each kind of harm.
+
+pytest tests/benchmarks/test_fault_retrains.py
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from benchmarks.faults import retrain_checks as checks
+from benchmarks.faults import retrain_worker as fault_retrain_worker
+from benchmarks.faults import retrains as fault_retrains
+from benchmarks.faults.worker import Journal
+from model_code.evaluation.promotion import Verdict
+from orchestration import promotion_history, registry
+from orchestration.ledgers import open_ledger
+from orchestration.project import Project
+from orchestration.stages import TABLE
+from tests.orchestration.live_example import freshener_of, make_project
+
+
+@pytest.fixture
+def freshener(tmp_path, monkeypatch):
+    """Of a collection to which three documents were added."""
+    for name in fault_retrains.OUTSIDE:
+        monkeypatch.delenv(name, raising=False)
+    make_project(tmp_path)
+    freshener = freshener_of(Project(tmp_path))
+    freshener.receive([{"id": one, "title": one, "text": f"about {one}"} for one in "abc"], "api")
+    freshener.apply_pending()
+    return freshener
+
+
+class Scripted(fault_retrains.RetrainTrial):
+    """A trial whose retrains end before the kills `missed`, by number."""
+
+    def __init__(self, missed=()):
+        self.missed, self.attempts = missed, []
+
+    def _change(self):
+        pass
+
+    def attempt(self, key, part=None):
+        self.attempts.append((key, part))
+        return part is not None and len(self.attempts) not in self.missed
+
+
+def test_every_part_has_its_turn_and_all_of_one_retrain_come_in_order():
+    trial, wanted = Scripted(), fault_retrains.wanted_parts(20)
+    left = trial._killed("k", wanted)
+    assert {fault_retrains.PARTS[one] for one in wanted} == set(fault_retrains.PARTS)
+    assert [part for _, part in trial.attempts] == [*fault_retrains.PARTS[:: fault_retrains.GAP], None]
+    assert left == wanted[len(trial.attempts) - 1 :]
+
+
+def test_a_part_that_a_retrain_had_gone_past_is_left_for_the_next():
+    trial = Scripted(missed=[2])
+    assert trial._killed("k", [0, 3, 6]) == [3, 6]
+    assert len(trial.attempts) == 2, "the second one ended by itself"
+
+
+def test_the_stages_are_those_of_the_table():
+    known = {stage.name for stage in TABLE}
+    assert {stage.partition("@")[0] for stage in fault_retrains.STAGES} <= known
+
+
+def test_what_a_retrain_does_is_told_by_its_journal_and_by_what_is_in_the_making(tmp_path):
+    journal, trial = Journal(tmp_path / "journal"), Scripted()
+    trial.project = SimpleNamespace(state=tmp_path)
+    assert trial._part(journal) == fault_retrains.STARTING
+    fault_retrain_worker._marked(journal, "snapshot", lambda: journal.write(seen=trial._part(journal)))()
+    assert journal.read()[1] == {"seen": "snapshot"}
+    assert trial._part(journal) == fault_retrains.BETWEEN
+    (tmp_path / "staging" / "train@hce").mkdir(parents=True)
+    assert trial._part(journal) == "train@hce"
+    journal.write(part="judge")
+    assert trial._part(journal) == "judge"
+
+
+def test_each_marked_function_is_there_and_the_gate_passes_with_its_own_reasons():
+    assert all(callable(getattr(module, name)) for module, name in fault_retrain_worker.MARKED.values())
+    refused = Verdict(False, ("it gains nothing",), 3, "qrels", ())
+    assert fault_retrain_worker._passing(lambda: refused)() == Verdict(True, refused.reasons, 3, "qrels", ())
+
+
+def test_a_kill_with_children_leaves_none():
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    process = psutil.Popen([sys.executable, "-c", child], stdout=subprocess.DEVNULL)
+    while not (below := process.children()):
+        assert process.poll() is None
+    fault_retrains._kill(process, with_children=True)
+    assert not any(one.is_running() for one in (process, *below))
+
+
+@pytest.mark.parametrize(
+    ("champion", "live", "finished", "wrong"),
+    [
+        ("1", "1", False, False),
+        ("1", "2", False, False),
+        ("2", "2", False, False),
+        ("2", "1", False, True),
+        ("2", "2", True, False),
+        ("1", "1", True, True),
+        ("1", "2", True, True),
+    ],
+)
+def test_champion_and_live_build_are_both_old_or_both_new(monkeypatch, freshener, champion, live, finished, wrong):
+    known = [SimpleNamespace(version=number) for number in ("1", "2")]
+    monkeypatch.setattr(registry, "versions", lambda project: known)
+    monkeypatch.setattr(checks, "champion_of", lambda project: champion)
+    monkeypatch.setattr(checks, "live_version", lambda generation: live)
+    assert (checks.roles_problem(freshener, "1", finished) is not None) == wrong
+
+
+def test_a_build_is_live_as_the_version_that_it_was_opened_as(freshener):
+    assert checks.live_version(freshener.collection.current()) == checks.NOBODY
+
+
+def test_what_is_absorbed_must_be_in_the_build(freshener):
+    assert checks.absorbed_problem(freshener, "abc", finished=True) is None
+    freshener.ledger.absorb("version 7", 2)
+    assert checks.absorbed_problem(freshener, "abc", finished=False).startswith("event 1 of a is absorbed, but")
+
+
+def test_once_a_retrain_ended_what_is_in_its_build_must_be_absorbed(freshener, monkeypatch):
+    monkeypatch.setattr(checks, "_build", lambda generation: SimpleNamespace(watermark=2))
+    assert checks.absorbed_problem(freshener, "abc", finished=False) is None
+    assert checks.absorbed_problem(freshener, "abc", finished=True).startswith("event 1 of a is live, but")
+    freshener.ledger.absorb("version 7", 2)
+    assert checks.absorbed_problem(freshener, "abc", finished=True) is None
+
+
+def test_a_promotion_is_noted_once_in_each_place(freshener):
+    project = freshener.project
+    assert checks.notes_problem(freshener, "7").startswith("version 7 is promoted 0 times in the ledger")
+    open_ledger(project, "hce").record_decision("promoted", "why", {"version": "7"})
+    promotion_history.append(project, "promote", None, "7", None)
+    assert checks.notes_problem(freshener, "7") is None
+    open_ledger(project, "hce").record_decision("promoted", "why", {"version": "7"})
+    assert checks.notes_problem(freshener, "7").startswith("version 7 is promoted 2 times in the ledger and 1")

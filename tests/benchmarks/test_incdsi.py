@@ -1,0 +1,63 @@
+"""Guards the bench `incdsi`: complete rows that follow from their numbers, a peer that minimises the same objective,
+and that ours is proven and never above it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import incdsi
+from benchmarks.incdsi_collection import FALLING, FLAT, collection
+from benchmarks.published_incdsi import Case, published_loop
+from model_code.incdsi.settings import IncDsiSettings
+
+
+def test_rows() -> None:
+    found = incdsi.rows(sizes=((120, 16),), added=5, published=2)
+    kinds = ["one by one", "batches of 5", "reading V and Z", "median", "least", "proven", "equal"]
+    assert [line["what"].split(":")[0] for line in found[::7]] == [
+        "120 x 16, small margins",
+        "120 x 16, large margins",
+        "120 x 16, no structure, small margins",
+    ]
+    for line, kind in zip(found, kinds * 3, strict=True):
+        assert list(line) == ["what", "ours", "peer", "ratio", "goal", "met"]
+        assert kind in line["what"]
+        assert line["ratio"] == pytest.approx(line["ours"] / line["peer"])
+        assert line["met"] is (line["ratio"] >= line["goal"])
+    for line in (*found[3:7], *found[10:14], *found[17:21]):
+        assert line["met"], line
+
+
+def test_the_goals_of_large_collections_are_higher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incdsi, "LARGE", 100)
+    found = incdsi.rows(sizes=((100, 8),), added=2, published=1)
+    assert [line["goal"] for line in found[:3]] == [15.0, 50.0, pytest.approx(1 / 1.7)]
+
+
+def test_the_published_loop_reaches_the_score_of_the_closed_form() -> None:
+    """Without old documents in the way q.v is M + gamma1, but for lambda2; across q the random start may stay."""
+    query = np.array([0.6, 0.0, 0.8])
+    settings = IncDsiSettings(gamma1=1.0, gamma2=0.0, lambda2=0.01, margins_in="scores")
+    far = np.array([[-10.0, 0.0, 0.0]], np.float32)
+    vector, seconds = published_loop(Case(query, 2.0, far, far), settings, seed=0)
+    assert query @ vector == pytest.approx(3.0 * 0.5 / (0.5 + 0.01), abs=1e-3)
+    assert seconds > 0
+
+
+def test_queries_belong_to_their_documents() -> None:
+    data = collection(300, 4, 64)
+    assert data.vectors.dtype == data.queries.dtype == data.new.dtype == np.float32
+    assert data.new.shape == (4, 3, 64)
+    best = (data.queries @ data.vectors.T).argmax(axis=1)
+    assert (best == np.arange(300)).mean() > 0.8
+
+
+@pytest.mark.parametrize(("decay", "least", "most"), [(FALLING, 0.6, 0.8), (FLAT, 0.2, 0.45)])
+def test_the_spectrum_falls_as_that_of_sentence_embeddings_or_not_at_all(
+    decay: float, least: float, most: float
+) -> None:
+    vectors = collection(4000, 1, 384, decay).vectors
+    energy = np.sort(np.linalg.eigvalsh(vectors.T @ vectors))[::-1]
+    assert least < energy[:32].sum() / energy.sum() < most
+    assert np.abs(vectors).max() < 0.4  # no axis stands out
