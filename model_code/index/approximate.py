@@ -1,7 +1,7 @@
-"""An approximate nearest-neighbour index by `faiss.index_factory`, addressed by stable keys.
+"""Approximate nearest-neighbour indexes by `faiss.index_factory`, addressed by stable keys.
 
-It only proposes candidates: their scores are computed from the vectors themselves. So an entry that it cannot remove
-(HNSW) does no harm beyond costing a candidate.
+Such an index only proposes candidates: their scores are computed from the vectors themselves. So an entry that it
+cannot remove (HNSW) does no harm beyond costing a candidate. Kinds that would lose entries are refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.index.factory import make_index, set_depth
 from model_code.index.settings import IndexSettings
 
 
@@ -119,3 +118,62 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         faiss.omp_set_num_threads(threads)
+
+
+def make_index(factory: str, count: int, dimension: int) -> Any:
+    """An empty inner-product index for `count` vectors of `dimension` components, whose entries get keys.
+
+    FreshetError for a kind that would lose entries or has more lists than vectors; FAISS's own RuntimeError for a
+    string that it does not know.
+    """
+    import faiss
+
+    index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
+    inside = list(parts(index))
+    _require_kinds(factory, inside)
+    lists = max((part.nlist for part in inside if isinstance(part, faiss.IndexIVF)), default=0)
+    if lists > count:
+        raise FreshetError(f"index.factory {factory!r} does not fit {count} vectors: each of {lists} lists needs one")
+    # Inverted lists keep keys themselves, but what refines them numbers its vectors from 0.
+    refined = any(isinstance(part, faiss.IndexRefine) for part in inside)
+    return index if isinstance(inside[-1], faiss.IndexIVF) and not refined else faiss.IndexIDMap2(index)
+
+
+def _require_kinds(factory: str, inside: list[Any]) -> None:
+    import faiss
+
+    refused = {
+        (faiss.IndexFastScan, faiss.IndexIVFFastScan): "FAISS's FastScan loses what is added after a deletion; leave "
+        "out 'fs'",
+        (faiss.IndexNSG,): "FAISS adds nothing to an NSG graph once it is built; take HNSW",
+        (faiss.IndexIDMap,): "leave out IDMap: entries get keys in any case",
+    }
+    for kinds, remedy in refused.items():
+        if any(isinstance(part, kinds) for part in inside):
+            raise FreshetError(f"index.factory {factory!r} is refused: {remedy}")
+
+
+def set_depth(index: Any, settings: IndexSettings) -> None:
+    """Make searches as deep as `settings` say, wherever in `index` the lists or the graph lie."""
+    import faiss
+
+    for part in parts(index):
+        if isinstance(part, faiss.IndexIVF):
+            part.nprobe = settings.nprobe
+        elif isinstance(part, faiss.IndexHNSW):
+            part.hnsw.efSearch = settings.ef_search
+
+
+def parts(index: Any) -> Iterator[Any]:
+    """The index and, from the outside in, those that it wraps: under keys, a transformation or a refinement."""
+    import faiss
+
+    while True:
+        index = faiss.downcast_index(index)
+        yield index
+        if isinstance(index, faiss.IndexRefine):
+            index = index.base_index
+        elif isinstance(index, (faiss.IndexIDMap, faiss.IndexPreTransform)):
+            index = index.index
+        else:
+            return

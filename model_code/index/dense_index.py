@@ -19,10 +19,9 @@ import numpy as np
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json, replacing, write_text
 from model_code.index.approximate import ApproximateIndex
-from model_code.index.exact import nearest
 from model_code.index.id_map import IdMap
 from model_code.index.settings import IndexSettings
-from model_code.index.top_k import SPARE, search_kept, top_k
+from model_code.index.top_k import SPARE, nearest, search_kept, top_k
 from model_code.manifest import read_manifest, seal, verify
 from model_code.retriever import Ranking
 

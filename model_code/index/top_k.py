@@ -1,6 +1,6 @@
-"""The one top-k routine: documents by descending score, ties by ascending document id, the same for any k.
+"""Selection of the best: passages by score, documents by their best passage, vectors by inner product.
 
-A document may have several passages; it is ranked by its best one.
+Documents go by descending score, ties by ascending document id, the same for any k and any order of passages.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from model_code.settings import require
 
 SPARE = 16  # documents fetched beyond those wanted, where some are left out
 GROUPS = 4  # per row wanted: scores are looked through in so many groups before each is compared
+FEW = 12  # queries; of fewer, one pass of dot products for each is faster than a narrow matrix product
+SCORES = 2**25  # float32 scores in memory at a time: 128 MiB, or those of FEW queries, where that is more
+LOW = np.uint64(2**32 - 1)
+SHIFT = np.uint64(32)
 
 
 def top_k(scores: np.ndarray, document_ids: Sequence[str] | np.ndarray, k: int) -> Ranking:
@@ -101,3 +105,77 @@ def _rank(scores: np.ndarray, document_ids: Sequence[str] | np.ndarray, rows: np
         if score > best.get(document, -np.inf):
             best[document] = score
     return sorted(best.items(), key=lambda item: (-item[1], item[0]))
+
+
+def nearest(queries: np.ndarray, vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and rows of the `count` among `vectors` (n, H) nearest to each of `queries` (q, H), all float32.
+
+    Both (q, min(count, n)), float32 and int64: by descending score, equal scores by ascending row. A score's last bits
+    may depend on how many queries are asked at once.
+
+    >>> nearest(np.array([[0.0, 1.0]], np.float32), np.eye(2, dtype=np.float32), count=2)
+    (array([[1., 0.]], dtype=float32), array([[1, 0]]))
+    """
+    shape = len(queries), min(count, len(vectors))
+    scores, rows = np.empty(shape, np.float32), np.empty(shape, np.int64)
+    step = max(FEW, SCORES // max(1, len(vectors)))
+    for start in range(0, len(queries), step):
+        for i, products in enumerate(_inner_products(queries[start : start + step], vectors), start):
+            best = best_rows(products, count)
+            rows[i] = best[np.argsort(-products[best], kind="stable")[: shape[1]]]
+            scores[i] = products[rows[i]]
+    return scores, rows
+
+
+def _inner_products(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """(q, n)."""
+    if len(queries) < FEW:
+        return np.vecdot(vectors, queries[:, None])
+    return queries @ vectors.T
+
+
+class Ranker:
+    """Ranks the documents of n passages, `document_ids` (n), by their best passage, ties by ascending id.
+
+    >>> Ranker(["b", "c", "a", "c"]).best(np.array([0.5, 0.9, 0.5, 0.0]), k=2)
+    [('c', 0.8999999761581421), ('a', 0.5)]
+    """
+
+    def __init__(self, document_ids: Sequence[str]) -> None:
+        self.names = sorted(set(document_ids), reverse=True)  # the larger the place, the better
+        places = {name: place for place, name in enumerate(self.names)}
+        self.places = np.fromiter((places[name] for name in document_ids), np.uint64, len(document_ids))
+        self.passages_per_document = len(document_ids) / max(1, len(self.names))
+
+    def best(self, scores: np.ndarray, k: int, rows: np.ndarray | None = None, zeros: bool = False) -> Ranking:
+        """The k best documents by `scores` (n,), rounded to float32; those with score 0 only if `zeros`.
+
+        rows: rank these passages (r,) alone, and `scores` (r,) are theirs.
+        """
+        require(k >= 1, f"k is {k}, but a ranking holds at least 1 document")
+        keys = scores.astype(np.float32).view(np.uint32).astype(np.uint64)
+        keys <<= SHIFT
+        keys |= self.places if rows is None else self.places[rows]
+        count = k
+        while True:
+            found = _descending(keys, count)
+            if self.passages_per_document > 1:
+                found = found[np.sort(np.unique(found & LOW, return_index=True)[1])]  # each document's best
+            if len(found) >= k or count >= len(keys):
+                return self._named(found[:k], zeros)
+            count *= 2  # several passages of one document: more of them hold k documents
+
+    def _named(self, keys: np.ndarray, zeros: bool) -> Ranking:
+        if not zeros and len(keys) and keys[-1] <= LOW:
+            keys = keys[keys > LOW]
+        scores = (keys >> SHIFT).astype(np.uint32).view(np.float32).tolist()
+        return list(zip(map(self.names.__getitem__, (keys & LOW).tolist()), scores, strict=True))
+
+
+def _descending(keys: np.ndarray, count: int) -> np.ndarray:
+    """The `count` largest, the largest first. Reorders `keys`."""
+    rest = max(0, len(keys) - count)
+    if rest:
+        keys.partition(rest)
+    keys[rest:].sort()
+    return keys[rest:][::-1]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.progress import Progress, silent
+from model_code.token_index.bags import TokenBags
 from model_code.token_index.index import TokenIndex
-from model_code.token_index.tokens import TokenBags
 
 
 def index_tokens(

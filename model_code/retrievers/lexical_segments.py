@@ -19,8 +19,8 @@ from model_code.lexical.vocabulary import Sparse
 from model_code.manifest import read_manifest, seal, verify
 from model_code.retrievers.lexical import LexicalRetriever
 from model_code.retrievers.segments import NewPassages
+from model_code.token_index.bags import TokenBags
 from model_code.token_index.index import TokenIndex
-from model_code.token_index.tokens import TokenBags
 
 PROJECTED = 256  # components that a vocabulary is projected to for the hierarchy; a cosine errs by about 1 / 16
 

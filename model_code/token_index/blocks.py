@@ -1,22 +1,26 @@
 """Passages in a row, cut into blocks of postings: the part of a token index that knows no documents.
 
 Passages are added as new small blocks, which merge as they pile up, so that n passages added one by one cost no more
-than log n sorts of each. Deleted passages stay in their block, uncounted, until the blocks are packed anew.
+than log n sorts of each. Deleted passages stay in their block, uncounted, until the blocks are packed anew. Saved, six
+arrays are memory-mapped; nothing says where a list begins: the number of its postings decides its form, and with that
+its length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
 
+from model_code.files import replacing
 from model_code.token_index.bags import Bags
-from model_code.token_index.packing import BLOCK
-from model_code.token_index.postings import Postings
+from model_code.token_index.postings import BLOCK, PARTS, Packed, Postings, lengths
 from model_code.token_index.queries import Batch, Query
 
 CELLS = 2**17  # scores computed at once, 1 MB: enough queries to share a decoding, few enough to stay near the CPU
+FORMAT, KIND = 1, "token"
 
 
 class Blocks:
@@ -112,6 +116,28 @@ class Blocks:
         number = int(np.searchsorted(self.starts, row, side="right")) - 1
         tokens, passages = self.blocks[number].pairs()
         return np.sort(tokens[passages == row - self.starts[number]])
+
+    def save(self, folder: Path) -> list[int]:
+        """Write the arrays of `packed` blocks, a file each; returns how many different tokens each block has."""
+        empty = Packed(0, *(np.empty(0, np.uint16) for _ in "123"), *(np.empty(0, np.uint8) for _ in "123"))
+        packed = [block.packed for block in self.blocks] or [empty]
+        for part in PARTS:
+            with replacing(folder / f"{part}.npy") as aside, aside.open("wb") as stream:
+                np.save(stream, np.concatenate([getattr(block, part) for block in packed]))
+        return [len(block.packed.tokens) for block in self.blocks]
+
+    @classmethod
+    def load(cls, folder: Path, passages: int, tokens_per_block: Sequence[int]) -> Blocks:
+        """Read what `save` wrote of so many passages, memory-mapped."""
+        arrays = {part: np.asarray(np.load(folder / f"{part}.npy", mmap_mode="r")) for part in PARTS}
+        blocks, places = [], dict.fromkeys(PARTS, 0)
+        for number, tokens in enumerate(tokens_per_block):
+            size = min(BLOCK, passages - number * BLOCK)
+            counts = arrays["counts"][places["counts"] : places["counts"] + tokens].astype(np.int64) + 1
+            ends = {part: places[part] + length for part, length in lengths(counts, size).items()}
+            blocks.append(Postings(Packed(size, *(arrays[part][places[part] : ends[part]] for part in PARTS))))
+            places = ends
+        return cls(blocks)
 
     def _numbers(self, first: int, last: int) -> np.ndarray:
         """For each stored passage its number less `first` if that is below `last`, else -1, (m,) int64."""

@@ -7,6 +7,7 @@ what depends on the collection, such as how rare a token is, is counted when it 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,17 +15,18 @@ from pathlib import Path
 import numpy as np
 
 from model_code.errors import FingerprintMismatch, FreshetError
+from model_code.files import read_json, write_text
 from model_code.index.id_map import IdMap
+from model_code.index.top_k import Ranker
+from model_code.manifest import read_manifest, seal, verify
 from model_code.retriever import Ranking
-from model_code.token_index import storage
 from model_code.token_index.bags import Bags
 from model_code.token_index.blocks import Blocks
-from model_code.token_index.pruning import PrunedRanking, contenders, judge
 from model_code.token_index.queries import Query, Sparse
-from model_code.token_index.ranker import Ranker
 
 AnyBags = Bags | Iterable[Sequence[int] | np.ndarray]
-SPARSE_SHARE = 8  # below one in so many passages, look at those alone
+FORMAT, KIND = 1, "token"
+DOCUMENT_IDS = "document_ids.json"
 
 
 class TokenIndex:
@@ -54,48 +56,17 @@ class TokenIndex:
         return self.ids.document_ids
 
     def search(
-        self,
-        queries: Sequence[Sparse],
-        k: int,
-        fingerprint: str,
-        allowed: Collection[str] | None = None,
-        tokens: int | None = None,
-        exact: bool = False,
+        self, queries: Sequence[Sparse], k: int, fingerprint: str, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
         """The k best documents for each query, best first; of `allowed` documents only, unless None.
 
-        Documents that hold none of a query's tokens are left out.
-        tokens: count only the so many heaviest tokens of a query; None: all.
-        exact: rank as all tokens would, looking only at passages that the tokens left out can still lift into the
-        k best. It pays only where they are few, because the heaviest tokens hold nearly all of the weight; for the
-        flat weights of lexical encoders the plain search by all tokens is faster.
+        Documents that hold none of a query's tokens are left out. FreshetError if an allowed one is unknown.
         """
-        whole, rows = self._prepared(queries, fingerprint), self._rows(allowed)
-        if tokens is None:
-            return [self._rank(scores, rows, k) for scores in self.blocks.scores(whole)]
-        partial = self.blocks.scores([query.heaviest(tokens) for query in whole])
-        if not exact:
-            return [self._rank(scores, rows, k) for scores in partial]
+        prepared = self._prepared(queries, fingerprint)
+        rows = None if allowed is None else self.ids.rows_of(allowed)
         return [
-            self._completed(query.rest(tokens), scores, rows, k) for query, scores in zip(whole, partial, strict=True)
-        ]
-
-    def search_pruned(
-        self,
-        queries: Sequence[Sparse],
-        k: int,
-        fingerprint: str,
-        tokens: int,
-        allowed: Collection[str] | None = None,
-    ) -> list[PrunedRanking]:
-        """`search` with the heaviest `tokens` of each query, and whether the others could change who is found."""
-        rows = self._rows(allowed)
-        documents = self.ids.documents if allowed is None else len(set(allowed))
-        whole = self._prepared(queries, fingerprint)
-        scores = self.blocks.scores([query.heaviest(tokens) for query in whole])
-        return [
-            judge(self._rank(found, rows, k + 1), k, documents, query.rest(tokens).total)
-            for query, found in zip(whole, scores, strict=True)
+            self._ranker.best(scores if rows is None else scores[rows], k, rows)
+            for scores in self.blocks.scores(prepared)
         ]
 
     def rank(self, queries: Sequence[Sparse], candidates: Sequence[Iterable[str]], fingerprint: str) -> list[Ranking]:
@@ -131,10 +102,6 @@ class TokenIndex:
         """In how many passages each of the different `tokens` (t,) is, (t,) int64."""
         return self.blocks.counts(np.asarray(tokens, dtype=np.int64))
 
-    def inverse_document_frequencies(self, tokens: np.ndarray) -> np.ndarray:
-        """log( (N + 1) / (n_v + .5) ) for each of the different `tokens`, in n_v of the N passages: (t,) float32."""
-        return np.log((len(self.ids) + 1) / (self.document_frequencies(tokens) + 0.5)).astype(np.float32)
-
     def add(self, bags: AnyBags, document_ids: Sequence[str], fingerprint: str) -> None:
         """Add passages of new documents; FreshetError if one of the documents is there already."""
         self._require(fingerprint)
@@ -156,9 +123,13 @@ class TokenIndex:
 
     def save(self, folder: Path) -> None:
         """Write postings, document ids and manifest: equal passages in equal order, equal bytes."""
+        folder.mkdir(parents=True, exist_ok=True)
         self.blocks = self.blocks.packed()
+        tokens = self.blocks.save(folder)
+        write_text(folder / DOCUMENT_IDS, json.dumps(self.document_ids, ensure_ascii=False, separators=(",", ":")))
         facts = {"fingerprint": self.fingerprint, "documents": self.ids.documents, "postings": self.blocks.postings()}
-        storage.write(folder, self.blocks.blocks, self.document_ids, facts)
+        facts |= {"kind": KIND, "passages": len(self.ids), "tokens_per_block": tokens}
+        seal(folder, FORMAT, facts)
 
     @classmethod
     def load(cls, folder: Path, check: bool = True) -> TokenIndex:
@@ -166,8 +137,11 @@ class TokenIndex:
 
         check: compare checksums, which reads every file once.
         """
-        blocks, document_ids, manifest = storage.read(folder, check)
-        return cls(Blocks(blocks), IdMap(document_ids), manifest["fingerprint"])
+        manifest = read_manifest(folder, FORMAT)
+        if check:
+            verify(folder, manifest)
+        blocks = Blocks.load(folder, manifest["passages"], manifest["tokens_per_block"])
+        return cls(blocks, IdMap(read_json(folder / DOCUMENT_IDS)), manifest["fingerprint"])
 
     @cached_property
     def _ranker(self) -> Ranker:
@@ -187,24 +161,6 @@ class TokenIndex:
                 f"the token index was built with the rules {self.fingerprint[:12]}, these tokens come from "
                 f"{fingerprint[:12]}; build it again with that tokenizer, which takes seconds"
             )
-
-    def _rows(self, allowed: Collection[str] | None) -> np.ndarray | None:
-        return None if allowed is None else self.ids.rows_of(allowed)
-
-    def _rank(self, scores: np.ndarray, rows: np.ndarray | None, k: int) -> Ranking:
-        """The k best documents with scores (n,) above 0, among the passages `rows` if not None."""
-        return self._ranker.best(scores if rows is None else scores[rows], k, rows)
-
-    def _completed(self, rest: Query, partial: np.ndarray, rows: np.ndarray | None, k: int) -> Ranking:
-        """The ranking by a whole query, from the scores (n,) that it has without its tokens in `rest`."""
-        ranking = self._rank(partial, rows, k)
-        if not rest.total:
-            return ranking
-        chosen = None if len(ranking) < k else contenders(partial, ranking, rest)
-        if chosen is None or len(chosen) * SPARSE_SHARE > len(partial):
-            return self._rank(partial + next(self.blocks.scores([rest])), rows, k)
-        chosen = chosen if rows is None else np.intersect1d(chosen, rows)
-        return self._ranker.best(partial[chosen] + self.blocks.scores_at(rest, chosen), k, chosen)
 
 
 def _fitting(bags: AnyBags, document_ids: Sequence[str]) -> Bags:

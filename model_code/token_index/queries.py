@@ -1,4 +1,4 @@
-"""Queries as weights over token ids, prepared so that their sums are exact, and cut down to their heaviest tokens."""
+"""Queries as weights over token ids, prepared so that their sums are exact."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.settings import require
 
 Sparse = tuple[np.ndarray, np.ndarray]
-"""One query: different token ids (t,) in any order, and their weights (t,), none negative."""
+"""A text as different token ids (t,), ascending where it is no query, and their weights (t,), none negative."""
 
 
 @dataclass(frozen=True)
@@ -45,32 +44,8 @@ class Query:
         weights = weights.astype(np.float64)
         total = float(weights.sum())
         if not (total < math.inf and weights.min(initial=0) >= 0):
-            raise FreshetError(
-                "a query's weights must be finite and not negative: bounds count on it; elu1p gives such"
-            )
+            raise FreshetError("a query's weights must be finite and not negative; elu1p gives such")
         return cls(tokens.astype(np.int64), _on_grid(weights, total))
-
-    def heaviest(self, count: int) -> Query:
-        """The `count` heaviest tokens, the lowest ids of equals.
-
-        >>> Query.of((np.array([5, 7, 9]), np.array([1.0, 3.0, 1.0]))).heaviest(2).tokens.tolist()
-        [7, 5]
-        """
-        return self._part(slice(0, count))
-
-    def rest(self, count: int) -> Query:
-        """The tokens that `heaviest` leaves out."""
-        return self._part(slice(count, None))
-
-    def _part(self, places: slice) -> Query:
-        require(places.start > 0 or places.stop >= 1, f"tokens is {places.stop}, but a search needs at least 1 token")
-        chosen = (-self.weights).argsort(kind="stable")[places]
-        return Query(self.tokens[chosen], self.weights[chosen])
-
-    @property
-    def total(self) -> float:
-        """The sum of the weights: no passage scores more."""
-        return float(self.weights.sum())
 
 
 @dataclass(frozen=True)

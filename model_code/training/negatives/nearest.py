@@ -14,7 +14,7 @@ import numpy as np
 from model_code.encoding.document_side import encode_passages
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.index.exact import nearest
+from model_code.index.top_k import nearest
 from model_code.training.data import TrainingData
 from model_code.training.dev import TextEncoder
 from model_code.training.negatives.ranked import Candidates, RankedNegatives, best_unknown

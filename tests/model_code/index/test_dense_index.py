@@ -4,6 +4,7 @@ update, save and load = identity, and refusal of another encoder's vectors, at w
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -259,3 +260,23 @@ def test_what_an_approximate_index_does_not_come_upon_is_found_all_the_same(fact
     exact = build(vectors, names).search_among(queries, 10, allowed, "f")
     assert index.search_among(queries, 10, allowed, "f") == exact
     assert all(len(ranking) == 10 for ranking in exact)
+
+
+def test_a_flat_index_does_without_faiss_and_an_approximate_one_says_what_to_install(
+    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("faiss")
+    expected = DenseIndex.build(vectors, document_ids, "f").search(queries, 10, "f")
+    DenseIndex.build(vectors, document_ids, "f", IndexSettings("IVF4,Flat")).save(tmp_path / "approximate")
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    flat = DenseIndex.build(vectors, document_ids, "f")
+    flat.save(tmp_path / "flat")
+    flat.delete(["doc-17"])
+    flat.add(vectors[np.array(document_ids) == "doc-17"], ["doc-17"] * document_ids.count("doc-17"), "f")
+    assert flat.search(queries, 10, "f") == DenseIndex.load(tmp_path / "flat").search(queries, 10, "f") == expected
+    assert flat.search_among(queries[:2], 3, document_ids, "f") == [ranking[:3] for ranking in expected[:2]]
+    for factory in ("IVF4,Flat", "HNSW8"):
+        with pytest.raises(FreshetError, match=r"needs faiss, .*pip install .*or set index\.factory: Flat"):
+            DenseIndex.build(vectors, document_ids, "f", IndexSettings(factory))
+    with pytest.raises(FreshetError, match="needs faiss"):
+        DenseIndex.load(tmp_path / "approximate")

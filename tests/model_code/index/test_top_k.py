@@ -1,12 +1,16 @@
-"""Guards the one top-k routine: order, ties, several passages of a document, stability for any k and passage order."""
+"""Guards selection: the top-k routine's order, ties and stability for any k and passage order; that the ranker of token
+scores gives the same; and exact search, whose scores and rows are those of a full sort, whatever is asked at once."""
 
 from __future__ import annotations
 
 import random
 
 import numpy as np
+import pytest
 
-from model_code.index.top_k import best_rows, top_k
+from model_code.errors import SettingsError
+from model_code.index import top_k as selection
+from model_code.index.top_k import Ranker, best_rows, nearest, top_k
 
 
 def naive_ranking(scores: list[float], document_ids: list[str]) -> list[tuple[str, float]]:
@@ -53,3 +57,92 @@ def test_scores_that_are_no_numbers_are_no_results():
     scores = np.array([0.5, np.nan, 0.2, 0.9] * 300, dtype=np.float32)
     assert top_k(scores, [str(row) for row in range(1200)], k=1) == [("1003", np.float32(0.9))]
     assert top_k(np.full(1000, np.nan), [str(row) for row in range(1000)], k=1) == []
+
+
+@pytest.mark.parametrize("passages", [1, 4])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_ranker_ranks_as_top_k_does(seed: int, passages: int) -> None:
+    chance = np.random.default_rng(seed)
+    ids = (
+        [f"d{i}é" for i in chance.integers(300 // passages, size=300)] if passages > 1 else [f"{i}" for i in range(300)]
+    )
+    scores = np.round(np.exp(6 * chance.standard_normal(300)), 1)  # some are 0
+    some = chance.permutation(300)[:77]
+    ranker = Ranker(ids)
+    for k in (1, 2, 50, 299, 300, 1000):
+        wanted = top_k(scores.astype(np.float32), ids, k)
+        assert ranker.best(scores, k, zeros=True) == wanted
+        assert ranker.best(scores, k) == [item for item in wanted if item[1] > 0]
+        part = top_k(scores[some].astype(np.float32), [ids[row] for row in some], k)
+        assert ranker.best(scores[some], k, some, zeros=True) == part
+
+
+def test_the_ranker_has_nothing_to_rank() -> None:
+    assert Ranker([]).best(np.zeros(0), 3) == []
+    with pytest.raises(SettingsError, match="k is 0"):
+        Ranker(["a"]).best(np.ones(1), 0)
+
+
+def whole_numbers(seed: int, rows: int) -> np.ndarray:
+    """(rows, 6): their inner products are exact in float32, and many are equal."""
+    return np.random.default_rng(seed).integers(-2, 3, size=(rows, 6)).astype(np.float32)
+
+
+@pytest.mark.parametrize("asked", [0, 1, 5, selection.FEW, 40])
+@pytest.mark.parametrize("kept", [1, 700, selection.SCORES])
+def test_the_nearest_are_those_of_a_full_sort(asked: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever number of scores is in memory at a time."""
+    monkeypatch.setattr(selection, "SCORES", kept)
+    queries = whole_numbers(1, asked)
+    for passages in (0, 1, 30, 600):
+        vectors = whole_numbers(0, passages)
+        products = queries.astype(int) @ vectors.astype(int).T
+        order = np.argsort(-products, axis=1, kind="stable")
+        for count in (1, 10, 100, 1000):
+            scores, rows = nearest(queries, vectors, count)
+            assert (scores.dtype, rows.dtype) == (np.float32, np.int64)
+            np.testing.assert_array_equal(rows, order[:, :count])
+            np.testing.assert_array_equal(scores, np.take_along_axis(products, rows, axis=1))
+
+
+@pytest.mark.parametrize(
+    ("passages", "asked", "blocks"),
+    [
+        (
+            1_000,
+            2 * selection.FEW + 5,
+            [selection.FEW, selection.FEW, 5],
+        ),  # so many passages that FEW queries' scores are too many
+        (60, 41, [16, 16, 9]),  # as many queries as their scores have room for
+        (60, 16, [16]),
+    ],
+)
+def test_a_large_search_goes_in_blocks_that_are_no_narrower_than_a_matrix_product_is_worth(
+    passages: int, asked: int, blocks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block of fewer than FEW queries would go through all vectors once for each of them."""
+    monkeypatch.setattr(selection, "SCORES", 16 * 60)
+    chance = np.random.default_rng(0)
+    queries, vectors = (chance.standard_normal((n, 48), np.float32) for n in (asked, passages))
+    products, seen = selection._inner_products, []
+
+    def counted(some: np.ndarray, among: np.ndarray) -> np.ndarray:
+        seen.append(len(some))
+        return products(some, among)
+
+    monkeypatch.setattr(selection, "_inner_products", counted)
+    scores, rows = nearest(queries, vectors, 20)
+    oracle = queries.astype(np.float64) @ vectors.astype(np.float64).T
+    np.testing.assert_array_equal(rows, np.argsort(-oracle, axis=1, kind="stable")[:, :20])
+    np.testing.assert_allclose(scores, np.take_along_axis(oracle, rows, axis=1), rtol=1e-5)
+    assert seen == blocks
+
+
+def test_it_is_what_faiss_finds() -> None:
+    faiss = pytest.importorskip("faiss")
+    chance = np.random.default_rng(0)
+    queries, vectors = (chance.standard_normal((n, 48), np.float32) for n in (30, 5000))
+    scores, rows = nearest(queries, vectors, 20)
+    theirs, found = faiss.knn(queries, vectors, 20, metric=faiss.METRIC_INNER_PRODUCT)
+    np.testing.assert_array_equal(rows, found)
+    np.testing.assert_allclose(scores, theirs, rtol=1e-5)

@@ -8,8 +8,7 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.token_index.bags import Bags
-from model_code.token_index.packing import BITMAP, BLOCK, RAW, SPLIT, forms
-from model_code.token_index.postings import Postings
+from model_code.token_index.postings import BITMAP, BLOCK, RAW, SPLIT, Postings, forms
 from model_code.token_index.queries import Batch
 
 

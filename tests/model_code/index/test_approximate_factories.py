@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from model_code.errors import FreshetError
-from model_code.index.approximate import require_factory
+from model_code.index.approximate import parts, require_factory
 from model_code.index.dense_index import DenseIndex
-from model_code.index.factory import parts
 from model_code.index.settings import IndexSettings
 
 faiss = pytest.importorskip("faiss")

@@ -1,5 +1,5 @@
 """Guards the word cache: the bags are exactly what the tokenizer gives, for odd Unicode, long words, literal special
-tokens and any limit; and a tokenizer that does not work word by word is asked for whole texts."""
+tokens; and a tokenizer that does not work word by word is asked for whole texts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model_code.errors import SettingsError
-from model_code.token_index import word_cache
-from model_code.token_index.tokens import TokenBags
-from model_code.token_index.word_cache import WordCache
+from model_code.token_index.bags import TokenBags, WordCache
 from tests.tiny_encoder import make_tokenizer
 
 VOCABULARY = [
@@ -43,17 +40,16 @@ ODD = [
 ]
 
 
-def expected(tokenizer: Any, text: str, max_tokens: int | None) -> list[int]:
-    """The tokenizer's own way: cut where an encoder cuts, then without special tokens."""
-    options = {"truncation": True, "max_length": max_tokens} if max_tokens else {}
-    return [i for i in tokenizer(text, **options)["input_ids"] if i not in tokenizer.all_special_ids]
+def expected(tokenizer: Any, text: str) -> list[int]:
+    """The tokenizer's own way, without special tokens."""
+    return [i for i in tokenizer(text)["input_ids"] if i not in tokenizer.all_special_ids]
 
 
-def check(tokenizer: Any, texts: list[str], max_tokens: int | None = None) -> None:
-    bags = TokenBags(tokenizer, max_tokens)(texts)
+def check(tokenizer: Any, texts: list[str]) -> None:
+    bags = TokenBags(tokenizer)(texts)
     ends = np.cumsum(bags.lengths)
     for text, end, length in zip(texts, ends, bags.lengths, strict=True):
-        assert bags.tokens[end - length : end].tolist() == expected(tokenizer, text, max_tokens), repr(text)
+        assert bags.tokens[end - length : end].tolist() == expected(tokenizer, text), repr(text)
 
 
 @cache
@@ -72,9 +68,8 @@ def random_texts(count: int) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize("max_tokens", [None, 3, 8, 30])
-def test_bags_are_what_the_tokenizer_gives(max_tokens: int | None) -> None:
-    check(make_tokenizer(VOCABULARY), ODD + random_texts(300), max_tokens)
+def test_bags_are_what_the_tokenizer_gives() -> None:
+    check(make_tokenizer(VOCABULARY), ODD + random_texts(300))
 
 
 @pytest.mark.parametrize("options", [{"lowercase": False}, {"clean_text": False}, {"strip_accents": True}])
@@ -108,7 +103,7 @@ def test_a_tokenizer_that_does_not_work_word_by_word() -> None:
 
 
 def test_words_are_remembered_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_cache, "MOST_WORDS", 5)
+    monkeypatch.setattr("model_code.token_index.bags.MOST_WORDS", 5)
     bags = TokenBags(make_tokenizer(VOCABULARY))
     first = bags(ODD)
     for _ in range(2):
@@ -122,19 +117,9 @@ def test_other_truncation_of_the_same_tokenizer_is_not_touched() -> None:
     assert tokenizer.backend_tokenizer.truncation["max_length"] == 4
 
 
-def test_tokens_left_out_and_the_fingerprint() -> None:
-    tokenizer = make_tokenizer(VOCABULARY)
-    the = tokenizer.convert_tokens_to_ids("the")
-    bags = TokenBags(tokenizer, left_out=[the])
-    assert bags(["the fox the"]).tokens.tolist() == [tokenizer.convert_tokens_to_ids("fox")]
-    made = [TokenBags(tokenizer), TokenBags(tokenizer, 8), bags, TokenBags(make_tokenizer(["other words"]))]
-    assert len({one.fingerprint for one in made}) == 4
-    assert TokenBags(make_tokenizer(VOCABULARY), 8).fingerprint == made[1].fingerprint
-
-
-def test_a_limit_without_room_is_refused() -> None:
-    with pytest.raises(SettingsError, match="max_tokens is 2"):
-        TokenBags(make_tokenizer(VOCABULARY), 2)
+def test_the_fingerprint_is_of_the_rules() -> None:
+    made = [TokenBags(make_tokenizer(words)).fingerprint for words in (VOCABULARY, VOCABULARY, ["other words"])]
+    assert made[0] == made[1] != made[2]
 
 
 def test_a_word_of_the_vocabulary_that_is_too_long_for_wordpiece() -> None:
