@@ -9,10 +9,10 @@ import numpy as np
 
 from model_code.additions.texts import constraint_texts
 from model_code.encoding.encoder import Encoder
-from model_code.encoding.resumable import encode_resumably
 from model_code.live.documents import read_columns
 from model_code.live.part import Part
 from model_code.retrievers.dsi import DsiRetriever
+from model_code.scale.encoding import encode_resumably
 
 Texts = Mapping[str, tuple[str, str]]
 """Title and text of each document."""

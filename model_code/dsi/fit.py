@@ -20,10 +20,10 @@ from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.start import document_means, random_vectors
 from model_code.dsi.trainer import DocumentTrainer, loop_settings, pooled
 from model_code.encoding.encoder import Encoder
-from model_code.encoding.resumable import encode_resumably
 from model_code.encoding.sides import QUERY_ENCODER
 from model_code.files import write_json
 from model_code.hierarchy.tree import Hierarchy
+from model_code.scale.encoding import encode_resumably
 from model_code.settings import require
 from model_code.training.data import TrainingData
 from model_code.training.fit import data_report, result_report, start_folder, start_vectors
@@ -63,8 +63,8 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
 
 def _start_encoder(context: StageContext) -> Encoder:
     """Where training begins; SettingsError if that is two encoders, of which a dsi would read only the queries'."""
-    encoder = Encoder.from_settings(context.settings["encoder"], start_folder(context))
     start = context.settings["retriever"].training.start
+    encoder = Encoder.from_settings(context.settings["encoder"], start_folder(context, start))
     require(
         encoder.query_encoder is None,
         f"{start} has a query encoder of its own, and a dsi's encoder has queries only; set start: "

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from model_code.encoding.encoder import Encoder
-from model_code.encoding.resumable import encode_resumably
 from model_code.progress import Progress, silent
+from model_code.scale.encoding import encode_resumably
 from model_code.training.data import Pairs
 
 

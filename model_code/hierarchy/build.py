@@ -9,6 +9,7 @@ from torch.nn.functional import normalize
 from model_code.encoding.hardware import pick_device
 from model_code.errors import FreshetError
 from model_code.hierarchy.bottom_up import bottom_up
+from model_code.hierarchy.lloyd import Lloyd, MakeLloyd
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.sizes import default_branching, level_sizes
 from model_code.hierarchy.top_down import top_down
@@ -19,16 +20,21 @@ METHODS = {"bottom_up": bottom_up, "top_down": top_down}
 
 
 def build_hierarchy(
-    vectors: np.ndarray, settings: HierarchySettings, seed: int, progress: Progress = silent
+    vectors: np.ndarray,
+    settings: HierarchySettings,
+    seed: int,
+    progress: Progress = silent,
+    make_lloyd: MakeLloyd = Lloyd,
 ) -> Hierarchy:
     """The hierarchy of passages with `vectors` (N, H), of which only the directions count; the same for the same seed.
 
+    make_lloyd: the engine of k-means: `Lloyd`, in this process, or `scale.clustering.make_lloyd`, as the settings say.
     Raises `FreshetError` for no vectors, and for vectors without a direction (zero, infinite or not a number).
     """
     unit = unit_vectors(vectors, settings.device)
     sizes = level_sizes(len(unit), settings.branching or default_branching(len(unit)))
     with torch.inference_mode():
-        return METHODS[settings.method](unit, sizes, settings, seed, progress)
+        return METHODS[settings.method](unit, sizes, settings, seed, progress, make_lloyd)
 
 
 def unit_vectors(vectors: np.ndarray, device: str) -> torch.Tensor:

@@ -13,7 +13,7 @@ clusters move seldom but far, and then one distant move would spoil every point'
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch.nn.functional import normalize
@@ -163,6 +163,9 @@ class Lloyd:
 
     def _room(self, size: int) -> int:
         return size * GPU_FACTOR if self.vectors.is_cuda else size
+
+
+MakeLloyd = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Lloyd]  # (vectors, groups, counts), as `Lloyd` takes
 
 
 def _blocks(rows: slice | torch.Tensor, size: int) -> Iterator[slice | torch.Tensor]:

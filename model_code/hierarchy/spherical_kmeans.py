@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from model_code.hierarchy.initialisation import initialise
-from model_code.hierarchy.lloyd import Lloyd
+from model_code.hierarchy.lloyd import Lloyd, MakeLloyd
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.progress import Progress, silent
-from model_code.scale.clustering import make_lloyd
 
 SMALL = 100_000  # points times clusters up to which a run takes tens of milliseconds
 STARTS = 4  # of a small run; one start of few clusters is a draw of luck, and the best of four is .3 to .9 % better
@@ -29,11 +28,17 @@ class Clustering:
 
 
 def spherical_kmeans(
-    vectors: torch.Tensor, clusters: int, settings: HierarchySettings, seed: int, progress: Progress = silent
+    vectors: torch.Tensor,
+    clusters: int,
+    settings: HierarchySettings,
+    seed: int,
+    progress: Progress = silent,
+    make_lloyd: MakeLloyd = Lloyd,
 ) -> Clustering:
     """Divide unit vectors (N, H) into at most `clusters` clusters: fewer where there are fewer distinct vectors.
 
     The best of `STARTS` by the objective where N times `clusters` is at most `SMALL`, else one.
+    make_lloyd: the engine that compares points with centroids, `Lloyd` in this process.
 
     >>> vectors = torch.eye(4)[[0, 0, 1, 2, 2]]
     >>> spherical_kmeans(vectors, 4, HierarchySettings(), seed=0).objective
@@ -43,7 +48,7 @@ def spherical_kmeans(
     counts = groups.new_tensor([min(clusters, len(vectors))])
     starts = STARTS if len(vectors) * int(counts) <= SMALL else 1
     shown = [progress, *[silent] * (starts - 1)]
-    found = (_cluster(vectors, groups, counts, settings, seed + APART * i, shown[i]) for i in range(starts))
+    found = (_cluster(vectors, groups, counts, settings, seed + APART * i, shown[i], make_lloyd) for i in range(starts))
     return max(found, key=lambda clustering: clustering.objective)
 
 
@@ -54,11 +59,12 @@ def split_groups(
     settings: HierarchySettings,
     seed: int,
     progress: Progress = silent,
+    make_lloyd: MakeLloyd = Lloyd,
 ) -> Clustering:
     """Divide the points of each group g, one of `groups` (N,), into at most `counts[g]` clusters, all at once."""
     order = torch.argsort(groups, stable=True)
     counts = torch.minimum(counts, torch.bincount(groups, minlength=len(counts)))
-    sorted_ = _cluster(vectors[order], groups[order], counts, settings, seed, progress)
+    sorted_ = _cluster(vectors[order], groups[order], counts, settings, seed, progress, make_lloyd)
     labels = torch.empty_like(order)
     labels[order] = sorted_.labels
     return replace(sorted_, labels=labels)
@@ -71,6 +77,7 @@ def _cluster(
     settings: HierarchySettings,
     seed: int,
     progress: Progress,
+    make_lloyd: MakeLloyd,
 ) -> Clustering:
     """`split_groups` for `groups` that ascend, of which none has fewer points than `counts` asks for clusters."""
     run = make_lloyd(vectors, groups, counts)

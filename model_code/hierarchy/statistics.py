@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from model_code.hierarchy.build import unit_vectors
+from model_code.hierarchy.lloyd import Lloyd, MakeLloyd
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.spherical_kmeans import spherical_kmeans
 from model_code.hierarchy.tree import Hierarchy
@@ -51,7 +52,12 @@ def level_statistics(tree: Hierarchy, vectors: np.ndarray) -> list[dict[str, Any
 
 
 def compare_with_flat(
-    tree: Hierarchy, vectors: np.ndarray, settings: HierarchySettings, seed: int, progress: Progress = silent
+    tree: Hierarchy,
+    vectors: np.ndarray,
+    settings: HierarchySettings,
+    seed: int,
+    progress: Progress = silent,
+    make_lloyd: MakeLloyd = Lloyd,
 ) -> list[dict[str, Any]]:
     """One row per level: the mean cosine of the tree's clusters and of flat k-means with as many, on unit `vectors`.
 
@@ -65,7 +71,8 @@ def compare_with_flat(
         ours = flat = float(cosines_at(tree, level, vectors).mean(dtype=np.float64))
         if level < tree.depth or settings.method != "bottom_up":
             with torch.inference_mode():
-                clustering = spherical_kmeans(tensor, len(tree.parents[level - 1]), settings, seed, progress)
+                clusters = len(tree.parents[level - 1])
+                clustering = spherical_kmeans(tensor, clusters, settings, seed, progress, make_lloyd)
             flat = clustering.objective / len(vectors)
         lost = _rounded(1 - ours / flat) + 0.0 if _rounded(flat) else 0.0  # + 0.0 turns -0.0 into 0.0
         rows.append({"level": level, "cosine_tree": _rounded(ours), "cosine_flat": _rounded(flat), "lost": lost})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from model_code.hierarchy.lloyd import Lloyd, MakeLloyd
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.shape import apportion, arrange
 from model_code.hierarchy.spherical_kmeans import split_groups
@@ -12,7 +13,12 @@ from model_code.progress import Progress, silent
 
 
 def top_down(
-    vectors: torch.Tensor, sizes: list[int], settings: HierarchySettings, seed: int, progress: Progress = silent
+    vectors: torch.Tensor,
+    sizes: list[int],
+    settings: HierarchySettings,
+    seed: int,
+    progress: Progress = silent,
+    make_lloyd: MakeLloyd = Lloyd,
 ) -> Hierarchy:
     """Split unit vectors (N, H) into `sizes[0]` nodes, the passages of these into `sizes[1]` altogether, and so on.
 
@@ -24,7 +30,7 @@ def top_down(
     labels = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
     for size in sizes:
         passages = torch.bincount(labels)
-        clustering = split_groups(vectors, labels, apportion(passages, size), settings, seed, progress)
+        clustering = split_groups(vectors, labels, apportion(passages, size), settings, seed, progress, make_lloyd)
         centroids.append(clustering.centroids)
         parents.append(clustering.groups)
         labels = clustering.labels

@@ -12,7 +12,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from model_code.encoding.resumable import keep_shards
 from model_code.encoding.sides import joined, require_sides
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.lexical.embedding_index import EmbeddingIndex
@@ -24,6 +23,7 @@ from model_code.lexical.token_side import index_tokens
 from model_code.lexical.vocabulary import Sparse
 from model_code.manifest import read_manifest, seal, verify
 from model_code.progress import Progress, silent
+from model_code.scale.encoding import keep_shards
 from model_code.token_index.index import TokenIndex
 
 FORMAT, KIND = 1, "lexical"

@@ -1,8 +1,8 @@
 """Inverse cloze task: a random span of a document serves as a query for it (Lee et al., 2019; HCE's q~, section 4.3).
 
 The kinds differ in settings and in what training does with the document. `inverse_cloze` leaves it whole, as HCE does;
-for `held_out_cloze` training takes the span out of it (`without_span`), so that the words alone do not give it away;
-`short_cloze` spans are about as long as a typed query.
+for `held_out_cloze` training takes the span out of it (`training/tables.py`), so that the words alone do not give it
+away; `short_cloze` spans are about as long as a typed query.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from model_code.progress import Progress, silent, tracked
 from model_code.queries.pseudo_query import PseudoQuery, seed_of
 from model_code.queries.settings import ClozeSettings
 
-HELD_OUT = "held_out_cloze"
 SHORTEST = 3  # words: shorter spans are rarely about anything
 
 
@@ -49,16 +48,3 @@ class InverseCloze:
         length = min(longest, chance.randint(self.settings.min_words, self.settings.max_words))
         start = chance.randint(0, len(words) - length)
         return " ".join(words[start : start + length])
-
-
-def without_span(text: str, span: str) -> str:
-    """The document's words without the first occurrence of the words of `span`; all of them if it does not occur.
-
-    >>> without_span("sort returns a sorted copy of an array", "a sorted copy")
-    'sort returns of an array'
-    """
-    words, cut = text.split(), span.split()
-    for start in range(len(words) - len(cut) + 1):
-        if words[start : start + len(cut)] == cut:
-            return " ".join(words[:start] + words[start + len(cut) :])
-    return " ".join(words)

@@ -54,8 +54,8 @@ def make_search(
 
         return Bm25(texts, ids).search
     from model_code.encoding.encoder import Encoder
-    from model_code.encoding.resumable import encode_resumably
     from model_code.index.dense_index import DenseIndex
+    from model_code.scale.encoding import encode_resumably
 
     base = Encoder.from_settings(encoder)
     fingerprint = base.fingerprint()

@@ -19,6 +19,7 @@ from model_code.retriever import Ranking, Search, TokenMatch
 from model_code.retrievers.encoded import TextSearches
 
 if TYPE_CHECKING:
+    from model_code.retrievers.settings import RetrieverSettings
     from model_code.training.tables import TrainingTables
 
 
@@ -68,7 +69,8 @@ def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
     """Fine-tune the base encoder; writes `encoder/` and `history.json`."""
     from model_code.training.fit import fit_encoder
 
-    return fit_encoder(context, tables)
+    own: RetrieverSettings = context.settings["retriever"]
+    return fit_encoder(context, tables, own.training, own.layers, separate=own.encoders == "separate")
 
 
 def index(context: StageContext) -> dict[str, Any]:

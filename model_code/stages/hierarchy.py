@@ -14,20 +14,21 @@ from model_code.hierarchy.build import build_hierarchy, unit_vectors
 from model_code.hierarchy.picture import draw_hierarchy
 from model_code.hierarchy.statistics import compare_with_flat, level_statistics
 from model_code.hierarchy.tree import DOCUMENT_IDS
+from model_code.scale.clustering import make_lloyd
 
 
 def run(context: StageContext) -> dict[str, Any]:
     """Write the hierarchy, each passage's document, `statistics.json` and `hierarchy.png`; report sizes."""
     settings, seed = context.settings["hierarchy"], context.settings["seed"]
     vectors = _passage_vectors(context)
-    tree = build_hierarchy(vectors, settings, seed, context.progress("cluster"))
+    tree = build_hierarchy(vectors, settings, seed, context.progress("cluster"), make_lloyd)
     tree.save(context.output)
     write_json(context.output / DOCUMENT_IDS, _document_ids(context))
     unit = unit_vectors(vectors, "cpu").numpy()
     levels = level_statistics(tree, unit)
     flat = []
     if len(unit) <= settings.compare_up_to:  # as costly as clustering bottom-up
-        flat = compare_with_flat(tree, unit, settings, seed, context.progress("cluster flat"))
+        flat = compare_with_flat(tree, unit, settings, seed, context.progress("cluster flat"), make_lloyd)
     write_json(context.output / "statistics.json", {"levels": levels, "compared_with_flat": flat})
     draw_hierarchy(tree, unit, context.output / "hierarchy.png")
     report = {"method": settings.method, "passages": len(tree.leaves), "depth": tree.depth}

@@ -17,9 +17,10 @@ from model_code.encoding.document_side import represent_documents
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.layer_settings import LayerSettings
 from model_code.files import write_json
+from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.dense_index import DenseIndex
-from model_code.retrievers.settings import RetrieverSettings
+from model_code.scale.clustering import make_lloyd
 from model_code.settings import require
 from model_code.training.data import TrainingData
 from model_code.training.settings import TrainingSettings
@@ -27,12 +28,19 @@ from model_code.training.tables import TrainingTables
 from model_code.training.trainer import Trainer, TrainingResult
 
 
-def fit_encoder(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
-    """Train a dense retriever; the report says what it saw and which step was best."""
-    settings: TrainingSettings = context.settings["retriever"].training
-    layers: LayerSettings = context.settings["retriever"].layers
+def fit_encoder(
+    context: StageContext,
+    tables: TrainingTables,
+    settings: TrainingSettings,
+    layers: LayerSettings,
+    separate: bool = False,
+) -> dict[str, Any]:
+    """Train a dense retriever; the report says what it saw and which step was best.
+
+    layers: what represents documents. separate: queries get an encoder of their own.
+    """
     seed: int = context.settings["seed"]
-    encoder = _start_encoder(context)
+    encoder = _start_encoder(context, settings.start, separate)
     represent_documents(encoder, layers, tables.passages.texts)
     data = tables.training_data(settings)
     trainer = Trainer(
@@ -54,26 +62,24 @@ def fit_encoder(context: StageContext, tables: TrainingTables) -> dict[str, Any]
     return report | {"fingerprint": encoder.fingerprint()} | encoder.side_facts()
 
 
-def _start_encoder(context: StageContext) -> Encoder:
+def _start_encoder(context: StageContext, start: str | None, separate: bool) -> Encoder:
     """Where training begins, for both sides or for each; of the layers only the last, as the retriever says what more.
 
     SettingsError if it begins with a retriever of two encoders, and this one has one.
     """
-    retriever: RetrieverSettings = context.settings["retriever"]
-    encoder = Encoder.from_settings(context.settings["encoder"], start_folder(context))
+    encoder = Encoder.from_settings(context.settings["encoder"], start_folder(context, start))
     encoder.layers = None
     require(
-        encoder.query_encoder is None or retriever.encoders == "separate",
-        f"{retriever.training.start} has a query encoder of its own; set encoders: separate, or leave start out",
+        encoder.query_encoder is None or separate,
+        f"{start} has a query encoder of its own; set encoders: separate, or leave start out",
     )
-    if retriever.encoders == "separate" and encoder.query_encoder is None:
+    if separate and encoder.query_encoder is None:
         encoder.separate()
     return encoder
 
 
-def start_folder(context: StageContext) -> Path | None:
-    """The trained encoder that the retriever goes on from; None: it begins with the base."""
-    start = context.settings["retriever"].training.start
+def start_folder(context: StageContext, start: str | None) -> Path | None:
+    """The trained encoder that a retriever goes on from, `TrainingSettings.start`; None: it begins with the base."""
     return None if start is None else context.root / start
 
 
@@ -121,6 +127,5 @@ def start_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np
 
 def clustering(context: StageContext) -> Callable[[np.ndarray], Hierarchy]:
     """What re-clusters passage vectors (N, H) in co-training."""
-    from model_code.hierarchy.build import build_hierarchy
-
-    return lambda vectors: build_hierarchy(vectors, context.settings["hierarchy"], context.settings["seed"])
+    settings, seed = context.settings["hierarchy"], context.settings["seed"]
+    return lambda vectors: build_hierarchy(vectors, settings, seed, make_lloyd=make_lloyd)

@@ -10,10 +10,11 @@ import pandas as pd
 from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, Judgements, judged, load_corpus, passage_texts
 from model_code.errors import FreshetError
-from model_code.queries.inverse_cloze import HELD_OUT, without_span
 from model_code.training.data import DevQueries, Pairs, Passages, TrainingData, make_pairs
 from model_code.training.dev import DevEvaluator
 from model_code.training.settings import TrainingSettings
+
+HELD_OUT = "held_out_cloze"  # pseudo-queries of this kind are cut out of their document for training
 
 
 class TrainingTables:
@@ -89,3 +90,16 @@ def _by_text(judgements: Judgements) -> dict[str, list[str]]:
     for query, answers in judgements.answers.items():
         found.setdefault(judgements.queries[query], []).extend(answers)
     return found
+
+
+def without_span(text: str, span: str) -> str:
+    """The document's words without the first occurrence of the words of `span`; all of them if it does not occur.
+
+    >>> without_span("sort returns a sorted copy of an array", "a sorted copy")
+    'sort returns of an array'
+    """
+    words, cut = text.split(), span.split()
+    for start in range(len(words) - len(cut) + 1):
+        if words[start : start + len(cut)] == cut:
+            return " ".join(words[:start] + words[start + len(cut) :])
+    return " ".join(words)

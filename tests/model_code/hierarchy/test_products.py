@@ -9,7 +9,7 @@ from model_code.hierarchy.products import inner_products, largest, paired_produc
 
 
 def test_products_equal_loops() -> None:
-    left, right = torch.randn(5, 7), torch.randn(5, 7)
+    left, right = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0))
     exact = [[sum(a * b for a, b in zip(x, y, strict=True)) for y in right.double()] for x in left.double()]
     np.testing.assert_allclose(inner_products(left, right), exact, rtol=1e-5)
     np.testing.assert_allclose(paired_products(left, right), np.diag(exact), rtol=1e-5)

@@ -22,9 +22,13 @@ def vectors() -> torch.Tensor:
     return torch.nn.functional.normalize(torch.randn(3000, 24, generator=torch.Generator().manual_seed(0)), dim=1)
 
 
+def flat(vectors: torch.Tensor) -> Clustering:
+    return spherical_kmeans(vectors, 40, SETTINGS, seed=1, make_lloyd=clustering.make_lloyd)
+
+
 def grouped(vectors: torch.Tensor) -> Clustering:
     groups = torch.arange(len(vectors)) % 7
-    return split_groups(vectors, groups, torch.arange(7) + 2, SETTINGS, seed=3)
+    return split_groups(vectors, groups, torch.arange(7) + 2, SETTINGS, seed=3, make_lloyd=clustering.make_lloyd)
 
 
 def agree(found: Clustering, expected: Clustering) -> None:
@@ -36,17 +40,17 @@ def agree(found: Clustering, expected: Clustering) -> None:
 
 
 def test_workers_find_the_clusters_that_one_process_finds(workers, vectors):
-    flat, parts = spherical_kmeans(vectors, 40, SETTINGS, seed=1), grouped(vectors)
+    expected, parts = flat(vectors), grouped(vectors)
     with runtime.using(workers):
-        agree(spherical_kmeans(vectors, 40, SETTINGS, seed=1), flat)
+        agree(flat(vectors), expected)
         agree(grouped(vectors), parts)
 
 
 def test_a_worker_that_dies_changes_nothing(ray, vectors, tmp_path: Path, monkeypatch):
-    expected = spherical_kmeans(vectors, 40, SETTINGS, seed=1)
+    expected = flat(vectors)
     monkeypatch.setattr(clustering, "compare_slice", compare_and_die(tmp_path / "died"))
     with runtime.using(ScaleSettings("ray", workers=2)):
-        found = spherical_kmeans(vectors, 40, SETTINGS, seed=1)
+        found = flat(vectors)
     assert (tmp_path / "died").exists()
     agree(found, expected)
 
@@ -57,6 +61,6 @@ def test_a_whole_tree_of_more_workers_than_some_levels_have_nodes(ray, vectors, 
     few = vectors[:60].numpy()
     expected = build_hierarchy(few, settings, seed=0)
     with runtime.using(ScaleSettings("ray", workers=2)):
-        found = build_hierarchy(few, settings, seed=0)
+        found = build_hierarchy(few, settings, seed=0, make_lloyd=clustering.make_lloyd)
     assert [level.tobytes() for level in found.centroids] == [level.tobytes() for level in expected.centroids]
     assert found.leaves.tolist() == expected.leaves.tolist()

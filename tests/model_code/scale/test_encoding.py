@@ -1,15 +1,17 @@
-"""Guards encoding on Ray: the bytes of encoding here, dense and lexical, by 1 and 2 workers, and after a death."""
+"""Guards encoding by shards: after a kill the second run gives the same bytes and redoes only what is missing, and on
+Ray, by 1 and 2 workers and after a death, the bytes are those of encoding here."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from model_code.encoding import resumable
 from model_code.encoding.document_side import DocumentSide
 from model_code.encoding.encoder import Encoder
-from model_code.scale import runtime
-from model_code.scale.encoding import encode_shards
+from model_code.scale import encoding, runtime
+from model_code.scale.encoding import encode_resumably, encode_shards
 from model_code.scale.settings import ScaleSettings
 from tests.model_code.scale.jobs import Fragile
 from tests.tiny_encoder import make_tiny_encoder
@@ -28,12 +30,36 @@ def encoder(tmp_path_factory) -> Encoder:
     return Encoder.load(make_tiny_encoder(tmp_path_factory.mktemp("tiny") / "encoder", WORDS), device="cpu")
 
 
+def test_a_kill_costs_at_most_one_shard(
+    encoder: Encoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoding, "SHARD", 3)
+    few = texts[:8]
+    whole = encode_resumably(encoder, few, tmp_path / "whole")
+
+    def killed_at_the_end_of_shard_two(done: int, total: int, note: str = "") -> None:
+        if done == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encode_resumably(encoder, few, tmp_path / "cut", killed_at_the_end_of_shard_two)
+    encoded: list[str] = []
+    original = encoder.encode
+    monkeypatch.setattr(encoder, "encode", lambda batch: encoded.extend(batch) or original(batch))
+    assert encode_resumably(encoder, few, tmp_path / "cut").tobytes() == whole.tobytes()
+    assert encoded == few[6:]
+
+
+def test_no_texts(encoder: Encoder, tmp_path: Path) -> None:
+    assert encode_resumably(encoder, [], tmp_path).shape == (0, encoder.dimension)
+
+
 def test_workers_give_the_bytes_that_one_process_gives(workers, encoder, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(resumable, "SHARD", 64)
-    expected = resumable.encode_resumably(DocumentSide(encoder), texts, tmp_path / "here")
+    monkeypatch.setattr(encoding, "SHARD", 64)
+    expected = encode_resumably(DocumentSide(encoder), texts, tmp_path / "here")
     seen = []
     with runtime.using(workers):
-        found = resumable.encode_resumably(
+        found = encode_resumably(
             DocumentSide(encoder), texts, tmp_path / "there", lambda done, total, note: seen.append(done)
         )
     assert found.tobytes() == expected.tobytes()

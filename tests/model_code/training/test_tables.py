@@ -1,4 +1,4 @@
-"""Guards how the answers that a corpus names reach the training pairs."""
+"""Guards how the answers that a corpus names reach the training pairs, and that a cloze can be cut out of its text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from model_code.corpus.tables import Corpus, frame
 from model_code.training.settings import TrainingSettings
-from model_code.training.tables import TrainingTables
+from model_code.training.tables import TrainingTables, without_span
 
 NAMED = {"q1": '["x"]', "q2": '["y", "z"]', "q3": None, "q4": '["w"]'}
 TEXTS = {"q1": "when", "q2": "when", "q3": "who", "q4": "why"}
@@ -39,3 +39,8 @@ def test_training_queries_keep_their_answers_and_those_of_equal_text_share_them(
     if answers:
         held = data.answers.held(["when", "who", "4 w"], np.arange(4))
         assert held.tolist() == [[True, True, True, False], [False] * 4, [False] * 4]
+
+
+def test_taking_out_matches_whole_words_and_the_first_occurrence_only():
+    assert without_span("abc ab c ab c", "ab c") == "abc ab c"
+    assert without_span("a b", "c") == "a b"
