@@ -17,6 +17,9 @@ from typing import Any, TypeVar
 from model_code.errors import SettingsError
 
 T = TypeVar("T")
+REMOVED = {  # by the key's full path: what to do in its place, told for one release
+    "additions.written_queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
+}
 
 
 def require(condition: bool, message: str) -> None:
@@ -71,9 +74,11 @@ def reject_unknown(mapping: Mapping[str, Any], known: list[str], where: str) -> 
     """Raise `SettingsError` for the first key of `mapping` that is not `known`, with the nearest known one."""
     for key in mapping:
         if key not in known:
+            path = f"{where}.{key}"
+            require(path not in REMOVED, f"{path} is no longer a setting: {REMOVED.get(path)}; delete the key")
             near = difflib.get_close_matches(str(key), known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise SettingsError(f"{where}.{key} is not a setting{hint} Known: {', '.join(known)}")
+            raise SettingsError(f"{path} is not a setting{hint} Known: {', '.join(known)}")
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:

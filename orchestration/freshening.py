@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model_code.ledger.records import Content, Receipt, Rejection, Written
+from model_code.ledger.records import Content, Receipt, Rejection
 from orchestration import arrivals, known_documents, parameters
 from orchestration.announced_rollback import announced_rollback, forget_rollback
 from orchestration.file_lock import file_lock
@@ -101,10 +101,6 @@ class Freshener:
         known = known_documents.known(self.ledger, self.collection.current(), asked, removed_too=True)
         refused = [Rejection(i, one, UNKNOWN) for i, one in enumerate(asked, 1) if one not in known]
         return self.ledger.remove([one for one in asked if one in known], source, refused)
-
-    def receive_queries(self, written: Sequence[Written], source: str) -> Receipt:
-        """Record queries that a model wrote for documents; they are applied by `apply_pending`."""
-        return self.ledger.receive_queries(written, source)
 
     def apply_pending(self, limit: int | None = None) -> Applied | None:
         """Make the oldest pending events (at most `limit`) a new generation; None if there are none.

@@ -7,7 +7,6 @@ import dagster as dg
 
 from orchestration.pilot_asset import TRAINING_POOL, retrain_pilot_asset
 from orchestration.project import Project
-from orchestration.writing_asset import written_queries_asset
 
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
 RETRAINS = dg.DynamicPartitionsDefinition(name="retrains")
@@ -17,11 +16,11 @@ Result = dg.MaterializeResult | dg.AssetCheckResult
 
 
 def freshness_assets(project: Project) -> list[dg.AssetsDefinition]:
-    """`added_documents`, `drift_report`, `reclustered`, `retrain_pilot`, `retrained_retriever`, `retrained_champion`
-    and `written_queries`."""
+    """`added_documents`, `drift_report`, `reclustered`, `retrain_pilot`, `retrained_retriever` and
+    `retrained_champion`."""
     adding = _added(project), _drift(project), _reclustered(project)
     retraining = retrain_pilot_asset(project), _retrained(project), _champion(project)
-    return [*adding, *retraining, written_queries_asset(project)]
+    return [*adding, *retraining]
 
 
 def _added(project: Project) -> dg.AssetsDefinition:

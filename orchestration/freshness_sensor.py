@@ -14,23 +14,20 @@ from orchestration.freshness_steps import (
     NO_PILOT,
     NOT_ADDED,
     NOT_PILOTED,
-    NOT_WRITTEN,
     PILOT,
     REMEMBERED,
     RETRAIN,
-    WRITE,
     Step,
     asking_retriever,
 )
 from orchestration.pilot_asset import PILOTS
 from orchestration.project import Project
-from orchestration.writing_asset import WRITINGS
 
-ADD_DOCUMENTS, PILOT_JOB, RETRAIN_JOB, WRITE_QUERIES = "add_documents", "pilot", "retrain", "write_queries"
+ADD_DOCUMENTS, PILOT_JOB, RETRAIN_JOB = "add_documents", "pilot", "retrain"
 PARTITION = "dagster/partition"  # Dagster's own tag of a run
 SECONDS = 30
-PARTITIONS = {ADD: BATCHES, PILOT: PILOTS, RETRAIN: RETRAINS, WRITE: WRITINGS}
-JOBS = {ADD: ADD_DOCUMENTS, PILOT: PILOT_JOB, RETRAIN: RETRAIN_JOB, WRITE: WRITE_QUERIES}
+PARTITIONS = {ADD: BATCHES, PILOT: PILOTS, RETRAIN: RETRAINS}
+JOBS = {ADD: ADD_DOCUMENTS, PILOT: PILOT_JOB, RETRAIN: RETRAIN_JOB}
 
 
 def sensors(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]) -> list[dg.SensorDefinition]:
@@ -54,13 +51,13 @@ def _freshness(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]
         jobs=list(jobs),
         minimum_interval_seconds=SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Receives what lies in the inbox; asks for additions, for queries if a model writes them, and for "
-        "a pilot or a retrain when drift says so.",
+        description="Receives what lies in the inbox; asks for additions, and for a pilot or a retrain when drift "
+        "says so.",
     )
     def freshness(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         steps = tick(project)
         if not steps:
-            return dg.SkipReason("nothing arrived, no queries lack, and neither a pilot nor a retrain is due")
+            return dg.SkipReason("nothing arrived, and neither a pilot nor a retrain is due")
         return dg.SensorResult(
             run_requests=[_request(step) for step in steps],
             dynamic_partitions_requests=[PARTITIONS[step.kind].build_add_request([step.key]) for step in steps],
@@ -105,15 +102,14 @@ def _ends(project: Project, name: str, status: dg.DagsterRunStatus, description:
 
 
 def note_end(project: Project, run: dg.DagsterRun, message: str | None) -> None:
-    """Keep in the ledger that an addition, a pilot, a retrain or a writing of queries failed or was canceled, once for
-    each run and unless the gate refused the retrain, which is a verdict and noted already. Other runs are nobody's
-    business.
+    """Keep in the ledger that an addition, a pilot or a retrain failed or was canceled, once for each run and unless
+    the gate refused the retrain, which is a verdict and noted already. Other runs are nobody's business.
     """
     from orchestration.freshening import Freshener
     from orchestration.retraining.plan import read_plan
 
     canceled = run.status == dg.DagsterRunStatus.CANCELED
-    kinds = {ADD_DOCUMENTS: NOT_ADDED, WRITE_QUERIES: NOT_WRITTEN, RETRAIN_JOB: FAILED, PILOT_JOB: NOT_PILOTED}
+    kinds = {ADD_DOCUMENTS: NOT_ADDED, RETRAIN_JOB: FAILED, PILOT_JOB: NOT_PILOTED}
     ended = {RETRAIN_JOB: CANCELED, PILOT_JOB: NO_PILOT} if canceled else {}  # by a person, who wants no other
     kind = (kinds | ended).get(run.job_name)
     if kind is None:

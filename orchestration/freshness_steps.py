@@ -1,5 +1,4 @@
-"""What the live collection needs next, read from the ledger alone: documents to add, queries to write, a pilot, or a
-retrain.
+"""What the live collection needs next, read from the ledger alone: documents to add, a pilot, or a retrain.
 
 The sensor asks this at every tick, and so may anyone. A step has a key that changes only when there is something new to
 do: a step that was asked for is not asked for twice, and one that failed is asked for again under a new one. Dagster
@@ -16,16 +15,16 @@ from model_code.files import hash_text
 from orchestration.followed import followed
 from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
-from orchestration.watermark import Watermark, mark_of
+from orchestration.watermark import mark_of
 
 Decisions = Sequence[dict[str, Any]]
 """As the ledger lists them: newest first, with id, kind, reason, details and time recorded."""
 
-ADD, RETRAIN, RECLUSTER, RECLUSTERED, WRITE = "add", "retrain", "recluster", "reclustered", "write"
+ADD, RETRAIN, RECLUSTER, RECLUSTERED = "add", "retrain", "recluster", "reclustered"
 PROMOTED, REFUSED, FAILED, CANCELED = "promoted", "refused", "failed", "canceled"
 PILOT, PILOTED, NO_PILOT = "pilot", "piloted", "no pilot"  # asked for beside another step, its answer, or why none
 ASKED_BY = "asked by"  # of a retrain that a pilot asked for: the decision that called for the pilot
-NOT_ADDED, NOT_WRITTEN, NOT_PILOTED = "addition failed", "writing queries failed", "pilot failed"
+NOT_ADDED, NOT_PILOTED = "addition failed", "pilot failed"
 ATTEMPTS = 3  # of one retrain, or of adding the same documents; after so many failures a person must look
 REMEMBERED = 200  # decisions that are looked back at
 
@@ -34,16 +33,13 @@ REMEMBERED = 200  # decisions that are looked back at
 class Step:
     """What to do, under which key, and why."""
 
-    kind: Literal["add", "pilot", "retrain", "write"]
+    kind: Literal["add", "pilot", "retrain"]
     key: str
     reason: str
 
 
 def next_steps(project: Project) -> list[Step]:
-    """The steps that wait, additions first; none where nothing is live or nothing arrived. Reads only.
-
-    Queries are written for documents that are searchable, so while an addition is due, that waits.
-    """
+    """The steps that wait, additions first; none where nothing is live or nothing arrived. Reads only."""
     from model_code.live.collection import default_retriever, retrievers
 
     if not retrievers(project.live):
@@ -52,8 +48,7 @@ def next_steps(project: Project) -> list[Step]:
     if ledger is None:
         return []
     decisions = ledger.last_decisions(REMEMBERED)
-    adding = _due_addition(project, decisions)
-    due = adding, due_pilot(decisions), due_retrain(decisions), None if adding else _due_writing(project, decisions)
+    due = _due_addition(project, decisions), due_pilot(decisions), due_retrain(decisions)
     return [step for step in due if step is not None]
 
 
@@ -78,25 +73,8 @@ def addition(what: str, reason: str, decisions: Decisions) -> Step | None:
     return _attempt("add", NOT_ADDED, what, reason, decisions)
 
 
-def _due_writing(project: Project, decisions: Decisions) -> Step | None:
-    """Queries to write, if the settings let a model do so; the key holds while a run works towards the last one."""
-    from model_code.live.collection import Collection, default_retriever
-    from orchestration.unwritten_queries import author_of, unwritten, why_none
-
-    current = Collection(project.live, default_retriever(project.live)).current()
-    if why_none(project, current) is not None:
-        return None
-    author = author_of(project)
-    lacking = unwritten(project, current, author)
-    if not lacking:
-        return None
-    last = lacking[-1].event
-    what = f"{author.name[:8]}-{last:08d}-{Watermark.at(project, last).mark}"
-    return _attempt("write", NOT_WRITTEN, what, f"{len(lacking)} documents came without queries", decisions)
-
-
 def _attempt(
-    kind: Literal["add", "pilot", "write"], failed: str, what: str, reason: str, decisions: Decisions
+    kind: Literal["add", "pilot"], failed: str, what: str, reason: str, decisions: Decisions
 ) -> Step | None:  # fmt: skip
     keys = (one["details"]["key"] for one in decisions if one["kind"] == failed)
     failures = sum(key.rpartition("-")[0] == what for key in keys)

@@ -10,16 +10,15 @@ from orchestration.asset_graph import asset_key
 from orchestration.freshness_assets import BATCHES, RETRAINS
 from orchestration.pilot_asset import PILOTS
 from orchestration.stages import Stage
-from orchestration.writing_asset import WRITINGS
 
 ADDING, RETRAINING = ("added_documents", "drift_report", "reclustered"), ("retrained_retriever", "retrained_champion")
-WRITING, PILOTING = ("written_queries",), ("retrain_pilot",)
+PILOTING = ("retrain_pilot",)
 EVALUATION_STAGES = ("baselines", "evaluate", "comparison")
 
 
 def jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
     """`full_build` and `evaluate`. Selections are typed: they do not depend on the installed ANTLR version."""
-    live = dg.AssetSelection.assets(*ADDING, *PILOTING, *RETRAINING, *WRITING)
+    live = dg.AssetSelection.assets(*ADDING, *PILOTING, *RETRAINING)
     evaluation = [asset_key(stage) for stage in table if stage.name in EVALUATION_STAGES]
     return [
         dg.define_asset_job(
@@ -36,7 +35,7 @@ def jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
 
 
 def live_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
-    """`add_documents`, `pilot`, `retrain` and `write_queries`, which the sensor asks for."""
+    """`add_documents`, `pilot` and `retrain`, which the sensor asks for."""
     return [
         dg.define_asset_job(
             "add_documents",
@@ -55,11 +54,5 @@ def live_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
             selection=dg.AssetSelection.assets(*PILOTING),
             partitions_def=PILOTS,
             description="A training on a sample of what is live: whether a retrain would help what is new.",
-        ),
-        dg.define_asset_job(
-            "write_queries",
-            selection=dg.AssetSelection.assets(*WRITING),
-            partitions_def=WRITINGS,
-            description="A model writes queries for documents that came without any; they place these vectors anew.",
         ),
     ]

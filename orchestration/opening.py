@@ -14,7 +14,6 @@ from orchestration.file_lock import file_lock
 from orchestration.ledgers import WRITER_LOCK, existing_ledger
 from orchestration.project import Project
 from orchestration.reconciling import reopen, require_own, searched_instead, settle_interrupted, unknown
-from orchestration.watching.batches import trained_until
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
@@ -85,13 +84,8 @@ def _add_lacking(project: Project, candidate: Collection, ledger: Ledger) -> App
 
 
 def apply_events(writer: LiveWriter, events: Sequence[Event], guard: Guard) -> Applied:
-    """Make events, oldest first, the next generation, which says in its provenance where they came from.
-
-    Queries that a model wrote for a text that the build was trained on are left out: its vector was learned.
-    """
+    """Make events, oldest first, the next generation, which says in its provenance where they came from."""
     current = writer.collection.current()
     watermark = max(events[-1].id, current.watermark)
     provenance = {"sources": sorted({event.source for event in events}), "events": [events[0].id, watermark]}
-    trained = trained_until(current) if any(event.written for event in events) else 0
-    changes = [event.change for event in events if event.written is None or event.written.event > trained]
-    return writer.apply(changes, watermark, provenance, guard)
+    return writer.apply([event.change for event in events], watermark, provenance, guard)

@@ -21,7 +21,7 @@ from model_code.files import write_text
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.settings import Bm25Settings, IndexSettings
 from model_code.live.settings import LiveSettings
-from model_code.queries.settings import TRAINED, PseudoQuerySettings
+from model_code.queries.settings import PseudoQuerySettings
 from model_code.retrievers.settings import RetrieverSettings, parse_retriever
 from model_code.scale.settings import ScaleSettings
 from model_code.training.settings import TrainingSettings
@@ -82,7 +82,6 @@ def parse(mapping: Mapping[str, Any]) -> Parameters:
     shared = mapping.get("training") or {}
     parsed = {name: _parse_retriever(name, own, shared) for name, own in retrievers.items()}
     _check_gate(values["promotion"], values["evaluation"])
-    _check_written(values["additions"], values["pseudo_queries"])
     return Parameters(**values, retrievers=parsed, seed=seed)
 
 
@@ -96,18 +95,6 @@ def _check_gate(promotion: PromotionSettings, evaluation: EvaluationSettings) ->
                 f"promotion.{key} names {metric}, which is not measured; take one of evaluation.metrics "
                 f"({', '.join(evaluation.metrics)}), or add it there",
             )
-
-
-def _check_written(additions: AdditionSettings, pseudo_queries: PseudoQuerySettings) -> None:
-    """Refuse to let a model write queries that is never trained."""
-    settings.require(
-        additions.written_queries.generator is None
-        or pseudo_queries.sequence_to_sequence.model != TRAINED
-        or pseudo_queries.training.base is not None,
-        "additions.written_queries.generator means the model pseudo_queries.sequence_to_sequence.model, which is "
-        '"trained", but pseudo_queries.training.base is null, so that none is; set it to a model to start from, or to '
-        '"warm_start"',
-    )
 
 
 def _parse_retriever(name: Any, own: Any, shared: Mapping[str, Any]) -> RetrieverSettings:

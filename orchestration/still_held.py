@@ -26,7 +26,7 @@ def still_held(project: Project, retriever: str) -> dict[str, list[str]]:
         events = ledger.between(current.watermark + 1, ledger.watermark())
     finally:
         ledger.close()
-    undone = (event for event in events if event.state == ROLLED_BACK and event.written is None)
+    undone = (event for event in events if event.state == ROLLED_BACK)
     gone = [event.content for event in undone if event.content is not None]
     others = (name for name in retrievers(project.live) if name != retriever)
     found = {name: _held(project, name, gone) for name in others}
@@ -34,7 +34,7 @@ def still_held(project: Project, retriever: str) -> dict[str, list[str]]:
 
 
 def _held(project: Project, retriever: str, gone: list[Content]) -> list[str]:
-    """The documents that a retriever finds as they are in `gone`, also where a model wrote queries for them since."""
+    """The documents that a retriever finds as they are in `gone`."""
     from model_code.live.collection import Collection
 
     ledger = existing_ledger(project, retriever)

@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from model_code.incdsi.settings import IncDsiSettings, Prior
-from model_code.settings import require, require_at_least
-
-MODEL = "sequence_to_sequence"  # the kind of query generator that writes what is not in the text
-
-
-@dataclass(frozen=True)
-class WrittenQuerySettings:
-    """Queries that a model writes for documents that arrived without any, once they are searchable.
-
-    generator: "sequence_to_sequence", the model of `pseudo_queries.sequence_to_sequence`; None: nothing is written.
-    per_document: queries per document, spread evenly over its sections.
-    """
-
-    generator: str | None = None
-    per_document: int = 5
-
-    def __post_init__(self) -> None:
-        """Check names and ranges."""
-        require(
-            self.generator in (None, MODEL),
-            f"generator is {self.generator!r}, but must be {MODEL}, whose model is pseudo_queries.{MODEL}.model (a "
-            'folder, a hub name, or "trained"), or null; spans of a document constrain its vector already '
-            "(additions.spans)",
-        )
-        require_at_least(1, self, "per_document")
+from model_code.settings import require_at_least
 
 
 @dataclass(frozen=True)
@@ -40,24 +16,17 @@ class AdditionSettings(IncDsiSettings):
     spans: parts of a document's text, besides title and first sentence, that it should be found by; 0: none.
     use: "these" settings, or those that `freshet tune-additions` found best ("tuned") for a retriever with these spans;
       a retriever that was not tuned with them gets "these", and the status says so.
-    written_queries: what a model writes for documents that came without queries.
     """
 
     refine: bool = False
     prior: Prior = "encoder"
     spans: int = 4
     use: Literal["these", "tuned"] = "these"
-    written_queries: WrittenQuerySettings = field(default_factory=WrittenQuerySettings)
 
     def __post_init__(self) -> None:
         """Check ranges."""
         super().__post_init__()
         require_at_least(0, self, "spans")
-        require(
-            self.written_queries.generator is None or self.use == "tuned" or self.uses_queries,
-            f"written_queries.generator is {self.written_queries.generator}, but with refine off and prior "
-            f"{self.prior} no query changes a vector; set refine to true, prior to mixed, or the generator to null",
-        )
 
     @property
     def incdsi(self) -> IncDsiSettings:

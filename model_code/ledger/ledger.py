@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from model_code.ledger import intake, notes, outcomes, reading, schema, writing
+from model_code.ledger import intake, notes, outcomes, reading, schema
 from model_code.ledger.database import Database, open_database
-from model_code.ledger.records import Content, Event, Made, Position, Receipt, Rejection, Unwritten, Written
+from model_code.ledger.records import LIVE, Content, Event, Made, Position, Receipt, Rejection
 
 
 class Ledger:
@@ -58,15 +58,6 @@ class Ledger:
     ) -> Receipt:
         """Append a removal for each document whose latest event is none; it may belong to the initial collection."""
         return self._append(intake.remove_rows(document_ids), source, rejected, None, now)
-
-    def receive_queries(self, written: Sequence[Written], source: str, now: float | None = None) -> Receipt:
-        """Append an event for each document that a model wrote queries for, of the text that is the latest.
-
-        Where a later event of the document came meanwhile nothing is, and it counts as unchanged.
-        """
-        with self._database.write() as connection:
-            added = writing.append(connection, self.retriever, written, source, _now(now))
-        return Receipt(len(written), len(written) - len(added), (), added)
 
     def _append(
         self,
@@ -219,20 +210,8 @@ class Ledger:
         return {one.document_id: one for one in found}
 
     def arrivals(self, first: int, last: int) -> list[Event]:
-        """The puts from the id `first` to `last` whose document is live as it arrived then, oldest first; one that was
-        given queries by a model since has them in its payload.
-        """
-        with self._database.read() as connection:
-            return writing.arrivals(connection, self.retriever, first, last)
-
-    def unwritten(self, generator: str, since: int = 0, again: bool = False) -> list[Unwritten]:
-        """The live documents that came without queries and that `generator` wrote none for, oldest event first.
-
-        since: only those whose text came after this event, before which nothing is read. again: those too whose written
-        queries were rolled back, which stay so otherwise.
-        """
-        with self._database.read() as connection:
-            return writing.unwritten(connection, self.retriever, generator, since, again)
+        """The events from the id `first` to `last` whose document is live as it arrived then, oldest first."""
+        return [event for event in self.between(first, last) if event.state == LIVE]
 
     def snapshot(self, watermark: int) -> Iterator[Content]:
         """The latest content of each document that was put up to `watermark` and not removed, by id."""

@@ -17,7 +17,6 @@ from model_code.ledger.database import chunks
 from model_code.ledger.reading import pending_query, position_of
 from model_code.ledger.records import ABSORBED, DELETED, LIVE, PUT, ROLLED_BACK, SUPERSEDED, Made
 from model_code.ledger.schema import applied, events, generations, outcomes, positions
-from model_code.ledger.writing import BROUGHT_BY, withdraw
 
 VISIBLE = (LIVE, DELETED, ABSORBED)  # the state of a document's last settled event
 
@@ -73,8 +72,8 @@ def restate(
     """Generation `number` is current: state every event anew by whether it contains it.
 
     An event that it lacks is rolled back if `undo`, or if it was before, here or for the retriever `searched`; else it
-    is pending again, unless the generation holds a later one of the same document. Queries that wait to be given to a
-    text which is rolled back are rolled back with it. FreshetError if the generation is unknown.
+    is pending again, unless the generation holds a later one of the same document. FreshetError if the generation is
+    unknown.
     """
     made = known(connection, retriever, number)
     if made is None:
@@ -96,8 +95,6 @@ def restate(
     reopened = [event for event in before if event not in after]
     horizon = max(position.horizon if position else 0, made.watermark)
     _move(connection, retriever, made, horizon_at_least=min([horizon, *(event - 1 for event in reopened)]), exact=True)
-    of_undone = BROUGHT_BY.as_integer().in_(_undone(retriever))
-    withdraw(connection, [row.id for row in connection.execute(pending_query(connection, retriever).where(of_undone))])
 
 
 def undone_in(connection: sa.Connection, retriever: str, number: int, searched: str | None) -> int:

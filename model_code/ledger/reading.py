@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from model_code.ledger.database import chunks
-from model_code.ledger.records import LIVE, PENDING, REJECTED, ROLLED_BACK, STATES, Content, Event, Position, content_of
+from model_code.ledger.records import PENDING, REJECTED, ROLLED_BACK, STATES, Content, Event, Position, content_of
 from model_code.ledger.schema import events, outcomes, positions, rejections
 
 ROWS = 1000  # contents that are held in memory at a time
@@ -47,11 +47,6 @@ def events_of(connection: sa.Connection, retriever: str, ids: Sequence[int]) -> 
 def events_between(connection: sa.Connection, retriever: str, first: int, last: int) -> list[Event]:
     """The events of the ids `first` to `last`, oldest first."""
     return _stated(connection, retriever, events.c.id.between(first, last))
-
-
-def live_events_of(connection: sa.Connection, retriever: str, document_ids: Sequence[str]) -> list[Event]:
-    """The live events of documents, few enough for one IN (...)."""
-    return _stated(connection, retriever, events.c.document_id.in_(document_ids) & (outcomes.c.state == LIVE))
 
 
 def _stated(connection: sa.Connection, retriever: str, condition: sa.ColumnElement[bool]) -> list[Event]:

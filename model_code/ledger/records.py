@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from model_code.live.changes import Change
 
 PUT, REMOVE = "put", "remove"
-WRITTEN = "written"  # in a payload: queries that a model wrote, beside those that the document came with
 PENDING, LIVE, SUPERSEDED, DELETED = "pending", "live", "superseded", "deleted"
 REJECTED, ROLLED_BACK, ABSORBED = "rejected", "rolled_back", "absorbed"
 STATES = (PENDING, LIVE, SUPERSEDED, DELETED, REJECTED, ROLLED_BACK, ABSORBED)
@@ -43,27 +42,6 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Written:
-    """Queries that a model wrote for a document: `generator` names the model with its settings and seed.
-
-    event: the one whose text it read.
-    """
-
-    event: int
-    generator: str
-    queries: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Unwritten:
-    """A live document without queries of its own: its live event, and the remark that the ledger has on that."""
-
-    event: int
-    document_id: str
-    reason: str | None
-
-
-@dataclass(frozen=True)
 class Rejection:
     """A row that was refused: its number in its source (from 1), the id that it seems to have, and why."""
 
@@ -86,7 +64,6 @@ class Receipt:
 class Event:
     """One line of the ledger: a document was put (with its `payload`) or removed, and what came of it.
 
-    Queries that a model wrote come as another put of the same content, with its hash, and `written` in the payload.
     received: seconds since 1970; state: one of `STATES` but "rejected"; generation: the live generation that the event
     first became part of, None while it is pending.
     """
@@ -104,14 +81,8 @@ class Event:
 
     @property
     def content(self) -> Content | None:
-        """The document as it arrived, without what a model wrote for it; None for a removal."""
+        """The document as it arrived; None for a removal."""
         return None if self.payload is None else content_of(self.document_id, self.payload)
-
-    @property
-    def written(self) -> Written | None:
-        """What a model wrote for it, if this event brought that; its `event` is the one that brought the text."""
-        own = (self.payload or {}).get(WRITTEN)
-        return None if own is None else Written(own["of"], own["generator"], tuple(own["queries"]))
 
     @property
     def change(self) -> Change:
@@ -120,9 +91,8 @@ class Event:
 
         if self.payload is None:
             return Remove(self.document_id)
-        own, written = self.payload, self.written
-        queries = (*own["queries"], *(written.queries if written else ()))
-        return Put(self.document_id, own["title"], own["text"], own["fields"], queries)
+        own = self.payload
+        return Put(self.document_id, own["title"], own["text"], own["fields"], tuple(own["queries"]))
 
 
 def content_of(document_id: str, payload: Mapping[str, Any]) -> Content:

@@ -1,4 +1,4 @@
-"""`freshet tune-additions` and `write-queries`: which vectors added documents get, and the queries that place them."""
+"""`freshet tune-additions`: which vectors added documents get."""
 
 from __future__ import annotations
 
@@ -35,34 +35,6 @@ def tune_additions(
     typer.echo(json.dumps({"trials": report.rows(), "best": best}, indent=2) if as_json else text(report, best))
 
 
-def write_queries(
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many documents, the oldest first.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Also where written queries were rolled back.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say for how many documents.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
-) -> None:
-    """Let a model write queries for documents that came without any, and let these place their vectors.
-
-    The model is additions.written_queries.generator of params.yaml. A document gets queries once for its text and this
-    model; a run that was cut off goes on. The queries are neither judged nor trained on. What it did is undone by
-    `freshet rollback --generation`.
-    """
-    from dataclasses import asdict
-
-    from model_code.progress import LineProgress
-    from orchestration.project import Project
-    from orchestration.writing_queries import WritingOutcome, outcome_text, unwritten_now
-    from orchestration.writing_queries import write_queries as write
-
-    project = Project.find()
-    if dry_run:
-        found = WritingOutcome(left=unwritten_now(project, again))
-    else:
-        found = write(project, limit, again, LineProgress("write queries"))
-    plain = asdict(found) | {"dry_run": dry_run}
-    typer.echo(json.dumps(plain, indent=2) if as_json else outcome_text(found))
-
-
 def text(report: TuningReport, best: dict[str, Any]) -> str:
     """The trials as a table, best first, and what was chosen."""
     lines = [f"{'MRR@10':>6} {'old':>6} {'new':>6}  way of adding"]
@@ -83,4 +55,3 @@ def text(report: TuningReport, best: dict[str, Any]) -> str:
 def add_to(app: typer.Typer) -> None:
     """Register the commands of this file."""
     app.command(name="tune-additions")(tune_additions)
-    app.command(name="write-queries")(write_queries)

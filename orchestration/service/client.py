@@ -51,10 +51,6 @@ class ServiceClient:
         body = {"ids": list(document_ids), "source": source}
         return self._call("POST", f"/documents/delete?wait={str(wait).lower()}", body, CHANGE_SECONDS)
 
-    def write_queries(self, written: Sequence[Mapping[str, Any]], source: str) -> dict[str, Any]:
-        """Give documents queries that a model wrote; the answer is that of `POST /documents/queries`."""
-        return self._call("POST", "/documents/queries", {"written": list(written), "source": source}, CHANGE_SECONDS)
-
     def status(self) -> dict[str, Any]:
         """Where the service stands, as `GET /status` says."""
         return self._call("GET", "/status", None, SEARCH_SECONDS)

@@ -8,16 +8,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from model_code.ledger.records import Written
-from orchestration.service.jobs import Job, addition, deletion, writing
-from orchestration.service.models import (
-    AddRequest,
-    ChangeResponse,
-    DeleteRequest,
-    RefusedResponse,
-    Rejected,
-    WrittenRequest,
-)
+from orchestration.service.jobs import Job, addition, deletion
+from orchestration.service.models import AddRequest, ChangeResponse, DeleteRequest, RefusedResponse, Rejected
 from orchestration.service.refusals import Busy, NotFound, NothingAccepted, TooLarge
 from orchestration.service.service import Service
 
@@ -36,15 +28,6 @@ async def add(wanted: AddRequest, request: Request, response: Response, wait: Wa
     service: Service = request.app.state.service
     _check(len(wanted.documents), service)
     return await _change(service, addition(wanted.documents, wanted.source), response, wait)
-
-
-@router.post("/documents/queries", responses={202: {"model": ChangeResponse, "description": "Received, applied soon"}})
-async def write(wanted: WrittenRequest, request: Request, response: Response, wait: Wait = True) -> ChangeResponse:
-    """Let documents be found by queries that a model wrote; one that changed since it was read is left as it is."""
-    service: Service = request.app.state.service
-    _check(len(wanted.written), service)
-    written = [Written(one.event, one.generator, tuple(one.queries)) for one in wanted.written]
-    return await _change(service, writing(written, wanted.source), response, wait)
 
 
 @router.post(

@@ -8,8 +8,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from model_code.ledger.records import Written
-
 Row = Mapping[str, Any]
 
 
@@ -18,9 +16,6 @@ class Receipts(Protocol):
 
     def receive(self, rows: Sequence[Row], source: str) -> Any:
         """Record documents to add or update in the ledger."""
-
-    def receive_queries(self, written: Sequence[Written], source: str) -> Any:
-        """Record queries that a model wrote in the ledger."""
 
     def remove(self, ids: Sequence[str], source: str) -> Any:
         """Record documents to delete in the ledger."""
@@ -58,11 +53,6 @@ class Job:
 def addition(rows: Sequence[Row], source: str) -> Job:
     """A job that adds or updates documents."""
     return Job(len(rows), lambda freshener: freshener.receive(rows, source))
-
-
-def writing(written: Sequence[Written], source: str) -> Job:
-    """A job that gives documents queries that a model wrote."""
-    return Job(len(written), lambda freshener: freshener.receive_queries(written, source))
 
 
 def deletion(document_ids: Sequence[str], source: str) -> Job:

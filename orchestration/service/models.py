@@ -86,27 +86,6 @@ class DeleteRequest(BaseModel):
     source: str = Field(default="service", max_length=1000, description="Who deletes them, for the ledger.")
 
 
-class WrittenBy(BaseModel):
-    """Queries that a model wrote for a document's text."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    event: int = Field(
-        ge=1, le=2**63 - 1, description="The ledger's number of the document's latest change, whose text was read."
-    )
-    generator: str = Field(min_length=1, max_length=100, description="What names the model, its settings and its seed.")
-    queries: list[str]
-
-
-class WrittenRequest(BaseModel):
-    """What a model wrote for documents that are live."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    written: list[WrittenBy] = Field(min_length=1)
-    source: str = Field(default="service", max_length=1000, description="Who wrote them, for the ledger.")
-
-
 class Rejected(BaseModel):
     """A row that was refused."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from model_code.additions.settings import MODEL, AdditionSettings
+from model_code.additions.settings import AdditionSettings
 from model_code.drift.observations import NOT_REFINED, Arrivals
 from model_code.drift.questions import Question
 from model_code.drift.shares import refined
@@ -56,7 +56,7 @@ class Gatherer:
         return Arrivals(
             vectors,
             self.searcher.generation.fingerprint,
-            quality=self._scores({one: text for one, text in texts.items() if one not in self._flattered(found)}),
+            quality=self._scores(texts),
             asked=self._asked_scores(found),
             statuses=() if self._kept else tuple(self._statuses[one] for one in put if one in self._statuses),
             queries=queries,
@@ -78,16 +78,9 @@ class Gatherer:
         return self._additions.refine and self._additions.on_conflict == "keep"
 
     def _placed(self, document_id: str) -> bool:
-        """Whether a document's vector was made with the queries that it arrived with, or that were written for it."""
+        """Whether a document's vector was made with the queries that it arrived with."""
         status = self._statuses.get(document_id)
         return status is not None and (bool(refined([status])) or self._additions.prior == "mixed")
-
-    def _flattered(self, events: Sequence[Event]) -> set[str]:
-        """The documents that queries of the model placed which would now be asked how well it finds them."""
-        if self.settings.pseudo_queries.held_out_generator != MODEL:
-            return set()
-        written = {one.document_id for one in events if one.written and one.written.queries}
-        return {one for one in written if self._placed(one)}
 
     @cached_property
     def _logged(self) -> list[query_log.Logged]:

@@ -44,9 +44,7 @@ def test_a_retriever_inherits_training_and_overrides_it(params):
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("additions.written_queries.generator=short_cloze", "spans of a document constrain its vector already"),
-        ("additions.written_queries.generator=sequence_to_sequence", "with refine off and prior encoder no query"),
-        ("additions.written_queries.per_document=0", "per_document is 0, but must be at least 1"),
+        ("additions.written_queries.per_document=5", "additions.written_queries is no longer a setting: write queries"),
         ("training.temprature=1", "training.temprature is not a setting; did you mean 'temperature'"),
         ("retrievers.hce.stepz=1", "retrievers.hce.stepz is not a setting"),
         ("trainings.temperature=1", "params.yaml.trainings is not a setting"),
@@ -75,15 +73,6 @@ def test_nonsense_is_refused_with_its_name_and_the_file_stays_as_it_was(params, 
     with pytest.raises(SettingsError, match=re.escape(message)):
         parameters.assign(params, [assignment])
     assert params.read_bytes() == before
-
-
-def test_a_model_that_is_never_trained_cannot_write_queries(params):
-    on = ["additions.refine=true", "additions.written_queries.generator=sequence_to_sequence"]
-    trained = "pseudo_queries.sequence_to_sequence.model=trained"
-    with pytest.raises(SettingsError, match=r"pseudo_queries.training.base is null, so that none is"):
-        parameters.edited(params, [*on, trained])
-    for more in ([], [trained, "pseudo_queries.training.base=warm_start"], ["additions.use=tuned"]):
-        assert parameters.edited(params, [*on, *more])[1].additions.written_queries.generator == "sequence_to_sequence"
 
 
 def test_an_edit_keeps_comments_and_everything_else(params):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from model_code.ledger.records import Written
 from model_code.live.collection import set_default_retriever
 from orchestration.cli import app
 from orchestration.freshening import Freshener
@@ -75,15 +74,3 @@ def test_where_nothing_was_taken_away_or_nobody_else_has_it_nothing_is_said(proj
     assert len(rolled_back("1")) == 1, "forward again"
     rolled_back("0", "--retriever", "contrastive")
     assert len(rolled_back("0")) == 1
-
-
-def test_documents_that_a_model_wrote_queries_for_are_the_same_documents(project):
-    ledger = freshener_of(project, "hce").ledger
-    written = [Written(event.id, "model", ("what is it",)) for event in ledger.newest(["a", "b"]).values()]
-    freshener_of(project, "hce").receive_queries(written, "model")
-    for name in ("hce", "contrastive"):
-        freshener_of(project, name).apply_pending()
-    rolled_back("1")
-    assert still_held(project, "hce") == {}, "the documents stay, only the queries went"
-    rolled_back("0")
-    assert still_held(project, "hce") == {"contrastive": ["a", "b", "str.split"]}

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from model_code.ledger.ledger import Ledger
-from model_code.ledger.records import STATES, Content, Made, Rejection, Written
+from model_code.ledger.records import STATES, Content, Made, Rejection
 
 NUMBERS = itertools.count()
 
@@ -390,118 +390,14 @@ def test_every_state_is_counted(ledger):
     assert list(ledger.counts()) == list(STATES)
 
 
-def lacking(ledger, generator="g", again=False):
-    return [(one.event, one.document_id, one.reason) for one in ledger.unwritten(generator, again=again)]
-
-
-def test_live_documents_without_queries_are_given_some_once_per_text_and_generator(ledger):
-    ledger.receive([put("a"), put("asked", queries=("own",)), put("b"), put("pending")], "api")
-    ledger.settle(3, 1, {"a": "added"})
-    assert lacking(ledger) == [(1, "a", "added"), (3, "b", None)]
-    receipt = ledger.receive_queries([Written(1, "g", ("q1", "q2")), Written(3, "g", ())], "writer")
-    assert (receipt.received, receipt.unchanged, receipt.events) == (2, 0, (5, 6))
-    assert lacking(ledger) == [], "also while they are pending"
-    ledger.settle(6, 2, {})
-    assert (life(ledger, "a"), lacking(ledger)) == (["superseded", "live"], [(4, "pending", None)])
-    new = ledger.history("a")[-1]
-    assert (new.written, new.change.queries, new.content) == (Written(1, "g", ("q1", "q2")), ("q1", "q2"), put("a"))
-    assert [one for one, _, _ in lacking(ledger, "other")] == [4, 5, 6]
-    assert ledger.receive_queries([Written(5, "other", ("q3",))], "writer").events == (7,)
-    assert ledger.history("a")[-1].written == Written(1, "other", ("q3",)), "the event that brought the text"
-
-
-def test_texts_up_to_an_event_are_left_out_whoever_wrote_for_them(ledger):
-    ledger.receive([put("a"), put("b")], "api")
-    ledger.settle(2, 1, {})
-    ledger.receive_queries([Written(1, "g", ("q",))], "writer")
-    ledger.settle(3, 2, {})
-    found = {since: [one.event for one in ledger.unwritten("other", since)] for since in (0, 1, 2, 3)}
-    assert found == {0: [2, 3], 1: [2], 2: [], 3: []}, "event 3 has the text of event 1"
-    assert ledger.unwritten("g", 2) == []
-
-
-def test_the_same_content_leaves_written_queries_and_another_one_drops_them(ledger):
-    ledger.receive([put("a")], "api", batch="file")
-    ledger.settle(1, 1, {})
-    ledger.receive_queries([Written(1, "g", ("q",))], "writer")
-    ledger.settle(2, 2, {})
-    assert ledger.receive([put("a")], "api").events == ()
-    assert ledger.receive([put("a")], "api", batch="file").events == ()
-    assert list(ledger.snapshot(2)) == [put("a")]
-    ledger.receive([put("a", "new")], "api")
-    ledger.settle(3, 3, {})
-    assert (ledger.history("a")[-1].written, lacking(ledger)) == (None, [(3, "a", None)])
-
-
-def test_what_was_written_for_a_text_that_is_the_latest_no_more_is_left_out(ledger):
-    ledger.receive([put("a"), put("b"), put("c")], "api")
-    ledger.settle(3, 1, {})
-    ledger.receive([put("a", "new")], "api")
-    ledger.remove(["b"], "api")
-    receipt = ledger.receive_queries([Written(one, "g", ("q",)) for one in (1, 2, 3, 5, 99)], "writer")
-    assert (receipt.received, receipt.unchanged, len(receipt.events)) == (5, 4, 1)
-    assert ledger.receive_queries([Written(3, "g", ("q",))], "a second writer").events == ()
-    assert [one.document_id for one in ledger.pending()] == ["a", "b", "c"]
-
-
-def test_written_queries_that_were_rolled_back_stay_so_until_they_are_asked_for_again(ledger):
-    ledger.receive([put("a")], "api")
-    ledger.settle(1, 1, {})
-    ledger.receive_queries([Written(1, "g", ("q",))], "writer")
-    ledger.settle(2, 2, {})
-    ledger.roll_back(1)
-    assert (life(ledger, "a"), lacking(ledger)) == (["live", "rolled_back"], [])
-    assert lacking(ledger, again=True) == [(1, "a", None)]
-    assert ledger.receive([put("a")], "api").events == ()
-    ledger.roll_back(2)
-    assert (life(ledger, "a"), lacking(ledger, again=True)) == (["superseded", "live"], [])
-
-
-def test_of_what_is_written_twice_for_an_event_the_last_counts(ledger):
-    ledger.receive([put("a")], "api")
-    ledger.settle(1, 1, {})
-    receipt = ledger.receive_queries([Written(1, "g", ("q",)), Written(1, "g", ("r",))], "writer")
-    assert (receipt.received, receipt.unchanged, len(receipt.events)) == (2, 1, 1)
-    assert ledger.history("a")[-1].written.queries == ("r",)
-
-
-def test_queries_that_wait_bring_no_text_back_that_was_rolled_back(ledger):
-    ledger.receive([put("a")], "api")
-    ledger.settle(1, 1, {})
-    ledger.receive_queries([Written(1, "g", ("q",))], "writer")
-    ledger.roll_back(0)
-    assert (life(ledger, "a"), ledger.pending()) == (["rolled_back", "rolled_back"], [])
-    assert len(ledger.receive([put("a")], "api").events) == 1, "asked for again"
-
-
-def test_queries_that_are_written_for_one_retriever_bring_no_text_back_in_another(ledger, url):
-    other = Ledger.open(url, "other")
-    other.register([Made(0, None, 0, 0)])
-    other.reopen(0)
-    ledger.receive([put("a"), put("b")], "api")
-    for one in (ledger, other):
-        one.settle(2, 1, {})
-    other.roll_back(0)
-    ledger.receive_queries([Written(1, "g", ("q",))], "writer")
-    assert (life(ledger, "a"), life(other, "a"), other.pending()) == (["live", "pending"], ["rolled_back"] * 2, [])
-    ledger.settle(3, 2, {})
-    ledger.receive_queries([Written(3, "h", ("r",))], "writer")
-    assert life(other, "a") == ["rolled_back"] * 3
-    other.roll_back(1)
-    assert (life(other, "a"), other.pending()) == (["live", "rolled_back", "rolled_back"], [])
-    other.close()
-
-
-def test_to_be_given_queries_is_no_arrival(ledger):
+def test_only_what_is_live_as_it_arrived_is_an_arrival(ledger):
     ledger.receive([put("a"), put("b"), put("c")], "api")
     ledger.settle(3, 1, {"a": "added", "b": "added"})
-    ledger.receive_queries([Written(1, "g", ("q",)), Written(2, "g", ())], "writer")
     ledger.receive([put("b", "new")], "api")
-    ledger.settle(6, 2, {"a": "updated"})
-    first, third = ledger.arrivals(1, 3)
-    assert (first.id, first.state, first.reason, first.written.queries) == (1, "live", "added", ("q",))
-    assert (third.id, third.written) == (3, None)
-    assert [one.id for one in ledger.arrivals(4, 6)] == [6]
+    ledger.remove(["c"], "api")
+    ledger.settle(5, 2, {"b": "updated"})
+    assert [(event.id, event.reason) for event in ledger.arrivals(1, 3)] == [(1, "added")]
+    assert [event.id for event in ledger.arrivals(4, 5)] == [4]
 
 
 def test_the_newest_event_of_a_document_is_told_with_what_became_of_it(ledger):

@@ -81,3 +81,10 @@ def test_a_port_that_there_is_not_is_refused(monkeypatch, option, port):
     refused = CliRunner().invoke(cli.app, ["ui", option, port])
     assert refused.exit_code == 2
     assert option in refused.output
+
+
+def test_a_command_that_is_gone_names_what_does_its_work(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["freshet", "write-queries", "--limit", "3"])
+    with pytest.raises(SystemExit, match="1"):
+        cli.main()
+    assert "freshet write-queries is gone: write queries yourself" in capsys.readouterr().err

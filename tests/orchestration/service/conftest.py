@@ -94,10 +94,6 @@ class FakeFreshener:
         self.live.pending += [(name, None) for name in known]
         return self._receipt(ids, [i for i, name in enumerate(ids, 1) if name not in known])
 
-    def receive_queries(self, written, source):
-        self.live.pending += [("b", " or ".join(one.queries)) for one in written]
-        return self._receipt(written, [])
-
     def _receipt(self, rows, bad):
         events = tuple(range(self.events, self.events + len(rows) - len(bad)))
         self.events += len(events)

@@ -49,19 +49,6 @@ def test_a_request_of_which_nothing_was_accepted_is_refused_and_says_why(serve):
     assert client.get("/status").json()["open"][0]["generation"] == 0
 
 
-def test_queries_that_a_model_wrote_are_applied_when_the_answer_comes(serve):
-    client = serve()
-    one = {"event": 7, "generator": "g", "queries": ["loaf", "bun"]}
-    answer = client.post("/documents/queries", json={"written": [one]})
-    assert (answer.status_code, answer.json()["generation"], answer.json()["events"]) == (200, 1, [0])
-    assert found(client, "loaf or bun") == ["b"]
-    for wrong in ({"written": []}, {"written": [one | {"queries": "loaf"}]}, {"written": [one | {"event": "x"}]}):
-        assert client.post("/documents/queries", json=wrong).status_code == 422
-    for event in (0, 2**63):
-        wrong = {"written": [one | {"event": event}]}
-        assert client.post("/documents/queries", json=wrong).status_code == 422
-
-
 def test_deleting_what_is_not_there_is_not_found(serve):
     answer = serve().delete("/documents/folder/page")
     assert (answer.status_code, answer.json()["error"]) == (404, "there is no document 'folder/page'")
