@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks.encode import BASE, mixed_texts
 from benchmarks.measuring import seconds, skipped
+from orchestration.pipeline.repro import dvc_command, environment
 from orchestration.project import Project
-from orchestration.repro import dvc_command, environment
 
 LOAD = "import time; t = time.perf_counter(); import orchestration.definitions; print(time.perf_counter() - t)"
 IDLE, LOADED, ANSWERED = 3.0, 2.0, 0.015  # the goals, seconds

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from orchestration.dagster_home import DATABASE, open_instance
+from orchestration.instance import DATABASE, open_instance
 from orchestration.project import Project
 
 if TYPE_CHECKING:

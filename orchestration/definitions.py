@@ -6,13 +6,14 @@ from orchestration import quiet  # noqa: F401  telemetry is switched off before 
 
 import dagster as dg  # isort: skip
 
-from orchestration import parameters, stages
-from orchestration.build import build_assets
+from assets.build import build_assets
+from assets.release_assets import release_assets
+from orchestration import parameters
 from orchestration.freshness_assets import freshness_assets
 from orchestration.freshness_sensor import sensors
 from orchestration.jobs import jobs, live_jobs
+from orchestration.pipeline import stages
 from orchestration.project import Project
-from orchestration.release_assets import release_assets
 
 
 def definitions(project: Project) -> dg.Definitions:

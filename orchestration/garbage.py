@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
-from orchestration import registry
 from orchestration.file_lock import file_lock, is_free
 from orchestration.ledgers import WRITER_LOCK
+from orchestration.pipeline.repro import dvc_command, environment, uses_git
 from orchestration.project import Project
-from orchestration.repro import dvc_command, environment, uses_git
+from orchestration.registry import versions as registry
 
 if TYPE_CHECKING:
     from model_code.live.collection import Collection

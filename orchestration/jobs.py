@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from orchestration.asset_graph import asset_key
+from assets.asset_graph import asset_key
 from orchestration.freshness_assets import BATCHES, RETRAINS
 from orchestration.pilot_asset import PILOTS
-from orchestration.stages import Stage
+from orchestration.pipeline.stages import Stage
 
 ADDING, RETRAINING = ("added_documents", "drift_report", "reclustered"), ("retrained_retriever", "retrained_champion")
 PILOTING = ("retrain_pilot",)

@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from model_code.errors import FreshetError
 from model_code.ledger import schema
 from model_code.ledger.database import is_there, open_database
-from orchestration.dagster_home import DATABASE, open_instance
+from orchestration.instance import DATABASE, open_instance
 from orchestration.project import Project
-from orchestration.stage_record import StageRecord
-from orchestration.tracking import tracker_for
+from orchestration.registry.stage_record import StageRecord
+from orchestration.registry.tracking import tracker_for
 
 EVENT = {"kind": "put", "document_id": "a", "content_hash": "", "source": "", "received": 0.0}
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from model_code.live.generation import Generation
-from orchestration import promotion_history, registry
 from orchestration.freshening import Freshener
 from orchestration.garbage import MODEL_VERSION
 from orchestration.project import Project
+from orchestration.registry import promotion_history
+from orchestration.registry import versions as registry
 
 NOBODY = "none"  # the version of a build that was live before anything was registered
 

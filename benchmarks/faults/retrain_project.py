@@ -45,8 +45,8 @@ def make_retrain_project(root: Path, encoder: str | Path) -> tuple[Project, dict
     from model_code.encoding.encoder import Encoder
     from model_code.live.collection import open_generation_zero
     from model_code.live.generation import ENCODER
-    from orchestration.ingest import ingest
-    from orchestration.repro import repro
+    from orchestration.pipeline.ingest import ingest
+    from orchestration.pipeline.repro import repro
 
     project = Project(root)
     _copy_code(root)

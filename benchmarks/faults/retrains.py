@@ -27,10 +27,10 @@ from benchmarks.faults import worker as fault_worker
 from benchmarks.faults.retrain_project import make_retrain_project
 from benchmarks.faults.rows import row
 from model_code.errors import FreshetError
-from orchestration import release
 from orchestration.freshening import Freshener
 from orchestration.ledgers import URL
 from orchestration.project import Project
+from orchestration.registry import release
 
 CLONE = Path(__file__).parents[2]
 STAGES = ("hierarchy", "train@hce", "index@hce", "evaluate@hce")

@@ -19,8 +19,8 @@ Assignments = Annotated[
 
 def ingest() -> None:
     """Look at the corpus's source and renew corpus.lock.json."""
-    from orchestration.ingest import ingest as renew
-    from orchestration.repro import initialise
+    from orchestration.pipeline.ingest import ingest as renew
+    from orchestration.pipeline.repro import initialise
 
     project = Project.find()
     lock = renew(project)
@@ -34,9 +34,10 @@ def run(
     force: Annotated[bool, typer.Option(help="Run the stages even if nothing changed.")] = False,
 ) -> None:
     """Bring stages up to date (those before them too), running only what changed."""
-    from orchestration import ingest as ingestion
-    from orchestration import parameters, repro
-    from orchestration import stages as table
+    from orchestration import parameters
+    from orchestration.pipeline import ingest as ingestion
+    from orchestration.pipeline import repro
+    from orchestration.pipeline import stages as table
 
     project = Project.find()
     with project.lock():
@@ -54,7 +55,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="As a JSON list.")] = False,
 ) -> None:
     """Show what `freshet run` would do, and why."""
-    from orchestration.plan import plan as make_plan
+    from orchestration.pipeline.plan import plan as make_plan
 
     planned = make_plan(Project.find(), stages or [])
     if as_json:
@@ -66,7 +67,7 @@ def plan(
 
 def demo() -> None:
     """Run the main job in Dagster, then show results, three searches, and where to look."""
-    from orchestration.demo import demo as run_demo
+    from orchestration.cli.demo import demo as run_demo
 
     run_demo(Project.find())
 

@@ -13,7 +13,8 @@ def register(
     retriever: Annotated[str | None, typer.Argument(help="A trained retriever; the best on dev by default.")] = None,
 ) -> None:
     """Register a built retriever in MLflow as challenger."""
-    from orchestration import registry, release
+    from orchestration.registry import release
+    from orchestration.registry import versions as registry
 
     project = Project.find()
     version = release.register(project, retriever)
@@ -23,7 +24,7 @@ def register(
 
 def promote() -> None:
     """Make the challenger the champion if it passes the gate, and open its live collection."""
-    from orchestration import release
+    from orchestration.registry import release
 
     move = release.promote(Project.find())
     typer.echo(move.summary)
@@ -39,7 +40,7 @@ def rollback(
 ) -> None:
     """Make the previous champion the champion again, or go to another live generation."""
     from model_code.settings import require
-    from orchestration import release
+    from orchestration.registry import release
     from orchestration.still_held import still_held_lines
 
     require(

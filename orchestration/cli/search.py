@@ -25,7 +25,7 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Hits as a JSON list.")] = False,
 ) -> None:
     """Search the live collection: by the running service (freshet serve) if there is one, else in this process."""
-    from orchestration.hits import rows_text
+    from orchestration.cli.hits import rows_text
 
     project = Project.find()
     service = ServiceClient.of(project)

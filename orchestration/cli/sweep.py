@@ -17,8 +17,8 @@ def sweep(
 ) -> None:
     """Show and draw each system's metric by the values of one setting (dvc exp run -S KEY=VALUE)."""
     from orchestration import parameters
-    from orchestration.sweep import sweep as gather
-    from orchestration.sweep import write_picture
+    from orchestration.pipeline.sweep import sweep as gather
+    from orchestration.pipeline.sweep import write_picture
 
     project = Project.find()
     shown = metric or parameters.load(project.params_file).evaluation.main_metric

@@ -14,7 +14,7 @@ def ui(
     mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the MLflow UI.")] = 5000,
 ) -> None:
     """Open the Dagster and MLflow UIs on this machine."""
-    from orchestration.user_interfaces import serve
+    from orchestration.cli.user_interfaces import serve
 
     serve(Project.find(), dagster_port, mlflow_port)
 

@@ -24,7 +24,7 @@ from orchestration import parameters
 from orchestration.file_lock import file_lock
 from orchestration.ledgers import open_ledger
 from orchestration.project import Project
-from orchestration.rescore import score, search_within
+from orchestration.registry.rescore import score, search_within
 from orchestration.retraining.plan import Plan, generation_of, make_plan
 from orchestration.retraining.queries import judged_test
 from orchestration.retraining.snapshot import export, live_documents
@@ -148,8 +148,8 @@ def _workspace(project: Project, generation: Generation, folder: Path, chosen: S
 
 
 def _build(workspace: Project, target: str, show: Show) -> None:
-    from orchestration.ingest import ingest
-    from orchestration.repro import repro
+    from orchestration.pipeline.ingest import ingest
+    from orchestration.pipeline.repro import repro
 
     ingest(workspace)
     for ended in repro(workspace, [target]):

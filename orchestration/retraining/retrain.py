@@ -19,11 +19,13 @@ from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import read_json, write_json
 from model_code.live.collection import Collection
-from orchestration import parameters, registry, release
+from orchestration import parameters
 from orchestration.freshness_steps import PROMOTED, REFUSED, REMEMBERED
-from orchestration.gate import Gate
 from orchestration.project import Project
-from orchestration.rescore import rescore
+from orchestration.registry import release
+from orchestration.registry import versions as registry
+from orchestration.registry.gate import Gate
+from orchestration.registry.rescore import rescore
 from orchestration.retraining.plan import (
     Plan,
     folder_of,
@@ -79,8 +81,8 @@ def retrain(project: Project, key: str, show: Show = print) -> Retrained:
 
 def prepare(project: Project, key: str, show: Show = print, dagster_run: str | None = None) -> Ready:
     """Snapshot, workspace, every stage, registration; what was done before under this key is not done again."""
-    from orchestration.ingest import ingest
-    from orchestration.repro import repro
+    from orchestration.pipeline.ingest import ingest
+    from orchestration.pipeline.repro import repro
 
     plan = _plan(project, key, show)
     show(f"retrain {key}: {plan.documents:,} documents, {len(plan.new):,} of them new since the last training")

@@ -12,10 +12,10 @@ import subprocess
 from pathlib import Path
 
 from orchestration import parameters
+from orchestration.pipeline.repro import dvc_command, environment
+from orchestration.pipeline.runner import flatten
 from orchestration.project import Project
-from orchestration.repro import dvc_command, environment
 from orchestration.retraining.start import START, begin_with
-from orchestration.runner import flatten
 
 WORKSPACE = "project"  # in the folder of a retrain, beside its plan
 CODE = ("model_code", "orchestration", "assets")

@@ -17,10 +17,11 @@ from benchmarks.faults import retrain_worker as fault_retrain_worker
 from benchmarks.faults import retrains as fault_retrains
 from benchmarks.faults.worker import Journal
 from model_code.evaluation.promotion import Verdict
-from orchestration import promotion_history, registry
 from orchestration.ledgers import open_ledger
+from orchestration.pipeline.stages import TABLE
 from orchestration.project import Project
-from orchestration.stages import TABLE
+from orchestration.registry import promotion_history
+from orchestration.registry import versions as registry
 from tests.orchestration.live_example import freshener_of, make_project
 
 

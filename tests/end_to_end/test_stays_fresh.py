@@ -21,7 +21,7 @@ DESERT = "dune cactus sand mirage oasis camel scorpion heat dust nomad"
 TICK = """
 import dagster as dg
 from pathlib import Path
-from orchestration.dagster_home import open_instance
+from orchestration.instance import open_instance
 from orchestration.definitions import definitions
 from orchestration.freshness_sensor import tick
 from orchestration.project import Project

@@ -12,7 +12,7 @@ from tests.end_to_end.tiny_project import dvc, freshet, output_hashes
 MATERIALIZED = """
 import json
 from orchestration.project import Project
-from orchestration.dagster_home import open_instance
+from orchestration.instance import open_instance
 import dagster as dg
 with open_instance(Project.find()) as instance:
     records = {}

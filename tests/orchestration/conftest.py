@@ -17,8 +17,8 @@ RECORD = """
 import sys
 from pathlib import Path
 from orchestration.project import Project
-from orchestration.stage_record import StageRecord
-from orchestration.tracking import tracker_for
+from orchestration.registry.stage_record import StageRecord
+from orchestration.registry.tracking import tracker_for
 record = StageRecord("train@hce", sys.argv[2], {}, {}, {}, [], [], None, False, None, 0.0, 1.0)
 print(tracker_for(Project(Path(sys.argv[1]))).record_stage(record))
 """

@@ -24,9 +24,9 @@ from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
 from orchestration import additions
 from orchestration.cli import additions as command
+from orchestration.cli.project_status import project_status, status_text
 from orchestration.freshening import Freshener
 from orchestration.project import Project
-from orchestration.status import project_status, status_text
 from orchestration.upkeep import Upkeep
 from tests.model_code.live.laws import RULES, WORDS, make_encoder, open_build
 

@@ -12,8 +12,8 @@ import pytest
 
 from model_code.files import hash_path
 from orchestration import garbage
+from orchestration.pipeline.repro import dvc_command
 from orchestration.project import LOCK_HELD, Project
-from orchestration.repro import dvc_command
 from orchestration.retraining import pilot
 
 

@@ -10,15 +10,15 @@ from model_code.live.collection import Collection
 from model_code.live.garbage import collect
 from orchestration import freshening
 from orchestration.changing import add_files
+from orchestration.cli.project_status import status_text
 from orchestration.followed import followed
 from orchestration.freshening import Freshener
 from orchestration.freshness_steps import next_steps
 from orchestration.retraining.plan import Plan, keep_plan, snapshot_of
-from orchestration.status import status_text
 from orchestration.upkeep import Upkeep
 from orchestration.watermark import Watermark
+from tests.orchestration.cli.test_status import ALIASES, NOTHING
 from tests.orchestration.live_example import BASE, StandInWriter, make_project, open_build, texts
-from tests.orchestration.test_status import ALIASES, NOTHING
 
 
 class Writer(StandInWriter):

@@ -15,7 +15,8 @@ from model_code.errors import FreshetError, SettingsError
 from model_code.scale import runtime
 from model_code.scale.settings import ScaleSettings
 from model_code.settings import parse
-from orchestration import parameters, stages
+from orchestration import parameters
+from orchestration.pipeline import stages
 
 ROOT = Path(__file__).parents[3]
 

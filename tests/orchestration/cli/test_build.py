@@ -13,8 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from model_code.errors import FreshetError
-from orchestration import parameters, plan, repro
+from orchestration import parameters
 from orchestration.cli import app
+from orchestration.pipeline import plan, repro
 
 SHIPPED = Path(__file__).parents[3] / "params.yaml"
 

@@ -11,7 +11,8 @@ import typer
 from mlflow.exceptions import MlflowException
 from typer.testing import CliRunner
 
-from orchestration import cli, user_interfaces
+from orchestration import cli
+from orchestration.cli import user_interfaces
 
 
 def test_ctrl_c_says_what_is_kept(monkeypatch, capsys):

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from model_code.errors import SettingsError
-from orchestration import release
 from orchestration.cli import app
+from orchestration.registry import release
 
 
 def test_a_rollback_of_one_retriever_needs_its_generation(monkeypatch):

@@ -14,11 +14,13 @@ from model_code.drift.ladder import Past
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.ledger.ledger import Ledger
-from orchestration import ingest, registry, release, repro
 from orchestration.freshness_assets import RETRAINS, freshness_assets
 from orchestration.ledgers import open_ledger
+from orchestration.pipeline import ingest, repro
 from orchestration.project import Project
-from orchestration.registry import Move, Version
+from orchestration.registry import release
+from orchestration.registry import versions as registry
+from orchestration.registry.versions import Move, Version
 from orchestration.retraining import retrain
 from orchestration.retraining.plan import PLAN, folder_of
 from orchestration.retraining.retrain import finish, prepare, prepared

@@ -20,14 +20,16 @@ from model_code.evaluation.settings import PromotionSettings
 from model_code.files import canonical_json, write_json
 from model_code.live.searcher import Searcher
 from model_code.live.text_rules import TextRules
-from orchestration import ingest, promotion_history, registry, release, repro
-from orchestration.dagster_home import open_instance
 from orchestration.freshness_sensor import note_end
-from orchestration.gate import Gate
+from orchestration.instance import open_instance
 from orchestration.ledgers import open_ledger
 from orchestration.live_status import live_status
+from orchestration.pipeline import ingest, repro
 from orchestration.project import Project
-from orchestration.registered_model import Build
+from orchestration.registry import promotion_history, release
+from orchestration.registry import versions as registry
+from orchestration.registry.gate import Gate
+from orchestration.registry.registered_model import Build
 from orchestration.retraining import workspace
 from orchestration.watching.watch import watch
 from tests.orchestration.watching.builds import make_build

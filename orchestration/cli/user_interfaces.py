@@ -1,0 +1,113 @@
+"""Start the Dagster and MLflow pages side by side and stop both together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from model_code.errors import FreshetError
+from orchestration.abandoned_runs import fail_abandoned_runs
+from orchestration.instance import dagster_home
+from orchestration.pipeline.repro import environment
+from orchestration.project import Project
+from orchestration.registry.spool import record_all
+from orchestration.registry.tracking import tracking_uri
+
+HOST = "127.0.0.1"
+GRACE = 20.0  # seconds in which a page may end by itself; Dagster's daemon takes a few
+MLFLOW_WITHOUT_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # its job workers are nine processes we never use
+
+
+def commands(project: Project, dagster_port: int, mlflow_port: int) -> list[list[str]]:
+    """The two command lines; both listen on this machine only."""
+    bin_folder = Path(sys.executable).parent
+    dagster = [str(bin_folder / "dg"), "dev", "--port", str(dagster_port), "--host", HOST]
+    mlflow = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", tracking_uri(project),
+              "--host", HOST, "--port", str(mlflow_port), "--workers", "1"]  # fmt: skip
+    return [dagster, mlflow]
+
+
+def serve(project: Project, dagster_port: int, mlflow_port: int) -> None:
+    """Run both until one ends or the user presses Ctrl-C; raises `FreshetError` if a port is taken."""
+    for port, option in ((dagster_port, "--dagster-port"), (mlflow_port, "--mlflow-port")):
+        require_free(port, option)
+    record_all(project)  # a build that was killed may have left stages that MLflow does not know yet
+    home = dagster_home(project)
+    fail_abandoned_runs(project)
+    pages = f"Dagster: http://{HOST}:{dagster_port}   MLflow: http://{HOST}:{mlflow_port}"
+    print(f"{pages}   (Ctrl-C ends both)", flush=True)
+    variables = environment(project, DAGSTER_HOME=str(home), **MLFLOW_WITHOUT_JOBS)
+    run_together(commands(project, dagster_port, mlflow_port), project.root, variables)
+
+
+def require_free(port: int, option: str) -> None:
+    """Raise `FreshetError` if something listens on `port` already; `option` is how to choose another one."""
+    with socket.socket() as probe:
+        if probe.connect_ex((HOST, port)) == 0:
+            raise FreshetError(f"port {port} is taken by another program: end it, or choose another port with {option}")
+
+
+def run_together(commands: Sequence[Sequence[str]], folder: Path, variables: Mapping[str, str]) -> None:
+    """Run all commands in `folder` until this process is told to stop; then none is left.
+
+    SIGINT, SIGTERM and SIGHUP (a closed terminal) all stop them, also in a background job, whose shell ignores SIGINT.
+    Raises `FreshetError` if one ends by itself; the others are stopped then, too.
+    """
+    processes: list[subprocess.Popen[bytes]] = []
+    with _stop_signals():
+        try:
+            for command in commands:
+                processes.append(subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True))
+            _wait_for_first(processes)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            _stop_all(processes)
+
+
+def _wait_for_first(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    while True:
+        for process in processes:
+            if process.poll() is not None:
+                name = Path(process.args[0]).name if process.args[1:2] != ["-m"] else process.args[2]
+                raise FreshetError(f"{name} ended by itself (exit code {process.returncode}); its message is above")
+        time.sleep(0.2)
+
+
+@contextmanager
+def _stop_signals() -> Iterator[None]:
+    """Turn every stop signal into one `KeyboardInterrupt`; children start with the signals' default behaviour."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in signals:  # a second Ctrl-C must not interrupt the stopping
+            signal.signal(each, lambda *_: None)
+        raise KeyboardInterrupt
+
+    before = {each: signal.signal(each, stop) for each in signals}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _stop_all(processes: Sequence[subprocess.Popen[bytes]], grace: float = GRACE) -> None:
+    """Ask every process to end, and after `grace` seconds end what is left of its whole process group."""
+    deadline = time.monotonic() + grace
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # children that outlived it, too
+        process.wait()

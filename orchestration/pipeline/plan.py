@@ -1,0 +1,95 @@
+"""What `freshet run` would do, and why, without doing it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from model_code.errors import FreshetError
+from orchestration import parameters
+from orchestration.pipeline import dvc_lock, stages
+from orchestration.pipeline.repro import dvc_command, environment, initialise
+from orchestration.project import Project
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A stage, whether it would run ("run", "skip", or "maybe" if that depends on a stage before it), and why."""
+
+    address: str
+    action: str
+    reasons: tuple[str, ...]
+
+
+def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
+    """Every stage in order of running, with its action and reasons; of `targets` and what they need, if given."""
+    initialise(project)
+    table = stages.expand(parameters.load(project.params_file).retrievers)
+    ran, status = dvc_lock.stages_that_ran(project.root), _dvc_status(project)
+    planned: dict[str, PlannedStage] = {}
+    for stage in _needed(table, targets):
+        before = [planned[other.address] for other in stages.upstream(stage, table) if other.address in planned]
+        changes = status.get(stage.address, []) if stage.address in ran else ["it never ran"]
+        planned[stage.address] = _plan_one(stage.address, changes, before)
+    return list(planned.values())
+
+
+def _needed(table: Sequence[stages.Stage], targets: Sequence[str]) -> list[stages.Stage]:
+    if not targets:
+        return list(table)
+    names = {stage.retriever for stage in table if stage.retriever}
+    wanted = {stage.address for target in targets for stage in stages.find(target, sorted(names))}
+    for stage in reversed(table):
+        if stage.address in wanted:
+            wanted |= {other.address for other in stages.upstream(stage, table)}
+    return [stage for stage in table if stage.address in wanted]
+
+
+def _plan_one(address: str, changes: list[str], before: list[PlannedStage]) -> PlannedStage:
+    moving = [other.address for other in before if other.action != "skip"]
+    own = tuple(change for change in changes if not _is_upstream_output(change, before))
+    if own:
+        return PlannedStage(address, "run", own)
+    if moving:
+        return PlannedStage(address, "maybe", tuple(f"{other} may change its output" for other in moving))
+    return PlannedStage(address, "run" if changes else "skip", tuple(changes))
+
+
+def _is_upstream_output(change: str, before: list[PlannedStage]) -> bool:
+    """Whether the change is a missing or changed artifact that a stage before this one is about to write anyway."""
+    return change.startswith(("deleted artifacts/", "modified artifacts/")) and any(o.action != "skip" for o in before)
+
+
+def _dvc_status(project: Project) -> dict[str, list[str]]:
+    command = dvc_command("status", "--json")
+    result = subprocess.run(command, cwd=project.root, env=environment(project), capture_output=True, text=True)
+    if result.returncode:
+        raise FreshetError(f"`dvc status` failed: {_reason(result.stderr)}")
+    return {address: [line for entry in entries for line in _describe(entry)]
+            for address, entries in json.loads(result.stdout or "{}").items()}  # fmt: skip
+
+
+def _reason(stderr: str) -> str:
+    """What DVC gives as the error, without what it warns of or advises before and after; all it said if it names none.
+
+    >>> _reason("WARNING: old cache\\nERROR: params.yaml is broken\\nHaving any troubles? Hit us up")
+    'params.yaml is broken'
+    """
+    errors = [line.removeprefix("ERROR:").strip() for line in stderr.splitlines() if line.startswith("ERROR:")]
+    return next(iter(errors), stderr.strip())
+
+
+def _describe(entry: Any) -> list[str]:
+    if isinstance(entry, str):
+        return [entry]
+    lines = []
+    for kind, what in entry.items():
+        for path, change in what.items():
+            if isinstance(change, dict):
+                lines += [f"{value} setting {key}" for key, value in change.items()]
+            else:
+                lines.append(f"{change} {path}" if kind == "changed deps" else f"{change} output {path}")
+    return lines

@@ -1,0 +1,252 @@
+"""THE stage table: every stage's function, settings, inputs and output. `dvc.yaml` and the asset graph say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from model_code.errors import FreshetError
+
+BASE_CODE = tuple(  # the ground that every package of `model_code` stands on
+    f"model_code/{name}.py"
+    for name in ("context", "errors", "files", "fusion", "manifest", "progress", "retriever", "settings")
+)
+
+QUERY_CODE = (
+    "model_code/corpus",
+    "model_code/encoding",
+    "model_code/evaluation",
+    "model_code/hierarchy",
+    "model_code/index",
+    "model_code/losses",
+    "model_code/queries",
+    "model_code/scale",
+    "model_code/training",
+)
+
+RETRIEVER_CODE = (
+    *QUERY_CODE,
+    "model_code/dsi",
+    "model_code/lexical",
+    "model_code/retrievers",
+    "model_code/token_index",
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One row of the table. In `inputs`, `output` and `groups`, `{retriever}` stands for the retriever's name.
+
+    `groups` are the keys of `params.yaml` that the stage may read, dotted ones being parts of a group; it is given no
+    others. `code` are the files and folders whose edit makes the stage run again, beside `BASE_CODE` and the stage's
+    own module.
+    """
+
+    name: str
+    description: str
+    groups: tuple[str, ...]
+    inputs: Mapping[str, str]
+    output: str
+    code: tuple[str, ...]
+    per_retriever: bool = False
+    pool: str | None = None
+    retriever: str | None = field(default=None, kw_only=True)
+
+    @property
+    def module(self) -> str:
+        """The module whose `run` does the work."""
+        return f"model_code.stages.{self.name}"
+
+    @property
+    def address(self) -> str:
+        """The name that DVC and the command line use, such as `corpus` or `train@hce`."""
+        return f"{self.name}@{self.retriever}" if self.retriever else self.name
+
+    @property
+    def command(self) -> str:
+        """The shell command that runs it, from the project's root."""
+        return f"python -m orchestration.pipeline.run_stage {self.address}"
+
+    @property
+    def code_files(self) -> tuple[str, ...]:
+        """Files and folders of code that its output depends on, sorted."""
+        return tuple(sorted({*BASE_CODE, *self.code, self.module.replace(".", "/") + ".py"}))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Every path it depends on: inputs, then code."""
+        return (*self.inputs.values(), *self.code_files)
+
+    def for_retriever(self, name: str) -> Stage:
+        """This row with the retriever's name filled in."""
+        return replace(
+            self,
+            groups=tuple(group.format(retriever=name) for group in self.groups),
+            inputs={key: path.format(retriever=name) for key, path in self.inputs.items()},
+            output=self.output.format(retriever=name),
+            retriever=name,
+        )
+
+
+CORPUS = Stage(
+    name="corpus",
+    description="Documents, passages, queries and qrels, cleaned and merged; rejected rows quarantined with a reason.",
+    groups=("corpus", "passages"),
+    inputs={"lock": "corpus.lock.json"},
+    output="artifacts/corpus",
+    code=("model_code/corpus",),
+)
+QUERY_GENERATOR = Stage(
+    name="query_generator",
+    description="A model that writes queries, trained on the corpus's own pairs; only a report if none is asked for.",
+    groups=("pseudo_queries.training", "pseudo_queries.sequence_to_sequence", "encoder", "seed"),
+    inputs={"corpus": "artifacts/corpus"},
+    output="artifacts/query_generator",
+    code=QUERY_CODE,
+)
+PSEUDO_QUERIES = Stage(
+    name="pseudo_queries",
+    description="Queries generated from the documents themselves, to train on and, without qrels, to evaluate with.",
+    groups=("pseudo_queries", "encoder", "seed"),
+    inputs={"corpus": "artifacts/corpus", "query_generator": "artifacts/query_generator"},
+    output="artifacts/pseudo_queries",
+    code=QUERY_CODE,
+)
+ACCEPTANCE = Stage(
+    name="acceptance",
+    description="Great Expectations' verdict on corpus and queries; no retriever is trained on data that fails it.",
+    groups=("acceptance",),
+    inputs={"corpus": "artifacts/corpus", "pseudo_queries": "artifacts/pseudo_queries"},
+    output="artifacts/acceptance",
+    code=("model_code/corpus",),
+)
+BASE_INDEX = Stage(
+    name="base_index",
+    description="Every passage encoded by the untrained base encoder: the zero-shot retriever.",
+    groups=("encoder", "index"),
+    inputs={"corpus": "artifacts/corpus", "acceptance": "artifacts/acceptance"},
+    output="artifacts/base_index",
+    code=(
+        "model_code/corpus",
+        "model_code/encoding",
+        "model_code/index",
+        "model_code/retrievers/indexing.py",
+        "model_code/scale",
+    ),  # fmt: skip
+)
+HIERARCHY = Stage(
+    name="hierarchy",
+    description="The documents clustered into a tree by spherical k-means.",
+    groups=("hierarchy", "seed"),
+    inputs={"corpus": "artifacts/corpus", "base_index": "artifacts/base_index/index"},
+    output="artifacts/hierarchy",
+    code=("model_code/corpus", "model_code/encoding/hardware.py", "model_code/hierarchy", "model_code/scale"),
+)
+TRAIN = Stage(
+    name="train",
+    description="The encoder after training, with its learning curve; the best checkpoint by dev metric.",
+    groups=("encoder", "hierarchy", "training", "retrievers.{retriever}", "seed"),
+    inputs={
+        "corpus": "artifacts/corpus",
+        "pseudo_queries": "artifacts/pseudo_queries",
+        "hierarchy": "artifacts/hierarchy",
+        "base_index": "artifacts/base_index/index",
+    },
+    output="artifacts/train/{retriever}",
+    code=RETRIEVER_CODE,
+    per_retriever=True,
+    pool="gpu",
+)
+INDEX = Stage(
+    name="index",
+    description="Every passage encoded by the trained encoder, in a FAISS index that knows its encoder's fingerprint.",
+    groups=("encoder", "index", "retrievers.{retriever}", "training"),
+    inputs={"corpus": "artifacts/corpus", "trained": "artifacts/train/{retriever}"},
+    output="artifacts/index/{retriever}",
+    code=RETRIEVER_CODE,
+    per_retriever=True,
+)
+BASELINES = Stage(
+    name="baselines",
+    description="BM25, with generated queries too if there are any, and the untrained encoder: what there is to beat.",
+    groups=("bm25", "encoder", "evaluation", "pseudo_queries.generators"),
+    inputs={
+        "corpus": "artifacts/corpus",
+        "pseudo_queries": "artifacts/pseudo_queries",
+        "base_index": "artifacts/base_index/index",
+        "hierarchy": "artifacts/hierarchy",
+    },
+    output="artifacts/baselines",
+    code=(*RETRIEVER_CODE, "model_code/stages/evaluate.py"),
+)
+EVALUATE = Stage(
+    name="evaluate",
+    description="Ranking of every dev and test query by this retriever, with per-query scores.",
+    groups=("encoder", "evaluation"),
+    inputs={
+        "corpus": "artifacts/corpus",
+        "pseudo_queries": "artifacts/pseudo_queries",
+        "hierarchy": "artifacts/hierarchy",
+        "trained": "artifacts/train/{retriever}",
+        "index": "artifacts/index/{retriever}/index",
+        "baselines": "artifacts/baselines",
+    },
+    output="artifacts/evaluate/{retriever}",
+    code=RETRIEVER_CODE,
+    per_retriever=True,
+)
+COMPARISON = Stage(
+    name="comparison",
+    description="All systems on the same queries: intervals, paired tests with Holm's correction, plots and report.",
+    groups=("evaluation", "retrievers", "seed"),
+    inputs={
+        "corpus": "artifacts/corpus",
+        "baselines": "artifacts/baselines",
+        "histories": "artifacts/train",
+        "evaluations": "artifacts/evaluate",
+    },
+    output="artifacts/comparison",
+    code=("model_code/corpus", "model_code/evaluation"),
+)
+
+TABLE: tuple[Stage, ...] = (
+    CORPUS, QUERY_GENERATOR, PSEUDO_QUERIES, ACCEPTANCE, BASE_INDEX, HIERARCHY, TRAIN, INDEX, BASELINES, EVALUATE,
+    COMPARISON,
+)  # fmt: skip
+
+
+def expand(retrievers: Iterable[str]) -> tuple[Stage, ...]:
+    """Every stage that exists with these retrievers, in an order in which they can run.
+
+    >>> [stage.address for stage in expand(["hce"])][6:]
+    ['train@hce', 'index@hce', 'baselines', 'evaluate@hce', 'comparison']
+    """
+    names = tuple(retrievers)
+    rows: list[Stage] = []
+    for stage in TABLE:
+        rows += [stage.for_retriever(name) for name in names] if stage.per_retriever else [stage]
+    return tuple(rows)
+
+
+def find(address: str, retrievers: Iterable[str]) -> tuple[Stage, ...]:
+    """The stages that `address` names: `train@hce` is one, `train` is that stage for every retriever.
+
+    >>> [stage.address for stage in find("index", ["contrastive", "hce"])]
+    ['index@contrastive', 'index@hce']
+    """
+    stages = expand(retrievers)
+    found = tuple(stage for stage in stages if address in (stage.address, stage.name))
+    if not found:
+        known = ", ".join(stage.address for stage in stages)
+        raise FreshetError(f"{address!r} is not a stage. Stages: {known}")
+    return found
+
+
+def upstream(stage: Stage, stages: Iterable[Stage]) -> tuple[Stage, ...]:
+    """The stages whose output `stage` reads directly."""
+    return tuple(other for other in stages if any(_overlap(path, other.output) for path in stage.inputs.values()))
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether two paths are the same or one lies inside the other."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")

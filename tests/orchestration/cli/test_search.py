@@ -1,0 +1,94 @@
+"""Guards what `freshet search` says of tokens, and that its options reach the searcher."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from model_code.errors import FreshetError
+from model_code.index.settings import Bm25Settings
+from model_code.live.hybrid import HybridSettings
+from model_code.live.searcher import Hit, Searcher
+from model_code.retriever import TokenMatch
+from orchestration.cli import search
+from orchestration.cli.hits import hits_text, tokens_text
+
+HIT = Hit(1, 0.5, "str.split", "str.split", "Split a string", (0, 2))
+TOKENS = [TokenMatch("split", 1.5), TokenMatch("divide", 0.25, expanded=True)]
+
+
+class FakeSearcher:
+    """Remembers what it was asked."""
+
+    def search(self, *asked):
+        self.asked = asked
+        return [HIT]
+
+    def explain(self, text, document_id):
+        assert (text, document_id) == ("split", "str.split")
+        return TOKENS
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Runs the command with options; gives its output and what the searcher was asked."""
+    searcher = FakeSearcher()
+    (tmp_path / "params.yaml").write_text(
+        "{retrievers: {hce: {}}, bm25: {k1: 1.2}, evaluation: {depth: 200, fusion_constant: 30}}"
+    )
+    (tmp_path / "dvc.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Searcher, "open", lambda live, retriever: searcher)
+    app = typer.Typer()
+    search.add_to(app)
+
+    def call(*options, text="split"):
+        return CliRunner().invoke(app, [text, *options], catch_exceptions=False).output, searcher.asked
+
+    return call
+
+
+def test_a_plain_search_asks_for_nothing_more(run):
+    printed, asked = run("-k", "3")
+    assert asked == ("split", 3, (), None)
+    assert printed.splitlines()[0] == "  1  0.500  str.split"
+    assert "tokens" not in json.loads(run("--json")[0])[0]
+
+
+def test_filters_and_hybrid_reach_the_searcher_with_the_projects_settings(run):
+    _, asked = run("--filter", "package=numpy", "--filter", "kind=class", "--hybrid")
+    assert asked[2] == ["package=numpy", "kind=class"]
+    assert asked[3] == HybridSettings(Bm25Settings(k1=1.2), depth=200, constant=30)
+
+
+def test_explain_shows_the_tokens_of_each_hit(run):
+    assert run("--explain")[0].splitlines()[-1].strip() == "split 1.50  +divide 0.25"
+    row = json.loads(run("--explain", "--json")[0])[0]
+    assert row["tokens"][1] == {"token": "divide", "weight": 0.25, "expanded": True}
+    assert row["path"] == [0, 2]
+
+
+def test_a_search_for_nothing_is_a_usage_error(run, monkeypatch):
+    for name in ("search", "search_batch"):
+        monkeypatch.setattr(FakeSearcher, name, getattr(Searcher, name), raising=False)
+    with pytest.raises(FreshetError, match="text is empty") as caught:
+        run(text=" ")
+    assert caught.value.exit_code == 2
+
+
+def test_what_a_retriever_cannot_explain_is_an_error(run, monkeypatch):
+    def refuse(self, text, document_id):
+        raise FreshetError("a dense retriever does not score by token")
+
+    monkeypatch.setattr(FakeSearcher, "explain", refuse)
+    with pytest.raises(FreshetError, match="does not score by token"):
+        run("--explain")
+
+
+def test_many_tokens_are_cut_and_none_is_said():
+    assert tokens_text([TokenMatch("x", 1.0)] * 20).endswith("and 8 more")
+    assert tokens_text([]) == "no token matched"
+    assert hits_text([]) == "no documents found"

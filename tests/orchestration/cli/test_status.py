@@ -1,0 +1,82 @@
+"""Guards the text of the status: what is there, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+from orchestration.cli.project_status import status_text
+
+NOTHING = {
+    "corpus": None,
+    "stages": {"corpus": "not built"},
+    "live": [],
+    "service": None,
+    "queries_logged": None,
+    "moves": [],
+}
+ALIASES = ("champion", "challenger", "previous")
+
+
+def test_an_empty_project_says_what_is_missing():
+    assert status_text(NOTHING | dict.fromkeys(ALIASES)).splitlines() == [
+        "corpus      not ingested yet",
+        "stages      0 of 1 built (freshet plan says what is out of date)",
+        "champion    none",
+        "challenger  none",
+        "previous    none",
+        "live        nothing (freshet promote opens the champion)",
+    ]
+
+
+def test_a_finished_project_names_versions_and_generations():
+    live = {"generation": 2, "documents": 1234, "fingerprint": "f", "untuned": None, "freshness": {"ledger": None}}
+    status = {
+        "corpus": {"source": "files", "content_hash": "0123456789abcdef"},
+        "stages": {"corpus": "built", "train@hce": "built", "index@hce": "not built"},
+        "champion": {"version": "3", "retriever": "hce"},
+        "challenger": None,
+        "previous": {"version": "1", "retriever": "contrastive"},
+        "service": {"pid": 1, "url": "http://127.0.0.1:8765"},
+        "queries_logged": 1200,
+        "live": [{"retriever": "hce", "default": True, **live}, {"retriever": "other", "default": False, **live}],
+    }
+    assert status_text(status).splitlines() == [
+        "corpus      files, content 0123456789ab",
+        "stages      2 of 3 built (freshet plan says what is out of date)",
+        "champion    version 3 (hce)",
+        "challenger  none",
+        "previous    version 1 (contrastive)",
+        "live        hce generation 2, 1,234 documents, searched by default",
+        "live        other generation 2, 1,234 documents",
+        "queries     1,200 logged since the last drift report",
+        "service     http://127.0.0.1:8765",
+    ]
+
+
+def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is():
+    ledger = {
+        "documents": {"pending": 2, "live": 1200, "superseded": 0, "rolled_back": 3},
+        "lag": {"pending": 2, "seconds": 300.0},
+        "drift": {
+            "report": {
+                "report": {
+                    "measures": [{"name": "topics", "value": 0.25, "threshold": 0.1}],
+                    "unmeasured": [{"name": "query_auc", "why": "there is no query log", "scope": "batch"}],
+                }
+            }
+        },
+        "decisions": [{"kind": "retrain", "reason": "topics 0.25 is above 0.1"}],
+    }
+    live = {"retriever": "hce", "default": True, "generation": 2, "documents": 1234, "fingerprint": "f"}
+    live |= {"untuned": None, "freshness": {"watermark": 17, "ledger": ledger}}
+    behind = {"watermark": 3, "ledger": ledger | {"lag": {"pending": 14, "seconds": 7300.0}}}
+    other = live | {"retriever": "other", "default": False, "freshness": behind}
+    status = NOTHING | dict.fromkeys(ALIASES) | {"live": [live, other]}
+    assert status_text(status).splitlines()[5:] == [
+        "live        hce generation 2, 1,234 documents, searched by default",
+        "documents   2 pending, 1,200 live, 3 rolled back (after event 17)",
+        "lag         2 waiting, the oldest for 5 min",
+        "drift       topics 0.25 (threshold 0.1)",
+        "            query drift was not measured: there is no query log",
+        "decision    retrain: topics 0.25 is above 0.1",
+        "live        other generation 2, 1,234 documents",
+        "lag         14 waiting, the oldest for 2 h",
+    ]

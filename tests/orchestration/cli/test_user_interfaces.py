@@ -1,0 +1,96 @@
+"""Guards that `freshet ui` starts two pages on this machine only, and that nothing it started outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from model_code.errors import FreshetError
+from orchestration.cli.user_interfaces import HOST, commands, require_free, run_together
+from orchestration.project import Project
+
+ROOT = Path(__file__).parents[3]
+LEAF = "import os, sys, time; open(f'{sys.argv[1]}/{os.getpid()}', 'w').close(); time.sleep(60)"
+PAGE = (  # a stand-in for a page: a process with a child of its own that does not pass signals on
+    "import os, subprocess, sys, time\n"
+    "open(f'{sys.argv[1]}/{os.getpid()}', 'w').close()\n"
+    f"subprocess.run([sys.executable, '-c', {LEAF!r}, sys.argv[1]])\n"
+)
+SERVE = (
+    "import os, sys\nfrom pathlib import Path\nfrom orchestration.cli.user_interfaces import run_together\n"
+    f"page = [sys.executable, '-c', {PAGE!r}, sys.argv[1]]\n"
+    "run_together([page, page], Path(sys.argv[1]), os.environ)\n"
+)
+
+
+def wait_until(condition, seconds: float = 15.0) -> None:
+    """Fail if `condition()` does not become true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_process_behind(tmp_path, number):
+    """As a background job too: such a job starts with SIGINT ignored, as here."""
+    serve = subprocess.Popen(
+        [sys.executable, "-c", SERVE, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 4)  # two pages and the child of each
+    started = [int(path.name) for path in tmp_path.iterdir()]
+    serve.send_signal(number)
+    assert serve.wait(timeout=15) == 0
+    wait_until(lambda: not any(map(_runs, started)), seconds=5)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_page_that_ends_by_itself_is_an_error_and_ends_the_other(tmp_path):
+    page = [sys.executable, "-c", PAGE, str(tmp_path)]
+    both_run = f"len(os.listdir({str(tmp_path)!r})) == 2"
+    fails = [sys.executable, "-c", f"import os, time\nwhile not {both_run}: time.sleep(.05)\nexit(3)"]
+    with pytest.raises(FreshetError, match=r"exit code 3"):
+        run_together([page, fails], tmp_path, os.environ)
+    started = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(started) == 2
+    wait_until(lambda: not any(map(_runs, started)), seconds=5)
+
+
+def test_the_handlers_of_the_caller_come_back(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(FreshetError):
+        run_together([[sys.executable, "-c", ""]], tmp_path, os.environ)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_both_pages_listen_on_this_machine_only(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    dagster, mlflow = commands(Project(tmp_path), 3001, 5001)
+    for command, port in ((dagster, "3001"), (mlflow, "5001")):
+        assert command[command.index("--host") + 1] == HOST == "127.0.0.1"
+        assert command[command.index("--port") + 1] == port
+    assert mlflow[mlflow.index("--backend-store-uri") + 1] == f"sqlite:///{tmp_path}/.freshet/mlflow/mlflow.db"
+
+
+def test_a_taken_port_is_named_with_the_remedy():
+    with socket.create_server((HOST, 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(FreshetError, match=f"port {port} is taken.*--dagster-port"):
+            require_free(port, "--dagster-port")
+    require_free(port, "--dagster-port")

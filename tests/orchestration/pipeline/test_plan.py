@@ -1,0 +1,69 @@
+"""Guards how a plan is drawn from what DVC says, and what one row of the stage table becomes in `dvc.yaml`."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestration.pipeline import dvc_file, stages
+from orchestration.pipeline.plan import PlannedStage, _describe, _needed, _plan_one, _reason
+
+RUNS, SKIPS = PlannedStage("before", "run", ("it never ran",)), PlannedStage("before", "skip", ())
+EDIT, MOVED = "modified setting training", "modified artifacts/corpus"
+
+
+@pytest.mark.parametrize(
+    ("changes", "before", "action", "reasons"),
+    [
+        ([], [SKIPS], "skip", ()),
+        ([], [RUNS], "maybe", ("before may change its output",)),
+        ([EDIT], [RUNS], "run", (EDIT,)),
+        ([EDIT, MOVED], [SKIPS], "run", (EDIT, MOVED)),
+        ([MOVED], [SKIPS], "run", (MOVED,)),
+        ([MOVED], [RUNS], "maybe", ("before may change its output",)),  # the stage before writes it anew anyway
+        ([MOVED], [], "run", (MOVED,)),
+    ],
+)
+def test_a_stage_runs_for_its_own_changes_and_perhaps_for_those_before(changes, before, action, reasons):
+    assert _plan_one("this", changes, before) == PlannedStage("this", action, reasons)
+
+
+@pytest.mark.parametrize(
+    ("entry", "lines"),
+    [
+        ("always changed", ["always changed"]),
+        ({"changed deps": {"artifacts/corpus": "modified"}}, ["modified artifacts/corpus"]),
+        ({"changed deps": {"params.yaml": {"training": "new"}}}, ["new setting training"]),
+        ({"changed outs": {"artifacts/train/hce": "deleted"}}, ["deleted output artifacts/train/hce"]),
+    ],
+)
+def test_what_dvc_says_becomes_a_line(entry, lines):
+    assert _describe(entry) == lines
+
+
+@pytest.mark.parametrize(
+    ("stderr", "reason"),
+    [
+        ("ERROR: 'a: 1' is invalid.\n\nERROR: another\nHaving any troubles?\n", "'a: 1' is invalid."),
+        ("Traceback ...\nValueError: x\n", "Traceback ...\nValueError: x"),
+        ("", ""),
+    ],
+)
+def test_what_dvc_gives_as_its_reason_is_shown(stderr, reason):
+    assert _reason(stderr) == reason
+
+
+def test_a_target_needs_everything_before_it_and_nothing_else():
+    table = stages.expand(["contrastive", "hce"])
+    needed = [stage.address for stage in _needed(table, ["train@hce"])]
+    before = ["corpus", "query_generator", "pseudo_queries", "acceptance", "base_index", "hierarchy"]
+    assert needed == [*before, "train@hce"]
+    assert _needed(table, []) == list(table)
+
+
+def test_a_stage_per_retriever_is_a_loop_over_the_retrievers():
+    entry = dvc_file.stage_entry(stages.TRAIN)
+    assert entry["foreach"] == "${retrievers}"
+    assert entry["do"]["cmd"] == "python -m orchestration.pipeline.run_stage train@${key}"
+    assert entry["do"]["outs"] == ["artifacts/train/${key}"]
+    assert "retrievers.${key}" in entry["do"]["params"]
+    assert dvc_file.stage_entry(stages.CORPUS)["outs"] == ["artifacts/corpus"]

@@ -1,0 +1,146 @@
+"""Guards that DVC starts with and without git, and that a build does not depend on what was built before.
+
+Run: python -m pytest tests/orchestration/pipeline/test_repro.py
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestration.pipeline import dvc_rwlock
+from orchestration.pipeline.repro import dvc_command, initialise, repro
+from orchestration.project import Project
+from orchestration.registry import spool
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def unpacked(tmp_path) -> Project:
+    """What an unpacked archive of the repository holds of DVC: its settings, and no git."""
+    (tmp_path / ".dvc").mkdir()
+    for name in (".dvc/config", ".dvc/.gitignore"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+    return Project(tmp_path)
+
+
+def dvc_starts(project: Project) -> bool:
+    return subprocess.run(dvc_command("status", "-q"), cwd=project.root, capture_output=True).returncode == 0
+
+
+def test_dvc_starts_without_git_and_uses_git_once_it_is_there(unpacked):
+    assert not dvc_starts(unpacked)
+    initialise(unpacked)
+    assert dvc_starts(unpacked)
+    local = unpacked.root / ".dvc" / "config.local"
+    told = local.read_text()
+    assert "no_scm = true" in told
+    initialise(unpacked)
+    assert local.read_text() == told
+    subprocess.run(["git", "init", "-q"], cwd=unpacked.root, check=True)
+    initialise(unpacked)
+    assert "no_scm" not in local.read_text()
+    assert dvc_starts(unpacked)
+
+
+def test_settings_made_without_git_are_left_alone(tmp_path):
+    project = Project(tmp_path)
+    initialise(project)
+    before = (tmp_path / ".dvc" / "config").read_text()
+    initialise(project)
+    assert (tmp_path / ".dvc" / "config").read_text() == before
+    assert not (tmp_path / ".dvc" / "config.local").exists()
+
+
+PIPELINE = """\
+stages:
+  train:
+    foreach: ${retrievers}
+    do:
+      cmd: echo ${key} >> log && mkdir -p artifacts/train/${key} && echo ${key} > artifacts/train/${key}/model
+      params: ["retrievers.${key}"]
+      outs: ["artifacts/train/${key}"]
+  comparison:
+    cmd: mkdir -p artifacts/comparison && ls artifacts/train > artifacts/comparison/seen
+    deps: [artifacts/train]
+    outs: [artifacts/comparison]
+"""
+
+
+def test_a_retriever_taken_out_is_gone_for_later_stages_and_comes_back_from_the_cache(tmp_path, monkeypatch):
+    for name, value in (("FRESHET_TRACKING", "off"), ("DVC_NO_ANALYTICS", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("FRESHET_STATE", raising=False)
+    (tmp_path / "dvc.yaml").write_text(PIPELINE)
+    project = Project(tmp_path)
+    for names in (("one", "two"), ("one",), ("one", "two")):
+        retrievers = ", ".join(f"{name}: {{epochs: 1}}" for name in names)
+        (tmp_path / "params.yaml").write_text(f"retrievers: {{{retrievers}}}\n")
+        list(repro(project))
+        seen = (tmp_path / "artifacts" / "comparison" / "seen").read_text().split()
+        assert seen == sorted(names)
+    assert sorted((tmp_path / "log").read_text().split()) == ["one", "two"], "each is trained once"
+
+
+@pytest.fixture
+def one_stage(tmp_path, monkeypatch) -> Project:
+    for name, value in (("FRESHET_TRACKING", "off"), ("DVC_NO_ANALYTICS", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("FRESHET_STATE", raising=False)
+    (tmp_path / "dvc.yaml").write_text("stages: {make: {cmd: echo 1 > out, outs: [out]}}\n")
+    (tmp_path / "params.yaml").write_text("retrievers: {hce: {epochs: 1}}\n")
+    initialise(Project(tmp_path))
+    return Project(tmp_path)
+
+
+def test_what_a_killed_dvc_noted_under_a_number_that_is_in_use_again_stops_nothing(one_stage, capsys):
+    other = subprocess.Popen(["sleep", "60"])
+    notes = {"write": {str(one_stage.root / "out"): {"pid": other.pid, "cmd": "dvc repro"}}, "read": {}}
+    (one_stage.root / dvc_rwlock.NOTES).write_text(json.dumps(notes))
+    try:
+        list(repro(one_stage))
+    finally:
+        other.kill()
+        other.wait()
+    assert (one_stage.root / "out").read_text() == "1\n"
+    assert "notes of a DVC that was killed are removed" in capsys.readouterr().err
+
+
+def test_notes_that_were_cut_off_stop_nothing(one_stage):
+    (one_stage.root / dvc_rwlock.NOTES).write_text('{"write": {"')
+    list(repro(one_stage))
+    assert (one_stage.root / "out").exists()
+
+
+def test_notes_of_a_dvc_that_runs_are_left_alone(one_stage):
+    path = one_stage.root / dvc_rwlock.NOTES
+    running = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "dvc", "repro"])
+    path.write_text(json.dumps({"write": {}, "read": {"in": [{"pid": running.pid, "cmd": "dvc repro"}]}}))
+    try:
+        assert not dvc_rwlock.remove_stale(one_stage.root)
+        assert path.exists()
+    finally:
+        running.kill()
+        running.wait()
+    assert dvc_rwlock.remove_stale(one_stage.root)
+
+
+def test_a_store_that_is_away_does_not_end_a_build_and_is_asked_once(one_stage, monkeypatch, capsys):
+    asked = []
+
+    def away(project):
+        asked.append(project)
+        raise OSError("the store is away")
+
+    monkeypatch.setattr(spool, "record_all", away)
+    monkeypatch.setattr("orchestration.pipeline.repro._follow", lambda process, path: [process.wait(), "made"])
+    assert "made" in list(repro(one_stage))
+    assert len(asked) == 1
+    assert "not recorded in MLflow yet (OSError: the store is away); the next build does it" in capsys.readouterr().err

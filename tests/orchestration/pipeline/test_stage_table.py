@@ -1,0 +1,139 @@
+"""Guards that `dvc.yaml`, the asset graph and the stage table are one graph, and that DVC sees all code of a stage.
+
+Run: python -m pytest tests/orchestration/pipeline/test_stage_table.py
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from assets.catalogue import FAMILIES
+from orchestration import parameters
+from orchestration.pipeline import dvc_file, stages
+
+ROOT = Path(__file__).parents[3]
+LAYERS = ("model_code", "assets", "orchestration")
+
+
+@pytest.fixture(scope="module")
+def table() -> tuple[stages.Stage, ...]:
+    return stages.expand(parameters.load(ROOT / "params.yaml").retrievers)
+
+
+def test_dvc_yaml_is_what_the_table_says():
+    assert YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text()) == dvc_file.render()
+
+
+def test_dvc_resolves_the_file_to_the_same_graph(table):
+    from dvc.repo import Repo
+
+    with Repo(str(ROOT)) as repo:
+        resolved = {stage.addressing: stage for stage in repo.index.stages}
+        assert set(resolved) == {stage.address for stage in table}
+        for stage in table:
+            theirs = resolved[stage.address]
+            paths = {dep.def_path for dep in theirs.deps if dep.def_path != "params.yaml"}
+            groups = {name for dep in theirs.deps if dep.def_path == "params.yaml" for name in dep.params}
+            assert theirs.cmd == stage.command
+            assert paths == set(stage.reads)
+            assert groups == set(stage.groups)
+            assert [out.def_path for out in theirs.outs] == [stage.output]
+            upstream = {other.addressing for other in repo.index.graph.successors(theirs)}
+            assert upstream == {other.address for other in stages.upstream(stage, table)}
+
+
+def test_the_asset_graph_is_the_same_graph(table):
+    from assets.asset_graph import LOCK_KEY, asset_key, asset_spec
+
+    for stage in table:
+        spec = asset_spec(stage, table, ROOT)
+        expected = {asset_key(other) for other in stages.upstream(stage, table)} or {LOCK_KEY}
+        assert {dependency.asset_key for dependency in spec.deps} == expected
+        assert spec.description == stage.description
+
+
+def test_every_stage_has_an_asset_family_and_every_family_a_stage():
+    assert set(FAMILIES) == {stage.name for stage in stages.TABLE}
+
+
+def test_every_stage_has_a_contract_and_every_asset_a_blocking_check_of_it(table):
+    from assets.asset_graph import asset_key, check_specs
+    from model_code.contracts.registry import CONTRACTS
+
+    assert list(CONTRACTS) == [stage.name for stage in stages.TABLE]
+    found = [spec for spec in check_specs(table) if spec.name == "contract_holds"]
+    assert [spec.asset_key for spec in found] == [asset_key(stage) for stage in table]
+    assert all(spec.blocking for spec in found)
+
+
+def test_no_stage_depends_on_the_code_of_contracts():
+    """They decide whether an output is published, never what is in it: another rule runs nothing again."""
+    for stage in stages.TABLE:
+        assert not any(code.startswith("model_code/contracts") for code in stage.code_files)
+
+
+@pytest.mark.parametrize("stage", stages.TABLE, ids=lambda stage: stage.name)
+def test_every_imported_file_is_a_dependency(stage):
+    covered = stage.code_files
+    for path in imported_files(stage.module):
+        name = path.relative_to(ROOT).as_posix()
+        inside = any(name == code or name.startswith(code + "/") for code in covered)
+        assert inside or name.endswith("/__init__.py"), f"{stage.name} imports {name}, whose edits DVC would not see"
+
+
+def imported_files(module: str) -> set[Path]:
+    """Every file of the project that `module` imports, directly or not, in functions too."""
+    found: set[Path] = set()
+    waiting = [module]
+    while waiting:
+        path = module_path(waiting.pop())
+        if path is None or path in found:
+            continue
+        found.add(path)
+        waiting += imports_of(path)
+    return found
+
+
+def imports_of(path: Path) -> list[str]:
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return names
+
+
+def module_path(module: str) -> Path | None:
+    base = ROOT / module.replace(".", "/")
+    for path in (base.with_suffix(".py"), base / "__init__.py"):
+        if module.startswith(LAYERS) and path.is_file():
+            return path
+    return None
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_imports_go_down_only(layer):
+    allowed = LAYERS if layer != "model_code" else ("model_code",)
+    forbidden = {"dagster", "mlflow", "dvc"} if layer == "model_code" else set()
+    for path in (ROOT / layer).rglob("*.py"):
+        for name in imports_of(path):
+            top = name.split(".")[0]
+            assert top not in LAYERS or top in allowed, f"{path.relative_to(ROOT)} imports {name}: layers go down only"
+            assert top not in forbidden, f"{path.relative_to(ROOT)} imports {name}: the science knows no orchestration"
+
+
+def test_definitions_load_without_slow_libraries():
+    code = (
+        "import sys, orchestration.definitions;"
+        "slow = {'torch', 'mlflow', 'transformers', 'faiss', 'great_expectations', 'dvc', 'pandera'};"
+        "print(sorted(slow & set(sys.modules)))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"

@@ -1,0 +1,92 @@
+"""Guards the second judgement of a champion: on today's queries, by what users search, without what it has not got."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from model_code.corpus.tables import load_corpus, passage_texts
+from model_code.encoding.encoder import Encoder
+from model_code.evaluation.scores import load_scores
+from model_code.files import read_json, write_text
+from model_code.hierarchy.tree import DOCUMENT_IDS
+from model_code.index.dense_index import DenseIndex
+from model_code.live.changes import Put
+from model_code.live.collection import open_generation_zero
+from model_code.live.text_rules import TextRules
+from model_code.live.writer import LiveWriter
+from orchestration.project import Project
+from orchestration.registry import versions as registry
+from orchestration.registry.rescore import rescore, served
+from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_hierarchy, write_pseudo_queries
+from tests.tiny_encoder import make_tiny_encoder
+
+PARAMS = """\
+retrievers: {hce: {}}
+evaluation: {metrics: [hit@1, nDCG@10], bootstrap_samples: 200}
+promotion: {metric: nDCG@10, protected: [hit@1]}
+"""
+INDEXED = 47  # of the 48 documents: the last one came after the champion was built
+
+
+@pytest.fixture
+def project(tmp_path):
+    artifacts = tmp_path / "artifacts"
+    write_corpus(artifacts / "corpus")
+    write_pseudo_queries(artifacts / "pseudo_queries")
+    write_hierarchy(artifacts / "hierarchy")
+    write_text(tmp_path / "params.yaml", PARAMS)
+    encoder = Encoder.load(make_tiny_encoder(tmp_path / "build" / "encoder", TEXTS.values()), device="cpu")
+    passages = load_corpus(artifacts / "corpus").passages.head(INDEXED)
+    vectors = encoder.encode(passage_texts(passages, include_title=False))
+    index = DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint())
+    index.save(tmp_path / "build" / "index")
+    return Project(tmp_path)
+
+
+@pytest.fixture
+def champion(project, monkeypatch):
+    """A champion whose registered files are those of the build."""
+    monkeypatch.setattr(registry, "files", lambda project, version: project.root / "build")
+    fingerprint = read_json(project.root / "build" / "index" / "manifest.json")["fingerprint"]
+    return registry.Version("7", "hce", "k" * 64, fingerprint, "c" * 64, "run")
+
+
+def test_it_is_scored_on_every_query_of_today(project, champion):
+    folder = rescore(project, champion)
+    scores = load_scores(folder, "test").values
+    assert len(scores) == 48
+    assert scores["hit@1"].drop("test:engine-11").mean() > 0.5
+    assert not scores.loc["test:engine-11", ["hit@1", "nDCG@10"]].any(), "it cannot find what it has not got"
+
+
+def test_the_live_generation_is_what_counts(project, champion):
+    assert served(project, champion) is None, "its registered build is searched then"
+    tree = project.root / "tree"
+    shutil.copytree(project.artifacts / "hierarchy", tree)
+    document_ids = load_corpus(project.artifacts / "corpus").passages["document_id"].tolist()
+    (tree / DOCUMENT_IDS).write_text(json.dumps(document_ids))
+    encoder = Encoder.load(project.root / "build" / "encoder", device="cpu")
+    vectors = encoder.encode(list(TEXTS.values()))
+    DenseIndex.build(vectors, document_ids, encoder.fingerprint()).save(project.root / "grown")
+    generation = open_generation_zero(
+        project.root, "hce", encoder=project.root / "build" / "encoder", index=project.root / "grown",
+        documents=project.artifacts / "corpus" / "documents.parquet", hierarchy=tree, provenance={},
+        text=TextRules(include_title=False, words=0, stride=1),
+    )  # fmt: skip
+    assert served(project, champion).generation.number == generation.number
+    scores = load_scores(rescore(project, champion), "test").values
+    assert scores.loc["test:engine-11", "nDCG@10"] > 0
+
+
+def test_documents_that_the_challenger_could_not_know_are_left_out(project, champion):
+    test_the_live_generation_is_what_counts(project, champion)
+    newcomer = Put("newcomer", "", TEXTS["engine-11"])
+    LiveWriter(project.live, "hce").apply([newcomer], watermark=1, provenance={})
+    found = served(project, champion).search(TEXTS["engine-11"], k=3)
+    assert "newcomer" in [hit.document_id for hit in found]
+    rows = (rescore(project, champion) / "run.test.trec").read_text().splitlines()
+    assert rows
+    assert not any(" newcomer " in row for row in rows)

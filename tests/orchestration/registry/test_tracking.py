@@ -1,0 +1,154 @@
+"""Guards tracking on a real SQLite store of MLflow: what a run holds, how it is found, two processes at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from model_code.errors import FreshetError
+from orchestration.project import Project
+from orchestration.registry.mlflow_tracker import MlflowTracker, valid_name
+from orchestration.registry.stage_record import StageRecord
+from orchestration.registry.tracking import git_state, store_folder, tracker_for, tracking_uri
+
+RECORD = StageRecord(
+    stage="train@hce", key="ab" * 32, params={}, metrics={}, inputs={}, artifacts=[], curves=[], git_commit=None,
+    git_dirty=False, dagster_run_id=None, started=1000.0, ended=1002.5,
+)  # fmt: skip
+
+pytestmark = pytest.mark.usefixtures("_own_store")
+
+
+@pytest.fixture
+def tracker(tracked_project):
+    return tracker_for(tracked_project)
+
+
+def test_two_processes_can_make_the_store_at_once_and_say_nothing(tracked_project, tracker):
+    started = json.loads((tracked_project.root / "started.json").read_text())
+    assert started == [[f"{tracker.find_run(key)}\n", "", 0] for key in ("first", "second")]
+
+
+def test_a_run_holds_everything_that_was_recorded(tracker, tmp_path):
+    report = tmp_path / "report.json"
+    report.write_text("{}")
+    record = replace(
+        RECORD,
+        params={"training.temperature": 0.05, "long": "x" * 9999},
+        metrics={"nDCG@10": 0.5, "seconds": 2.5},
+        inputs={"artifacts/corpus": "c" * 64},
+        artifacts=[report],
+        curves=[{"step": 1, "loss": 2.0, "note": "warm-up"}, {"step": 5, "loss": 1.0, "dev nDCG@10": 0.4}],
+        git_commit="d" * 40,
+        git_dirty=True,
+        dagster_run_id="dag-1",
+    )
+    run_id = tracker.record_stage(record)
+    run = tracker.client.get_run(run_id)
+    assert run.data.params == {"training.temperature": "0.05", "long": "x" * 500}
+    assert run.data.metrics == {"nDCG_at_10": 0.5, "seconds": 2.5, "loss": 1.0, "dev nDCG_at_10": 0.4}
+    assert [(m.step, m.value) for m in tracker.client.get_metric_history(run_id, "loss")] == [(1, 2.0), (5, 1.0)]
+    tags = {name: run.data.tags[name] for name in ("freshet.key", "freshet.stage", "freshet.git_dirty")}
+    assert tags == {"freshet.key": "ab" * 32, "freshet.stage": "train@hce", "freshet.git_dirty": "true"}
+    assert (run.data.tags["mlflow.source.git.commit"], run.data.tags["dagster.run_id"]) == ("d" * 40, "dag-1")
+    assert [(i.dataset.name, i.dataset.digest) for i in run.inputs.dataset_inputs] == [("artifacts/corpus", "c" * 36)]
+    assert [file.path for file in tracker.client.list_artifacts(run_id)] == ["report.json"]
+    assert (run.info.start_time, run.info.end_time, run.info.status) == (1_000_000, 1_002_500, "FINISHED")
+    assert run.info.run_name == "train@hce"
+
+
+def test_more_than_one_batch_is_stored_whole(tracker):
+    params = {f"p{i}": i for i in range(205)}
+    curves = [{"step": i, "loss": float(i), "rate": 1.0} for i in range(1000)]
+    run_id = tracker.record_stage(replace(RECORD, key="batches", params=params, curves=curves))
+    assert len(tracker.client.get_run(run_id).data.params) == 205
+    assert len(tracker.client.get_metric_history(run_id, "loss")) == 1000
+
+
+def test_the_newest_finished_run_of_a_key_is_found(tracker):
+    old = tracker.record_stage(replace(RECORD, key="twice"))
+    new = tracker.record_stage(replace(RECORD, key="twice", started=2000.0, ended=2001.0))
+    assert old != new
+    assert tracker.find_run("twice") == new
+    assert tracker.find_run("never") is None
+
+
+def test_a_run_that_was_cut_off_is_not_found(tracker, monkeypatch):
+    def fail(*arguments):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(tracker, "_log_inputs", fail)
+    with pytest.raises(OSError, match="disk full"):
+        tracker.record_stage(replace(RECORD, key="cut off"))
+    assert tracker.find_run("cut off") is None
+
+
+def test_the_same_stage_recorded_again_is_one_run_and_a_run_that_was_cut_off_is_made_again(tracker, monkeypatch):
+    record = replace(RECORD, key="again")
+    with monkeypatch.context() as patch:
+        patch.setattr(tracker, "_log_inputs", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            tracker.record_stage(record)
+    run_id = tracker.record_stage(record)
+    assert tracker.record_stage(record) == run_id
+    found = tracker.client.search_runs([tracker.experiment], "tags.`freshet.key` = 'again'")
+    assert [(run.info.run_id, run.info.status) for run in found] == [(run_id, "FINISHED")]
+
+
+def test_the_store_lies_in_the_state_folder_unless_the_environment_names_another(tmp_path, monkeypatch):
+    assert tracking_uri(Project(tmp_path)) == f"sqlite:///{tmp_path}/.freshet/mlflow/mlflow.db"
+    monkeypatch.setenv("FRESHET_STATE", str(tmp_path / "state"))
+    assert store_folder(Project(tmp_path)) == tmp_path / "state" / "mlflow"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
+    assert tracking_uri(Project(tmp_path)) == "http://127.0.0.1:5000"
+
+
+def test_one_process_opens_a_store_once(tracked_project, tracker):
+    assert tracker_for(Project(tracked_project.root)) is tracker
+    assert isinstance(tracker, MlflowTracker)
+
+
+def test_names_that_differ_in_allowed_characters_only_stay_as_they_are():
+    assert valid_name("dev/loss level-2: mean_x.y") == "dev/loss level-2: mean_x.y"
+    assert len(valid_name("é" * 400)) == 250
+
+
+def test_git_state_sees_edits_but_not_dvc_lock(tmp_path):
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=n", "-c", "user.email=e"]
+        return subprocess.run(
+            ["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    assert git_state(tmp_path) == (None, False)
+    git("init")
+    for name in ("dvc.lock", "params.yaml"):
+        (tmp_path / name).write_text("a")
+    git("add", ".")
+    git("commit", "-m", "m")
+    commit = git("rev-parse", "HEAD")
+    assert git_state(tmp_path) == (commit, False)
+    (tmp_path / "dvc.lock").write_text("b")
+    assert git_state(tmp_path) == (commit, False)
+    (tmp_path / "params.yaml").write_text("b")
+    assert git_state(tmp_path) == (commit, True)
+
+
+def test_git_state_without_the_program_git_is_that_of_no_repository(tmp_path, monkeypatch):
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_state(tmp_path) == (None, False)
+
+
+def test_it_can_be_switched_off(tmp_path, monkeypatch):
+    monkeypatch.setenv("FRESHET_TRACKING", "off")
+    tracker = tracker_for(Project(tmp_path))
+    assert tracker.record_stage(RECORD) == ""
+    assert tracker.find_run(RECORD.key) is None
+    assert not list(tmp_path.iterdir()), "no store is made"
+    monkeypatch.setenv("FRESHET_TRACKING", "no")
+    with pytest.raises(FreshetError, match="FRESHET_TRACKING is 'no', but must be on or off"):
+        tracker_for(Project(tmp_path))

@@ -1,0 +1,365 @@
+"""Guards the registry on a real MLflow store: registering, the gate, champion, rollback, history, the model itself.
+
+The tests of this file follow one registry through its life, in the order they are written in.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+
+import dagster as dg
+import numpy as np
+import pandas as pd
+import pytest
+
+from assets.release_assets import release_assets
+from model_code.encoding.encoder import Encoder
+from model_code.errors import FreshetError
+from model_code.evaluation.promotion import Verdict
+from model_code.evaluation.settings import PromotionSettings
+from model_code.files import hash_path, write_json
+from model_code.index.dense_index import DenseIndex
+from orchestration.project import Project
+from orchestration.registry import promotion_history, release, rescore
+from orchestration.registry import versions as registry
+from orchestration.registry.gate import Gate
+from orchestration.registry.mlflow_tracker import KEY
+from orchestration.registry.registered_model import Build, requirements
+from orchestration.watermark import Watermark
+from tests.tiny_encoder import make_tiny_encoder
+
+pytestmark = pytest.mark.usefixtures("_own_store")
+TEXTS = {"d1": "sort an array", "d2": "read a table", "d3": "solve linear equations"}
+METRICS = ("nDCG@10", "hit@1")
+RULES = PromotionSettings(metric="nDCG@10", protected=METRICS, permutations=500, bootstrap_samples=200)
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """A tiny build whose every query scores .5; other tests vary key and scores."""
+    root = tmp_path_factory.mktemp("build")
+    encoder = Encoder.load(make_tiny_encoder(root / "encoder", TEXTS.values()), 64)
+    vectors = encoder.encode(list(TEXTS.values()))
+    DenseIndex.build(vectors, list(TEXTS), encoder.fingerprint()).save(root / "index")
+    titles = [text.upper() for text in TEXTS.values()]
+    pd.DataFrame({"document_id": list(TEXTS), "title": titles}).to_parquet(root / "documents.parquet")
+    (root / "hierarchy").mkdir()
+    (root / "hierarchy" / "hierarchy.json").write_text("{}")
+    paths = {name: root / name for name in ("encoder", "index", "hierarchy")}
+    evaluation = write_scores(root / "even", 0.0)
+    documents = root / "documents.parquet"
+    named = {"key": "a" * 64, "corpus": "c" * 64, "text": '{"words":8}'}
+    return Build("hce", documents=documents, evaluation=evaluation, **named, **paths)
+
+
+def never(champion):
+    """Every champion here was scored on the challenger's corpus."""
+    raise AssertionError(f"{champion} was scored again")
+
+
+def write_scores(folder, gain: float):
+    """An evaluation folder of 60 test queries that score .5 + `gain`, give or take a little."""
+    noise = np.random.default_rng(0).normal(0, 0.01, 60)
+    rows = [
+        {"query_id": f"q{i:02}", "split": split, "metric": metric, "value": 0.5 + (gain + noise[i] if gain else 0)}
+        for split in ("dev", "test")
+        for metric in METRICS
+        for i in range(60)
+    ]
+    folder.mkdir()
+    pd.DataFrame(rows).to_parquet(folder / "scores.parquet")
+    summary = {"queries": 60, "nDCG@10": 0.5 + gain}
+    write_json(folder / "metrics.json", {"system": "hce", "source": "qrels", "dev": summary, "test": summary})
+    return folder
+
+
+def variant(build: Build, key: str, retriever: str = "hce", evaluation=None) -> Build:
+    return Build(**{**vars(build), "key": key, "retriever": retriever, "evaluation": evaluation or build.evaluation})
+
+
+def test_an_empty_registry_says_what_is_missing(tracked_project):
+    assert registry.holder(tracked_project) is None
+    assert registry.versions(tracked_project) == []
+    with pytest.raises(FreshetError, match="no challenger.*freshet register"):
+        registry.promote(tracked_project, Gate(RULES, 0, never))
+    with pytest.raises(FreshetError, match="no previous champion"):
+        registry.rollback(tracked_project)
+
+
+def test_a_build_is_registered_once(tracked_project, build):
+    first = registry.register(tracked_project, build)
+    assert (first.version, first.retriever, first.key) == ("1", "hce", "a" * 64)
+    assert first.fingerprint == Encoder.load(build.encoder, 64).fingerprint()
+    assert registry.register(tracked_project, build) == first
+    assert registry.versions(tracked_project) == [first]
+    assert registry.holder(tracked_project, "challenger") == first
+
+
+def test_a_version_holds_a_copy_of_the_build(tracked_project, build):
+    (first,) = registry.versions(tracked_project)
+    folder = registry.files(tracked_project, first)
+    for part in ("encoder", "index", "hierarchy"):
+        assert hash_path(folder / part) == hash_path(getattr(build, part))
+        assert all(path.stat().st_nlink == 1 for path in (folder / part).rglob("*") if path.is_file())
+    assert hash_path(folder / "documents.parquet") == hash_path(build.documents)
+    assert (folder.parents[1] / "code" / "model_code" / "encoding" / "encoder.py").is_file()
+
+
+def test_the_first_champion_needs_no_comparison(tracked_project):
+    move = registry.promote(tracked_project, Gate(RULES, 0, never))
+    assert (move.passed, move.champion.version) == (True, "1")
+    assert "there is no champion yet" in move.summary
+    assert registry.holder(tracked_project, "champion") == move.champion
+    assert registry.holder(tracked_project, "challenger") is None
+
+
+def test_promoting_the_champion_changes_nothing(tracked_project, build):
+    registry.register(tracked_project, build)
+    assert registry.holder(tracked_project, "challenger") is None
+    before = promotion_history.read(tracked_project)
+    move = registry.promote(tracked_project, Gate(RULES, 0, never))
+    assert (move.passed, move.champion.version) == (True, "1")
+    assert move.summary == "version 1 (hce) is the champion already: nothing to promote"
+    assert promotion_history.read(tracked_project) == before
+    asked = registry.verdict(tracked_project, Gate(RULES, 0, never))
+    assert (asked.passed, asked.reasons) == (True, (move.summary,)), "a promotion that was cut off can be finished"
+
+
+def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(tracked_project, build, monkeypatch):
+    opened = []
+
+    def open_version(project, version):
+        opened.append(version)
+        return SimpleNamespace(retriever=version.retriever, number=0)
+
+    monkeypatch.setattr(release, "open_version", open_version)
+    monkeypatch.setattr(release, "require_current", lambda project, retrievers: None)
+    monkeypatch.setattr(release, "find_build", lambda project, retriever, watermark: build)
+    monkeypatch.setattr(release, "best_on_dev", lambda project, settings: build.retriever)
+    monkeypatch.setattr(
+        release.parameters, "load", lambda path: SimpleNamespace(promotion=RULES, seed=0, retrievers={})
+    )
+    before = promotion_history.read(tracked_project)
+    result = dg.materialize(release_assets(tracked_project, ())[1:])
+    (shown,) = result.asset_materializations_for_node("champion")
+    assert shown.metadata["passed"].value
+    assert shown.metadata["champion"].value == "version 1 (hce)"
+    assert shown.tags["dagster/data_version"] == build.key
+    (live,) = result.asset_materializations_for_node("live_generation")
+    assert live.metadata["retriever"].value == "hce"
+    assert opened == [registry.holder(tracked_project)] * 2  # by the promotion and by the live generation's own asset
+    assert promotion_history.read(tracked_project) == before
+
+
+def test_registering_the_champion_again_ends_the_challenge_of_another(tracked_project, build):
+    registry.register(tracked_project, variant(build, "b" * 64, "contrastive"))
+    assert registry.holder(tracked_project, "challenger").version == "2"
+    assert registry.register(tracked_project, build).version == "1"
+    assert registry.holder(tracked_project, "challenger") is None
+
+
+def test_a_challenger_that_is_not_better_is_refused(tracked_project, build):
+    registry.register(tracked_project, variant(build, "b" * 64, "contrastive"))
+    move = registry.promote(tracked_project, Gate(RULES, 0, never))
+    assert (move.passed, move.champion.version) == (False, "1")
+    assert "version 2 (contrastive) stays challenger: not better" in move.summary
+    assert registry.holder(tracked_project, "challenger").version == "2"
+
+
+def test_a_version_that_the_gate_is_given_and_refuses_is_no_challenger_any_more(tracked_project):
+    second, gate = registry.holder(tracked_project, "challenger"), Gate(RULES, 0, never)
+    registry.refuse(tracked_project, registry.verdict(tracked_project, gate, second), second)
+    first, again = promotion_history.read(tracked_project)[-2:]
+    assert first | {"when": ""} == again | {"when": ""}, "asked beforehand, as Dagster's check does"
+    assert registry.holder(tracked_project, "challenger") is None
+    move = registry.promote(tracked_project, gate, challenger=second)
+    assert move.summary.startswith("version 2 (contrastive) is refused: not better")
+
+
+def test_a_better_challenger_becomes_champion(tracked_project, build, tmp_path):
+    better = write_scores(tmp_path / "better", 0.1)
+    registry.register(tracked_project, variant(build, "c" * 64, evaluation=better))
+    move = registry.promote(tracked_project, Gate(RULES, 0, never))
+    assert (move.passed, move.champion.version) == (True, "3")
+    assert registry.holder(tracked_project, "previous").version == "1"
+
+
+def test_the_model_answers_queries_under_its_alias(tracked_project, build):
+    import mlflow
+
+    model = mlflow.pyfunc.load_model("models:/freshet@champion")
+    queries = pd.DataFrame({"query": ["sort an array", "linear equations"]})
+    (first, second) = model.predict(queries, params={"k": 2})
+    assert [(hit["rank"], hit["document_id"], hit["title"]) for hit in first][0] == (1, "d1", "SORT AN ARRAY")
+    assert [hit["rank"] for hit in second] == [1, 2]
+    encoder = Encoder.load(build.encoder, 64, for_search=True)
+    expected = DenseIndex.load(build.index).search(encoder.encode(queries["query"]), 2, encoder.fingerprint())
+    assert [[(hit["document_id"], hit["score"]) for hit in hits] for hits in (first, second)] == expected
+    with pytest.raises(mlflow.MlflowException, match="missing inputs"):
+        model.predict(pd.DataFrame({"text": ["wrong column"]}))
+
+
+def test_rollback_goes_back_one_champion_at_a_time(tracked_project):
+    move = registry.rollback(tracked_project)
+    assert move.champion.version == "1"
+    assert registry.holder(tracked_project, "champion").version == "1"
+    with pytest.raises(FreshetError, match="no previous champion"):
+        registry.rollback(tracked_project)
+
+
+def test_every_move_and_refusal_is_in_the_history_with_its_intervals(tracked_project):
+    lines = promotion_history.read(tracked_project)
+    assert [(line["action"], line["from"], line["to"]) for line in lines] == [
+        ("promote", None, "1"), *3 * [("refuse", "1", "2")], ("promote", "1", "3"), ("rollback", "3", "1"),
+    ]  # fmt: skip
+    gain = next(row for row in lines[4]["verdict"]["intervals"] if row["metric"] == "nDCG@10")
+    assert gain["low"] <= gain["difference"] <= gain["high"]
+    assert gain["difference"] == pytest.approx(0.1, abs=0.01)
+
+
+def test_the_run_of_a_version_holds_its_metrics_and_key(tracked_project):
+    from orchestration.registry.tracking import tracker_for
+
+    champion = registry.holder(tracked_project)
+    data = tracker_for(tracked_project).client.get_run(champion.run_id).data
+    assert data.metrics["test nDCG_at_10"] == 0.5
+    assert data.tags[KEY] == "a" * 64
+
+
+def test_only_versions_without_a_role_can_be_deleted(tracked_project):
+    first, second, third = registry.versions(tracked_project)
+    with pytest.raises(FreshetError, match=r"version 1 \(hce\) is champion"):
+        registry.delete(tracked_project, first)
+    folder = registry.files(tracked_project, third)
+    assert folder.is_dir()
+    assert registry.own_files(tracked_project, third) == folder.parents[1]
+    registry.delete(tracked_project, third)
+    assert registry.versions(tracked_project) == [first, second]
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/freshet", "mlflow-artifacts:/1", "/somewhere/else"])
+def test_files_that_lie_elsewhere_are_not_the_project_s_and_not_fetched(tmp_path, monkeypatch, place):
+    client = SimpleNamespace(get_experiment=lambda _: SimpleNamespace(artifact_location=place))
+    monkeypatch.setattr(registry, "_registry", lambda project: nullcontext((client, "1")))
+    monkeypatch.setattr(registry, "files", lambda *_: pytest.fail("the files were fetched"))
+    assert registry.own_files(Project(tmp_path), SimpleNamespace(version="1")) is None
+
+
+def test_requirements_are_pinned():
+    pins = dict(pin.split("==") for pin in requirements())
+    assert {"torch", "transformers", "mlflow", "numpy"} <= pins.keys()
+    assert not any("+" in version for version in pins.values())
+
+
+def test_a_champion_built_on_another_corpus_is_scored_again(tracked_project, build, tmp_path):
+    scored = []
+
+    def rescore(champion):
+        scored.append(champion)
+        return write_scores(tmp_path / "again", 0.3)
+
+    champion = registry.holder(tracked_project)
+    later = Build(**{**vars(variant(build, "d" * 64, "later", write_scores(tmp_path / "l", 0.1))), "corpus": "e" * 64})
+    registry.register(tracked_project, later)
+    move = registry.promote(tracked_project, Gate(RULES, 0, rescore))
+    assert scored == [champion]
+    assert not move.passed, "it beats the champion's old scores, and not those of today"
+    assert "0.8" in move.summary
+
+
+def test_a_champion_that_is_not_live_is_searched_in_the_registrys_files_while_the_gate_holds_its_lock(
+    tracked_project, build, tmp_path
+):
+    def again(champion):
+        (found,) = rescore._search(tracked_project, champion)(["sort an array"], 1)
+        assert found[0][0] == "d1"
+        return write_scores(tmp_path / "again", 0.3)
+
+    scored = Gate(RULES, 0, again)
+    assert registry.holder(tracked_project, "challenger").retriever == "later"
+    assert not registry.verdict(tracked_project, scored).passed
+    shutil.rmtree(tmp_path / "again")
+    assert not registry.promote(tracked_project, scored).passed
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture(scope="module")
+def champions(tmp_path_factory, build):
+    """A store whose champions were 1, 2 and 3, in this order."""
+    project = Project(tmp_path_factory.mktemp("champions"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "log_retriever", lambda build: str(build.index))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.delenv("FRESHET_STATE", raising=False)
+        for key in "123":
+            registry.register(project, variant(build, key * 64))
+            registry.promote(project, passing())
+    return project
+
+
+@pytest.fixture
+def three(champions, tmp_path, monkeypatch):
+    """A copy of that store; making one takes seconds."""
+    monkeypatch.setattr(registry, "log_retriever", lambda build: str(build.index))
+    shutil.copytree(champions.root, tmp_path / "three")
+    return Project(tmp_path / "three")
+
+
+def passing():
+    """A gate that lets everything through."""
+    return Gate(RULES, 0, never, judge=lambda *_: Verdict(True, ("ok",), queries=1, source="qrels", intervals=()))
+
+
+def test_a_rollback_that_was_cut_off_anywhere_is_finished_by_the_same_call(three, monkeypatch):
+    from mlflow import MlflowClient
+
+    def die(*_):
+        raise Killed
+
+    for place in ((promotion_history, "append_once"), (MlflowClient, "set_registered_model_alias")):
+        with monkeypatch.context() as patch:
+            patch.setattr(*place, die)
+            with pytest.raises(Killed):
+                registry.rollback(three)
+        assert registry.holder(three).version == "3"
+    with pytest.raises(Killed):
+        registry.rollback(three, die)
+    assert registry.holder(three).version == "3", "what cannot be opened is not champion"
+    assert registry.rollback(three).champion.version == "2"
+    assert [line["to"] for line in promotion_history.read(three)] == ["1", "2", "3", "2"], "each move is one line"
+    assert registry.rollback(three).champion.version == "1"
+
+
+def test_a_promotion_that_cannot_be_opened_leaves_the_champion(three, build):
+    def fail(version):
+        raise FreshetError("it does not fit")
+
+    registry.register(three, variant(build, "4" * 64))
+    with pytest.raises(FreshetError, match="does not fit"):
+        registry.promote(three, passing(), fail)
+    assert registry.holder(three).version == "3"
+    assert registry.holder(three, "challenger").version == "4"
+    assert registry.holder(three, "previous").version == "2"
+
+
+def test_what_a_gate_is_given_is_judged_whoever_else_was_registered_meanwhile(three, build):
+    own = registry.register(three, variant(build, "4" * 64))
+    registry.register(three, variant(build, "5" * 64))
+    assert registry.promote(three, passing(), challenger=own).champion.version == "4"
+    assert registry.holder(three, "challenger").version == "5"
+    assert registry.promote(three, passing(), challenger=own).champion.version == "4", "once is enough"
+
+
+def test_a_version_keeps_its_text_rules_and_the_last_event_that_it_holds(three, build):
+    retrained = replace(variant(build, "4" * 64), watermark=Watermark(7, "a1b2c3d4"))
+    assert registry.register(three, retrained).watermark == Watermark(7, "a1b2c3d4")
+    again = registry.register(three, replace(retrained, watermark=Watermark(), text="{}"))
+    assert (again.watermark, again.text) == (Watermark(7, "a1b2c3d4"), "{}"), "its documents are the same"
+    assert registry.holder(three).watermark == Watermark()

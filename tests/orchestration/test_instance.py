@@ -1,0 +1,113 @@
+"""Guards that a run of Dagster that was killed gives its pool back, at once or after a restart of everything.
+
+pytest tests/orchestration/test_instance.py
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import dagster as dg
+import pytest
+from dagster._core.storage.dagster_run import DagsterRunStatus
+from dagster._daemon.monitoring import execute_concurrency_slots_iteration
+
+from model_code.files import write_text
+from orchestration import abandoned_runs
+from orchestration.abandoned_runs import fail_abandoned_runs
+from orchestration.instance import DATABASE, EARLIER, dagster_home, open_instance
+from orchestration.project import Project
+
+POOL = "live_writer"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    for name in (DATABASE, "FRESHET_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DAGSTER_HOME", "")  # which `dagster_home` sets
+    return Project(tmp_path)
+
+
+@dg.op(pool=POOL)
+def one():
+    pass
+
+
+@dg.job
+def some_job():
+    one()
+
+
+def start(instance, pid=None):
+    """A run that process `pid` works on, and that holds the only slot of its pool."""
+    run = instance.create_run_for_job(some_job)
+    event = dg.DagsterEvent(
+        dg.DagsterEventType.RUN_START.value, job_name=run.job_name, message="started", pid=pid or os.getpid()
+    )
+    instance.report_dagster_event(event, run.run_id)
+    instance.event_log_storage.initialize_concurrency_limit_to_default(POOL)
+    assert instance.event_log_storage.claim_concurrency_slot(POOL, run.run_id, "one").is_claimed
+    return run.run_id
+
+
+def ended_process():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def status(instance, run_id):
+    return instance.get_run_by_id(run_id).status
+
+
+def test_a_run_whose_process_is_gone_is_failed_and_its_slot_is_free_a_minute_later(project, monkeypatch):
+    with open_instance(project) as instance:
+        run_id = start(instance, ended_process())
+        assert not instance.event_log_storage.claim_concurrency_slot(POOL, "another", "one").is_claimed
+    assert fail_abandoned_runs(project) == [run_id]
+    with open_instance(project) as instance:
+        assert status(instance, run_id) == DagsterRunStatus.FAILURE
+        assert instance.run_monitoring_enabled
+        seconds = instance.run_monitoring_settings["free_slots_after_run_end_seconds"]
+        assert seconds == 60
+        monkeypatch.setitem(instance.run_monitoring_settings, "free_slots_after_run_end_seconds", 0.001)
+        list(execute_concurrency_slots_iteration(SimpleNamespace(instance=instance), logging.getLogger()))
+        assert instance.event_log_storage.claim_concurrency_slot(POOL, "another", "one").is_claimed
+
+
+def test_a_run_whose_process_lives_goes_on(project):
+    with open_instance(project) as instance:
+        run_id = start(instance)
+    assert fail_abandoned_runs(project) == []
+    with open_instance(project) as instance:
+        assert status(instance, run_id) == DagsterRunStatus.STARTED
+
+
+def test_another_process_with_the_same_number_is_not_taken_for_it(project, monkeypatch):
+    """After a restart of the machine numbers are given out anew."""
+    with open_instance(project) as instance:
+        run_id = start(instance)
+    monkeypatch.setattr(abandoned_runs, "CLOCK", -1e6)
+    assert fail_abandoned_runs(project) == [run_id]
+
+
+def test_in_a_shared_database_no_run_is_touched(project, monkeypatch):
+    monkeypatch.setenv(DATABASE, "postgresql+psycopg2://nowhere/dagster")
+    assert fail_abandoned_runs(project) == []
+
+
+def test_settings_of_an_earlier_version_are_brought_up_to_date(project):
+    home = dagster_home(project)
+    wanted = (home / "dagster.yaml").read_text()
+    write_text(home / "dagster.yaml", EARLIER)
+    dagster_home(project)
+    assert (home / "dagster.yaml").read_text() == wanted
+    own = wanted.replace("default_limit: 1", "default_limit: 2")
+    write_text(home / "dagster.yaml", own)
+    dagster_home(project)
+    assert (home / "dagster.yaml").read_text() == own, "what a person wrote there stays"
