@@ -17,9 +17,8 @@ import torch
 from benchmarks.measuring import row, row_below, seconds
 from benchmarks.plain_kmeans import algorithm_2, nearest
 from model_code.hierarchy.build import unit_vectors
-from model_code.hierarchy.settings import HierarchySettings
-from model_code.hierarchy.sizes import default_branching, level_sizes
-from model_code.hierarchy.spherical_kmeans import spherical_kmeans
+from model_code.hierarchy.kmeans import spherical_kmeans
+from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes
 
 NO_WORSE, FASTER, AS_FAST = 1.0, 2.0, 1.0  # the goals
 LARGE, LARGE_SECONDS = 1_000_000, 60.0

@@ -13,8 +13,7 @@ import numpy as np
 
 from benchmarks.floors import read_rate
 from benchmarks.measuring import all_seconds, row, row_below, row_without_goal
-from model_code.hierarchy.build import build_hierarchy
-from model_code.hierarchy.inverted_file import build_inverted_file
+from model_code.hierarchy.build import build_hierarchy, build_inverted_file
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import IndexSettings

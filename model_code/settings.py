@@ -18,6 +18,8 @@ from model_code.errors import SettingsError
 
 T = TypeVar("T")
 REMOVED = {  # by the key's full path: what to do in its place, told for one release
+    "hierarchy.initialisation": "k-means always starts by k-means++ in rounds, the best of three that were measured",
+    "hierarchy.tolerance": "k-means ends when no passage moves, or after hierarchy.max_iterations",
     "additions.written_queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
 }
 

@@ -8,8 +8,7 @@ from model_code.context import StageContext
 from model_code.contracts.known import passage_documents
 from model_code.contracts.rules import require, require_files, require_finite
 from model_code.files import read_json
-from model_code.hierarchy.settings import HierarchySettings
-from model_code.hierarchy.sizes import default_branching, level_sizes
+from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, Hierarchy
 
 ROUNDING = 1e-3  # of a unit vector's norm, in float32

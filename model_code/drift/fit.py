@@ -38,8 +38,8 @@ def twin(
     than PER_LEAF passages on average. At most CLUSTERED of the others are clustered.
     """
     from model_code.hierarchy.build import unit_vectors
+    from model_code.hierarchy.kmeans import spherical_kmeans
     from model_code.hierarchy.settings import HierarchySettings
-    from model_code.hierarchy.spherical_kmeans import spherical_kmeans
 
     others = np.setdiff1d(np.arange(len(vectors)), rows)
     others = np.sort(np.random.default_rng([seed, len(others)]).permutation(others)[:CLUSTERED])

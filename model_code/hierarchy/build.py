@@ -1,6 +1,8 @@
-"""From passage vectors to a hierarchy: checks, settings that depend on the corpus, and the chosen method."""
+"""From passage vectors to a hierarchy, bottom up as in the paper (HCE, Algorithm 1) or top down."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -8,15 +10,14 @@ from torch.nn.functional import normalize
 
 from model_code.encoding.hardware import pick_device
 from model_code.errors import FreshetError
-from model_code.hierarchy.bottom_up import bottom_up
+from model_code.hierarchy.kmeans import spherical_kmeans, split_groups
 from model_code.hierarchy.lloyd import Lloyd, MakeLloyd
-from model_code.hierarchy.settings import HierarchySettings
-from model_code.hierarchy.sizes import default_branching, level_sizes
-from model_code.hierarchy.top_down import top_down
+from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes
 from model_code.hierarchy.tree import Hierarchy
 from model_code.progress import Progress, silent
 
-METHODS = {"bottom_up": bottom_up, "top_down": top_down}
+if TYPE_CHECKING:
+    import faiss
 
 
 def build_hierarchy(
@@ -34,7 +35,8 @@ def build_hierarchy(
     unit = unit_vectors(vectors, settings.device)
     sizes = level_sizes(len(unit), settings.branching or default_branching(len(unit)))
     with torch.inference_mode():
-        return METHODS[settings.method](unit, sizes, settings, seed, progress, make_lloyd)
+        method = top_down if settings.method == "top_down" else bottom_up
+        return method(unit, sizes, settings, seed, progress, make_lloyd)
 
 
 def unit_vectors(vectors: np.ndarray, device: str) -> torch.Tensor:
@@ -50,3 +52,112 @@ def unit_vectors(vectors: np.ndarray, device: str) -> torch.Tensor:
             "encode the corpus again, without empty passages"
         )
     return normalize(tensor, dim=1)
+
+
+def bottom_up(
+    vectors: torch.Tensor,
+    sizes: list[int],
+    settings: HierarchySettings,
+    seed: int,
+    progress: Progress = silent,
+    make_lloyd: MakeLloyd = Lloyd,
+) -> Hierarchy:
+    """Cluster unit vectors (N, H) into `sizes[-1]` nodes, their centroids into `sizes[-2]`, up to `sizes[0]`.
+
+    The last level is flat k-means of the passages, and costs O(N K H) per iteration, K = N / b. Centroids count alike
+    in the levels above, however many passages they stand for, as in the paper.
+    """
+    centroids: list[torch.Tensor] = []
+    links: list[torch.Tensor] = []  # the node above each passage, then above each node, level by level upwards
+    for size in reversed(sizes):
+        clustering = spherical_kmeans(vectors, size, settings, seed, progress, make_lloyd)
+        vectors = clustering.centroids
+        centroids.insert(0, vectors)
+        links.insert(0, clustering.labels)
+    root = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
+    return arrange(centroids, [root, *links[:-1]], links[-1])
+
+
+def top_down(
+    vectors: torch.Tensor,
+    sizes: list[int],
+    settings: HierarchySettings,
+    seed: int,
+    progress: Progress = silent,
+    make_lloyd: MakeLloyd = Lloyd,
+) -> Hierarchy:
+    """Split unit vectors (N, H) into `sizes[0]` nodes, the passages of these into `sizes[1]` altogether, and so on.
+
+    A node gets children in proportion to its passages, b on average, so a level costs O(N b H) per iteration and a
+    tree O(N b H log N). Every level has as many nodes as in the bottom-up tree, and every passage the same depth: a
+    node of a single passage has a single child.
+    """
+    centroids, parents = [], []
+    labels = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
+    for size in sizes:
+        passages = torch.bincount(labels)
+        clustering = split_groups(vectors, labels, apportion(passages, size), settings, seed, progress, make_lloyd)
+        centroids.append(clustering.centroids)
+        parents.append(clustering.groups)
+        labels = clustering.labels
+    return arrange(centroids, parents, labels)
+
+
+def apportion(sizes: torch.Tensor, total: int) -> torch.Tensor:
+    """Divide `total` children among nodes in proportion to their `sizes` (G,): (G,) int64, by largest remainder.
+
+    Each node gets at least one child and at most one per passage, so `total` must lie between G and the sum of `sizes`.
+
+    >>> apportion(torch.tensor([60, 30, 9, 1]), 10).tolist()
+    [5, 3, 1, 1]
+    """
+    share = sizes.double() * total / sizes.sum()
+    counts = torch.minimum(share.long().clamp(min=1), sizes)
+    while missing := total - int(counts.sum()):
+        sign = 1 if missing > 0 else -1
+        free = counts < sizes if missing > 0 else counts > 1
+        wish = torch.where(free, sign * (share - counts), -torch.inf)
+        chosen = torch.argsort(wish, descending=True, stable=True)[: min(abs(missing), int(free.sum()))]
+        counts[chosen] += sign
+    return counts
+
+
+def arrange(centroids: list[torch.Tensor], parents: list[torch.Tensor], leaves: torch.Tensor) -> Hierarchy:
+    """A `Hierarchy` of these nodes, renumbered: by parent, and among siblings the one with most passages first.
+
+    `centroids[i]` (K, H) and `parents[i]` (K,) belong to level i + 1; `leaves` (N,) holds nodes of the last level.
+    """
+    sizes = [np.bincount(leaves.cpu().numpy(), minlength=len(parents[-1]))]
+    for level in range(len(parents) - 1, 0, -1):
+        counts = np.bincount(parents[level].cpu().numpy(), sizes[0], minlength=len(parents[level - 1]))
+        sizes.insert(0, counts.astype(np.int64))
+    number, arrays = np.zeros(1, np.int32), []
+    for vectors, above, size in zip(centroids, parents, sizes, strict=True):
+        above = number[above.cpu().numpy()]
+        order = np.lexsort((-size, above))
+        number = np.empty(len(order), np.int32)
+        number[order] = np.arange(len(order), dtype=np.int32)
+        arrays.append((vectors.cpu().numpy()[order], above[order]))
+    return Hierarchy(tuple(c for c, _ in arrays), tuple(p for _, p in arrays), number[leaves.cpu().numpy()])
+
+
+def build_inverted_file(tree: Hierarchy, vectors: np.ndarray, level: int | None = None) -> faiss.IndexIVFFlat:
+    """An index as by-product: an inner-product `IndexIVFFlat` over `vectors` (N, H), numbered by row.
+
+    Its coarse quantiser are the nodes of a level, by default the last.
+    faiss need not train anything: the centroids are the tree's. A query looks through the lists of its `nprobe` nearest
+    nodes, and each vector is in the list of the node nearest to it (at the last level of a bottom-up tree, its own).
+    The vectors may come from a later encoder than the tree's: recall then tells how well the tree still fits.
+    """
+    import faiss
+
+    level = tree.depth if level is None else level
+    if not 1 <= level <= tree.depth:
+        raise FreshetError(f"the hierarchy has levels 1 to {tree.depth}, not {level}; choose one of these")
+    centroids = tree.centroids[level - 1]
+    quantiser = faiss.IndexFlatIP(tree.dimension)
+    quantiser.add(centroids)
+    index = faiss.IndexIVFFlat(quantiser, tree.dimension, len(centroids), faiss.METRIC_INNER_PRODUCT)
+    index.is_trained = True
+    index.add(np.ascontiguousarray(vectors, np.float32))
+    return index

@@ -11,8 +11,7 @@ from model_code.context import StageContext
 from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.hierarchy.build import build_hierarchy, unit_vectors
-from model_code.hierarchy.picture import draw_hierarchy
-from model_code.hierarchy.statistics import compare_with_flat, level_statistics
+from model_code.hierarchy.report import compare_with_flat, draw_hierarchy, level_statistics
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.scale.clustering import make_lloyd
 

@@ -1,5 +1,5 @@
 """Guards the building of a hierarchy by either method: deterministic, every passage once per level, sound on the
-smallest and most degenerate corpora, and clear about vectors that cannot be clustered."""
+smallest and most degenerate corpora, clear about vectors that cannot be clustered; and the index that it gives away."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from model_code.errors import FreshetError
 from model_code.files import hash_path
-from model_code.hierarchy.build import build_hierarchy
+from model_code.hierarchy.build import apportion, arrange, bottom_up, build_hierarchy, build_inverted_file, top_down
+from model_code.hierarchy.kmeans import spherical_kmeans
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import Hierarchy
 
@@ -83,3 +85,123 @@ def test_vectors_without_direction_are_named(topics: np.ndarray, value: float) -
 def test_no_vectors_are_refused() -> None:
     with pytest.raises(FreshetError, match="is the corpus empty"):
         build(np.empty((0, 4), np.float32), "bottom_up")
+
+
+def test_the_last_level_is_flat_kmeans(topics: np.ndarray) -> None:
+    vectors, settings = torch.from_numpy(topics), HierarchySettings()
+    tree = bottom_up(vectors, [5, 38], settings, seed=1)
+    flat = spherical_kmeans(vectors, 38, settings, seed=1)
+    np.testing.assert_array_equal(tree.centroids[1][tree.leaves], flat.centroids.numpy()[flat.labels])
+
+
+def test_a_centroid_is_the_unweighted_mean_of_its_children(topics: np.ndarray) -> None:
+    tree = bottom_up(torch.from_numpy(topics), [2, 9, 60], HierarchySettings(), seed=1)
+    assert [len(parents) for parents in tree.parents] == [2, 9, 60]
+    for level in (1, 2):
+        for node, centroid in enumerate(tree.centroids[level - 1]):
+            mean = tree.centroids[level][tree.children(level, node)].sum(0)
+            np.testing.assert_allclose(centroid, mean / np.linalg.norm(mean), atol=1e-5)
+
+
+def test_members_are_placed_where_they_are(topics: np.ndarray) -> None:
+    tree = bottom_up(torch.from_numpy(topics), [5, 38], HierarchySettings(), seed=1)
+    np.testing.assert_array_equal(tree.place(topics), tree.paths())
+
+
+def test_a_centroid_is_the_mean_of_its_passages(topics: np.ndarray) -> None:
+    tree = top_down(torch.from_numpy(topics), [2, 9, 60], HierarchySettings(), seed=1)
+    assert [len(parents) for parents in tree.parents] == [2, 9, 60]
+    for level in (1, 2, 3):
+        for node, centroid in enumerate(tree.centroids[level - 1]):
+            mean = topics[tree.documents_under(level, node)].sum(0)
+            np.testing.assert_allclose(centroid, mean / np.linalg.norm(mean), atol=1e-5)
+
+
+def test_greedy_descent_finds_every_passage(topics: np.ndarray) -> None:
+    tree = top_down(torch.from_numpy(topics), [4, 40], HierarchySettings(), seed=1)
+    for vector, path in zip(topics, tree.paths(), strict=True):
+        node = 0
+        for level in (1, 2):
+            family = tree.children(level - 1, node)
+            node = family[np.argmax(tree.centroids[level - 1][family] @ vector)]
+            assert node == path[level - 1]
+
+
+def test_members_are_mostly_placed_where_they_are(topics: np.ndarray) -> None:
+    tree = top_down(torch.from_numpy(topics), [5, 38], HierarchySettings(), seed=1)
+    assert (tree.place(topics) == tree.paths()).all(axis=1).mean() > 0.75
+
+
+def test_a_lone_passage_is_a_chain_to_the_last_level() -> None:
+    vectors = torch.nn.functional.normalize(torch.tensor([[1.0, 0], [1, 0.1], [1, 0.2], [-1, 0]]), dim=1)
+    tree = top_down(vectors, [2, 3], HierarchySettings(), seed=0)
+    lone = tree.path(3)
+    assert tree.documents_under(1, lone[0]).tolist() == [3]
+    assert tree.children(1, lone[0]).tolist() == [lone[1]]
+
+
+def test_apportioned_children_are_fair() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        sizes = torch.from_numpy(draw.integers(1, 40, 12))
+        total = int(draw.integers(12, int(sizes.sum()) + 1))
+        counts = apportion(sizes, total)
+        assert counts.sum() == total
+        assert (counts >= 1).all()
+        assert (counts <= sizes).all()
+        order = torch.argsort(sizes, stable=True)
+        assert (torch.diff(counts[order])[torch.diff(sizes[order]) > 0] >= 0).all()
+
+
+def test_arranged_nodes_keep_their_meaning() -> None:
+    level_1, level_2 = torch.eye(2, 5), torch.eye(5)
+    above, leaves = torch.tensor([1, 0, 1, 0, 1]), torch.tensor([4, 4, 3, 0, 1, 2, 2, 2])
+    tree = arrange([level_1, level_2], [torch.zeros(2, dtype=torch.long), above], leaves)
+    assert tree.sizes(1).tolist() == [6, 2]
+    assert tree.sizes(2).tolist() == [3, 2, 1, 1, 1]
+    for passage, (top, leaf) in enumerate(tree.paths()):
+        np.testing.assert_array_equal(tree.centroids[1][leaf], level_2[leaves[passage]])
+        np.testing.assert_array_equal(tree.centroids[0][top], level_1[above[leaves[passage]]])
+
+
+@pytest.fixture
+def queries(topics: np.ndarray) -> np.ndarray:
+    """50 vectors near some of the topics' members."""
+    noise = 0.1 * np.random.default_rng(8).standard_normal((50, 16))
+    return (topics[:50] + noise).astype(np.float32)
+
+
+def recall(found: np.ndarray, exact: np.ndarray) -> float:
+    """Mean share of the exact ten that were found."""
+    return float(np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), exact.tolist(), strict=True)]))
+
+
+@pytest.mark.parametrize("level", [2, 3, None])
+def test_all_probes_are_exact_and_some_are_good(topics: np.ndarray, queries: np.ndarray, level: int | None) -> None:
+    tree = build_hierarchy(topics, HierarchySettings(branching=6), seed=0)
+    index = build_inverted_file(tree, topics, level)
+    exact = np.argsort(-(queries @ topics.T), axis=1, kind="stable")[:, :10]
+    index.nprobe = index.nlist
+    scores, found = index.search(queries, 10)
+    np.testing.assert_array_equal(found, exact)
+    np.testing.assert_allclose(scores, np.take_along_axis(queries @ topics.T, exact, 1), rtol=1e-5)
+    recalls = []
+    for probes in (1, index.nlist // 4 + 1, index.nlist // 2 + 1):
+        index.nprobe = probes
+        recalls.append(recall(index.search(queries, 10)[1], exact))
+    assert recalls == sorted(recalls)
+    assert recalls[-1] > 0.95
+
+
+def test_lists_are_the_leaf_nodes_of_a_bottom_up_tree(topics: np.ndarray) -> None:
+    tree = build_hierarchy(topics, HierarchySettings(branching=6), seed=0)
+    index = build_inverted_file(tree, topics)
+    sizes = [index.invlists.list_size(number) for number in range(index.nlist)]
+    assert sizes == tree.sizes(tree.depth).tolist()
+
+
+@pytest.mark.parametrize("level", [0, 4])
+def test_levels_that_do_not_exist_are_refused(topics: np.ndarray, level: int) -> None:
+    tree = build_hierarchy(topics, HierarchySettings(branching=6), seed=0)
+    with pytest.raises(FreshetError, match="has levels 1 to 3"):
+        build_inverted_file(tree, topics, level)

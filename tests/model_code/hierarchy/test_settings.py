@@ -1,18 +1,38 @@
-"""Guards the ranges of the hierarchy's settings."""
+"""Guards the ranges of the hierarchy's settings, and the number of nodes per level (the paper's own examples)."""
 
 from __future__ import annotations
 
 import pytest
 
 from model_code.errors import SettingsError
-from model_code.hierarchy.settings import HierarchySettings
+from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes
 from model_code.settings import parse
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"branching": 1}, {"max_iterations": 0}, {"tolerance": 1.0}, {"method": "sideways"}, {"initialisation": "?"}],
+    [{"branching": 1}, {"max_iterations": 0}, {"compare_up_to": -1}, {"method": "sideways"}],
 )
 def test_impossible_values_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         parse(HierarchySettings, wrong, "hierarchy")
+
+
+@pytest.mark.parametrize(
+    ("passages", "branching"), [(1_000_000, 128), (5_000_000, 256), (2_648, 16), (512, 8), (513, 16)]
+)
+def test_default_branching_is_the_papers(passages: int, branching: int) -> None:
+    assert default_branching(passages) == branching
+
+
+@pytest.mark.parametrize("passages", [17, 63, 64, 65, 511, 512, 513, 2_648, 109_739, 1_000_000])
+def test_default_branching_gives_two_levels(passages: int) -> None:
+    assert len(level_sizes(passages, default_branching(passages))) == 2
+
+
+@pytest.mark.parametrize("passages", [1, 2, 7, 8, 9, 100])
+def test_there_is_always_a_level_and_never_more_nodes_than_passages(passages: int) -> None:
+    for branching in (2, 8, 200):
+        sizes = level_sizes(passages, branching)
+        assert sizes[-1] == -(-passages // branching)
+        assert sizes == sorted(sizes)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from model_code.hierarchy.build import build_hierarchy
+from model_code.hierarchy.kmeans import Clustering, spherical_kmeans, split_groups
 from model_code.hierarchy.settings import HierarchySettings
-from model_code.hierarchy.spherical_kmeans import Clustering, spherical_kmeans, split_groups
 from model_code.scale import clustering, runtime
 from model_code.scale.settings import ScaleSettings
 from tests.model_code.scale.jobs import compare_and_die

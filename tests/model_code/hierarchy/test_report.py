@@ -1,6 +1,9 @@
-"""Guards the numbers reported about a hierarchy against loops over its passages."""
+"""Guards the report on a hierarchy: its numbers against loops over the passages, and the picture, a readable PNG with
+equal bytes for equal trees."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +11,9 @@ import torch
 
 from model_code.files import canonical_json
 from model_code.hierarchy.build import build_hierarchy
+from model_code.hierarchy.kmeans import spherical_kmeans
+from model_code.hierarchy.report import compare_with_flat, draw_hierarchy, level_statistics
 from model_code.hierarchy.settings import HierarchySettings
-from model_code.hierarchy.spherical_kmeans import spherical_kmeans
-from model_code.hierarchy.statistics import compare_with_flat, level_statistics
 from model_code.hierarchy.tree import Hierarchy
 
 
@@ -58,3 +61,17 @@ def test_passages_that_cancel_out_lose_nothing() -> None:
         tree = Hierarchy([vectors[:1]], [np.zeros(1, np.int32)], np.zeros(count, np.int32))
         (row,) = compare_with_flat(tree, vectors, HierarchySettings(method="top_down"), 0)
         assert (row["cosine_flat"], row["lost"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("passages", "branching"), [(300, 4), (1, None)])
+def test_equal_trees_give_equal_pictures(
+    topics: np.ndarray, passages: int, branching: int | None, tmp_path: Path
+) -> None:
+    vectors = topics[:passages]
+    for name in ("a.png", "b.png"):
+        tree = build_hierarchy(vectors, HierarchySettings(branching=branching), seed=0)
+        draw_hierarchy(tree, vectors, tmp_path / name)
+    picture = (tmp_path / "a.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert picture == (tmp_path / "b.png").read_bytes()
+    assert b"Software" not in picture
