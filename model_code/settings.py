@@ -12,15 +12,22 @@ import difflib
 import types
 import typing
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from typing import Any, TypeVar
 
 from model_code.errors import SettingsError
 
 T = TypeVar("T")
-REMOVED = {  # by the key's full path: what to do in its place, told for one release
+REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its place, told for one release
     "hierarchy.initialisation": "k-means always starts by k-means++ in rounds, the best of three that were measured",
     "hierarchy.tolerance": "k-means ends when no passage moves, or after hierarchy.max_iterations",
     "additions.written_queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
+    "retrievers.*.lexical.warmup_*": "the closed-form head and the first stage (first_stage_steps) are the start",
+    "retrievers.*.lexical.weights": "learned weights are stored in float16",
+    **{
+        f"retrievers.*.lexical.{key}": "its default is a constant now"
+        for key in ("scale", "bias*", "head_*", "ridge", "punctuation", "cache")
+    },
 }
 
 
@@ -77,7 +84,8 @@ def reject_unknown(mapping: Mapping[str, Any], known: list[str], where: str) -> 
     for key in mapping:
         if key not in known:
             path = f"{where}.{key}"
-            require(path not in REMOVED, f"{path} is no longer a setting: {REMOVED.get(path)}; delete the key")
+            for removed, instead in REMOVED.items():
+                require(not fnmatch(path, removed), f"{path} is no longer a setting: {instead}; delete the key")
             near = difflib.get_close_matches(str(key), known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             raise SettingsError(f"{path} is not a setting{hint} Known: {', '.join(known)}")

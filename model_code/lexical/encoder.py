@@ -1,7 +1,13 @@
-"""The lexical encoder: a text as weights over the vocabulary (SVDR's E(x)), and as the set of its own tokens (T(x))."""
+"""The lexical encoder: a text as weights over the vocabulary (SVDR's E(x)), and as the set of its own tokens (T(x)).
+
+With features x_t (D) of a text's real tokens, decoder rows e_v (D) and biases b_v, the weight of vocabulary entry v is
+elu1p( max_t x_t.e_v + b_v ) (Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 3). Padding takes
+no part in the maximum: the published code lets it, and so a text's weights depend on its neighbours in the batch.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,11 +23,109 @@ from model_code.encoding.fingerprint import fingerprint, tokenizer_rules
 from model_code.encoding.hardware import uses_bfloat16
 from model_code.encoding.settings import Precision
 from model_code.encoding.sides import TwoSided
-from model_code.lexical.pooling import best_logits, chosen_logits, elu1p, largest
-from model_code.lexical.vocabulary import Sparse, blocked_tokens, own_tokens
 from model_code.progress import Progress, silent
+from model_code.token_index.queries import Sparse
 
+UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>")
+PART = "\ufffd"  # what a token decodes to that holds some bytes of a character
+BLOCK = 2048  # vocabulary entries scored at once: with 512 tokens a block of logits stays in a core's cache
 Features = dict[str, Tensor]
+
+
+def blocked_tokens(tokenizer: Any, size: int, punctuation: bool) -> np.ndarray:
+    """Which of the `size` vocabulary entries never carry weight: (size,) bool.
+
+    Special and unused tokens, entries without a token, and, unless `punctuation`, tokens with no letter or digit in the
+    text that they stand for: byte-level tokenizers write "Ġ," for " ,".
+    """
+    names = {number: name for name, number in tokenizer.get_vocab().items()}
+    special = set(tokenizer.all_special_ids)
+    blocked = np.ones(size, dtype=bool)
+    for number in range(size):
+        name = names.get(number)
+        if name is None or number in special or UNUSED.fullmatch(name):
+            continue
+        blocked[number] = not (punctuation or _has_letter(tokenizer.convert_tokens_to_string([name])))
+    return blocked
+
+
+def _has_letter(text: str) -> bool:
+    """Whether there is a letter or a digit, or a part of a character, which may be one.
+
+    >>> [_has_letter(text) for text in (" ,", " a", "7", PART)]
+    [False, True, True, True]
+    """
+    return any(letter.isalnum() or letter == PART for letter in text)
+
+
+def own_tokens(token_ids: Sequence[int], blocked: np.ndarray) -> np.ndarray:
+    """T(x): the different tokens of a text that may carry weight, ascending int64.
+
+    >>> own_tokens([101, 7, 5, 7, 102], np.isin(np.arange(200), [101, 102])).tolist()
+    [5, 7]
+    """
+    ids = np.unique(np.asarray(token_ids, dtype=np.int64))
+    return ids[~blocked[ids]]
+
+
+def inverse_document_frequencies(bags: Sequence[np.ndarray], size: int) -> np.ndarray:
+    """log( (N + 1) / (n_v + 1) ) for each of `size` tokens, in n_v of the N bags: (size,) float32.
+
+    A token of no bag is held to be little rarer than one of a single bag: with a larger idf, vocabulary that the corpus
+    never uses fills the places of query expansion.
+
+    >>> inverse_document_frequencies([np.array([0, 1]), np.array([0])], size=3).round(2).tolist()
+    [0.0, 0.41, 1.1]
+    """
+    counts = np.bincount(np.concatenate([*bags, np.empty(0, dtype=np.int64)]), minlength=size)
+    return np.log((len(bags) + 1) / (counts + 1)).astype(np.float32)
+
+
+def elu1p(logits: Tensor) -> Tensor:
+    """x + 1 from 0 on, e^x below: positive, smooth and increasing.
+
+    >>> elu1p(torch.tensor([-1.0, 0.0, 2.0]))
+    tensor([0.3679, 1.0000, 3.0000])
+    """
+    return torch.nn.functional.elu(logits) + 1
+
+
+def best_logits(features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor) -> Tensor:
+    """max_t x_t.e_v + b_v over each text's real tokens: (B, V), from blocks of the vocabulary.
+
+    features: (B, T, D); mask: (B, T), 0 for padding; decoder: (V, D); bias: (V,).
+    """
+    padding = (mask == 0).unsqueeze(-1)
+    blocks = [
+        (features @ decoder[start : start + BLOCK].T).masked_fill(padding, -torch.inf).amax(dim=1)
+        for start in range(0, len(decoder), BLOCK)
+    ]
+    return torch.cat(blocks, dim=1) + bias
+
+
+def chosen_logits(features: Tensor, mask: Tensor, decoder: Tensor, bias: Tensor, chosen: Tensor) -> Tensor:
+    """`best_logits` at the entries `chosen` (B, k) of each text only: (B, k), in float32 or wider.
+
+    What the backward pass keeps is (B, T, k), not (B, T, V); values and gradients are those of the dense path.
+    """
+    with torch.autocast(features.device.type, enabled=False):
+        wide = features if features.dtype == torch.float64 else features.float()
+        logits = torch.bmm(wide, decoder[chosen].to(wide.dtype).transpose(1, 2))  # (B, T, k)
+        return logits.masked_fill((mask == 0).unsqueeze(-1), -torch.inf).amax(dim=1) + bias[chosen]
+
+
+def largest(logits: Tensor, blocked: Tensor, k: int, first: Tensor | None = None) -> Tensor:
+    """The entries of the k largest logits (B, V) that are not `blocked` (V,) bool, ascending: (B, k) int64.
+
+    k: at most as many as are not blocked; they are not counted here, as a GPU would have to be waited for.
+    first: (B, n) int64, entries that come before all others unless they are blocked.
+
+    >>> largest(torch.tensor([[5.0, 1.0, 3.0, 2.0]]), torch.tensor([True, False, False, False]), k=2)
+    tensor([[2, 3]])
+    """
+    if first is not None:
+        logits = logits.scatter(1, first, torch.finfo(logits.dtype).max)
+    return logits.masked_fill(blocked, -torch.inf).topk(k, dim=1).indices.sort(dim=1).values
 
 
 @dataclass(frozen=True)

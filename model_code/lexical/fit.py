@@ -1,4 +1,4 @@
-"""Train a lexical encoder on a corpus's pairs: a head, a warm-up, a cheap first stage, the semi-parametric loss.
+"""Train a lexical encoder on a corpus's pairs: a head, a cheap first stage, the semi-parametric loss.
 
 Writes `encoder/` (see `layout.py`), `history.json`, the rows of the last stage's training curve, and, if there were
 two, `first_stage.json`.
@@ -12,22 +12,23 @@ from typing import Any
 import numpy as np
 
 from model_code.context import StageContext
+from model_code.evaluation.metrics import Metric, evaluate_run
 from model_code.files import write_json
 from model_code.hierarchy.tree import Hierarchy
-from model_code.lexical.dev import LexicalDev
+from model_code.lexical.embedding_index import EmbeddingIndex
 from model_code.lexical.encoder import LexicalEncoder
+from model_code.lexical.index import BY_TOKENS, LexicalIndex, index_tokens
 from model_code.lexical.layout import save_encoder, start_encoder
-from model_code.lexical.searches import BY_TOKENS
 from model_code.lexical.settings import LexicalSettings, MainSearch
-from model_code.lexical.token_side import index_tokens
 from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
-from model_code.lexical.warmup import warm_up
 from model_code.training.data import TrainingData
+from model_code.training.dev import DEPTH, DevEvaluator
 from model_code.training.fit import data_report, result_report
-from model_code.training.lengths import require_positions
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables
 from model_code.training.trainer import TrainingResult
+
+DIGITS = 12  # of a document's number, so that ties, which token searches have many of, break as by the documents' ids
 
 
 def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
@@ -35,10 +36,7 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
     retriever = context.settings["retriever"]
     training, lexical = retriever.training, retriever.lexical
     encoder = start_encoder(context.settings["encoder"], lexical, tables.passages.texts, context.settings["seed"])
-    require_positions(encoder, training)  # here too, as the warm-up comes first
     report: dict[str, Any] = {"head": encoder.config.head}
-    if lexical.warmup_steps:
-        report |= _warm_up(context, encoder, tables)
     data = tables.training_data(training)
     stages = _Stages(context, encoder, tables, data)
     results = stages.run()
@@ -125,15 +123,45 @@ class _Stages:
         return None if evaluator is None else LexicalDev(evaluator, self.encoder, self.lexical, search)
 
 
-def _warm_up(context: StageContext, encoder: LexicalEncoder, tables: TrainingTables) -> dict[str, Any]:
-    retriever = context.settings["retriever"]
-    losses = warm_up(
-        encoder,
-        tables.passages.texts,
-        retriever.training,
-        retriever.lexical,
-        context.settings["seed"],
-        context.checkpoints,
-        context.progress("warm up"),
-    )
-    return {"warmup_first_loss": losses[0], "warmup_last_loss": losses[-1]}
+class LexicalDev:
+    """Stands for a `DevEvaluator` in a `Trainer`, for one encoder.
+
+    search: the one that is evaluated. Passages are embedded at each evaluation if it needs them; their tokens are
+    indexed once.
+    """
+
+    def __init__(
+        self, evaluator: DevEvaluator, encoder: LexicalEncoder, settings: LexicalSettings, search: MainSearch
+    ) -> None:
+        self.evaluator, self.encoder, self.settings, self.search = evaluator, encoder, settings, search
+        self.metric, self.rows, self.covers_corpus = evaluator.metric, evaluator.rows, evaluator.covers_corpus
+        self.texts = [evaluator.passages.texts[row] for row in evaluator.rows]
+        documents = evaluator.passages.documents[evaluator.rows]
+        self.names = [f"{document:0{DIGITS}}" for document in documents]
+        self.tokens = index_tokens(encoder, self.texts, self.names)
+
+    def encode_passages(self, _: Any = None) -> EmbeddingIndex | None:
+        """The ranked passages as the encoder embeds them now; None if the search reads tokens only."""
+        if self.search in BY_TOKENS:
+            return None
+        embeddings = self.encoder.encode(self.texts)
+        fingerprint, size = self.encoder.fingerprint(), self.encoder.vocabulary_size
+        return EmbeddingIndex.build(embeddings, self.names, size, fingerprint)
+
+    def score(self, _: Any, passages: EmbeddingIndex | None) -> float:
+        """The mean metric of the search with the encoder as it is now."""
+        evaluator = self.evaluator
+        index = LexicalIndex(self.encoder, self.tokens, passages, self.settings.rerank_depth)
+        depth = Metric.parse(self.metric).cutoff or DEPTH
+        rankings = index.search(self.search, evaluator.queries, depth)
+        run = {str(row): [(_number(name), score) for name, score in hits] for row, hits in enumerate(rankings)}
+        return float(np.mean(list(evaluate_run(run, evaluator.qrels, [self.metric])[self.metric].values())))
+
+
+def _number(name: str) -> str:
+    """A document's number as the judgements have it.
+
+    >>> _number("000000000120"), _number("000000000000")
+    ('120', '0')
+    """
+    return name.lstrip("0") or "0"

@@ -8,14 +8,18 @@ model) at the top, the head's weights in `1_LexicalHead/`, and the head's code i
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from model_code.encoding.base_models import locate
+from model_code.encoding.batching import pad, token_batches
+from model_code.encoding.encoder import CPU_BATCH_TOKENS
 from model_code.encoding.hardware import pick_device
 from model_code.encoding.layout import read_layout
 from model_code.encoding.packed_weights import pack, packing
@@ -24,13 +28,23 @@ from model_code.encoding.sides import QUERY_ENCODER, require_one_side
 from model_code.encoding.transformer import load_tokenizer, load_transformer, save_tokenizer, save_transformer
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
-from model_code.lexical.closed_form import ClosedFormBody, start_closed_form
-from model_code.lexical.encoder import LexicalConfig, LexicalEncoder
-from model_code.lexical.head import ClosedFormHead
-from model_code.lexical.masked_model import MaskedModel, has_masked_head, load_masked_model
+from model_code.lexical.encoder import LexicalConfig, LexicalEncoder, inverse_document_frequencies
+from model_code.lexical.head import (
+    ClosedFormBody,
+    ClosedFormHead,
+    MaskedModel,
+    decoder_rows,
+    has_masked_head,
+    load_masked_model,
+    ridge_transform,
+)
 from model_code.lexical.settings import LexicalSettings
 
 CONFIG, HEAD, CODE = "lexical.json", "1_LexicalHead", "outside.py"
+SCALE = 16.0  # of the closed-form head's cosines, in logits: a larger one gives sparser, spikier weights
+BIAS = -12.0  # the closed-form head's logit of a token of idf 0 at cosine 0
+HEAD_PASSAGES = 400  # from which the closed form is solved
+RIDGE = 0.01  # its penalty, as a share of the hidden states' mean square: they are correlated
 
 
 def start_encoder(
@@ -40,19 +54,63 @@ def start_encoder(
     require_one_side(locate(encoder.base))
     layout = read_layout(locate(encoder.base))
     masked = settings.head == "mlm" or (settings.head == "auto" and has_masked_head(layout.transformer))
-    config = LexicalConfig(
-        "mlm" if masked else "closed_form",
-        settings.scale,
-        settings.punctuation,
-        settings.index_top_k,
-        settings.query_top_k,
-    )
+    head = "mlm" if masked else "closed_form"
+    config = LexicalConfig(head, SCALE, False, settings.index_top_k, settings.query_top_k)
     tokenizer, device = load_tokenizer(layout.transformer), pick_device(encoder.device)
     if masked:
         model = load_masked_model(layout.transformer, encoder.max_tokens)
         return _on_masked_model(model, tokenizer, config, encoder.max_tokens, encoder.precision).to(device).eval()
     backbone = load_transformer(layout.transformer, encoder.max_tokens).to(device).eval()
-    return start_closed_form(backbone, tokenizer, texts, settings, config, encoder.max_tokens, encoder.precision, seed)
+    return _start_closed_form(backbone, tokenizer, texts, config, encoder.max_tokens, encoder.precision, seed)
+
+
+def _start_closed_form(
+    backbone: Any,
+    tokenizer: Any,
+    texts: Sequence[str],
+    config: LexicalConfig,
+    max_tokens: int,
+    precision: Precision,
+    seed: int,
+) -> LexicalEncoder:
+    """Solve for the head: W on `HEAD_PASSAGES` of `texts`, idf on all of them. On the backbone's device.
+
+    FreshetError if word embeddings and hidden states differ in width, or no text holds a token that may carry weight.
+    """
+    embeddings = backbone.get_input_embeddings().weight.detach()
+    if embeddings.shape[1] != backbone.config.hidden_size:
+        raise FreshetError(
+            f"the base's word embeddings have {embeddings.shape[1]} components and its hidden states "
+            f"{backbone.config.hidden_size}, but a closed-form head needs as many of both; set lexical.head: mlm, if "
+            "the base has such a head, or name another encoder.base"
+        )
+    body = ClosedFormBody(backbone, ClosedFormHead(embeddings.shape[1], config.scale))
+    blank = nn.Parameter(torch.zeros(len(embeddings)))
+    rows = nn.Parameter(torch.zeros_like(embeddings), requires_grad=False)
+    encoder = LexicalEncoder(body, rows, blank, tokenizer, config, max_tokens, precision).to(embeddings.device)
+    bags = encoder.bags(texts)
+    if not sum(map(len, bags)):
+        raise FreshetError("no passage holds a token of the encoder's vocabulary, so there is nothing to start from")
+    sample = np.sort(np.random.default_rng([seed, 17]).permutation(len(texts))[:HEAD_PASSAGES])
+    with torch.no_grad():
+        rows.copy_(decoder_rows(embeddings, ~encoder.blocked))
+        pairs = _token_pairs(encoder, [texts[row] for row in sample])
+        body.head.transform.weight.copy_(ridge_transform(pairs, RIDGE))
+        idf = inverse_document_frequencies(bags, len(embeddings))
+        encoder.bias.copy_(torch.from_numpy(idf) + BIAS)
+    return encoder.eval()
+
+
+@torch.no_grad()
+def _token_pairs(encoder: LexicalEncoder, texts: Sequence[str]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Last hidden states (n, H) and decoder rows (n, H) of the texts' tokens that may carry weight, batch by batch."""
+    ids = encoder.token_ids(texts)
+    for group in token_batches([len(row) for row in ids], CPU_BATCH_TOKENS):
+        batch = pad([ids[row] for row in group], encoder.tokenizer.pad_token_id or 0)
+        tokens, mask = (batch[name].to(encoder.device) for name in ("input_ids", "attention_mask"))
+        hidden = encoder.backbone(input_ids=tokens, attention_mask=mask).last_hidden_state  # (B, T, H)
+        counted = (mask == 1) & ~encoder.blocked[tokens]
+        yield hidden[counted], encoder.decoder[tokens[counted]]
 
 
 def save_encoder(encoder: LexicalEncoder, folder: Path) -> None:

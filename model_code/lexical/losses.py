@@ -1,4 +1,4 @@
-"""The semi-parametric loss of SVDR, and the beta loss of the first stage.
+"""The losses of a batch: the semi-parametric one of SVDR, the first stage's beta loss, the hierarchy's over tokens.
 
 Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 4: with E(x) the learned weights of a text and
 T(x) the 0/1 vector of its own tokens,
@@ -7,6 +7,10 @@ T(x) the 0/1 vector of its own tokens,
 
 where each L is contrastive in both directions. Scores are plain inner products, as large as weights times the tokens
 two texts share, so an untrained encoder's softmax is saturated: each term may divide its scores by a scale of its own.
+
+In the hierarchy loss the centroid of a node is the mean of its passages' T(p), at unit norm as HCE scores centroids
+(equation 5): at another norm, nodes of long passages would win. As T(p) is fixed and needs no encoder, so are they:
+unlike HCE's (section 5.2) they are not trained, which at V entries each would cost more than the encoder.
 """
 
 from __future__ import annotations
@@ -14,11 +18,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from model_code.hierarchy.tree import Hierarchy
+from model_code.lexical.encoder import LexicalEncoder
+from model_code.lexical.settings import LexicalSettings
 from model_code.losses.contrastive import contrastive_losses
+from model_code.losses.hce import hce_losses, joint_loss, level_means
+from model_code.losses.hierarchy import siblings
 from model_code.losses.softmax import softmax_losses
+from model_code.training.buckets import Buckets
+from model_code.training.collator import Batch
+from model_code.training.settings import TrainingSettings
 
 SHARES = {"full": 1.0, "beta": 0.5, "alpha": 0.5}  # of each term in the loss
 
@@ -101,3 +114,209 @@ def quarter_deviation(scores: Tensor, relevant: Tensor | None = None) -> Tensor:
     if len(others) < 2:
         return scores.new_ones(())
     return (others.std() / 4).clamp(min=1e-6)
+
+
+class TokenHierarchy(nn.Module):
+    """The nodes of a tree's first M levels, as the mean tokens of their passages."""
+
+    def __init__(self, hierarchy: Hierarchy, bags: Sequence[np.ndarray], entries: int, levels: int | None) -> None:
+        """bags: T(p) of each of the hierarchy's N passages; entries: V; levels: M, None: all."""
+        super().__init__()
+        self.entries = entries
+        paths = hierarchy.paths()[:, :levels]
+        self.levels = paths.shape[1]
+        for level in range(self.levels):
+            places, weights = token_centroids(paths[:, level], bags)
+            self.register_buffer(f"places_{level}", torch.from_numpy(places), persistent=False)
+            self.register_buffer(f"weights_{level}", torch.from_numpy(weights), persistent=False)
+            parents = torch.from_numpy(hierarchy.parents[level]).long()
+            self.register_buffer(f"parents_{level}", parents, persistent=False)
+
+    def scores(self, columns: Tensor, level: int) -> Tensor:
+        """E(q).c/|c| of B queries with the nodes of a level, from 0: (B, K_t).
+
+        columns: E(q), (V, B), contiguous: of another layout, the product takes some six times as long on a CPU.
+        """
+        places, weights = self.get_buffer(f"places_{level}"), self.get_buffer(f"weights_{level}").to(columns.dtype)
+        shape = (len(self.get_buffer(f"parents_{level}")), self.entries)
+        centroids = torch.sparse_coo_tensor(places, weights, shape, is_coalesced=True, check_invariants=False)
+        return torch.sparse.mm(centroids, columns).T
+
+    def forward(self, queries: Tensor, scales: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]) -> Tensor:
+        """The loss of each of B queries at each level, its scores divided by the level's of M scales: (B, M).
+
+        queries: E(q), (B, V). paths: (B, M) int64 and excluded: as in `HierarchyLoss`.
+        """
+        losses, columns = [], queries.T.contiguous()
+        for level, scale in enumerate(scales):
+            nodes = paths[:, level]
+            inside = siblings(self.get_buffer(f"parents_{level}"), nodes, excluded[level])
+            losses.append(softmax_losses(self.scores(columns, level) / scale, nodes, ~inside))
+        return torch.stack(losses, dim=1)
+
+    def spread(self, queries: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]) -> Tensor:
+        """The scale of each level, a quarter of the standard deviation of a query's scores with its negatives: (M,).
+
+        What all siblings of a query have in common, which no softmax sees, is taken out first: beside it, siblings
+        differ by little.
+        """
+        scales, columns = [], queries.T.contiguous()
+        for level in range(self.levels):
+            nodes = paths[:, level]
+            inside = siblings(self.get_buffer(f"parents_{level}"), nodes, excluded[level])
+            negatives = inside.scatter(1, nodes[:, None], False)
+            scales.append(quarter_deviation(_centred(self.scores(columns, level), negatives)[None]))
+        return torch.stack(scales)
+
+
+def _centred(scores: Tensor, inside: Tensor) -> Tensor:
+    """The scores (B, K) that are `inside`, less their row's mean, of rows that have more than one: (n,)."""
+    counts = inside.sum(dim=1, keepdim=True)
+    means = scores.masked_fill(~inside, 0.0).sum(dim=1, keepdim=True) / counts.clamp(min=1)
+    return (scores - means)[inside & (counts > 1)]
+
+
+def token_centroids(nodes: np.ndarray, bags: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean T(p) of each node's passages, at unit norm: places (2, n) int64, node and token, and weights (n,) there.
+
+    nodes: (N,), each passage's. Places ascend; where there is none, a weight is 0.
+
+    >>> places, weights = token_centroids(np.array([1, 0, 1]), [np.array([5, 7]), np.array([5]), np.array([7])])
+    >>> places.tolist(), [round(weight, 3) for weight in weights.tolist()]
+    ([[0, 1, 1], [5, 5, 7]], [1.0, 0.447, 0.894])
+    """
+    lines, tokens = np.repeat(nodes.astype(np.int64), [len(bag) for bag in bags]), np.concatenate(bags)
+    width = int(tokens.max(initial=0)) + 1
+    keys, counts = np.unique(lines * width + tokens, return_counts=True)
+    places = np.stack(np.divmod(keys, width))
+    norms = np.sqrt(np.bincount(places[0], counts**2))
+    return places, (counts / norms[places[0]]).astype(np.float32)
+
+
+class BagBatch(NamedTuple):
+    """B queries and the bags of P passages as tensors, the last of them as they are cut for one pair."""
+
+    queries: Buckets
+    positives: Tensor  # (B,) int64: which of the P passages is the pair's
+    answers: Tensor  # (B, P) bool: passage p is of a document that answers query i, or cut for a pair: no negative
+    unsupervised: Tensor  # (B,) bool
+    bags: Tensor  # (2, n) int64: passage and token of each of their n tokens, ascending
+    paths: Tensor | None  # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
+    excluded: list[Tensor | None] | None  # per level None or (B, K_t) bool: nodes above other relevant passages
+
+
+class ScaledObjective(nn.Module):
+    """An objective whose scores are divided by scales (n,), measured before training or 1.
+
+    The scales are a buffer, so a run that resumes goes on with those it began with: one per term of the loss, then one
+    per level of the hierarchy loss, if there is one.
+    """
+
+    def __init__(
+        self,
+        encoder: LexicalEncoder,
+        settings: LexicalSettings,
+        training: TrainingSettings,
+        hierarchy: TokenHierarchy | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.settings, self.training_settings = encoder, settings, training
+        self.hierarchy = None if hierarchy is None else hierarchy.to(encoder.device)
+        levels = 0 if hierarchy is None else hierarchy.levels
+        self.register_buffer("scales", torch.ones(self.term_count + levels, device=encoder.device))
+
+    @property
+    def term_count(self) -> int:
+        """How many terms the loss has, the hierarchy's apart."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def measure(self, batch: Batch | BagBatch) -> None:
+        """Set the scales by a batch, unless the settings ask for raw scores."""
+        if self.settings.score_scale == "measured":
+            self.scales.copy_(self._spread(batch))
+
+    def _spread(self, batch: Batch | BagBatch) -> Tensor:
+        raise NotImplementedError
+
+    def _spreads(self, terms: Tensor, queries: Tensor, batch: Batch | BagBatch) -> Tensor:
+        """The scales of the terms and, by E(q) (B, V), of the hierarchy's levels."""
+        if self.hierarchy is None:
+            return terms
+        return torch.cat([terms, self.hierarchy.spread(queries, batch.paths, batch.excluded)])
+
+    def _losses(self, losses: Tensor, queries: Tensor, batch: Batch | BagBatch) -> dict[str, Tensor]:
+        """`loss`, to be minimised, of each pair's losses (B,) and, by E(q) (B, V), the hierarchy's; and its levels."""
+        hierarchy = None
+        if self.hierarchy is not None:
+            hierarchy = self.hierarchy(queries, self.scales[self.term_count :], batch.paths, batch.excluded)
+        losses = hce_losses(losses, hierarchy, self.training_settings.hierarchy_weight)
+        loss = joint_loss(losses, batch.unsupervised, self.training_settings.unsupervised_weight)
+        return {"loss": loss} | level_means(hierarchy)
+
+    def _embed(self, texts: Buckets, side: LexicalEncoder) -> Tensor:
+        """E(x) of the texts with `top_k` entries, in their order: (n, V)."""
+        size, k = side.vocabulary_size, self.settings.top_k
+        return torch.cat([dense(*side.sparse(part, k, own=True), size) for part in texts.parts])[texts.rows]
+
+
+class SemiParametricObjective(ScaledObjective):
+    """L(E(q), E(p)) + 1/2 L(E(q), T(p)) + 1/2 L(T(q), E(p)) over the batch, or the `terms` asked for (`losses.py`)."""
+
+    @property
+    def term_count(self) -> int:
+        """Those that the settings name."""
+        return len(self.settings.terms)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """`loss`, to be minimised, and without gradient its terms and the hierarchy's levels: batch means."""
+        queries, documents = self._sides(batch)
+        with torch.autocast(queries.weights.device.type, enabled=False):
+            scales, terms = self.scales[: self.term_count], self.settings.terms
+            losses = semi_parametric_losses(queries, documents, scales, batch.relevant, batch.allowed, terms)
+            parts = self._losses(total(losses), queries.weights, batch)
+        return parts | {name: term.detach().mean() for name, term in losses.items()}
+
+    def _sides(self, batch: Batch) -> tuple[Views, Views]:
+        """Queries and documents, each by its side of the encoder."""
+        return self._views(batch.queries, self.encoder.query_side), self._views(batch.documents, self.encoder)
+
+    def _views(self, texts: Buckets, side: LexicalEncoder) -> Views:
+        own = torch.cat([side.own(part) for part in texts.parts])[texts.rows]
+        return Views(self._embed(texts, side), own)
+
+    def _spread(self, batch: Batch) -> Tensor:
+        queries, documents = self._sides(batch)
+        pairs = term_pairs(queries, documents, self.settings.terms).values()
+        terms = torch.stack([quarter_deviation(left @ right.T, batch.relevant) for left, right in pairs])
+        return self._spreads(terms, queries.weights, batch)
+
+
+class BetaObjective(ScaledObjective):
+    """E(q) against the fixed token bags of many passages, in one sparse product: no passage is encoded."""
+
+    term_count = 1
+
+    def forward(self, batch: BagBatch) -> dict[str, Tensor]:
+        """`loss`, to be minimised, and without gradient its parts, `beta` and the hierarchy's levels: batch means."""
+        queries = self._queries(batch)
+        with torch.autocast(queries.device.type, enabled=False):
+            losses = beta_losses(self._scores(queries, batch), batch.positives, batch.answers, self.scales[0])
+            return self._losses(losses, queries, batch) | {"beta": losses.detach().mean()}
+
+    def _queries(self, batch: BagBatch) -> Tensor:
+        """E(q): (B, V)."""
+        return self._embed(batch.queries, self.encoder.query_side)
+
+    def _scores(self, queries: Tensor, batch: BagBatch) -> Tensor:
+        """E(q).T(p): (B, P)."""
+        ones = torch.ones(batch.bags.shape[1], device=queries.device)
+        shape = (batch.answers.shape[1], self.encoder.vocabulary_size)
+        passages = torch.sparse_coo_tensor(batch.bags, ones, shape, is_coalesced=True, check_invariants=False)
+        return torch.sparse.mm(passages, queries.T.contiguous()).T  # of another layout, it takes four times as long
+
+    def _spread(self, batch: BagBatch) -> Tensor:
+        queries = self._queries(batch)
+        with torch.autocast(queries.device.type, enabled=False):
+            term = quarter_deviation(self._scores(queries, batch)[~batch.answers][None])
+            return self._spreads(term.reshape(1), queries, batch)

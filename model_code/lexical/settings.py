@@ -21,24 +21,17 @@ class LexicalSettings:
     Encoder
       head: "mlm" takes the checkpoint's own masked-language-model head; "closed_form" solves for one (seconds) from the
         passages; "auto" is "mlm" where the checkpoint has such a head, else "closed_form".
-      scale: of the closed-form head's cosines, in logits (a larger one gives sparser, spikier weights).
-      bias: the closed-form head's logit of a token of idf 0 at cosine 0; the idf is added to it.
-      head_passages: sampled for the closed form.  ridge: its penalty, as a share of the hidden states' mean square.
-      punctuation: whether tokens without a letter or digit may carry weight.
       top_k: weights kept in training, query and passage alike; index_top_k: of an indexed passage; query_top_k: of a
         query in search (16 to 128 are at least as good as the paper's 768).
 
     Training
-      warmup_steps: of masked language modelling on the corpus before all else (0: none), with warmup_batch passages a
-        step at rate warmup_learning_rate.
       first_stage_steps: of training E(q) against the fixed T(p) of many passages, cheap since no passage is encoded
         (0: none; 90 is a good start where tokens alone are searched; before the whole loss it did harm, docs/log.md);
         first_stage_batch queries a step; first_stage_passages more passages a step as negatives of all.
       semi_parametric: whether the stage with the whole loss follows; without it the first stage is all.
       terms: of that loss. [full] alone leaves the tokens out, as the paper's ablation "without the semi-parametric
         objective" does; "beta" then has learned nothing of T(p).
-      first_stage_learning_rate: of its encoder; head_rate: times the learning rate is the closed-form transform's.
-      bias_learning_rate: of the tokens' biases.
+      first_stage_learning_rate: of its encoder.
       score_scale: "measured" divides the scores of each term of the loss, and of each level of the hierarchy loss, by a
         quarter of their standard deviation before training; "raw" is the paper's, at home with a masked language model
         and many epochs.
@@ -53,31 +46,20 @@ class LexicalSettings:
         "beta_own" is beta without expansion: only the query's own tokens, weighted; "beta_rerank" takes the best
         rerank_depth of beta and ranks them by "full". The others are evaluated beside it.
       embeddings: whether the index holds E(p) of every passage, which "full" and "alpha" need; without, it holds the
-        texts, and re-ranking embeds passages as they come and keeps the last `cache` of them.
-      weights: how an indexed weight is stored; float16 keeps three digits.
+        texts, and re-ranking embeds passages as they come and keeps the last few thousand.
     """
 
     head: Head = "auto"
-    scale: float = 16.0
-    bias: float = -12.0
-    head_passages: int = 400
-    ridge: float = 0.01
-    punctuation: bool = False
     top_k: int = 256
     index_top_k: int = 256
     query_top_k: int = 64
 
-    warmup_steps: int = 0
-    warmup_batch: int = 16
-    warmup_learning_rate: float = 5e-5
     first_stage_steps: int = 0
     first_stage_batch: int = 192
     first_stage_passages: int = 2048
     first_stage_learning_rate: float = 1e-4
     semi_parametric: bool = True
     terms: tuple[Term, ...] = ("full", "beta", "alpha")
-    head_rate: float = 4.0
-    bias_learning_rate: float = 0.01
     score_scale: Literal["measured", "raw"] = "measured"
     in_training_negatives: int = 0
     in_training_from: float = 0.5
@@ -86,17 +68,12 @@ class LexicalSettings:
     search: MainSearch = "beta_own"
     rerank_depth: int = 100
     embeddings: bool = True
-    cache: int = 4096
-    weights: Literal["float16", "float32"] = "float16"
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        require_at_least(1, self, "head_passages", "top_k", "index_top_k", "query_top_k", "first_stage_batch")
-        require_at_least(1, self, "rerank_depth", "warmup_batch", "cache")
-        require_at_least(0, self, "warmup_steps", "first_stage_steps", "first_stage_passages", "in_training_negatives")
-        require_at_least(0, self, "warmup_learning_rate", "first_stage_learning_rate", "bias_learning_rate")
-        require(self.scale > 0 and self.head_rate > 0, "scale and head_rate must be above 0")
-        require(self.ridge > 0, f"ridge is {self.ridge}, but must be above 0: hidden states are correlated")
+        require_at_least(1, self, "top_k", "index_top_k", "query_top_k", "first_stage_batch", "rerank_depth")
+        require_at_least(0, self, "first_stage_steps", "first_stage_passages", "in_training_negatives")
+        require_at_least(0, self, "first_stage_learning_rate")
         require(self.in_training_margin > 0, f"in_training_margin is {self.in_training_margin}, but must be above 0")
         require(
             0 <= self.in_training_from < 1,

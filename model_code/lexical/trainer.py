@@ -1,4 +1,11 @@
-"""The two stages of training a lexical encoder, on the trainer that every encoder has."""
+"""The two stages of training a lexical encoder, on the trainer that every encoder has.
+
+In the first, queries learn against the token bags of their passages and of many others: T(p) never changes and needs no
+encoder, so that passages cost next to nothing, and thousands stand against every query. In the second, negatives may
+come from a beta search with the encoder of that very step: the token index is never out of date and never built again
+(SVDR, section 4.2), so there is no interval after which a corpus must be encoded anew, and nothing that a checkpoint
+must keep.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +19,136 @@ import torch
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.encoder import LexicalEncoder
-from model_code.lexical.first_stage import BagCollator
-from model_code.lexical.negatives import TokenNegatives
-from model_code.lexical.objective import BetaObjective, ScaledObjective, SemiParametricObjective
+from model_code.lexical.losses import BagBatch, BetaObjective, ScaledObjective, SemiParametricObjective, TokenHierarchy
 from model_code.lexical.settings import LexicalSettings
-from model_code.lexical.token_hierarchy import TokenHierarchy
+from model_code.retriever import Ranking
 from model_code.token_index.index import TokenIndex
 from model_code.training.ancestors import Ancestors
+from model_code.training.batches import BatchSchedule
+from model_code.training.buckets import bucketed
+from model_code.training.collator import membership
+from model_code.training.data import TrainingData
+from model_code.training.negatives.base import Drawing, Negatives, sample
 from model_code.training.settings import TrainingSettings
 from model_code.training.trainer import Trainer, to_device
+
+HEAD_RATE = 4.0  # times the learning rate: the rate of the closed-form transform
+BIAS_LEARNING_RATE = 0.01  # of the tokens' biases
+
+
+class BagCollator:
+    """Makes batch after batch; equal numbers give equal batches, whatever was made before."""
+
+    def __init__(
+        self,
+        data: TrainingData,
+        bags: Sequence[np.ndarray],
+        training: TrainingSettings,
+        settings: LexicalSettings,
+        encoder: LexicalEncoder,
+        seed: int,
+        batch_tokens: int,
+        ancestors: Ancestors | None = None,
+    ) -> None:
+        """bags: T(p) of all N passages; batch_tokens: as in `Collator`; ancestors: for a hierarchy loss."""
+        self.data, self.bags, self.training, self.settings = data, bags, training, settings
+        self.encoder, self.seed, self.batch_tokens, self.ancestors = encoder, seed, batch_tokens, ancestors
+
+    def __call__(self, number: int, pairs: np.ndarray) -> BagBatch:
+        """Batch `number` of the run, made of `pairs` (B,)."""
+        every, passages = self.data.pairs, self.data.passages
+        own, shown = every.passages[pairs], self._shown(number, every.passages[pairs])
+        queries = self.encoder.tokenize([every.queries[pair] for pair in pairs], self.training.query_max_tokens)
+        relevant = [every.relevant[pair] for pair in pairs]
+        cut = {row: every.positives[pair] for row, pair in enumerate(pairs.tolist()) if pair in every.positives}
+        bags = [self.bags[passage] for passage in shown] + self.encoder.bags(list(cut.values()))
+        positives, answers = np.searchsorted(shown, own), np.ones((len(pairs), len(bags)), dtype=bool)
+        positives[list(cut)] = np.arange(len(shown), len(bags))
+        answers[:, : len(shown)] = membership(relevant, passages.documents[shown])
+        lines = np.repeat(np.arange(len(bags)), [len(bag) for bag in bags])
+        return BagBatch(
+            queries=bucketed(queries, self.batch_tokens),
+            positives=torch.from_numpy(positives),
+            answers=torch.from_numpy(answers),
+            unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
+            bags=torch.from_numpy(np.stack([lines, np.concatenate(bags)])),
+            paths=None if self.ancestors is None else self.ancestors.of(own),
+            excluded=None if self.ancestors is None else self.ancestors.excluded(list(map(passages.of_all, relevant))),
+        )
+
+    def _shown(self, number: int, own: np.ndarray) -> np.ndarray:
+        """The passages of the batch, ascending: those of the pairs, and `first_stage_passages` drawn from all."""
+        count = min(self.settings.first_stage_passages, len(self.bags))
+        drawn = np.random.default_rng([self.seed, number]).choice(len(self.bags), count, replace=False)
+        return np.unique(np.concatenate([own, drawn]))
+
+
+class TokenNegatives(Drawing):
+    """Draws from the m passages that the present encoder ranks highest, once the run has come to step `first`.
+
+    Dropped are passages known to answer the query and, as they may be answers that nobody judged, those that hold one
+    of the strings that answer it. Of a query without such strings they are those that score above
+    `in_training_margin` times the pair's own passage, and those in its leaf of the hierarchy, if there is one.
+    """
+
+    def __init__(
+        self,
+        before: Negatives,
+        data: TrainingData,
+        training: TrainingSettings,
+        settings: LexicalSettings,
+        tokens: TokenIndex,
+        first: int,
+    ) -> None:
+        """before: where negatives come from until step `first`; tokens: passage i is its document "i"."""
+        super().__init__(data, training)
+        self.before, self.lexical, self.tokens, self.first = before, settings, tokens, first
+        self.encoder: LexicalEncoder | None = None
+
+    @property
+    def outside_leaf(self) -> bool:
+        """Always, once negatives come from this search; only a query with answers may be given its own from there."""
+        return self.before.outside_leaf if self.encoder is None else True
+
+    def needs_refresh(self, step: int) -> bool:
+        """From step `first` on, every time: the encoder of that step is the one that searches."""
+        return step >= self.first
+
+    def refresh(self, encoder: LexicalEncoder, vectors: np.ndarray | None = None) -> None:  # type: ignore[override]
+        """Search with `encoder`, as its weights are at every draw, from now on."""
+        self.encoder = encoder
+
+    def recluster(self, hierarchy: Hierarchy | None) -> None:
+        """See `Negatives.recluster`."""
+        super().recluster(hierarchy)
+        self.before.recluster(hierarchy)
+
+    def draw(self, pairs: np.ndarray, known: list[np.ndarray], rng: np.random.Generator) -> list[list[int]]:
+        """See `Negatives.draw`."""
+        if self.encoder is None or not self.settings.negatives_per_query:
+            return self.before.draw(pairs, known, rng)
+        own = self.data.pairs.passages[pairs]
+        queries = self.encoder.encode_queries([self.data.pairs.queries[pair] for pair in pairs])
+        most = self.lexical.in_training_negatives + max(map(len, known)) + len(own)  # m are left without those banned
+        found = self.tokens.search(queries, most, self.tokens.fingerprint)
+        positives = self.tokens.rank(queries, [[str(passage)] for passage in own.tolist()], self.tokens.fingerprint)
+        batch = set(own.tolist())
+        return [
+            self._draw_from(ranking, positive[0][1], pair, batch.union(answers.tolist()), rng)
+            for ranking, positive, pair, answers in zip(found, positives, pairs.tolist(), known, strict=True)
+        ]
+
+    def _draw_from(
+        self, ranking: Ranking, positive: float, pair: int, banned: set[int], rng: np.random.Generator
+    ) -> list[int]:
+        holds = self._holds(pair)
+        most = self.lexical.in_training_margin * positive if holds is None else np.inf
+        candidates = [int(name) for name, score in ranking if score <= most and int(name) not in banned]
+        candidates = candidates[: self.lexical.in_training_negatives]
+        if holds is None and self.hierarchy is not None:
+            leaves, passage = self.hierarchy.leaves, self.data.pairs.passages[pair]
+            candidates = [other for other in candidates if leaves[other] != leaves[passage]]
+        return sample(np.array(candidates, dtype=np.int64), self.settings.negatives_per_query, (), rng, holds)
 
 
 class LexicalTrainer(Trainer):
@@ -55,7 +183,7 @@ class LexicalTrainer(Trainer):
         return TokenHierarchy(hierarchy, self.bags, self.encoder.vocabulary_size, self.settings.hierarchy_levels)
 
     def _make_optimizer(self, objective: ScaledObjective) -> torch.optim.AdamW:
-        return make_optimizer(objective.encoder, self.settings, self.lexical)
+        return make_optimizer(objective.encoder, self.settings)
 
     def _prepare(self, objective: ScaledObjective, optimizer: Any, hierarchy: Hierarchy | None) -> None:
         if self.tokens is not None and not isinstance(self.negatives, TokenNegatives):
@@ -65,8 +193,6 @@ class LexicalTrainer(Trainer):
         objective.measure(to_device(self.collate(0, self.schedule[0]), self.accelerator.device))
 
     def _planned_steps(self) -> int:
-        from model_code.training.batches import BatchSchedule
-
         return BatchSchedule(self.data, self.settings, self.seed).steps
 
 
@@ -116,17 +242,17 @@ def first_stage(settings: TrainingSettings, lexical: LexicalSettings) -> Trainin
     )
 
 
-def make_optimizer(encoder: LexicalEncoder, settings: TrainingSettings, lexical: LexicalSettings) -> torch.optim.AdamW:
+def make_optimizer(encoder: LexicalEncoder, settings: TrainingSettings) -> torch.optim.AdamW:
     """Fused AdamW with a rate for the closed-form transform and one for the biases, which start far from home."""
     learning = {name: weight for name, weight in encoder.named_parameters() if weight.requires_grad}
     head = {name: learning.pop(name) for name in list(learning) if "body.head." in name}
-    biases = [side.bias for side in encoder.sides]
-    bias = {name: learning.pop(name) for name in list(learning) if any(learning[name] is one for one in biases)}
+    biases = {id(side.bias) for side in encoder.sides}
+    bias = {name: learning.pop(name) for name in list(learning) if id(learning[name]) in biases}
     groups: list[dict[str, Any]] = [
         {"params": [p for p in learning.values() if p.ndim > 1], "weight_decay": settings.weight_decay},
         {"params": [p for p in learning.values() if p.ndim <= 1], "weight_decay": 0.0},
-        {"params": list(head.values()), "weight_decay": 0.0, "lr": lexical.head_rate * settings.learning_rate},
-        {"params": list(bias.values()), "weight_decay": 0.0, "lr": lexical.bias_learning_rate},
+        {"params": list(head.values()), "weight_decay": 0.0, "lr": HEAD_RATE * settings.learning_rate},
+        {"params": list(bias.values()), "weight_decay": 0.0, "lr": BIAS_LEARNING_RATE},
     ]
     optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=settings.learning_rate, fused=True)
     for group in optimizer.param_groups:

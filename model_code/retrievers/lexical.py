@@ -14,9 +14,9 @@ from model_code.retriever import Ranking, Search, TokenMatch
 from model_code.retrievers.encoded import TextSearches
 
 if TYPE_CHECKING:
-    from model_code.lexical.searches import Searches
+    from model_code.lexical.index import LexicalIndex
     from model_code.lexical.settings import MainSearch
-    from model_code.lexical.vocabulary import Sparse
+    from model_code.token_index.queries import Sparse
     from model_code.training.tables import TrainingTables
 
 
@@ -26,28 +26,28 @@ class LexicalRetriever(TextSearches["list[Sparse]"]):
     main: which of the searches is `search`; the others are variants.
     """
 
-    def __init__(self, searches: Searches, main: MainSearch) -> None:
-        self.searches, self.main, self.fingerprint = searches, main, searches.fingerprint
-        self.proposed = searches.rerank_depth if main == "beta_rerank" else None
+    def __init__(self, index: LexicalIndex, main: MainSearch) -> None:
+        self.index, self.main, self.fingerprint = index, main, index.fingerprint
+        self.proposed = index.rerank_depth if main == "beta_rerank" else None
 
     def encode_queries(self, texts: Sequence[str]) -> list[Sparse]:
         """The query side of the main search."""
-        return self.searches.queries(self.main, texts)
+        return self.index.queries(self.main, texts)
 
     def search_encoded(self, queries: list[Sparse], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """The k best documents for each query by the main search, or by the tokens that it begins with."""
-        index = self._embedded if self.main in ("full", "alpha") else self.searches.tokens
-        return index.search(queries, k, index.fingerprint, allowed)
+        part = self._embedded if self.main in ("full", "alpha") else self.index.tokens
+        return part.search(queries, k, part.fingerprint, allowed)
 
     def rerank_encoded(self, queries: list[Sparse], candidates: Sequence[Collection[str]]) -> list[Ranking]:
         """Each query's candidates, scored and sorted as the main search does."""
-        index = self.searches.tokens if self._by_tokens else self._embedded
-        return index.rank(queries, candidates, index.fingerprint)
+        part = self.index.tokens if self._by_tokens else self._embedded
+        return part.rank(queries, candidates, part.fingerprint)
 
     def best_passage_encoded(self, query: list[Sparse], document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) answers the query best."""
         if self._by_tokens:
-            return self.searches.tokens.best_passage(query[0], document_id, self.searches.tokens.fingerprint)
+            return self.index.tokens.best_passage(query[0], document_id, self.index.tokens.fingerprint)
         rows = self._embedded.ids.rows_of([document_id])
         return int(np.argmax(self._embedded.scores_at(query[0], rows)))
 
@@ -58,28 +58,28 @@ class LexicalRetriever(TextSearches["list[Sparse]"]):
     @property
     def _embedded(self) -> Any:
         """The passages' embeddings, indexed or made when they are needed: the settings refuse a search without."""
-        return self.searches.passages
+        return self.index.passages
 
     def variants(self) -> Mapping[str, Search]:
         """The searches that the indexes allow, but for the main one: full, alpha, beta, beta_own, beta_rerank.
 
         Those that read the whole encoding of the same texts share it, for as long as somebody holds one of them.
         """
-        whole = cache(lambda texts: self.searches.queries("full", texts))
+        whole = cache(lambda texts: self.index.queries("full", texts))
 
         def search(
             name: MainSearch, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
         ) -> list[Ranking]:
-            queries = self.searches.queries(name, texts) if name in ("alpha", "beta_own") else whole(tuple(texts))
-            return self.searches.find(name, queries, k, allowed)
+            queries = self.index.queries(name, texts) if name in ("alpha", "beta_own") else whole(tuple(texts))
+            return self.index.find(name, queries, k, allowed)
 
-        return {name: partial(search, name) for name in self.searches.names if name != self.main}
+        return {name: partial(search, name) for name in self.index.names if name != self.main}
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """The tokens that matched, the heaviest first; their weights sum to the document's score."""
-        encoder = self.searches.encoder
+        encoder = self.index.encoder
         own, name = set(encoder.bags([text])[0].tolist()), encoder.tokenizer.convert_ids_to_tokens
-        matches = self.searches.matches(self.main, text, document_id)
+        matches = self.index.matches(self.main, text, document_id)
         return [TokenMatch(name(token), weight, token not in own) for token, weight in matches]
 
 
@@ -93,7 +93,7 @@ def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
 def index(context: StageContext) -> dict[str, Any]:
     """Index the corpus's passages: their tokens, and with the encoder in `inputs["trained"]` their embeddings."""
     from model_code.corpus.tables import load_corpus, passage_texts
-    from model_code.lexical.indexing import build_folder
+    from model_code.lexical.index import build_folder
     from model_code.lexical.layout import load_encoder
 
     base = context.settings["encoder"]
@@ -113,8 +113,8 @@ def index(context: StageContext) -> dict[str, Any]:
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> LexicalRetriever:
     """The retriever in two folders; loading: `max_tokens`, `precision`, `device` and `for_search` of `load_encoder`."""
-    from model_code.lexical.indexing import open_folder
+    from model_code.lexical.index import open_folder
     from model_code.lexical.layout import load_encoder
 
-    searches, manifest = open_folder(index, load_encoder(encoder, **loading))
-    return LexicalRetriever(searches, manifest["search"])
+    opened, manifest = open_folder(index, load_encoder(encoder, **loading))
+    return LexicalRetriever(opened, manifest["search"])

@@ -11,23 +11,22 @@ import numpy as np
 
 from model_code.files import read_json
 from model_code.index.id_map import IdMap
-from model_code.lexical.embedding_index import EmbeddingIndex
+from model_code.lexical.embedding_index import TEXTS, EmbeddingIndex, PassagesOnTheFly
 from model_code.lexical.encoder import LexicalEncoder
-from model_code.lexical.indexing import EMBEDDINGS, FORMAT, KIND, PASSAGES, TOKENS
-from model_code.lexical.passages import TEXTS, PassagesOnTheFly
-from model_code.lexical.vocabulary import Sparse
+from model_code.lexical.index import EMBEDDINGS, FORMAT, KIND, PASSAGES, TOKENS
 from model_code.manifest import read_manifest, seal, verify
 from model_code.retrievers.lexical import LexicalRetriever
 from model_code.retrievers.segments import NewPassages
 from model_code.token_index.bags import TokenBags
 from model_code.token_index.index import TokenIndex
+from model_code.token_index.queries import Sparse
 
 PROJECTED = 256  # components that a vocabulary is projected to for the hierarchy; a cosine errs by about 1 / 16
 
 
 def write(retriever: LexicalRetriever, folder: Path, new: NewPassages) -> None:
     """Index the tokens of passages in `folder`, and what else the base has of its own."""
-    encoder, base, ids = retriever.searches.encoder, retriever.searches.passages, list(new.document_ids)
+    encoder, base, ids = retriever.index.encoder, retriever.index.passages, list(new.document_ids)
     bags = _token_bags(encoder)
     TokenIndex.build(bags(new.texts), ids, bags.fingerprint).save(folder / TOKENS)
     if isinstance(base, EmbeddingIndex):
@@ -40,29 +39,29 @@ def write(retriever: LexicalRetriever, folder: Path, new: NewPassages) -> None:
 def reopen(retriever: LexicalRetriever, folder: Path) -> LexicalRetriever:
     """The same encoder over the indexes in `folder`."""
     verify(folder, read_manifest(folder, FORMAT))
-    searches, base = copy.copy(retriever.searches), retriever.searches.passages
-    searches.tokens = TokenIndex.load(folder / TOKENS, check=False)
+    index, base = copy.copy(retriever.index), retriever.index.passages
+    index.tokens = TokenIndex.load(folder / TOKENS, check=False)
     if isinstance(base, EmbeddingIndex):
-        searches.passages = EmbeddingIndex.load(folder / EMBEDDINGS, check=False)
+        index.passages = EmbeddingIndex.load(folder / EMBEDDINGS, check=False)
     elif base is not None:
         table = read_json(folder / PASSAGES / TEXTS)
         ids = IdMap(table["document_ids"])
-        searches.passages = PassagesOnTheFly(table["texts"], ids, base.encoder, base.size, base.precision)
-    return LexicalRetriever(searches, retriever.main)
+        index.passages = PassagesOnTheFly(table["texts"], ids, base.encoder, base.precision)
+    return LexicalRetriever(index, retriever.main)
 
 
 def merge(parts: Sequence[tuple[LexicalRetriever, Sequence[str]]], folder: Path) -> None:
     """Index the named documents of each retriever in `folder`, with the tokens and embeddings that they have."""
-    chosen = [(retriever.searches, retriever.searches.tokens.ids.rows_of(documents)) for retriever, documents in parts]
-    ids = [searches.tokens.document_ids[row] for searches, rows in chosen for row in rows.tolist()]
-    bags = [searches.tokens.blocks.bag(row) for searches, rows in chosen for row in rows.tolist()]
+    chosen = [(retriever.index, retriever.index.tokens.ids.rows_of(documents)) for retriever, documents in parts]
+    ids = [part.tokens.document_ids[row] for part, rows in chosen for row in rows.tolist()]
+    bags = [part.tokens.blocks.bag(row) for part, rows in chosen for row in rows.tolist()]
     first = parts[0][0]
-    TokenIndex.build(bags, ids, first.searches.tokens.fingerprint).save(folder / TOKENS)
-    if isinstance(first.searches.passages, EmbeddingIndex):
-        embeddings = [found for searches, rows in chosen for found in _embeddings(searches.passages, rows)]
+    TokenIndex.build(bags, ids, first.index.tokens.fingerprint).save(folder / TOKENS)
+    if isinstance(first.index.passages, EmbeddingIndex):
+        embeddings = [embedding for part, rows in chosen for embedding in _embeddings(part.passages, rows)]
         _index(first, embeddings, ids).save(folder / EMBEDDINGS)
-    elif first.searches.passages is not None:
-        texts = [searches.passages.texts[row] for searches, rows in chosen for row in rows.tolist()]
+    elif first.index.passages is not None:
+        texts = [part.passages.texts[row] for part, rows in chosen for row in rows.tolist()]
         PassagesOnTheFly.save(folder / PASSAGES, texts, ids, first.fingerprint)
     _seal(first, folder, ids)
 
@@ -74,21 +73,21 @@ def passage_vectors(retriever: LexicalRetriever, document_ids: Sequence[str]) ->
     Database-friendly random projections): good enough to place passages among topics, at a hundredth of the memory.
     """
     found = np.zeros((len(document_ids), PROJECTED), np.float32)
-    signs = _signs(retriever.searches.encoder.vocabulary_size)
-    index = retriever.searches.passages
+    signs = _signs(retriever.index.encoder.vocabulary_size)
+    index = retriever.index.passages
     if isinstance(index, EmbeddingIndex):
         for entry in np.flatnonzero(np.diff(index.starts)).tolist():
             own = slice(index.starts[entry], index.starts[entry + 1])
             found[index.passages[own]] += index.weights[own, None].astype(np.float32) * signs[entry]
         return found
     for row in range(len(document_ids)):
-        found[row] = signs[retriever.searches.tokens.blocks.bag(row)].sum(axis=0, dtype=np.float32)
+        found[row] = signs[retriever.index.tokens.blocks.bag(row)].sum(axis=0, dtype=np.float32)
     return found
 
 
 @lru_cache(maxsize=1)
 def _token_bags(encoder: LexicalEncoder) -> TokenBags:
-    """As `token_side.index_tokens` makes them; kept, as copying a tokenizer costs more than a segment's few texts."""
+    """As `index_tokens` makes them; kept, as copying a tokenizer costs more than a segment's few texts."""
     return TokenBags(encoder.tokenizer)
 
 
@@ -100,7 +99,7 @@ def _signs(size: int) -> np.ndarray:
 
 def _index(retriever: LexicalRetriever, embeddings: Sequence[Sparse], document_ids: Sequence[str]) -> EmbeddingIndex:
     """An index beside the base's, of its precision."""
-    base = retriever.searches.passages
+    base = retriever.index.passages
     return EmbeddingIndex.build(embeddings, document_ids, base.size, retriever.fingerprint, str(base.weights.dtype))
 
 

@@ -15,8 +15,7 @@ from model_code.dsi.folder import Representatives
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.index.dense_index import DenseIndex
-from model_code.lexical.embedding_index import EmbeddingIndex
-from model_code.lexical.passages import PassagesOnTheFly
+from model_code.lexical.embedding_index import EmbeddingIndex, PassagesOnTheFly
 from model_code.manifest import MANIFEST, seal
 from model_code.retrievers.dsi import Scales, complete
 from model_code.token_index.index import TokenIndex

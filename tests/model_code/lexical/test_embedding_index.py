@@ -10,7 +10,7 @@ import pytest
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import hash_path
 from model_code.lexical.embedding_index import EmbeddingIndex
-from model_code.lexical.vocabulary import Sparse
+from model_code.lexical.encoder import Sparse
 
 SIZE = 30
 IDS = ["d2", "d0", "d1", "d0", "d5", "d4", "d3"]

@@ -13,11 +13,10 @@ from model_code.encoding.packed_weights import PackedLinear, packing
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError, SettingsError
 from model_code.files import hash_path
-from model_code.lexical.encoder import LexicalEncoder
+from model_code.lexical.encoder import LexicalEncoder, Sparse, best_logits, largest
 from model_code.lexical.layout import HEAD, load_encoder, save_encoder, start_encoder
-from model_code.lexical.pooling import best_logits, largest
 from model_code.lexical.settings import LexicalSettings
-from model_code.lexical.vocabulary import Sparse
+from model_code.retrievers.settings import parse_retriever
 from tests.model_code.lexical.example import SETTINGS, TEXTS, WORDS, make_encoder
 from tests.tiny_encoder import make_tiny_model
 
@@ -182,7 +181,6 @@ def test_a_missing_head_is_refused_with_the_remedy(tmp_path: Path) -> None:
     ("values", "message"),
     [
         ({"top_k": 0}, "top_k is 0"),
-        ({"ridge": 0.0}, "hidden states are correlated"),
         ({"search": "full", "embeddings": False}, "reads the passages' embeddings"),
         ({"in_training_from": 1.0}, "share of the steps"),
     ],
@@ -190,6 +188,12 @@ def test_a_missing_head_is_refused_with_the_remedy(tmp_path: Path) -> None:
 def test_impossible_settings_are_refused(values: dict, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         LexicalSettings(**values)
+
+
+@pytest.mark.parametrize("key", ["warmup_steps", "warmup_batch", "scale", "punctuation", "weights", "cache"])
+def test_a_removed_setting_says_so(key: str) -> None:
+    with pytest.raises(SettingsError, match=f"retrievers.svdr.lexical.{key} is no longer a setting: .*delete the key"):
+        parse_retriever({"kind": "lexical", "lexical": {key: 1}}, {}, "retrievers.svdr")
 
 
 def test_bags_are_of_whole_texts_and_leave_the_tokenizer_as_others_set_it(encoder: LexicalEncoder) -> None:

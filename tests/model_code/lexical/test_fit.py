@@ -15,12 +15,11 @@ from model_code.context import StageContext
 from model_code.errors import SettingsError
 from model_code.files import hash_path, read_json
 from model_code.hierarchy.tree import Hierarchy
-from model_code.lexical.dev import LexicalDev
+from model_code.lexical.fit import LexicalDev
+from model_code.lexical.index import index_tokens
 from model_code.lexical.layout import load_encoder
-from model_code.lexical.negatives import TokenNegatives
-from model_code.lexical.objective import BetaObjective, SemiParametricObjective
-from model_code.lexical.token_side import index_tokens
-from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
+from model_code.lexical.losses import BetaObjective, SemiParametricObjective
+from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer, TokenNegatives
 from model_code.retrievers.lexical import index, open_folders
 from model_code.retrievers.settings import parse_retriever
 from model_code.stages import train
@@ -30,7 +29,7 @@ from tests.model_code.lexical.corpus import TRAINING, make_context
 from tests.model_code.lexical.example import SETTINGS, make_encoder
 from tests.model_code.training.killing import kill_stage_after
 
-TWO_STAGES = replace(SETTINGS, first_stage_steps=4, warmup_steps=2, in_training_negatives=5, in_training_from=0.5)
+TWO_STAGES = replace(SETTINGS, first_stage_steps=4, in_training_negatives=5, in_training_from=0.5)
 
 
 def test_two_stages_report_what_they_did_and_save_the_encoder(tmp_path: Path) -> None:
@@ -41,7 +40,6 @@ def test_two_stages_report_what_they_did_and_save_the_encoder(tmp_path: Path) ->
     }  # fmt: skip
     assert report["first_stage"]["steps"] == 4
     assert report["dev_search"] == TWO_STAGES.search
-    assert np.isfinite([report["warmup_first_loss"], report["warmup_last_loss"]]).all()
     history, first = (read_json(context.output / f"{name}.json") for name in ("history", "first_stage"))
     assert [row["step"] for row in history] == [row["step"] for row in first] == [0, 2, 4]
     assert {"loss", "full", "beta", "alpha"} < history[1].keys()
@@ -104,7 +102,7 @@ def test_terms_that_are_no_parts_of_the_loss_are_refused(terms: list[str]) -> No
 
 @pytest.mark.parametrize("search", ["full", "beta_own", "beta_rerank"])
 def test_dev_metric_is_that_of_the_search_over_the_whole_build(tmp_path: Path, search: str) -> None:
-    lexical = replace(SETTINGS, search=search, weights="float32")
+    lexical = replace(SETTINGS, search=search)
     context = make_context(tmp_path, lexical, steps=1, evaluate_every=None)
     report = train.run(context)
     tables = TrainingTables.load(context)
@@ -336,11 +334,11 @@ def test_a_span_that_is_held_out_of_its_passage_is_so_in_the_first_stage(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["query_max_tokens", "document_max_tokens"])
-def test_texts_longer_than_the_positions_are_refused_before_the_warm_up(
+def test_texts_longer_than_the_positions_are_refused_before_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     context = make_context(tmp_path, TWO_STAGES, **{name: 65})
-    monkeypatch.setattr("model_code.lexical.fit.warm_up", lambda *_: pytest.fail("the warm-up came first"))
+    monkeypatch.setattr("model_code.training.trainer.Trainer.fit", lambda *_: pytest.fail("it trained first"))
     with pytest.raises(SettingsError, match=f"{name} is 65, but the encoder has positions for 64 tokens"):
         train.run(context)
 

@@ -12,8 +12,7 @@ import torch
 
 from model_code.files import hash_path, read_json
 from model_code.hierarchy.tree import Hierarchy
-from model_code.lexical.objective import SemiParametricObjective
-from model_code.lexical.token_hierarchy import TokenHierarchy, token_centroids
+from model_code.lexical.losses import SemiParametricObjective, TokenHierarchy, token_centroids
 from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
 from model_code.stages import train
 from model_code.training.tables import TrainingTables

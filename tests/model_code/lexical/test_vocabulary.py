@@ -7,7 +7,7 @@ import pytest
 
 from model_code.encoding.base_models import locate
 from model_code.encoding.transformer import load_tokenizer
-from model_code.lexical.vocabulary import UNUSED, blocked_tokens
+from model_code.lexical.encoder import UNUSED, blocked_tokens
 
 PIECES = ["Ġ,", "Ġs", "Ġ()", ",", "7", "Ġ", "Ã©", "Ã", "âĢĻ"]  # the last three: é, half of it, ’
 OPEN = ["Ġs", "7", "Ã©", "Ã"]

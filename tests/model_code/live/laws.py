@@ -19,7 +19,7 @@ from model_code.files import write_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import IndexSettings
-from model_code.lexical.indexing import build_folder
+from model_code.lexical.index import build_folder
 from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
 from model_code.lexical.settings import LexicalSettings
 from model_code.live.changes import Put, canonical_fields
@@ -37,7 +37,7 @@ QUERIES = ["word1 word2", "word7", "word3 word11 word20 word29", "word12 word4"]
 LEXICAL = {
     "lexical": LexicalSettings(head="closed_form", search="full"),
     "beta_rerank": LexicalSettings(head="closed_form", search="beta_rerank", rerank_depth=3),
-    "on_the_fly": LexicalSettings(head="closed_form", search="beta_rerank", rerank_depth=3, embeddings=False, cache=9),
+    "on_the_fly": LexicalSettings(head="closed_form", search="beta_rerank", rerank_depth=3, embeddings=False),
 }
 INDEXES = {"inverted_file": IndexSettings("IVF4,SQ8")}  # of the base; what is added to it is searched exactly
 SCALES = Scales(20.0, 1.5)

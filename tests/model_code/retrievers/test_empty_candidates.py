@@ -13,8 +13,7 @@ from model_code.encoding.document_side import represent_documents
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.layer_settings import LayerSettings
 from model_code.index.dense_index import DenseIndex
-from model_code.lexical.indexing import build_folder, open_folder
-from model_code.lexical.searches import NAMES
+from model_code.lexical.index import NAMES, build_folder, open_folder
 from model_code.retriever import Retriever
 from model_code.retrievers.dense import DenseRetriever
 from model_code.retrievers.lexical import LexicalRetriever

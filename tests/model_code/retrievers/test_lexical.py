@@ -12,9 +12,9 @@ import pytest
 from model_code.context import StageContext
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import hash_path, read_json
+from model_code.lexical.embedding_index import PRECISION, PassagesOnTheFly
+from model_code.lexical.index import NAMES
 from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
-from model_code.lexical.passages import PassagesOnTheFly
-from model_code.lexical.searches import NAMES
 from model_code.lexical.settings import LexicalSettings
 from model_code.manifest import seal
 from model_code.retriever import Ranking
@@ -25,7 +25,7 @@ from tests.model_code.lexical.corpus import make_context
 from tests.model_code.lexical.example import SETTINGS
 
 QUERIES = ["word3 word7", "word12 word1 word5 word39", "word20"]
-LEXICAL = replace(SETTINGS, weights="float32", rerank_depth=5)
+LEXICAL = replace(SETTINGS, rerank_depth=5)
 
 
 def build(tmp_path: Path, lexical: LexicalSettings = LEXICAL) -> tuple[Path, Path]:
@@ -61,9 +61,12 @@ def views(tmp_path: Path, folders: tuple[Path, Path]) -> tuple[dict[str, np.ndar
     def tokens(texts: list[str]) -> np.ndarray:
         return rows([(bag, np.ones(len(bag))) for bag in encoder.bags(texts)])
 
+    def stored(texts: list[str]) -> list:
+        return [(ids, weights.astype(PRECISION)) for ids, weights in encoder.encode(texts)]
+
     queries = {"E": rows(encoder.encode_queries(QUERIES)), "O": rows(encoder.encode_own(QUERIES)), "T": tokens(QUERIES)}
     texts = passages["text"].tolist()
-    return queries, {"E": rows(encoder.encode(texts)), "T": tokens(texts)}, passages["document_id"].tolist()
+    return queries, {"E": rows(stored(texts)), "T": tokens(texts)}, passages["document_id"].tolist()
 
 
 def ranked(scores: np.ndarray, documents: list[str], k: int) -> Ranking:
@@ -105,10 +108,8 @@ def test_every_search_is_its_dense_product(tmp_path: Path, folders: tuple[Path, 
 
 def test_variants_encode_the_same_queries_once(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     retriever, asked = opened(folders), []
-    encode = retriever.searches.encoder.encode_queries
-    monkeypatch.setattr(
-        retriever.searches.encoder, "encode_queries", lambda texts: asked.append(texts) or encode(texts)
-    )
+    encode = retriever.index.encoder.encode_queries
+    monkeypatch.setattr(retriever.index.encoder, "encode_queries", lambda texts: asked.append(texts) or encode(texts))
     for search in retriever.variants().values():
         search(QUERIES, 7)
     assert [list(texts) for texts in asked] == [list(QUERIES)]
@@ -136,8 +137,8 @@ def test_main_search_reranks_filters_and_explains_alike(tmp_path: Path, name: st
 def test_the_hits_of_a_query_are_explained_by_one_encoding(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    retriever, encoded = LexicalRetriever(opened(folders).searches, "full"), []
-    encoder = retriever.searches.encoder
+    retriever, encoded = LexicalRetriever(opened(folders).index, "full"), []
+    encoder = retriever.index.encoder
     encode = encoder.encode_queries
     monkeypatch.setattr(encoder, "encode_queries", lambda texts: encoded.append(texts) or encode(texts))
     ranking = retriever.search(QUERIES[:1], 5)[0]
@@ -158,7 +159,7 @@ def test_best_passage_is_the_one_that_scores(tmp_path: Path, folders: tuple[Path
 
 def test_without_embeddings_passages_are_embedded_on_the_fly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = opened(build(tmp_path, replace(LEXICAL, search="beta_rerank")))
-    folders = build(tmp_path, replace(LEXICAL, search="beta_rerank", embeddings=False, cache=6))
+    folders = build(tmp_path, replace(LEXICAL, search="beta_rerank", embeddings=False))
     assert not (folders[1] / "embeddings").exists()
     flying = opened(folders)
     assert set(flying.variants()) == {"beta", "beta_own"}
@@ -169,8 +170,9 @@ def test_without_embeddings_passages_are_embedded_on_the_fly(tmp_path: Path, mon
         m.token for m in stored.explain(QUERIES[0], document)
     ]
     with pytest.raises(FreshetError, match="build the index with embeddings"):
-        flying.searches.search("full", QUERIES, 1)
-    passages = flying.searches.passages
+        flying.index.search("full", QUERIES, 1)
+    monkeypatch.setattr("model_code.lexical.embedding_index.CACHE", 6)
+    passages = flying.index.passages
     assert isinstance(passages, PassagesOnTheFly)
     kept = passages.embeddings([1, 2, 3, 4, 5, 6])
     monkeypatch.setattr(passages.encoder, "encode", lambda texts: pytest.fail("encoded again") if texts else [])
@@ -185,7 +187,7 @@ def test_equal_inputs_give_equal_bytes_also_after_a_kill(tmp_path: Path) -> None
 
 
 def test_foreign_and_damaged_folders_are_refused(tmp_path: Path, folders: tuple[Path, Path]) -> None:
-    other = build(tmp_path, replace(LEXICAL, scale=9.0))
+    other = build(tmp_path, replace(LEXICAL, index_top_k=7))
     with pytest.raises(FingerprintMismatch, match="build the index again"):
         open_retriever(other[0], folders[1])
     manifest = read_json(folders[1] / "manifest.json")
@@ -199,10 +201,10 @@ def test_foreign_and_damaged_folders_are_refused(tmp_path: Path, folders: tuple[
 
 
 def _open_as_lexical(folders: tuple[Path, Path]) -> tuple:
-    from model_code.lexical.indexing import open_folder
+    from model_code.lexical.index import open_folder
 
-    searches, manifest = open_folder(folders[1], load_encoder(folders[0]))
-    return searches, manifest["search"]
+    opened, manifest = open_folder(folders[1], load_encoder(folders[0]))
+    return opened, manifest["search"]
 
 
 def test_a_query_without_known_tokens_finds_nothing(folders: tuple[Path, Path]) -> None:

@@ -34,7 +34,7 @@ from tests.model_code.lexical.example import SETTINGS
 from tests.model_code.stages.test_train import make_context as dense_context
 from tests.model_code.training.killing import kill_stage_after
 
-TWO_STAGES = replace(SETTINGS, first_stage_steps=3, warmup_steps=2, search="full", weights="float32")
+TWO_STAGES = replace(SETTINGS, first_stage_steps=3, search="full")
 KINDS: dict[str, Any] = {
     "dense": LayerSettings(),
     "mix": LayerSettings(numbers=(1,), pooling="mix"),
