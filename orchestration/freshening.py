@@ -18,7 +18,6 @@ from model_code.ledger.records import Content, Receipt, Rejection
 from orchestration import arrivals, known_documents, parameters
 from orchestration.announced_rollback import announced_rollback, forget_rollback
 from orchestration.file_lock import file_lock
-from orchestration.freshness_steps import RECLUSTERED
 from orchestration.ledgers import WRITER_LOCK, open_ledger
 from orchestration.live_status import live_status
 from orchestration.opening import apply_events
@@ -139,18 +138,6 @@ class Freshener:
             self._apply_lacking()
             generation = self.writer.compact()
             self.ledger.settle(generation.watermark, generation.number, {})
-            return generation
-
-    def recluster(self) -> Generation:
-        """Merge everything under a hierarchy that is clustered anew from what is live; rankings stay as they are."""
-        settings = parameters.load(self.project.params_file)
-        with self._writing():
-            self._apply_lacking()
-            before = self.collection.current().number
-            generation = self.writer.recluster(settings.hierarchy, settings.seed)
-            self.ledger.settle(generation.watermark, generation.number, {})
-            why = f"generation {generation.number} has the documents of {before} under a new hierarchy"
-            self.ledger.record_decision(RECLUSTERED, why)
             return generation
 
     def rollback(self, number: int) -> Generation:

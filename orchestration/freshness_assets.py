@@ -16,9 +16,8 @@ Result = dg.MaterializeResult | dg.AssetCheckResult
 
 
 def freshness_assets(project: Project) -> list[dg.AssetsDefinition]:
-    """`added_documents`, `drift_report`, `reclustered`, `retrain_pilot`, `retrained_retriever` and
-    `retrained_champion`."""
-    adding = _added(project), _drift(project), _reclustered(project)
+    """`added_documents`, `drift_report`, `retrain_pilot`, `retrained_retriever` and `retrained_champion`."""
+    adding = _added(project), _drift(project)
     retraining = retrain_pilot_asset(project), _retrained(project), _champion(project)
     return [*adding, *retraining]
 
@@ -90,26 +89,6 @@ def _drift(project: Project) -> dg.AssetsDefinition:
         )
 
     return drift_report
-
-
-def _reclustered(project: Project) -> dg.AssetsDefinition:
-    @dg.asset(group_name="live", partitions_def=BATCHES, deps=["drift_report"], pool=WRITER_POOL)
-    def reclustered(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        """A hierarchy clustered anew from all that is live, if the last report of drift asks for one."""
-        return dg.MaterializeResult(metadata={"what happened": recluster_if_due(project)})
-
-    return reclustered
-
-
-def recluster_if_due(project: Project) -> str:
-    """Do it if the last decision says so; what was done, in words."""
-    from orchestration.freshening import Freshener
-    from orchestration.freshness_steps import REMEMBERED, due_recluster
-
-    freshener = Freshener(project)
-    if not due_recluster(freshener.ledger.last_decisions(REMEMBERED)):
-        return "nothing: drift did not ask for a new hierarchy"
-    return f"generation {freshener.recluster().number} has a new hierarchy"
 
 
 def _retrained(project: Project) -> dg.AssetsDefinition:

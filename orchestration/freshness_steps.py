@@ -20,7 +20,7 @@ from orchestration.watermark import mark_of
 Decisions = Sequence[dict[str, Any]]
 """As the ledger lists them: newest first, with id, kind, reason, details and time recorded."""
 
-ADD, RETRAIN, RECLUSTER, RECLUSTERED = "add", "retrain", "recluster", "reclustered"
+ADD, RETRAIN = "add", "retrain"
 PROMOTED, REFUSED, FAILED, CANCELED = "promoted", "refused", "failed", "canceled"
 PILOT, PILOTED, NO_PILOT = "pilot", "piloted", "no pilot"  # asked for beside another step, its answer, or why none
 ASKED_BY = "asked by"  # of a retrain that a pilot asked for: the decision that called for the pilot
@@ -79,18 +79,6 @@ def _attempt(
     keys = (one["details"]["key"] for one in decisions if one["kind"] == failed)
     failures = sum(key.rpartition("-")[0] == what for key in keys)
     return Step(kind, f"{what}-{failures + 1}", reason) if failures < ATTEMPTS else None
-
-
-def due_recluster(decisions: Decisions) -> bool:
-    """Whether the last step that drift asked for is a new hierarchy, which nobody has made yet; newest first. A retrain
-    that a pilot asked for, beside that, is none.
-
-    >>> due_recluster([{"kind": "recluster"}]), due_recluster([{"kind": "reclustered"}, {"kind": "recluster"}])
-    (True, False)
-    """
-    known = (ADD, RETRAIN, RECLUSTER, RECLUSTERED, PROMOTED)
-    steps = (one["kind"] for one in decisions if one["kind"] in known and ASKED_BY not in one.get("details", {}))
-    return next(steps, ADD) == RECLUSTER
 
 
 def due_pilot(decisions: Decisions) -> Step | None:

@@ -11,7 +11,7 @@ from orchestration.freshness_assets import BATCHES, RETRAINS
 from orchestration.pilot_asset import PILOTS
 from orchestration.pipeline.stages import Stage
 
-ADDING, RETRAINING = ("added_documents", "drift_report", "reclustered"), ("retrained_retriever", "retrained_champion")
+ADDING, RETRAINING = ("added_documents", "drift_report"), ("retrained_retriever", "retrained_champion")
 PILOTING = ("retrain_pilot",)
 EVALUATION_STAGES = ("baselines", "evaluate", "comparison")
 

@@ -21,7 +21,7 @@ from orchestration.project import Project
 from orchestration.retraining.snapshot import live_documents
 
 DOCUMENTS = 12  # ids that are added, updated and deleted over and over
-ACTIONS = ("put",) * 4 + ("remove", "retrain", "retrain", "compact", "recluster", "switch", "switch", "collect")
+ACTIONS = ("put",) * 4 + ("remove", "retrain", "retrain", "compact", "switch", "switch", "collect")
 
 
 class Journal:
@@ -91,8 +91,6 @@ def perform(freshener: Freshener, action: Mapping[str, Any]) -> None:
         _retrain(freshener, action["documents"], action["seed"])
     elif kind == "compact":
         freshener.compact()
-    elif kind == "recluster":
-        freshener.recluster()
     elif kind == "switch":
         freshener.rollback(action["to"])
     else:

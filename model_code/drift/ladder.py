@@ -1,4 +1,4 @@
-"""The ladder add -> recluster -> pilot -> retrain: what a drift report calls for.
+"""The ladder add -> pilot -> retrain: what a drift report calls for.
 
 *Retrain* on harm, which retraining mends: new documents found significantly worse than old ones, by the queries that
 they arrived with or, where too few have such, by those made from them; additions that push old documents down by more
@@ -6,12 +6,12 @@ than growth alone would; constraints that conflict; growth past its limit.
 Where the vectors drifted, harm is tested a second time, with all of alpha for its own measures: that test counts only
 once a test of the corrected family has tripped, so documents like the old ones still cause a false alarm with a chance
 of at most alpha (a gatekeeping procedure), others that are no worse too, and drift with harm is found sooner.
-*Recluster* if the hierarchy no longer fits what arrives though it is found as well as ever. *Add* otherwise, even where
-vectors drifted: an encoder may serve new topics well. Logged queries that drifted are reported, and
-count like drifted vectors: nobody judged their answers, so they are no harm by themselves.
-Beside re-clustering and adding, a *pilot* is called for where documents drifted and the queries that they arrived with
-show no harm: found as well as old ones, they may still be found worse than training would find them, which only a
-training on some of them tells. A retrain follows if it does.
+*Add* otherwise, even where vectors drifted or the hierarchy fits no longer: an encoder may serve new topics well.
+Logged queries that drifted are reported, and count like drifted vectors: nobody judged their answers, so they are no
+harm by themselves.
+Beside adding, a *pilot* is called for where documents drifted and the queries that they came with show no harm: found
+as well as old ones, they may still be found worse than training would find them, which only a training on some of them
+tells. A retrain follows if it does.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from model_code.drift.observations import OF_QUERIES
 from model_code.drift.report import Report
 from model_code.drift.settings import DriftSettings
 
-Action = Literal["add", "recluster", "retrain"]
-RUNGS: tuple[Action, ...] = ("add", "recluster", "retrain")
+Action = Literal["add", "retrain"]
 OF_DOCUMENTS = ("domain_auc", "mmd")
 EMBEDDING = (*OF_DOCUMENTS, *OF_QUERIES)
 FITTING = ("topics", "fit")
@@ -68,11 +67,11 @@ class Decision:
 def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry_run: bool = False) -> Decision:
     """The rung for `report`. history: one entry per earlier batch, oldest first.
 
-    A step is held back if one at least as high waits, or was carried out in the last `settings.cooldown` batches: its
-    effect is not measured yet. One that failed for good or was a dry run does not hold anything back.
+    A retrain is held back if one waits, or was carried out in the last `settings.cooldown` batches: its effect is not
+    measured yet. One that failed for good or was a dry run does not hold anything back.
     """
     wanted, reasons = _wanted(report, settings)
-    held = _held_back(wanted, history, settings.cooldown) if wanted != "add" else None
+    held = _held_back(history, settings.cooldown) if wanted == "retrain" else None
     pilot = wanted != "retrain" and _pilot_due(report, history, settings)
     how = f"{PILOT_DUE} (the sensor starts it; by hand, freshet retrain --pilot {settings.pilot_documents})"
     reasons += (f"held back: {held}",) * (held is not None) + (how,) * pilot
@@ -85,17 +84,17 @@ def _pilot_due(report: Report, history: Sequence[Past], settings: DriftSettings)
     if not in_doubt or settings.pilot_documents is None:
         return False
     recent = history[-settings.cooldown :] if settings.cooldown else ()
-    return not any(past.pilot for past in recent) and not _held_back("retrain", history, settings.cooldown)
+    return not any(past.pilot for past in recent) and not _held_back(history, settings.cooldown)
 
 
-def _held_back(wanted: Action, history: Sequence[Past], cooldown: int) -> str | None:
-    """Why `wanted` must wait, if it must."""
-    as_high = [past for past in history if RUNGS.index(past.action) >= RUNGS.index(wanted)]
-    if any(past.waits for past in as_high):
-        return f"a {next(past.action for past in as_high if past.waits)} was asked for before and is not settled yet"
+def _held_back(history: Sequence[Past], cooldown: int) -> str | None:
+    """Why a retrain must wait, if it must."""
+    if any(past.waits for past in history):
+        return "a retrain was asked for before and is not settled yet"
     recent = history[-cooldown:] if cooldown else ()
-    taken = [past.action for past in recent if past.carried_out and past in as_high]
-    return f"{taken[-1]} was carried out within the last {cooldown} batches (drift.cooldown)" if taken else None
+    if any(past.action == "retrain" and past.carried_out for past in recent):
+        return f"a retrain was carried out within the last {cooldown} batches (drift.cooldown)"
+    return None
 
 
 def _wanted(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str, ...]]:
@@ -110,7 +109,7 @@ def _wanted(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str,
     overruled = [one for one in report.of(MADE) if one.tripped]
     reasons = tuple(spoken(one) for one in (*misfit, *drifted, *overruled))
     if reasons:
-        return "recluster" if misfit else "add", (*reasons, _harmless(harm))
+        return "add", (*reasons, _harmless(harm))
     return "add", (_nothing(report, settings),)
 
 

@@ -128,7 +128,7 @@ class Ledger:
             return notes.record_drift(connection, self.retriever, report, batch, time.time())
 
     def record_decision(self, kind: str, reason: str, details: Mapping[str, Any] | None = None) -> int:
-        """Keep what was decided ("add", "recluster", "retrain", "rollback", ...) and why; return its id."""
+        """Keep what was decided ("add", "retrain", "rollback", ...) and why; return its id."""
         with self._database.write() as connection:
             return notes.record_decision(connection, self.retriever, kind, reason, details or {}, time.time())
 

@@ -58,7 +58,7 @@ class Generation:
 
     @property
     def build(self) -> int:
-        """The number of the build that was opened, which `base` is until all is clustered anew; it may be deleted."""
+        """The number of the build that was opened, which `base` is, unless an earlier Freshet clustered all anew."""
         return self.manifest.get("build", self.base)
 
     @property

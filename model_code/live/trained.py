@@ -1,15 +1,13 @@
-"""Which documents a live retriever was trained on, and which came later; a new hierarchy changes neither."""
+"""Which documents a live retriever was trained on, and which came later."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from model_code.files import read_json, write_json
+from model_code.files import read_json
 from model_code.live.documents import read_columns
 from model_code.live.generation import DOCUMENTS, Generation
 from model_code.live.removed import removed_by_part
 
-TRAINED = "trained.json"  # in a base that was clustered anew, which holds documents that were added too
+TRAINED = "trained.json"  # in a base that an earlier Freshet clustered anew, which holds documents that were added too
 
 
 def trained_documents(generation: Generation) -> set[str]:
@@ -18,11 +16,6 @@ def trained_documents(generation: Generation) -> set[str]:
     if (base / TRAINED).is_file():
         return set(read_json(base / TRAINED))
     return set(read_columns(base / DOCUMENTS, "document_id")[0])
-
-
-def keep_trained(folder: Path, generation: Generation) -> None:
-    """Note them in the folder of a new base."""
-    write_json(folder / TRAINED, sorted(trained_documents(generation)))
 
 
 def added_since_training(generation: Generation) -> set[str]:

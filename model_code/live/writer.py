@@ -8,18 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from model_code.hierarchy.settings import HierarchySettings
 from model_code.live import garbage
 from model_code.live.applied import Applied, Guard
 from model_code.live.changes import Change, Put
 from model_code.live.collection import CURRENT, Collection
 from model_code.live.draft import Draft, publish
 from model_code.live.generation import Generation
-from model_code.live.guard import everything_is_found
 from model_code.live.net_changes import NetChanges
-from model_code.live.reclustering import write_base
 from model_code.live.searcher import Searcher
-from model_code.progress import Progress, silent
 from model_code.retrievers.segments import Refine
 from model_code.settings import require, require_at_least
 
@@ -90,26 +86,6 @@ class LiveWriter:
         removed = {view.part.number: view.removed for view in searcher.views}
         provenance = current.manifest["provenance"] | {"compacted": current.number}
         return publish(self.collection, searcher, removed, Draft.merge_all, current.watermark, provenance)
-
-    def recluster(self, settings: HierarchySettings, seed: int, progress: Progress = silent) -> Generation:
-        """Merge everything into a new base whose hierarchy is clustered anew; what is removed is in it no more.
-
-        No ranking changes, as no vector does, unless the base's index is approximate; paths do. Additions are placed in
-        the new hierarchy from now on.
-        """
-        searcher = self.searcher
-        current = searcher.generation
-        with self.collection.aside() as folder:
-            facts = write_base(folder, current, searcher.views, settings, seed, progress)
-            facts |= {"provenance": current.manifest["provenance"] | {"reclustered": current.number}}
-            self.collection.seal(folder, facts | {"base": self.collection.next_number()})
-            generation = self.collection.keep(folder)
-        try:
-            self._guarded(everything_is_found, searcher, NetChanges(), generation)
-        except BaseException:
-            self.collection.refuse(generation)
-            raise
-        return self.collection.switch(generation.number, check_shared=False)
 
     def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> garbage.Freed:
         """Delete all generations but the `keep` newest, the current one, the `registered`, and what these share.

@@ -33,6 +33,7 @@ app = typer.Typer(
 )
 everyday = (search, documents, live, serve, freshness, additions)
 REMOVED = {  # by the command's name: what to do in its place, told for one release
+    "recluster": "it changed no ranking; a retrain clusters all that is live anew",
     "write-queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
 }
 

@@ -1,4 +1,4 @@
-"""`freshet add`, `update`, `delete`, `compact` and `recluster`: what is searched, kept up to date."""
+"""`freshet add`, `update`, `delete` and `compact`: what is searched, kept up to date."""
 
 from __future__ import annotations
 
@@ -76,14 +76,6 @@ def compact(retriever: Retriever = None) -> None:
     typer.echo(f"{generation.retriever} generation {generation.number}, {generation.manifest['documents']:,} documents")
 
 
-def recluster(retriever: Retriever = None) -> None:
-    """Cluster all that is live anew, into one base; searches find the same, under new paths of topics."""
-    from orchestration.freshening import Freshener
-
-    generation = Freshener(Project.find(), retriever).recluster()
-    typer.echo(f"{generation.retriever} generation {generation.number}, {generation.manifest['documents']:,} documents")
-
-
 def _put(
     files: list[Path], input_format: Format, dry_run: bool, retriever: str | None, as_json: bool, known_only: bool
 ) -> None:
@@ -106,5 +98,5 @@ def _show(outcome: Outcome, as_json: bool, dry_run: bool = False) -> None:
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands of this file."""
-    for command in (add, update, delete, compact, recluster):
+    for command in (add, update, delete, compact):
         app.command()(command)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from model_code.drift.ladder import Action, Decision, Past, decide
+from model_code.drift.ladder import Decision, Past, decide
 from model_code.drift.observations import Arrivals
 from model_code.drift.rendering import report_dict, report_text
 from model_code.drift.report import Report, make_report
@@ -19,8 +19,6 @@ from orchestration.freshness_steps import (
     ASKED_BY,
     PILOT,
     PROMOTED,
-    RECLUSTER,
-    RECLUSTERED,
     REFUSED,
     REMEMBERED,
     RETRAIN,
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
 
 LOCK = "drift.lock"  # in the project's state: two that measure at once would report the same events twice
-DONE: dict[str, Action] = {PROMOTED: RETRAIN, REFUSED: RETRAIN, RECLUSTERED: RECLUSTER}  # what says so, by the step
 
 
 @dataclass(frozen=True)
@@ -114,13 +111,13 @@ def past(ledger: Ledger | None) -> list[Past]:
     history: dict[int, Past] = {}
     for one in reversed(decisions):
         kind = one["kind"]
-        if kind in (ADD, RECLUSTER, RETRAIN) and "batch" in one["details"]:
+        if kind in (ADD, RETRAIN) and "batch" in one["details"]:
             waits = kind == RETRAIN and one["id"] == max(outcomes) and is_open(outcomes[one["id"]])
             by_pilot = history.pop(one["details"].get(ASKED_BY), None)  # of the same batch: the higher step counts
             pilot = by_pilot is not None or PILOT in one["details"]
             history[one["id"]] = Past(kind, carried_out=kind == ADD, waits=waits, pilot=pilot)
-        elif kind in DONE:
-            asked = asked_by(one, {known: step for known, step in history.items() if step.action == DONE[kind]})
+        elif kind in (PROMOTED, REFUSED):
+            asked = asked_by(one, {known: step for known, step in history.items() if step.action == RETRAIN})
             if asked in history:
                 history[asked] = replace(history.pop(asked), carried_out=True, waits=False)
             elif kind == PROMOTED:  # nobody asked for it here: a person did, or drift when another one was the default

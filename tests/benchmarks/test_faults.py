@@ -76,7 +76,7 @@ def test_every_action_does_what_the_model_says(trial):
     put = {"kind": "put", "documents": {"new-1": "the array", "base-3": "the string"}}
     retrain = {"kind": "retrain", "documents": {"new-2": "the file", "new-1": "a table"}, "seed": 5}
     removal, back = {"kind": "remove", "ids": ["new-2", "base-1"]}, {"kind": "switch", "to": None}
-    others = [{"kind": kind} for kind in ("compact", "recluster", "collect")]
+    others = [{"kind": kind} for kind in ("compact", "collect")]
     assert {action["kind"] for action in (put, retrain, removal, back, *others)} == set(ACTIONS)
     for action in (put, retrain, removal, *others, retrain | {"seed": 6}, back):
         if action is back:

@@ -337,12 +337,9 @@ def test_events_of_a_watermark_go_together_and_others_are_not_read(project, fres
     assert asked == [2]
 
 
-@pytest.mark.parametrize("step", ["compact", "recluster"])
-def test_what_waits_below_the_watermark_is_searchable_when_a_merge_calls_it_live(project, freshener, step):
+def test_what_waits_below_the_watermark_is_searchable_when_a_merge_calls_it_live(project, freshener):
     two_pending_below_the_watermark(project, freshener)
-    compact = freshener.writer.compact
-    freshener.writer.recluster = lambda *_: compact()
-    getattr(freshener, step)()
+    freshener.compact()
     assert texts(project, "xyz") == {"x": "2", "y": "some text", "z": "some text"}
     assert freshener.ledger.pending() == []
 

@@ -79,13 +79,13 @@ def test_a_retrain_that_was_asked_for_again_starts_with_all_its_attempts():
 
 
 def test_without_a_retrain_nothing_is_due():
-    assert due_retrain(decisions("add", "recluster", "rollback")) is None
+    assert due_retrain(decisions("add", "rollback")) is None
     assert due_retrain([]) is None
 
 
 def test_what_became_of_a_retrain_is_told_by_its_key_whatever_came_between():
     assert due_retrain(decisions("retrain", "retrain", "promoted 1-1")).key == f"2-{MARK}-1"
-    assert due_retrain(decisions("retrain", "add", "failed 1-1", "recluster", "promoted 1-2")) is None
+    assert due_retrain(decisions("retrain", "add", "failed 1-1", "promoted 1-2")) is None
     for key in ("hce-000004", "2026-trial"):
         assert due_retrain(decisions("retrain", f"promoted {key}")) is None, "a person's retrain settles it, too"
 
@@ -150,7 +150,7 @@ def test_what_failed_is_noted_once_and_a_refusal_is_no_failure(project):
 
 def test_a_pilot_that_drift_asked_for_is_due_until_it_came_to_something_and_not_for_ever(project):
     ledger = freshener_of(project).ledger
-    asked = ledger.record_decision("recluster", "topics moved", {"batch": [1, 2], "pilot": True})
+    asked = ledger.record_decision("add", "topics moved", {"batch": [1, 2], "pilot": True})
     for attempt in range(1, ATTEMPTS + 1):
         key = f"{asked}-{asked_at(ledger, asked)}-{attempt}"
         assert keys(project) == [("pilot", key)]

@@ -20,7 +20,6 @@ from model_code.additions.settings import AdditionSettings
 from model_code.additions.statuses import statuses
 from model_code.additions.writer import RefiningWriter
 from model_code.errors import SettingsError
-from model_code.hierarchy.settings import HierarchySettings
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import NewDocument
 from model_code.incdsi.state import IncDsiState
@@ -290,11 +289,6 @@ def test_a_document_of_several_passages_is_added_as_it_is_beside_refined_ones(li
     assert set(told) == {"n0", "n1"}
     assert "NOT_REFINED" not in told.values()
     assert writer.apply([Put("longer", *long_text)], 2, {}).added == ("longer",), "also by itself"
-    writer.recluster(HierarchySettings(device="cpu"), seed=0)
-    assert writer_of(live).apply([Put("n3", "word1", "word2")], 3, {}).added == ("n3",)
-    assert "long" not in load_state(*_opened(live))[0].ids
-    assert writer_of(live).apply([Put("long", "word1", "word2")], 4, {}).updated == ("long",)
-    assert "long" in load_state(*_opened(live))[0].ids, "it has one passage now"
 
 
 @pytest.mark.parametrize("kind", ["multi_vector", "lexical"])

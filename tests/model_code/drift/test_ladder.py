@@ -57,15 +57,15 @@ def report(*states: str, asked: int = 120) -> Report:
         (("domain_auc",), "add"),
         (("domain_auc", "mmd", "query_auc"), "add"),
         (("new_quality?",), "add"),
-        (("topics",), "recluster"),
-        (("fit@window",), "recluster"),
-        (("fit", "mmd"), "recluster"),
-        (("fit", "new_quality?"), "recluster"),
+        (("topics",), "add"),
+        (("fit@window",), "add"),
+        (("fit", "mmd"), "add"),
+        (("fit", "new_quality?"), "add"),
         (("new_quality",), "retrain"),
         (("new_quality@window",), "retrain"),
         (("asked_quality",), "retrain"),
         (("domain_auc", "asked_quality?"), "retrain"),
-        (("asked_quality?", "fit"), "recluster"),
+        (("asked_quality?", "fit"), "add"),
         (("mmd", "new_quality?"), "retrain"),
         (("mmd@window", "fit", "new_quality?"), "retrain"),
         (("query_mmd", "new_quality?"), "retrain"),
@@ -85,12 +85,10 @@ def test_which_rung(states: tuple[str, ...], action: Action) -> None:
 @pytest.mark.parametrize(
     ("state", "history", "action"),
     [
-        ("topics", [Past("recluster")], "add"),
-        ("topics", [Past("retrain"), Past("add")], "add"),
-        ("topics", [Past("retrain"), Past("add"), Past("add")], "recluster"),
-        ("topics", [Past("recluster", carried_out=False)], "recluster"),
-        ("growth", [Past("recluster")], "retrain"),
+        ("topics", [Past("add")], "add"),
         ("growth", [Past("retrain")], "add"),
+        ("growth", [Past("retrain"), Past("add")], "add"),
+        ("growth", [Past("retrain"), Past("add"), Past("add")], "retrain"),
         ("growth", [Past("retrain", carried_out=False)], "retrain"),
         ("growth", [Past("add"), Past("add")], "retrain"),
     ],
@@ -117,7 +115,7 @@ def test_reasons_name_the_measures_beside_their_thresholds() -> None:
     [
         ((), False),
         (("mmd",), True),
-        (("domain_auc@window", "fit"), True),  # beside a re-clustering
+        (("domain_auc@window", "fit"), True),
         (("topics",), False),
         (("query_auc",), False),  # what is asked moved, and no document
         (("mmd", "asked_quality"), False),  # a retrain is due as it is
@@ -143,7 +141,7 @@ def test_no_pilot_is_due_where_documents_came_without_queries() -> None:
         ([Past("add", pilot=True), Past("add"), Past("add")], True),
         ([Past("retrain"), Past("add")], False),
         ([Past("retrain", waits=True), Past("add"), Past("add"), Past("add")], False),
-        ([Past("recluster")], True),
+        ([Past("add")], True),
     ],
 )
 def test_pilots_have_the_cooldown_of_retrains(history: list[Past], pilot: bool) -> None:
@@ -156,7 +154,7 @@ def test_pilots_have_the_cooldown_of_retrains(history: list[Past], pilot: bool) 
         (("new_quality",), "add"),
         (("new_quality", "mmd"), "add"),
         (("mmd", "new_quality?"), "add"),
-        (("new_quality", "fit"), "recluster"),
+        (("new_quality", "fit"), "add"),
         (("new_quality@window",), "retrain"),  # asked queries are of the batch alone
         (("asked_quality",), "retrain"),
         (("mmd", "asked_quality?"), "retrain"),
@@ -178,7 +176,7 @@ def test_unknown_harm_is_said_and_is_no_reason_to_retrain() -> None:
     blind = report("fit", "mmd")
     blind = replace(blind, measures=tuple(one for one in blind.measures if not one.name.endswith("_quality")))
     decision = decide(blind, (), SETTINGS)
-    assert decision.action == "recluster"
+    assert decision.action == "add"
     assert "harm is unknown" in decision.reasons[-1]
 
 
@@ -190,14 +188,14 @@ def test_too_few_documents_are_added_and_counted() -> None:
 
 def test_the_text_shows_every_value_and_the_decision() -> None:
     unmeasured = (Unmeasured("query_auc", "nothing was given"), Unmeasured("query_mmd", "nothing was given"))
-    found = replace(report("fit", "mmd@window"), batches=3, window_documents=400, unmeasured=unmeasured)
-    text = report_text(found, decide(found, [Past("recluster")], SETTINGS, dry_run=True))
+    found = replace(report("growth", "mmd@window"), batches=3, window_documents=400, unmeasured=unmeasured)
+    text = report_text(found, decide(found, [Past("retrain")], SETTINGS, dry_run=True))
     lines = text.splitlines()
     assert lines[0].startswith("drift of 150 documents, 400 in the last 3 batches; false alarms")
     assert all(any(line.startswith(one.label) for line in lines) for one in found.measures)
     assert text.count("TRIPPED") == 2
     assert "not measured (batch): query_auc, query_mmd: nothing was given" in lines
-    assert "decision: add (called for: recluster), a dry run" in lines
+    assert "decision: add (called for: retrain), a dry run" in lines
     assert "mmd (window)" in text
     assert "decision" not in report_text(found)
 
@@ -205,7 +203,7 @@ def test_the_text_shows_every_value_and_the_decision() -> None:
 def test_the_values_for_programs_are_json() -> None:
     found = report("fit")
     values = json.loads(json.dumps(report_dict(found, decide(found, (), SETTINGS))))
-    assert values["decision"]["action"] == "recluster"
+    assert values["decision"]["action"] == "add"
     assert {one["name"]: one["tripped"] for one in values["report"]["measures"]}["growth"] is False
     assert report_dict(found)["decision"] is None
 
@@ -215,6 +213,3 @@ def test_what_is_under_way_holds_back_however_old_it_is() -> None:
     decision = decide(report("growth"), history, replace(SETTINGS, cooldown=0))
     assert (decision.action, decision.wanted) == ("add", "retrain")
     assert decision.reasons[-1] == "held back: a retrain was asked for before and is not settled yet"
-    assert decide(report("topics"), history, SETTINGS).action == "add", "it will make a new hierarchy, too"
-    waiting = [Past("recluster", carried_out=False)]
-    assert decide(report("topics"), waiting, SETTINGS).action == "recluster"

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
-from model_code.files import read_json
+from model_code.files import read_json, write_json
 from model_code.live.changes import Put, Remove
 from model_code.live.collection import Collection
 from model_code.live.placement import Placements
 from model_code.live.searcher import Searcher
+from model_code.live.trained import added_since_training, trained_documents
 from model_code.live.writer import LiveWriter
 from model_code.manifest import seal
 from tests.model_code.live.laws import NEW, OLD, RULES, make_encoder, open_build, put, rankings
@@ -263,3 +264,10 @@ def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_ba
         Collection(live, "r").switch(3)
     with pytest.raises(FreshetError, match="has no generation 2; there are: 0, 1, 4"):
         Collection(live, "r").read(2)
+
+
+def test_a_base_that_was_clustered_anew_says_itself_what_was_trained_on(writer: LiveWriter) -> None:
+    generation = writer.apply([put("d00x", NEW)], 1, {}).generation
+    assert (trained_documents(generation), added_since_training(generation)) == (OLD.keys(), {"d00x"})
+    write_json(generation.sibling(generation.base) / "trained.json", ["d00"])
+    assert added_since_training(generation) == {"d00x", *OLD} - {"d00"}

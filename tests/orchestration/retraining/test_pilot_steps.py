@@ -14,7 +14,7 @@ from model_code.live.collection import set_default_retriever
 from orchestration import parameters
 from orchestration.freshness_assets import freshness_assets
 from orchestration.freshness_sensor import JOBS, PARTITION, PARTITIONS, note_end
-from orchestration.freshness_steps import due_recluster, next_steps
+from orchestration.freshness_steps import next_steps
 from orchestration.jobs import live_jobs
 from orchestration.ledgers import open_ledger
 from orchestration.pilot_asset import PILOTS
@@ -137,24 +137,6 @@ def test_one_that_cannot_be_is_not_asked_for_again(project, monkeypatch, why):
     assert pilot_for_drift(project, key, silent).startswith("no pilot: ")
     assert steps(project) == []
     assert kinds(project)[0] == "no pilot"
-
-
-def test_a_clustering_beside_it_does_not_end_its_cooldown(project):
-    asked_by_drift(project, "recluster")
-    assert past(ledger(project)) == [Past("recluster", carried_out=False, pilot=True)]
-    ledger(project).record_decision("reclustered", "generation 2", {})
-    assert past(ledger(project)) == [Past("recluster", carried_out=True, pilot=True)]
-
-
-def test_a_retrain_that_it_asks_for_takes_no_clustering_away(project, monkeypatch):
-    answering(monkeypatch)
-    key = asked_by_drift(project, "recluster")
-    pilot_for_drift(project, key, silent)
-    decisions = ledger(project).last_decisions(9)
-    assert [one["kind"] for one in decisions] == ["piloted", "retrain", "recluster"]
-    assert due_recluster(decisions)
-    ledger(project).record_decision("promoted", "better", {"key": str(decisions[1]["id"])})
-    assert not due_recluster(ledger(project).last_decisions(9)), "the new build has its own"
 
 
 def test_one_that_trains_for_long_is_heard_although_another_is_called_for(project, monkeypatch):

@@ -15,12 +15,11 @@ from model_code.errors import FreshetError
 from model_code.files import write_text
 from model_code.live.searcher import Searcher
 from orchestration import parameters
-from orchestration.freshening import Freshener
 from orchestration.watching.eligible import by_date, eligible
 from orchestration.watching.reference import build_reference
 from orchestration.watching.vectors import passage_vectors
 from orchestration.watching.watch import watch
-from tests.orchestration.watching.subjects import PARAMS, SEA, SPACE, add, documents
+from tests.orchestration.watching.subjects import PARAMS, SEA, add, documents
 
 SEAS = {f"sea-{i:03}" for i in range(150)}
 
@@ -53,18 +52,6 @@ def test_without_a_corpus_every_trained_document_is_compared_with(project):
     watched = watch(project)
     assert watched.report.reference.startswith("also documents that training queries ask for")
     assert watched.report.reference in watched.text
-
-
-def test_what_streamed_in_is_no_reference_after_a_new_hierarchy(project):
-    add(project, documents(SPACE, 100, "space", 2))
-    Freshener(project).recluster()
-    searcher, settings = Searcher.open(project.live), parameters.load(project.params_file)
-    rows = [row.tobytes() for row in passage_vectors(searcher.base)]
-    ids = dict(zip(rows, searcher.base.rows.document_ids, strict=True))
-    made = build_reference(project, searcher, settings, project.state / "drift")
-    assert {ids[row.tobytes()] for row in made.vectors} <= SEAS
-    assert (len(made.vectors), made.trained) == (60, 150)
-    assert {one.document_id for one in made.questions.made} == SEAS
 
 
 def test_an_order_is_that_of_the_dates(project):

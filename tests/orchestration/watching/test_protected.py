@@ -100,13 +100,6 @@ def test_whenever_the_reference_is_made_it_is_of_the_collection_as_it_was_opened
     assert measured(watch(project, record=False)) == first
 
 
-def test_a_new_hierarchy_makes_no_loss_forgotten(project, dev):
-    add(project, CAPTURING)
-    before = measured(watch(project, record=False))
-    Freshener(project).recluster()
-    assert measured(watch(project, record=False)).value == before.value
-
-
 def test_queries_whose_answers_were_changed_or_deleted_are_left_out(project, dev):
     add(project, documents(SEA, 24, "more", 1))
     freshener = Freshener(project)

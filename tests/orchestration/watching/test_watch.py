@@ -190,14 +190,6 @@ def test_of_two_open_retrains_the_last_one_counts(project):
     assert told(ledger) == [("retrain", False, False), ("retrain", True, False)]
 
 
-def test_a_new_hierarchy_counts_once_it_was_made(project):
-    ledger = add(project, documents(SEA, 24, "one", 5))
-    ledger.record_decision("recluster", "topics moved", {"batch": [1, 24]})
-    assert told(ledger) == [("recluster", False, False)]
-    ledger.record_decision("reclustered", "generation 2 has a new hierarchy", {})
-    assert told(ledger) == [("recluster", True, False)]
-
-
 def test_while_a_retrain_runs_no_other_is_asked_for(project, corpus):
     texts = documents(SPACE, 24, "space", 2)
     ledger = add(project, texts, others(texts))
