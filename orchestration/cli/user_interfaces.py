@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from model_code.errors import FreshetError
+from model_code.files import write_text
 from orchestration.abandoned_runs import fail_abandoned_runs
 from orchestration.instance import dagster_home
 from orchestration.pipeline.repro import environment
@@ -22,17 +25,30 @@ from orchestration.registry.spool import record_all
 from orchestration.registry.tracking import tracking_uri
 
 HOST = "127.0.0.1"
+LOCATION = "freshet"  # of the code, as Dagster names it
 GRACE = 20.0  # seconds in which a page may end by itself; Dagster's daemon takes a few
 MLFLOW_WITHOUT_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # its job workers are nine processes we never use
 
 
-def commands(project: Project, dagster_port: int, mlflow_port: int) -> list[list[str]]:
-    """The two command lines; both listen on this machine only."""
-    bin_folder = Path(sys.executable).parent
-    dagster = [str(bin_folder / "dg"), "dev", "--port", str(dagster_port), "--host", HOST]
-    mlflow = [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", tracking_uri(project),
-              "--host", HOST, "--port", str(mlflow_port), "--workers", "1"]  # fmt: skip
-    return [dagster, mlflow]
+def commands(project: Project, folder: Path, dagster_port: int, mlflow_port: int) -> list[list[str]]:
+    """The command lines: Dagster's code, its page and its daemon, which share the code by a socket, and MLflow's page.
+
+    folder: of this user alone; the socket and the file that names it are made there. Both pages listen on this machine
+    only, behind `orchestration.guard`.
+    """
+    workspace, socket_file = folder / "workspace.yaml", str(folder / "code.sock")
+    code = {"grpc_server": {"socket": socket_file, "location_name": LOCATION}}
+    write_text(workspace, json.dumps({"load_from": [code]}))  # JSON is YAML
+    python, served = [sys.executable, "-m"], ["--workspace", str(workspace)]
+    address = ["--host", HOST, "--port"]
+    return [
+        [*python, "dagster", "code-server", "start", "--socket", socket_file, "--module-name",
+         "orchestration.definitions", "--location-name", LOCATION, "--log-level", "warning"],
+        [*python, "orchestration.guard", *address, str(dagster_port), *served],
+        [*python, "dagster._daemon", "run", *served],
+        [*python, "mlflow", "server", "--app-name", "freshet", "--backend-store-uri", tracking_uri(project),
+         *address, str(mlflow_port), "--workers", "1"],
+    ]  # fmt: skip
 
 
 def serve(project: Project, dagster_port: int, mlflow_port: int) -> None:
@@ -45,7 +61,8 @@ def serve(project: Project, dagster_port: int, mlflow_port: int) -> None:
     pages = f"Dagster: http://{HOST}:{dagster_port}   MLflow: http://{HOST}:{mlflow_port}"
     print(f"{pages}   (Ctrl-C ends both)", flush=True)
     variables = environment(project, DAGSTER_HOME=str(home), **MLFLOW_WITHOUT_JOBS)
-    run_together(commands(project, dagster_port, mlflow_port), project.root, variables)
+    with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
+        run_together(commands(project, Path(folder), dagster_port, mlflow_port), project.root, variables)
 
 
 def require_free(port: int, option: str) -> None:

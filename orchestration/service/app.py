@@ -9,9 +9,9 @@ from typing import Any
 
 from anyio.to_thread import run_sync
 from fastapi import FastAPI
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from model_code.live.searcher import Searcher
+from orchestration.guard import THIS_MACHINE, Guard
 from orchestration.project import Project
 from orchestration.service import document_routes, search_routes, state_routes
 from orchestration.service.errors import add_handlers
@@ -20,6 +20,7 @@ from orchestration.service.models import ErrorResponse
 from orchestration.service.service import Service
 from orchestration.service.settings import ServiceSettings
 
+PAGES = ("/docs", "/redoc")  # which a link from elsewhere may open
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DESCRIPTION = """Search, and add, update and delete documents, of one Freshet project. Every answer names the one
 generation that it comes from. Refusals are `{"error": "one line"}`; a 503 says in Retry-After when to come again."""
@@ -53,8 +54,8 @@ def create_app(
         app.include_router(routes.router)
     add_handlers(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
-    if settings.host in LOOPBACK:  # a web page that makes its own name mean this machine is turned away
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]", "testserver"])
+    hosts = (*THIS_MACHINE, "testserver") if settings.host in LOOPBACK else None
+    app.add_middleware(Guard, hosts=hosts, page=PAGES.__contains__)
     app.add_middleware(RequestCount, requests=service.metrics.requests)
     return app
 

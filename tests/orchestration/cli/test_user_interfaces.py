@@ -79,9 +79,11 @@ def test_the_handlers_of_the_caller_come_back(tmp_path):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_both_pages_listen_on_this_machine_only(tmp_path, monkeypatch):
+def test_both_pages_listen_on_this_machine_only_and_behind_the_guard(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    dagster, mlflow = commands(Project(tmp_path), 3001, 5001)
+    _, dagster, _, mlflow = commands(Project(tmp_path), tmp_path, 3001, 5001)
+    assert dagster[2] == "orchestration.guard"
+    assert mlflow[mlflow.index("--app-name") + 1] == "freshet"
     for command, port in ((dagster, "3001"), (mlflow, "5001")):
         assert command[command.index("--host") + 1] == HOST == "127.0.0.1"
         assert command[command.index("--port") + 1] == port

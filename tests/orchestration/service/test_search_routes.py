@@ -91,7 +91,7 @@ def test_a_body_without_a_stated_length_is_bounded_too(serve):
 
 def test_a_page_that_pretends_to_be_this_machine_is_turned_away(serve):
     client = serve()
-    assert client.get("/search?text=a", headers={"host": "evil.example"}).status_code == 400
+    assert client.get("/search?text=a", headers={"host": "evil.example"}).status_code == 403
     simple = {"content-type": "text/plain"}  # what a browser sends to other sites without asking them
     assert client.post("/documents", content='{"documents": [{"_id": "x"}]}', headers=simple).status_code == 422
 
