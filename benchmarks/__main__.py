@@ -14,7 +14,7 @@ from model_code.errors import FreshetError
 app = typer.Typer(name="freshet bench", add_completion=False, pretty_exceptions_enable=False)
 app.command()(bench)
 try:
-    app()
+    app(prog_name="freshet bench")
 except FreshetError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(error.exit_code)
