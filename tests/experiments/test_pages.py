@@ -1,0 +1,23 @@
+"""Guards the experiments' folders: every one has a page that the index names, and settings that can be run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestration import parameters
+
+FOLDER = Path(__file__).parents[2] / "experiments"
+
+
+def test_the_index_names_every_page() -> None:
+    index = (FOLDER / "README.md").read_text()
+    pages = sorted(path.parent.name for path in FOLDER.glob("*/README.md"))
+    assert pages == sorted(path.name for path in FOLDER.iterdir() if path.is_dir() and path.name != "__pycache__")
+    assert not [page for page in pages if f"({page}/README.md)" not in index]
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*/params.yaml")), ids=lambda path: path.parent.name)
+def test_settings_are_still_valid(path: Path) -> None:
+    assert {"contrastive", "hce"} <= set(parameters.load(path).retrievers)
