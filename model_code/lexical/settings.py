@@ -26,7 +26,7 @@ class LexicalSettings:
 
     Training
       first_stage_steps: of training E(q) against the fixed T(p) of many passages, cheap since no passage is encoded
-        (0: none; 90 is a good start where tokens alone are searched; before the whole loss it did harm, experiments/svdr_loss);
+        (0: none; 90 is a good start where tokens alone are searched; before the whole loss it did harm);
         first_stage_batch queries a step; first_stage_passages more passages a step as negatives of all.
       semi_parametric: whether the stage with the whole loss follows; without it the first stage is all.
       terms: of that loss. [full] alone leaves the tokens out, as the paper's ablation "without the semi-parametric
