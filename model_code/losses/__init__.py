@@ -1,1 +1,1 @@
-"""Training losses, one per file: functions of vectors, without any knowledge of texts, encoders or trainers."""
+"""Training losses: functions of vectors, without any knowledge of texts, encoders or trainers."""

@@ -1,8 +1,7 @@
-"""The bidirectional contrastive loss with in-batch and extra negatives (HCE, equation 8).
+"""The contrastive loss, in both directions, with in-batch and extra negatives (HCE, equation 8).
 
 The query is contrasted with the batch's documents and with extra documents sampled for it (hard negatives); its
-document is contrasted with the batch's queries only. A document known to be relevant to a query is never its negative.
-"""
+document is contrasted with the batch's queries only. A document known to be relevant to a query is never its negative."""
 
 from __future__ import annotations
 
@@ -51,3 +50,15 @@ def without_diagonal(mask: Tensor) -> Tensor:
     [[False, True], [True, False]]
     """
     return mask & ~torch.eye(len(mask), dtype=torch.bool, device=mask.device)
+
+
+def softmax_losses(scores: Tensor, positives: Tensor, outside: Tensor) -> Tensor:
+    """- log[ e^s(i, positive_i) / sum_k e^s(i, k) ], k over the columns of row i that are not `outside`: (B,).
+
+    scores: (B, K); positives: (B,) int64, a column each that is never outside; outside: (B, K) bool.
+
+    >>> softmax_losses(torch.tensor([[2.0, 1.0, 9.0]]), torch.tensor([0]), torch.tensor([[False, False, True]]))
+    tensor([0.3133])
+    """
+    own = scores.gather(1, positives[:, None])  # (B, 1)
+    return (scores.masked_fill(outside, -torch.inf).logsumexp(dim=1, keepdim=True) - own).squeeze(1)

@@ -16,8 +16,7 @@ from model_code.encoding.encoder import Encoder
 from model_code.encoding.layer_settings import LayerSettings
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.contrastive import contrastive_losses
-from model_code.losses.hce import hce_losses, joint_loss, level_means
-from model_code.losses.hierarchy import HierarchyLoss
+from model_code.losses.hierarchy import HierarchyLoss, hce_losses, joint_loss, level_means
 from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
 from model_code.training.buckets import Features, encode
 from model_code.training.collator import Batch
