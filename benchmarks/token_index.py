@@ -50,8 +50,7 @@ def rows(
     data: another folder in BEIR layout; base: whose tokenizer. "Level" with bm25s is a ratio of 1. It drops stop words
     and searches with the question's own words.
     """
-    from model_code.encoding.base_models import locate
-    from model_code.encoding.transformer import load_tokenizer
+    from model_code.encoding.base_models import load_tokenizer, locate
 
     tokenizer = load_tokenizer(locate(base))
     found = []

@@ -53,7 +53,7 @@ def make_tiny_model(folder: Path, kind: str, vocabulary: Iterable[str], masked: 
     import torch
     from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
-    from model_code.encoding.transformer import save_tokenizer, save_transformer
+    from model_code.encoding.base_models import save_tokenizer, save_transformer
 
     tokenizer = make_tokenizer(vocabulary)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}

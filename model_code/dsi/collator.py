@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from model_code.dsi.queries import QueryVectors
-from model_code.training.buckets import Buckets, bucketed
+from model_code.encoding.batching import Buckets, bucketed
 from model_code.training.collator import Collator
 
 

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from model_code.dsi.collator import DocumentBatch
 from model_code.dsi.losses import document_losses
+from model_code.encoding.batching import encode
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.hierarchy import hce_losses, level_means
-from model_code.training.buckets import encode
 from model_code.training.objective import Objective
 from model_code.training.settings import TrainingSettings
 

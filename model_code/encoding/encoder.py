@@ -10,31 +10,34 @@ one set of weights, unless queries have an encoder of their own (`sides.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from model_code.encoding.base_models import locate
-from model_code.encoding.batching import pad, token_batches
-from model_code.encoding.fingerprint import fingerprint
-from model_code.encoding.hardware import pick_device, uses_bfloat16
-from model_code.encoding.layered_layout import read_layers, write_layers
+from model_code.encoding.base_models import load_tokenizer, load_transformer, locate, save_tokenizer, save_transformer
+from model_code.encoding.batching import Features, pad, token_batches
+from model_code.encoding.bert import PlainTokenizer, is_plain_bert, load_plain_bert
+from model_code.encoding.hardware import pack, packing, pick_device, uses_bfloat16
 from model_code.encoding.layers import Layers, hidden_states
-from model_code.encoding.layout import load_projection, read_layout, save_projection, write_layout
-from model_code.encoding.packed_weights import pack, packing
-from model_code.encoding.plain_bert import PlainTokenizer, is_plain_bert, load_plain_bert
+from model_code.encoding.layout import (
+    load_projection,
+    read_layers,
+    read_layout,
+    save_projection,
+    write_layers,
+    write_layout,
+)
 from model_code.encoding.settings import EncoderSettings, Pooling, Precision
-from model_code.encoding.sides import QUERY_ENCODER, TwoSided, require_one_side
-from model_code.encoding.transformer import load_tokenizer, load_transformer, save_tokenizer, save_transformer
+from model_code.encoding.sides import QUERY_ENCODER, TwoSided, fingerprint, require_one_side
 from model_code.errors import FreshetError
 from model_code.progress import Progress, silent
 
 WINDOW = 8192  # texts tokenised and sorted by length at once: bounds memory on large corpora
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 65536
 
-Features = dict[str, torch.Tensor]
 Forward = Callable[[Features], torch.Tensor]
 
 
@@ -232,8 +235,8 @@ class Encoder(TwoSided):
         done = start
         for rows in token_batches([len(row) for row in ids], most):
             features = pad([ids[row] for row in rows], self.tokenizer.pad_token_id or 0)
-            found = forward(features).cpu().numpy()
-            vectors[[start + row for row in rows]] = found.reshape(len(rows), *vectors.shape[1:])
+            encoded = forward(features).cpu().numpy()
+            vectors[[start + row for row in rows]] = encoded.reshape(len(rows), *vectors.shape[1:])
             done += len(rows)
             progress(done, len(vectors), "texts")
 
@@ -255,3 +258,30 @@ class Encoder(TwoSided):
         """SHA-256 of what decides this side's vectors: loaded weights, tokenizer, pooling, layers and `max_tokens`."""
         layers = "" if self.layers is None else f" {self.layers.pooling} {list(self.layers.numbers)}"
         return fingerprint(self.own_weights(), self.tokenizer, self.pooling + layers, self.max_tokens)
+
+
+@dataclass(frozen=True)
+class DocumentSide:
+    """`encode` gives the vectors that passages are indexed by, where the encoder's own gives those of queries."""
+
+    encoder: Encoder
+
+    @property
+    def dimension(self) -> int:
+        """Number of components H of a vector."""
+        return self.encoder.dimension
+
+    def encode(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
+        """`Encoder.encode_documents`: (n * v, H), v = `Encoder.vectors_per_passage` rows for each text."""
+        return self.encoder.encode_documents(texts, progress)
+
+
+def encode_passages(encoder: Any, texts: Sequence[str]) -> np.ndarray:
+    """One vector (n, H) per text, as queries are encoded, or by the documents' side if queries have one of their own.
+
+    encoder: an `Encoder`, or anything that encodes. Of several layers' vectors it is the last layer's.
+    """
+    if getattr(encoder, "query_encoder", None) is None:
+        return encoder.encode(texts)
+    vectors, each = encoder.encode_documents(texts), encoder.vectors_per_passage
+    return np.ascontiguousarray(vectors[each - 1 :: each])

@@ -9,14 +9,20 @@ WeightedLayerPooling in front of its Pooling gives the same vector.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from model_code.encoding.bert import Bert
+from model_code.encoding.settings import LayerSettings
+from model_code.errors import FreshetError
+
+if TYPE_CHECKING:
+    from model_code.encoding.encoder import Encoder
 
 LayerPooling = Literal["average", "mix", "multi_vector"]
+SAMPLE = 256  # texts that the layers' scales are measured on
 RATE = 100.0  # the mix's logits are so many times their parameter: under Adam they learn so many times as fast
 
 
@@ -79,3 +85,41 @@ def hidden_states(backbone: Any, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...
     wanted = {} if isinstance(backbone, Bert) else {"output_hidden_states": True}  # `Bert` always has them
     output = backbone(input_ids=ids, attention_mask=mask, **wanted)
     return (*output.hidden_states[: backbone.config.num_hidden_layers], output.last_hidden_state)
+
+
+def represent_documents(encoder: Encoder, settings: LayerSettings, texts: Sequence[str]) -> None:
+    """Have `encoder` index documents by the layers that `settings` ask for; SettingsError if it has no such layer.
+
+    Self-contrastive pooling uses its layers in training only: what it searches is an ordinary encoder. texts: the
+    corpus's passages, of which some tell how the layers' norms differ.
+    """
+    encoder.layers = None
+    numbers = _indexed(encoder, settings)
+    if len(numbers) == 1:
+        return
+    scales = None if settings.pooling == "multi_vector" else layer_scales(encoder, numbers, texts)
+    encoder.layers = Layers(numbers, settings.pooling, scales).to(encoder.device)
+
+
+def require_represented(encoder: Encoder, settings: LayerSettings) -> None:
+    """FreshetError unless `represent_documents` has prepared `encoder` for these settings."""
+    found = (encoder.depth,) if encoder.layers is None else encoder.layers.numbers
+    if found != _indexed(encoder, settings) or (encoder.layers and encoder.layers.pooling != settings.pooling):
+        raise FreshetError(
+            f"the encoder indexes documents by layers {list(found)}, which are not those of {settings}; "
+            "call represent_documents(encoder, layers, texts) first"
+        )
+
+
+def _indexed(encoder: Encoder, settings: LayerSettings) -> tuple[int, ...]:
+    """The layers that documents are searched by."""
+    numbers = settings.chosen(encoder.depth)
+    return (encoder.depth,) if settings.pooling == "self_contrastive" else numbers
+
+
+def layer_scales(encoder: Encoder, numbers: Sequence[int], texts: Sequence[str]) -> torch.Tensor:
+    """Mean norm of each layer's pooled vectors, (m,), over at most `SAMPLE` texts spread evenly."""
+    sample = texts[:: max(1, -(-len(texts) // SAMPLE))]
+    with torch.no_grad():
+        norms = [encoder.pooled_layers(encoder.tokenize([text]), numbers).norm(dim=-1) for text in sample]
+    return torch.cat(norms).mean(dim=0).cpu()

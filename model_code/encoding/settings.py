@@ -1,4 +1,4 @@
-"""Settings of the encoder that every retriever starts from: the group `encoder` of `params.yaml`."""
+"""Settings of the base encoder, the group `encoder` of `params.yaml`, and of a retriever's group `layers`."""
 
 from __future__ import annotations
 
@@ -39,3 +39,41 @@ class EncoderSettings:
         """Refuse an encoder without a name or without room for a word."""
         require(bool(self.base), "base must name a folder or a hub model, but is empty")
         require(self.max_tokens >= 3, f"max_tokens is {self.max_tokens}; at least 3 are needed (two are special)")
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """Which hidden states represent a document, and how they become what is searched (MLR, sections 3.1 to 3.3).
+
+    numbers: of hidden states (0: the embeddings; 6: the output of layer 6); the last layer is always among them,
+      whether it is named or not. Empty: the last alone, an ordinary encoder.
+    pooling: "multi_vector" keeps one vector per layer and ranks by the best of them; the others give one vector:
+      "last" (trained on the last layer alone), "average", "mix" (learned weights), "self_contrastive" (trained on all,
+      searched by the last).
+    regulariser: alpha, weight of the self-contrastive loss's own last-layer term.
+    """
+
+    numbers: tuple[int, ...] = ()
+    pooling: Literal["last", "average", "mix", "self_contrastive", "multi_vector"] = "self_contrastive"
+    regulariser: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        require(all(number >= 0 for number in self.numbers), f"layer numbers count from 0, not {list(self.numbers)}")
+        require(len(set(self.numbers)) == len(self.numbers), f"numbers {list(self.numbers)} names a layer twice")
+        require(self.regulariser >= 0, f"regulariser is {self.regulariser}, but must be at least 0")
+
+    def chosen(self, last: int) -> tuple[int, ...]:
+        """The layers that represent a document where layer `last` is the last: ascending, `last` among them.
+
+        SettingsError if a number is above `last`.
+
+        >>> LayerSettings(numbers=(6, 4)).chosen(6), LayerSettings(numbers=(4,)).chosen(6), LayerSettings().chosen(6)
+        ((4, 6), (4, 6), (6,))
+        """
+        require(
+            all(number <= last for number in self.numbers),
+            f"numbers {list(self.numbers)} names a layer above the encoder's last, which is {last}; "
+            f"choose among 0 (the embeddings) to {last}",
+        )
+        return tuple(sorted({*self.numbers, last})) if self.pooling != "last" else (last,)

@@ -7,10 +7,13 @@ checkpoints take both along, and whoever carries the folder of an encoder carrie
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
 import torch
 
 from model_code.errors import FingerprintMismatch, FreshetError
@@ -94,3 +97,19 @@ def require_one_side(folder: Path) -> None:
             f"{folder} has a query encoder of its own, but encoder.base must be one encoder for both sides; name "
             f"{folder / QUERY_ENCODER}, or a base that was trained with encoders: shared"
         )
+
+
+def fingerprint(weights: Mapping[str, torch.Tensor], tokenizer: Any, pooling: str, max_tokens: int) -> str:
+    """SHA-256 over the weights (names sorted, float32), the tokenizer's rules, the pooling and the length limit."""
+    digest = hashlib.sha256(f"{pooling} {max_tokens}\n{tokenizer_rules(tokenizer)}\n".encode())
+    for name in sorted(weights):
+        values = weights[name].detach().to("cpu", torch.float32).contiguous().numpy()
+        digest.update(f"{name} {values.shape}\n".encode())
+        digest.update(np.ascontiguousarray(values, dtype="<f4").data)
+    return digest.hexdigest()
+
+
+def tokenizer_rules(tokenizer: Any) -> str:
+    """The tokenizer as JSON without its padding and truncation, which are state of the last call."""
+    rules = json.loads(tokenizer.backend_tokenizer.to_str())
+    return json.dumps(rules | {"padding": None, "truncation": None}, sort_keys=True)

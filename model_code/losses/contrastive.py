@@ -1,7 +1,8 @@
 """The contrastive loss, in both directions, with in-batch and extra negatives (HCE, equation 8).
 
 The query is contrasted with the batch's documents and with extra documents sampled for it (hard negatives); its
-document is contrasted with the batch's queries only. A document known to be relevant to a query is never its negative."""
+document is contrasted with the batch's queries only. A document known to be relevant to a query is never its negative.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from model_code.encoding.transformer import MACHINE_KEYS, quiet, save_tokenizer
+from model_code.encoding.base_models import MACHINE_KEYS, quiet, save_tokenizer
 from model_code.errors import FreshetError, SettingsError
 from model_code.files import read_json, write_json
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import torch
 
-from model_code.encoding.base_models import locate
+from model_code.encoding.base_models import load_tokenizer, locate, quiet
 from model_code.encoding.layout import read_layout
-from model_code.encoding.transformer import load_tokenizer, quiet
 from model_code.errors import FreshetError
 from model_code.queries.sequence_models import Loaded
 

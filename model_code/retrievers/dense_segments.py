@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from model_code.encoding.document_side import DocumentSide
-from model_code.encoding.encoder import Encoder
+from model_code.encoding.encoder import DocumentSide, Encoder
 from model_code.errors import FreshetError
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import IndexSettings

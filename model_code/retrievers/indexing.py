@@ -6,8 +6,7 @@ from typing import Any
 
 from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus, passage_texts
-from model_code.encoding.document_side import DocumentSide
-from model_code.encoding.encoder import Encoder
+from model_code.encoding.encoder import DocumentSide, Encoder
 from model_code.index.approximate import require_factory
 from model_code.index.dense_index import DenseIndex
 from model_code.manifest import add_facts

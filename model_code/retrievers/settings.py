@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from model_code import settings
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.encoding.layer_settings import LayerSettings
+from model_code.encoding.settings import LayerSettings
 from model_code.lexical.settings import LexicalSettings
 from model_code.training.settings import TrainingSettings
 

@@ -14,8 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from model_code.encoding.document_side import DocumentSide
-from model_code.encoding.encoder import Encoder
+from model_code.encoding.encoder import DocumentSide, Encoder
 from model_code.encoding.hardware import uses_bfloat16
 from model_code.files import replacing
 from model_code.progress import Progress, silent

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from model_code.encoding.batching import Buckets, Features, bucketed
 from model_code.hierarchy.tree import Hierarchy
 from model_code.training.ancestors import Ancestors
-from model_code.training.buckets import Buckets, Features, bucketed
 from model_code.training.data import TrainingData
 from model_code.training.negatives.base import Negatives
 from model_code.training.negatives.kinds import make_negatives

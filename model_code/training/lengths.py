@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from model_code.encoding.base_models import positions
 from model_code.encoding.sides import TwoSided
-from model_code.encoding.transformer import positions
 from model_code.settings import require
 from model_code.training.settings import TrainingSettings
 

@@ -11,14 +11,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from model_code.encoding.document_side import require_represented
+from model_code.encoding.batching import Features, encode
 from model_code.encoding.encoder import Encoder
-from model_code.encoding.layer_settings import LayerSettings
+from model_code.encoding.layers import require_represented
+from model_code.encoding.settings import LayerSettings
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.contrastive import contrastive_losses
 from model_code.losses.hierarchy import HierarchyLoss, hce_losses, joint_loss, level_means
 from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
-from model_code.training.buckets import Features, encode
 from model_code.training.collator import Batch
 from model_code.training.settings import TrainingSettings
 

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from model_code.encoding.document_side import DocumentSide
-from model_code.encoding.encoder import Encoder
-from model_code.encoding.layer_settings import LayerSettings
+from model_code.encoding.encoder import DocumentSide, Encoder
+from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.progress import Progress, silent

@@ -11,7 +11,7 @@ import functools
 
 import numpy as np
 
-from model_code.encoding.document_side import encode_passages
+from model_code.encoding.encoder import encode_passages
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.top_k import nearest

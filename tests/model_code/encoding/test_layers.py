@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from model_code.encoding.document_side import DocumentSide, layer_scales, represent_documents, require_represented
-from model_code.encoding.encoder import Encoder
-from model_code.encoding.layer_settings import LayerSettings
-from model_code.encoding.layers import Layers
+from model_code.encoding.encoder import DocumentSide, Encoder
+from model_code.encoding.layers import Layers, layer_scales, represent_documents, require_represented
+from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError, SettingsError
 from tests.tiny_encoder import make_tiny_encoder, make_tokenizer
 

@@ -20,7 +20,7 @@ def make_masked_model(folder: Path) -> Path:
     import torch
     from transformers import BertConfig, BertForMaskedLM
 
-    from model_code.encoding.transformer import save_tokenizer, save_transformer
+    from model_code.encoding.base_models import save_tokenizer, save_transformer
 
     tokenizer = make_tokenizer(WORDS)
     config = BertConfig(

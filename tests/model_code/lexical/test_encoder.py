@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.encoding.packed_weights import PackedLinear, packing
+from model_code.encoding.hardware import PackedLinear, packing
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError, SettingsError
 from model_code.files import hash_path

@@ -11,10 +11,9 @@ import pandas as pd
 
 from model_code.dsi.folder import Representatives
 from model_code.dsi.start import document_means
-from model_code.encoding.document_side import represent_documents
 from model_code.encoding.encoder import Encoder
-from model_code.encoding.layer_settings import LayerSettings
-from model_code.encoding.settings import EncoderSettings
+from model_code.encoding.layers import represent_documents
+from model_code.encoding.settings import EncoderSettings, LayerSettings
 from model_code.files import write_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 from model_code.index.dense_index import DenseIndex

@@ -12,9 +12,9 @@ import pytest
 
 from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus
-from model_code.encoding.document_side import represent_documents
 from model_code.encoding.encoder import Encoder
-from model_code.encoding.layer_settings import LayerSettings
+from model_code.encoding.layers import represent_documents
+from model_code.encoding.settings import LayerSettings
 from model_code.errors import SettingsError
 from model_code.files import hash_path
 from model_code.index.dense_index import DenseIndex

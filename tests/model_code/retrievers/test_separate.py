@@ -15,8 +15,7 @@ import torch
 
 from model_code.context import StageContext
 from model_code.encoding.encoder import Encoder
-from model_code.encoding.layer_settings import LayerSettings
-from model_code.encoding.settings import EncoderSettings
+from model_code.encoding.settings import EncoderSettings, LayerSettings
 from model_code.encoding.sides import QUERY_ENCODER
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
 from model_code.evaluation.run_files import read_run, write_run

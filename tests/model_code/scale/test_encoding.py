@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.encoding.document_side import DocumentSide
-from model_code.encoding.encoder import Encoder
+from model_code.encoding.encoder import DocumentSide, Encoder
 from model_code.scale import encoding, runtime
 from model_code.scale.encoding import encode_resumably, encode_shards
 from model_code.scale.settings import ScaleSettings

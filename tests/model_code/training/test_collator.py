@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from model_code.encoding.batching import Buckets
 from model_code.training.batches import BatchSchedule
-from model_code.training.buckets import Buckets
 from model_code.training.collator import Batch, Collator
 from model_code.training.data import Pairs, Passages, TrainingData
 from tests.model_code.training.example import make_data, make_settings, make_tree

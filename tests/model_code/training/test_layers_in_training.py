@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.encoding.document_side import DocumentSide, represent_documents
-from model_code.encoding.layer_settings import LayerSettings
+from model_code.encoding.batching import encode
+from model_code.encoding.encoder import DocumentSide
+from model_code.encoding.layers import represent_documents
+from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError
 from model_code.losses.contrastive import contrastive_losses
 from model_code.losses.hierarchy import level_losses
 from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
 from model_code.training.batches import BatchSchedule
-from model_code.training.buckets import encode
 from model_code.training.collator import Collator
 from model_code.training.objective import Objective
 from model_code.training.trainer import Trainer

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.encoding.document_side import represent_documents
 from model_code.encoding.encoder import Encoder
-from model_code.encoding.layer_settings import LayerSettings
+from model_code.encoding.layers import represent_documents
+from model_code.encoding.settings import LayerSettings
 from model_code.training.objective import LAST_LAYER
 from model_code.training.trainer import Trainer
 from tests.model_code.training.example import make_data, make_dev, make_encoder, make_settings, make_tree

@@ -11,8 +11,16 @@ import torch
 from torch import nn
 
 from model_code.encoding.encoder import Encoder
-from model_code.encoding.hardware import has_bfloat16, has_half_weights
-from model_code.encoding.packed_weights import LARGEST, Bfloat16Linear, HalfLinear, PackedLinear, pack, packing
+from model_code.encoding.hardware import (
+    LARGEST,
+    Bfloat16Linear,
+    HalfLinear,
+    PackedLinear,
+    has_bfloat16,
+    has_half_weights,
+    pack,
+    packing,
+)
 from tests.tiny_encoder import make_tiny_encoder
 
 CPU = torch.device("cpu")
@@ -111,7 +119,7 @@ def test_packed_bfloat16_gives_the_vectors_of_autocast(folder):
 def test_on_a_worker_without_bfloat16_it_is_emulated(monkeypatch):
     linear, inputs = packed(Bfloat16Linear, 16, 8), torch.randn(3, 16)
     stored = pickle.dumps(linear)
-    monkeypatch.setattr("model_code.encoding.packed_weights.has_bfloat16", lambda device: False)
+    monkeypatch.setattr("model_code.encoding.hardware.has_bfloat16", lambda device: False)
     other = pickle.loads(stored)
     assert type(other) is nn.Linear
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -119,15 +127,12 @@ def test_on_a_worker_without_bfloat16_it_is_emulated(monkeypatch):
 
 
 def test_where_they_apply(monkeypatch):
-    where = "model_code.encoding.{}.has_bfloat16"
-    for module in ("hardware", "packed_weights"):
-        monkeypatch.setattr(where.format(module), lambda device: False)
+    monkeypatch.setattr("model_code.encoding.hardware.has_bfloat16", lambda device: False)
     assert packing("auto", CPU) is (HalfLinear if has_half_weights(CPU) else None)
     assert packing("bfloat16", CPU) is None, "emulated: as autocast does it"
     assert packing("float32", CPU) is None
     assert packing("auto", torch.device("cuda")) is None
-    for module in ("hardware", "packed_weights"):
-        monkeypatch.setattr(where.format(module), lambda device: True)
+    monkeypatch.setattr("model_code.encoding.hardware.has_bfloat16", lambda device: True)
     assert packing("auto", CPU) is packing("bfloat16", CPU) is Bfloat16Linear
     assert packing("float32", CPU) is None
     assert packing("auto", torch.device("cuda")) is None
