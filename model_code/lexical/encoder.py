@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 from model_code.encoding.batching import pad, token_batches
 from model_code.encoding.encoder import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, WINDOW
-from model_code.encoding.fingerprint import fingerprint, tokenizer_rules
 from model_code.encoding.hardware import uses_bfloat16
 from model_code.encoding.settings import Precision
-from model_code.encoding.sides import TwoSided
+from model_code.encoding.sides import TwoSided, fingerprint, tokenizer_rules
 from model_code.progress import Progress, silent
 from model_code.token_index.queries import Sparse
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from model_code.encoding.transformer import load_transformer, quiet
+from model_code.encoding.base_models import load_transformer, quiet
 from model_code.errors import FreshetError
 from model_code.files import read_json
 

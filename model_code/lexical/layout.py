@@ -17,15 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model_code.encoding.base_models import locate
+from model_code.encoding.base_models import load_tokenizer, load_transformer, locate, save_tokenizer, save_transformer
 from model_code.encoding.batching import pad, token_batches
 from model_code.encoding.encoder import CPU_BATCH_TOKENS
-from model_code.encoding.hardware import pick_device
+from model_code.encoding.hardware import pack, packing, pick_device
 from model_code.encoding.layout import read_layout
-from model_code.encoding.packed_weights import pack, packing
 from model_code.encoding.settings import EncoderSettings, Precision
 from model_code.encoding.sides import QUERY_ENCODER, require_one_side
-from model_code.encoding.transformer import load_tokenizer, load_transformer, save_tokenizer, save_transformer
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.lexical.encoder import LexicalConfig, LexicalEncoder, inverse_document_frequencies

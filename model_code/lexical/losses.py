@@ -22,14 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from model_code.encoding.batching import Buckets
 from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.settings import LexicalSettings
-from model_code.losses.contrastive import contrastive_losses
-from model_code.losses.hce import hce_losses, joint_loss, level_means
-from model_code.losses.hierarchy import siblings
-from model_code.losses.softmax import softmax_losses
-from model_code.training.buckets import Buckets
+from model_code.losses.contrastive import contrastive_losses, softmax_losses
+from model_code.losses.hierarchy import hce_losses, joint_loss, level_means, siblings
 from model_code.training.collator import Batch
 from model_code.training.settings import TrainingSettings
 

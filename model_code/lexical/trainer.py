@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from model_code.encoding.batching import bucketed
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.encoder import LexicalEncoder
@@ -25,7 +26,6 @@ from model_code.retriever import Ranking
 from model_code.token_index.index import TokenIndex
 from model_code.training.ancestors import Ancestors
 from model_code.training.batches import BatchSchedule
-from model_code.training.buckets import bucketed
 from model_code.training.collator import membership
 from model_code.training.data import TrainingData
 from model_code.training.negatives.base import Drawing, Negatives, sample

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from model_code.encoding.base_models import locate
-from model_code.encoding.transformer import load_tokenizer
+from model_code.encoding.base_models import load_tokenizer, locate
 from model_code.lexical.encoder import UNUSED, blocked_tokens
 
 PIECES = ["Ġ,", "Ġs", "Ġ()", ",", "7", "Ġ", "Ã©", "Ã", "âĢĻ"]  # the last three: é, half of it, ’
