@@ -7,13 +7,13 @@ object of its own, whose keys are fields whatever they are called.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model_code.ledger.records import Content, Rejection
+from model_code.documents import Document
+from model_code.ledger.records import Rejection
 
 if TYPE_CHECKING:
     from model_code.corpus.rows import Malformed, Row
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Arrivals:
     """The sound documents of some rows, in their order, with the numbers of their rows, and the rows refused."""
 
-    documents: tuple[Content, ...]
+    documents: tuple[Document, ...]
     rows: tuple[int, ...]
     rejected: tuple[Rejection, ...]
 
@@ -58,11 +58,9 @@ def admit(rows: Iterable[Row | Malformed], settings: CorpusSettings) -> Arrivals
     from model_code.corpus.cleaning import document_of
     from model_code.corpus.quarantine import Quarantine
 
-    def check(row: Row) -> tuple[int, Content]:
+    def check(row: Row) -> tuple[int, Document]:
         clean = document_of(row, settings.max_characters, settings.keep_title_only)
-        queries = _clean_queries(row.values["queries"])
-        fields = json.loads(clean.fields)
-        return _number(row), Content(clean.document_id, clean.title, clean.text, fields, queries, clean.date)
+        return _number(row), replace(clean, queries=_clean_queries(row.values["queries"]))
 
     quarantine = Quarantine()
     sound = list(quarantine.admit(map(_unfolded, rows), check))
@@ -70,7 +68,7 @@ def admit(rows: Iterable[Row | Malformed], settings: CorpusSettings) -> Arrivals
     return Arrivals(tuple(content for _, content in sound), tuple(number for number, _ in sound), tuple(refused))
 
 
-def as_row(content: Content, settings: CorpusSettings) -> dict[str, Any]:
+def as_row(content: Document, settings: CorpusSettings) -> dict[str, Any]:
     """A clean document as a row that `admit` reads to the same document."""
     columns = settings.columns.of("documents")
     row = {columns["id"]: content.document_id, columns["title"]: content.title, columns["text"]: content.text}

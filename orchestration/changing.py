@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from model_code.corpus.rows import printable
-from model_code.ledger.records import Content, Receipt, Rejection
+from model_code.documents import Document
+from model_code.ledger.records import Receipt, Rejection
 from model_code.live.collection import default_retriever
 from orchestration import arrivals
 from orchestration.freshening import Freshener
@@ -115,7 +116,7 @@ def _service(freshener: Freshener) -> ServiceClient | None:
 
 
 def _send(
-    freshener: Freshener, client: ServiceClient, documents: Iterable[Content], name: str, refused: Sequence[Rejection]
+    freshener: Freshener, client: ServiceClient, documents: Iterable[Document], name: str, refused: Sequence[Rejection]
 ) -> Receipt:  # fmt: skip
     """Let the service receive documents; the rows that were refused are recorded from here."""
     freshener.ledger.receive((), name, refused)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from model_code.corpus.settings import ColumnSettings, CorpusSettings, PartSettings, PassageSettings
+from model_code.documents import Document
 from model_code.errors import FreshetError
-from model_code.ledger.records import Content
 from orchestration.arrivals import as_row
 from orchestration.project import Project
 
@@ -21,7 +21,7 @@ def package_documents(project: Project, settings: CorpusSettings, packages: Sequ
         yield as_row(one, settings)
 
 
-def _documents(project: Project, settings: CorpusSettings) -> Iterator[Content]:
+def _documents(project: Project, settings: CorpusSettings) -> Iterator[Document]:
     """Every sound document of the source that `settings` name, with the queries that are judged to ask for it."""
     from model_code.corpus.build import build_corpus
     from model_code.corpus.sources.base import open_source
@@ -35,4 +35,4 @@ def _documents(project: Project, settings: CorpusSettings) -> Iterator[Content]:
         raise FreshetError("the source holds no document")
     for row in tables["documents"].itertuples():
         asked = tuple(queries.get(row.document_id, ()))
-        yield Content(row.document_id, row.title, row.text, json.loads(row.fields), asked)
+        yield Document(row.document_id, row.title, row.text, json.loads(row.fields), asked)

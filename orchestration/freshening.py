@@ -14,7 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model_code.ledger.records import Content, Receipt, Rejection
+from model_code.documents import Document
+from model_code.ledger.records import Receipt, Rejection
 from orchestration import arrivals, known_documents, parameters
 from orchestration.announced_rollback import announced_rollback, forget_rollback
 from orchestration.file_lock import file_lock
@@ -84,7 +85,7 @@ class Freshener:
         documents, refused = self.sift(found, known_only)
         return self.ledger.receive(documents, source, refused, batch)
 
-    def sift(self, found: arrivals.Arrivals, known_only: bool) -> tuple[list[Content], list[Rejection]]:
+    def sift(self, found: arrivals.Arrivals, known_only: bool) -> tuple[list[Document], list[Rejection]]:
         """The documents to record and the rows to refuse; documents that are not there yet too, if `known_only`."""
         documents, refused = list(found.documents), list(found.rejected)
         if not known_only:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from model_code.ledger.records import PENDING, PUT, Content
+from model_code.documents import Document
+from model_code.ledger.records import PENDING, PUT
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
@@ -40,7 +41,7 @@ def known(
 
 
 def forecast(
-    generation: Generation, documents: Iterable[Content], ledger: Ledger | None = None
+    generation: Generation, documents: Iterable[Document], ledger: Ledger | None = None
 ) -> dict[str, list[str]]:
     """What making `documents` searchable would come to: ids that would be "added", "updated" or are "unchanged".
 
@@ -57,13 +58,8 @@ def forecast(
         if one not in rows:
             found["added"].append(one)
         else:
-            same = one in told or rows[one]["content_hash"] == _hash(content)  # a model may have written queries since
+            same = (
+                one in told or rows[one]["content_hash"] == content.content_hash
+            )  # a model may have written queries since
             found["unchanged" if same else "updated"].append(one)
     return found
-
-
-def _hash(content: Content) -> str:
-    """The hash by which the live collection's writer knows equal contents."""
-    from model_code.live.changes import Put
-
-    return Put(content.document_id, content.title, content.text, content.fields, content.queries).content_hash

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from model_code.ledger.records import ROLLED_BACK, Content
+from model_code.documents import Document
+from model_code.ledger.records import ROLLED_BACK
 from orchestration.known_documents import forecast
 from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
@@ -27,13 +28,13 @@ def still_held(project: Project, retriever: str) -> dict[str, list[str]]:
     finally:
         ledger.close()
     undone = (event for event in events if event.state == ROLLED_BACK)
-    gone = [event.content for event in undone if event.content is not None]
+    gone = [event.document for event in undone if event.document is not None]
     others = (name for name in retrievers(project.live) if name != retriever)
     found = {name: _held(project, name, gone) for name in others}
     return {name: documents for name, documents in found.items() if documents}
 
 
-def _held(project: Project, retriever: str, gone: list[Content]) -> list[str]:
+def _held(project: Project, retriever: str, gone: list[Document]) -> list[str]:
     """The documents that a retriever finds as they are in `gone`."""
     from model_code.live.collection import Collection
 

@@ -55,6 +55,6 @@ def write_build(root: Path, folder: Path, encoder: Encoder, texts: Mapping[str, 
     leaves = np.random.default_rng(seed).permutation(len(texts)).astype(np.int32) % 2
     Hierarchy((vectors[:2],), (np.zeros(2, np.int32),), leaves).save(parts["hierarchy"])
     write_json(parts["hierarchy"] / DOCUMENT_IDS, list(texts))
-    rows = {"document_id": list(texts), "title": list(texts), "text": list(texts.values()), "fields": "{}"}
-    pd.DataFrame(rows).to_parquet(folder / DOCUMENTS, index=False)
+    rows = {"document_id": list(texts), "title": list(texts), "text": list(texts.values())}
+    pd.DataFrame(rows).assign(fields="{}", date=None).to_parquet(folder / DOCUMENTS, index=False)
     return parts | {"encoder": root / ENCODER, "documents": folder / DOCUMENTS, "text": rules, "provenance": {}}

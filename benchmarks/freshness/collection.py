@@ -48,7 +48,8 @@ def _write_documents(path: Path, ids: list[str]) -> None:
     import pyarrow.parquet as pq
 
     texts = [f"Document {i} of the base." for i in range(len(ids))]
-    pq.write_table(pa.table({"document_id": ids, "title": ids, "text": texts, "fields": ["{}"] * len(ids)}), path)
+    rows = {"document_id": ids, "title": ids, "text": texts, "fields": ["{}"] * len(ids), "date": [None] * len(ids)}
+    pq.write_table(pa.table(rows), path)
 
 
 def _write_hierarchy(folder: Path, vectors: np.ndarray, ids: list[str]) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 
 from model_code.additions.memory import has_one
 from model_code.additions.representatives import query_vectors
+from model_code.documents import Change, Document
 from model_code.incdsi.documents import NewDocument
-from model_code.live.changes import Change, Put
 from model_code.live.searcher import Searcher
 from model_code.live.segment import new_passages
 from model_code.retrievers import dense_segments
@@ -34,19 +34,18 @@ def new_documents(
     lasting: by id, those that no later step changes, which are encoded already.
     """
     last = {step.document_id: number for number, step in enumerate(steps)}
-    passing = {
-        number: step for number, step in enumerate(steps) if isinstance(step, Put) and number != last[step.document_id]
-    }
+    puts = {number: step for number, step in enumerate(steps) if isinstance(step, Document)}
+    passing = {number: put for number, put in puts.items() if number != last[put.document_id]}
     encoded = {last[key]: own for key, own in lasting.items()} | _encoded(searcher, passing)
-    puts = [steps[number] for number in encoded]
-    made = query_vectors(searcher.base.retriever.encoder, [(put.title, put.text) for put in puts], spans)
+    own_texts = [(puts[number].title, puts[number].text) for number in encoded]
+    made = query_vectors(searcher.base.retriever.encoder, own_texts, spans)
     return {
-        number: NewDocument(put.document_id, np.concatenate([own, asked]), encoding)
-        for (number, (encoding, asked)), put, own in zip(encoded.items(), puts, made, strict=True)
+        number: NewDocument(puts[number].document_id, np.concatenate([own, asked]), encoding)
+        for (number, (encoding, asked)), own in zip(encoded.items(), made, strict=True)
     }
 
 
-def _encoded(searcher: Searcher, puts: Mapping[int, Put]) -> dict[int, Encoded]:
+def _encoded(searcher: Searcher, puts: Mapping[int, Document]) -> dict[int, Encoded]:
     """Of puts by their numbers, those of one vector; the same document may be put several times."""
     if not puts:
         return {}

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
+from model_code.documents import Change
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import Added, NewDocument
 from model_code.incdsi.state import IncDsiState
-from model_code.live.changes import Change
 
 ADD, UPDATE, DELETE = "add", "update", "delete"
 

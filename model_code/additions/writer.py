@@ -14,11 +14,11 @@ from model_code.additions.memory import TOKEN, load_state, require_one_vector, s
 from model_code.additions.replay import replay
 from model_code.additions.settings import AdditionSettings
 from model_code.additions.store import Store
+from model_code.documents import Change, Document
 from model_code.files import canonical_json, hash_text
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import Status
 from model_code.live.applied import Applied, Guard
-from model_code.live.changes import Change, Put
 from model_code.live.collection import CURRENT
 from model_code.live.garbage import Freed
 from model_code.live.net_changes import NetChanges, steps
@@ -108,6 +108,8 @@ class RefiningWriter(LiveWriter):
         return IncDsiAdder(state, self.settings.incdsi), loose
 
     def _new_token(self, number: int, watermark: int) -> str:
-        changed = [(step.document_id, step.content_hash if isinstance(step, Put) else None) for step in self._steps]
+        changed = [
+            (step.document_id, step.content_hash if isinstance(step, Document) else None) for step in self._steps
+        ]
         facts = {"after": number, "watermark": watermark, "changes": changed, "settings": repr(self.settings.incdsi)}
         return hash_text(canonical_json(facts))[:16]

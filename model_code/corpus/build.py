@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from model_code.corpus.cleaning import Document, document_of
+from model_code.corpus.cleaning import document_of
 from model_code.corpus.duplicates import merge_duplicates, merge_into_earliest
 from model_code.corpus.judgements import Known, Qrels, take_qrels
 from model_code.corpus.passages import passage_rows
@@ -21,6 +21,7 @@ from model_code.corpus.settings import CorpusSettings, PartSettings, PassageSett
 from model_code.corpus.sources.base import Source
 from model_code.corpus.splits import part_of
 from model_code.corpus.tables import frame
+from model_code.documents import Document, canonical_fields
 from model_code.errors import FreshetError
 from model_code.progress import Progress, silent
 
@@ -118,7 +119,7 @@ def _document_row(document: Document, part: str) -> dict[str, Any]:
         "document_id": document.document_id,
         "title": document.title,
         "text": document.text,
-        "fields": document.fields,
+        "fields": canonical_fields(document.fields),
         "date": document.date,
         "part": part,
         "content_hash": document.content_hash,

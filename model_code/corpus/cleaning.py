@@ -1,4 +1,4 @@
-"""Cleaning of texts, identity of contents, and the checks that a document's row must pass."""
+"""Cleaning of texts, and the checks that a document's row must pass."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import math
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
 from model_code.corpus.rows import Row, Unfit
-from model_code.files import hash_text
+from model_code.documents import Document
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\ufeff]")  # C0, C1 and the byte order mark
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -20,22 +19,6 @@ _BLANKS = re.compile(r"[^\S\n]+")
 _EMPTY_LINES = re.compile(r"\n{3,}")
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # in an id: control characters and line ends
 MOST_ID_BYTES = 2048  # Parquet's statistics, by which documents are found, leave longer ones out
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A clean document. `fields` is a JSON object of the source's other columns; `date` an ISO date or None."""
-
-    document_id: str
-    title: str
-    text: str
-    fields: str
-    date: str | None
-
-    @property
-    def content_hash(self) -> str:
-        """SHA-256 of what a reader sees (title, text, fields): it changes exactly if the content does."""
-        return hash_text("\0".join((self.title, self.text, self.fields)))
 
 
 def clean_text(text: str) -> str:
@@ -88,7 +71,7 @@ def document_of(row: Row, max_characters: int, keep_title_only: bool) -> Documen
     if instant is None and written is not None:
         fields["date"] = written
     whole = require_whole(_as_json(fields), "fields")
-    return Document(document_id, title, text, whole, None if instant is None else instant.isoformat())
+    return Document(document_id, title, text, json.loads(whole), date=None if instant is None else instant.isoformat())
 
 
 def identifier(values: Mapping[str, Any], name: str) -> str:

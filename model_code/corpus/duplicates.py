@@ -9,7 +9,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable
 
-from model_code.corpus.cleaning import Document, parse_date
+from model_code.corpus.cleaning import parse_date
+from model_code.documents import Document
 
 
 def normalised(text: str) -> str:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from model_code.corpus.cleaning import Document
 from model_code.corpus.settings import PassageSettings
+from model_code.documents import Document
 
 _WORD = re.compile(r"\S+")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from model_code.corpus.cleaning import Document, parse_date
+from model_code.corpus.cleaning import parse_date
 from model_code.corpus.rows import Unfit
 from model_code.corpus.settings import PartSettings, QuerySplitSettings
+from model_code.documents import Document
 
 
 def position(identifier: str, seed: int, purpose: str) -> float:

@@ -10,15 +10,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from model_code.documents import Document
 from model_code.files import hash_text
 from model_code.ledger.database import chunks
-from model_code.ledger.records import PUT, REMOVE, ROLLED_BACK, Content, Rejection
+from model_code.ledger.records import PUT, REMOVE, ROLLED_BACK, Rejection
 from model_code.ledger.schema import batches, events, outcomes, rejections
 
 Latest = Mapping[str, tuple[str, str]]  # document id -> kind and content hash of its latest event that counts
 
 
-def put_rows(documents: Iterable[Content]) -> list[dict[str, Any]]:
+def put_rows(documents: Iterable[Document]) -> list[dict[str, Any]]:
     """Documents that arrived, as rows of the table of events."""
     return [
         {"kind": PUT, "document_id": one.document_id, "content_hash": one.content_hash, "payload": one.payload}

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from model_code.documents import Document
 from model_code.ledger import intake, notes, outcomes, reading, schema
 from model_code.ledger.database import Database, open_database
-from model_code.ledger.records import LIVE, Content, Event, Made, Position, Receipt, Rejection
+from model_code.ledger.records import LIVE, Event, Made, Position, Receipt, Rejection
 
 
 class Ledger:
@@ -36,7 +37,7 @@ class Ledger:
 
     def receive(
         self,
-        documents: Iterable[Content],
+        documents: Iterable[Document],
         source: str,
         rejected: Sequence[Rejection] = (),
         batch: str | None = None,
@@ -213,7 +214,7 @@ class Ledger:
         """The events from the id `first` to `last` whose document is live as it arrived then, oldest first."""
         return [event for event in self.between(first, last) if event.state == LIVE]
 
-    def snapshot(self, watermark: int) -> Iterator[Content]:
+    def snapshot(self, watermark: int) -> Iterator[Document]:
         """The latest content of each document that was put up to `watermark` and not removed, by id."""
         with self._database.read() as connection:
             yield from reading.snapshot(connection, self.retriever, watermark)

@@ -7,8 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from model_code.documents import Document
 from model_code.ledger.database import chunks
-from model_code.ledger.records import PENDING, REJECTED, ROLLED_BACK, STATES, Content, Event, Position, content_of
+from model_code.ledger.records import PENDING, REJECTED, ROLLED_BACK, STATES, Event, Position
 from model_code.ledger.schema import events, outcomes, positions, rejections
 
 ROWS = 1000  # contents that are held in memory at a time
@@ -84,12 +85,12 @@ def refused(connection: sa.Connection, number: int) -> list[dict[str, Any]]:
     return [dict(row._mapping) for row in connection.execute(query)]
 
 
-def snapshot(connection: sa.Connection, retriever: str, watermark: int) -> Iterator[Content]:
+def snapshot(connection: sa.Connection, retriever: str, watermark: int) -> Iterator[Document]:
     """The latest content, up to `watermark`, of each document that was put and not removed, by document id."""
     query = _latest(retriever, watermark).where(events.c.payload.is_not(None)).order_by(events.c.document_id)
     for rows in connection.execution_options(yield_per=ROWS).execute(query).partitions():
         for row in rows:
-            yield content_of(row.document_id, row.payload)
+            yield Document.from_payload(row.document_id, row.payload)
 
 
 def removed(connection: sa.Connection, retriever: str, watermark: int) -> list[str]:

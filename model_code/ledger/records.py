@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from model_code.files import hash_text
-
-if TYPE_CHECKING:
-    from model_code.live.changes import Change
+from model_code.documents import Change, Document, Remove
 
 PUT, REMOVE = "put", "remove"
 PENDING, LIVE, SUPERSEDED, DELETED = "pending", "live", "superseded", "deleted"
 REJECTED, ROLLED_BACK, ABSORBED = "rejected", "rolled_back", "absorbed"
 STATES = (PENDING, LIVE, SUPERSEDED, DELETED, REJECTED, ROLLED_BACK, ABSORBED)
-
-
-@dataclass(frozen=True)
-class Content:
-    """A clean document as it arrived: what is searched and shown, the queries that it answers, and its ISO date."""
-
-    document_id: str
-    title: str
-    text: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    queries: tuple[str, ...] = ()
-    date: str | None = None
-
-    @property
-    def payload(self) -> dict[str, Any]:
-        """Everything but the id, as the ledger stores it."""
-        values = {"title": self.title, "text": self.text, "fields": dict(self.fields), "queries": list(self.queries)}
-        return values if self.date is None else values | {"date": self.date}
-
-    @property
-    def content_hash(self) -> str:
-        """SHA-256 of the payload: equal exactly for equal contents."""
-        return hash_text(json.dumps(self.payload, sort_keys=True, ensure_ascii=False))
 
 
 @dataclass(frozen=True)
@@ -80,27 +53,14 @@ class Event:
     generation: int | None = None
 
     @property
-    def content(self) -> Content | None:
+    def document(self) -> Document | None:
         """The document as it arrived; None for a removal."""
-        return None if self.payload is None else content_of(self.document_id, self.payload)
+        return None if self.payload is None else Document.from_payload(self.document_id, self.payload)
 
     @property
     def change(self) -> Change:
         """The event as the live collection's writer takes it."""
-        from model_code.live.changes import Put, Remove
-
-        if self.payload is None:
-            return Remove(self.document_id)
-        own = self.payload
-        return Put(self.document_id, own["title"], own["text"], own["fields"], tuple(own["queries"]))
-
-
-def content_of(document_id: str, payload: Mapping[str, Any]) -> Content:
-    """The document that has this payload."""
-    queries = tuple(payload["queries"])
-    return Content(
-        document_id, payload["title"], payload["text"], payload["fields"], queries, payload.get("date")
-    )  # fmt: skip
+        return self.document or Remove(self.document_id)
 
 
 @dataclass(frozen=True)

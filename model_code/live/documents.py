@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from model_code.documents import Document, canonical_fields, content_hash
 from model_code.errors import FreshetError
 from model_code.files import replacing
-from model_code.live.changes import content_hash
 
 SOURCE = ("document_id", "title", "text", "fields")
 COLUMNS = (*SOURCE, "content_hash")
@@ -24,19 +24,24 @@ def write_documents(source: Path, target: Path, document_ids: Collection[str]) -
     """
     import pyarrow.parquet as pq
 
-    table = pq.read_table(source, columns=list(SOURCE), filters=[("document_id", "in", sorted(document_ids))])
-    columns = [table[name].to_pylist() for name in SOURCE]
+    dated = (*SOURCE, "date")
+    table = pq.read_table(source, columns=list(dated), filters=[("document_id", "in", sorted(document_ids))])
+    columns = [table[name].to_pylist() for name in dated]
     missing = sorted(set(document_ids) - set(columns[0]))
     if missing:
         raise FreshetError(f"{source} lacks {len(missing)} documents that the index holds, first {missing[0]!r}")
-    write_rows((document_row(*values) for values in zip(*columns, strict=True)), target)
+    write_rows((_row(*values) for values in zip(*columns, strict=True)), target)
 
 
-def document_row(document_id: str, title: str, text: str, fields: str, queries: Sequence[str] = ()) -> Row:
-    """A document as it is kept; fields: a JSON object."""
-    return dict(
-        zip(COLUMNS, (document_id, title, text, fields, content_hash(title, text, fields, queries)), strict=True)
-    )
+def document_row(document: Document) -> Row:
+    """A document as it is kept."""
+    row = _row(document.document_id, document.title, document.text, canonical_fields(document.fields))
+    return row | {"content_hash": document.content_hash}
+
+
+def _row(document_id: str, title: str, text: str, fields: str, date: str | None = None) -> Row:
+    values = (document_id, title, text, fields, content_hash(title, text, fields, date=date))
+    return dict(zip(COLUMNS, values, strict=True))
 
 
 def write_rows(rows: Iterable[Row], target: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from model_code.live.changes import Put
+from model_code.documents import Document
 from model_code.live.collection import Collection
 from model_code.live.compaction import crowded
 from model_code.live.generation import Generation
@@ -31,7 +31,7 @@ class Draft:
         self.base, self.segments = views[0], [view for view in views[1:] if view.documents]
         self.own: View | None = None
 
-    def add(self, puts: Sequence[Put], refine: Refine | None, most: int) -> None:
+    def add(self, puts: Sequence[Document], refine: Refine | None, most: int) -> None:
         """Write a segment of new documents; where there would be more than `most`, merge it with the newest others."""
         merged = crowded([*(view.documents for view in self.segments), len(puts)], most)
         target = self.folder / FRESH if merged else self.folder

@@ -5,16 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from model_code.live.changes import Change, Put, net_effect
+from model_code.documents import Change, Document
 from model_code.live.part import View
 from model_code.live.removed import Removed
+
+
+def net_effect(changes: Iterable[Change]) -> list[Change]:
+    """The last change of each document, by ascending id: so the order of different documents does not matter.
+
+    >>> from model_code.documents import Remove
+    >>> [change.document_id for change in net_effect([Document("b", "B", "old"), Remove("a"), Document("b", "B", "")])]
+    ['a', 'b']
+    """
+    last = {change.document_id: change for change in changes}
+    return [last[document_id] for document_id in sorted(last)]
 
 
 @dataclass
 class NetChanges:
     """The documents to add, by ascending id, the status of every document that was named, and what each part loses."""
 
-    puts: list[Put] = field(default_factory=list)
+    puts: list[Document] = field(default_factory=list)
     statuses: dict[str, str] = field(default_factory=dict)
     lost: dict[int, set[str]] = field(default_factory=dict)
 
@@ -33,7 +44,7 @@ class NetChanges:
 
     def _take(self, change: Change, owner: View | None, anew: bool) -> str:
         document_id = change.document_id
-        if isinstance(change, Put):
+        if isinstance(change, Document):
             if not anew and owner is not None and owner.part.content_hashes[document_id] == change.content_hash:
                 return "unchanged"
             self.puts.append(change)
@@ -41,7 +52,7 @@ class NetChanges:
             return "unchanged"
         if owner is not None:
             self.lost.setdefault(owner.part.number, set()).add(document_id)
-        return ("added" if owner is None else "updated") if isinstance(change, Put) else "deleted"
+        return ("added" if owner is None else "updated") if isinstance(change, Document) else "deleted"
 
     @property
     def nothing(self) -> bool:
@@ -65,7 +76,7 @@ def steps(changes: Iterable[Change], views: Sequence[View]) -> list[Change]:
     found: list[Change] = []
     contents: dict[str, str | None] = {}
     for change in changes:
-        document_id, after = change.document_id, change.content_hash if isinstance(change, Put) else None
+        document_id, after = change.document_id, change.content_hash if isinstance(change, Document) else None
         before = contents[document_id] if document_id in contents else _content_hash(views, document_id)
         if before != after:
             found.append(change)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from model_code.documents import Document
 from model_code.files import write_text
-from model_code.live.changes import Put, canonical_fields
 from model_code.live.documents import COLUMNS, document_row, read_columns, write_rows
 from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES
 from model_code.live.part import Base, Part, View, open_segment
@@ -17,24 +17,21 @@ from model_code.retrievers.encoded import TextSearches
 from model_code.retrievers.segments import NewPassages, Refine, segments
 
 
-def write_segment(folder: Path, base: Base, puts: Sequence[Put], text: TextRules, refine: Refine | None) -> Part:
+def write_segment(folder: Path, base: Base, puts: Sequence[Document], text: TextRules, refine: Refine | None) -> Part:
     """Encode, index and place the documents of `puts`, which differ, in `folder`; encoder and tree are the base's.
 
     Returns the segment, loaded.
     """
     kind, new = segments(base.kind), new_passages(puts, text, refine)
     kind.write(base.retriever, folder / INDEX, new)
-    rows = [
-        document_row(put.document_id, put.title, put.text, canonical_fields(put.fields), put.queries) for put in puts
-    ]
-    write_rows(rows, folder / DOCUMENTS)
+    write_rows(map(document_row, puts), folder / DOCUMENTS)
     _write_passages(folder, new.document_ids)
     part = open_segment(base, folder)
     Placements.find(base.tree, kind.passage_vectors(part.retriever, new.document_ids)).save(folder)
     return part
 
 
-def new_passages(puts: Sequence[Put], text: TextRules, refine: Refine | None = None) -> NewPassages:
+def new_passages(puts: Sequence[Document], text: TextRules, refine: Refine | None = None) -> NewPassages:
     """The passages of documents, which differ, in their order."""
     passages = [(put.document_id, passage) for put in puts for passage in text.passages(put.title, put.text)]
     ids, texts = [document for document, _ in passages], [passage for _, passage in passages]

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from model_code.documents import Change, Document
 from model_code.live import garbage
 from model_code.live.applied import Applied, Guard
-from model_code.live.changes import Change, Put
 from model_code.live.collection import CURRENT, Collection
 from model_code.live.draft import Draft, publish
 from model_code.live.generation import Generation
@@ -105,6 +105,6 @@ class LiveWriter:
         guard(opened, Applied.of(generation, net))
         self._searcher = opened
 
-    def _add(self, puts: Sequence[Put], draft: Draft) -> None:
+    def _add(self, puts: Sequence[Document], draft: Draft) -> None:
         if puts:
             draft.add(puts, self.refine, self.max_segments)

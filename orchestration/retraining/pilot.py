@@ -133,7 +133,7 @@ def _ranked(project: Project, plan: Plan, wanted: int) -> list[str]:
         for one in reversed(ledger.arrivals(max(1, last - PIECE + 1), last)):
             if one.document_id in left:
                 left.remove(one.document_id)
-                (asked if one.content and one.content.queries else silent).append(one.document_id)
+                (asked if one.document and one.document.queries else silent).append(one.document_id)
         last -= PIECE
     return [*asked, *silent, *sorted(left)]
 

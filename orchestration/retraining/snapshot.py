@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from model_code.corpus.sources.snapshot import write_snapshot
+from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.files import fsync_tree, hash_text, replace_folder
-from model_code.ledger.records import Content
 from model_code.live.documents import read_columns
 from model_code.live.generation import DOCUMENTS, Generation
 from model_code.live.removed import removed_by_part
@@ -84,7 +84,7 @@ def _judgement(query: str, document: str, relevance: int, split: str | None) -> 
     return {"query_id": query, "document_id": document, "relevance": relevance, "split": split}
 
 
-def _arrived(project: Project, generation: Generation) -> Iterator[Content]:
+def _arrived(project: Project, generation: Generation) -> Iterator[Document]:
     """The documents that came through the ledger, as of this generation."""
     ledger = existing_ledger(project, generation.retriever)
     return iter(()) if ledger is None else ledger.snapshot(generation.watermark)

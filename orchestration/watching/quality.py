@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from model_code.corpus.tables import Judgements
+from model_code.documents import Document
 from model_code.drift.quality import RANKS, reciprocal_ranks
 from model_code.drift.questions import Question
-from model_code.ledger.records import Content
 from model_code.live.searcher import Searcher
 from model_code.progress import silent
 from model_code.queries.generators import make_generator
@@ -76,10 +76,10 @@ def questions_for(judgements: Judgements, documents: Set[str]) -> list[Question]
     ]
 
 
-def answers(contents: Iterable[Content]) -> dict[str, frozenset[str]]:
+def answers(contents: Iterable[Document]) -> dict[str, frozenset[str]]:
     """The documents that answer each query that documents came with: all that came with this text.
 
-    >>> answers([Content("a", "", "", queries=("how?",)), Content("b", "", "", queries=("how?", "why?"))])["why?"]
+    >>> answers([Document("a", "", "", queries=("how?",)), Document("b", "", "", queries=("how?", "why?"))])["why?"]
     frozenset({'b'})
     """
     found: dict[str, set[str]] = {}

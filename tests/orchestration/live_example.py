@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from model_code.documents import Change, Document
 from model_code.live.applied import Applied
-from model_code.live.changes import Change, Put, canonical_fields, net_effect
 from model_code.live.collection import Collection, set_default_retriever
 from model_code.live.documents import document_row, write_rows
 from model_code.live.generation import DOCUMENTS, FORMAT, Generation
+from model_code.live.net_changes import net_effect
 from model_code.live.removed import read_removed, write_removed
 from model_code.manifest import seal
 from orchestration.freshening import Freshener
@@ -36,7 +37,7 @@ def open_build(
     project: Project, documents: Mapping[str, str], watermark: int = 0, retriever: str = "hce"
 ) -> Generation:
     """Another build becomes current, as a promotion makes it."""
-    rows = (document_row(one, one, text, "{}") for one, text in documents.items())
+    rows = (document_row(Document(one, one, text)) for one, text in documents.items())
     return _switch(Collection(project.live, retriever), rows, None, watermark, {})
 
 
@@ -68,12 +69,11 @@ class StandInWriter:
         there, statuses, rows = held(before, last), {}, []
         for one, change in last.items():
             row = there.get(one)
-            if isinstance(change, Put):
+            if isinstance(change, Document):
                 same = row is not None and row["content_hash"] == change.content_hash
                 statuses[one] = "unchanged" if same else "updated" if row else "added"
                 if not same:
-                    fields = canonical_fields(change.fields)
-                    rows.append(document_row(one, change.title, change.text, fields, change.queries))
+                    rows.append(document_row(change))
             else:
                 statuses[one] = "deleted" if row else "unchanged"
         gone = {one for one, status in statuses.items() if status in ("updated", "deleted")}

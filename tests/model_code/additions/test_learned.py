@@ -12,8 +12,8 @@ import pytest
 from model_code.additions.memory import load_state, token_of
 from model_code.additions.settings import AdditionSettings
 from model_code.additions.writer import RefiningWriter
+from model_code.documents import Change, Document, Remove
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.live.changes import Change, Put, Remove
 from model_code.live.collection import open_generation_zero
 from model_code.live.generation import Generation
 from model_code.live.text_rules import TextRules
@@ -24,8 +24,8 @@ TRAINED = DocumentVectorSettings(epochs=2, batch_size=16, learning_rate=2e-2, pa
 ON = AdditionSettings(refine=True, gamma1=0.5, gamma2=0.1, on_conflict="keep")
 LONG = "ask1 ask2. ask3 ask4 ask5 ask6"
 HISTORY: list[list[Change]] = [
-    [Put("new", "", LONG, {}, ("ask1 ask7",)), Put("other", "", "ask9")],
-    [Put("d05", "", LONG), Remove("other"), Remove("d03")],
+    [Document("new", "", LONG, {}, ("ask1 ask7",)), Document("other", "", "ask9")],
+    [Document("d05", "", LONG), Remove("other"), Remove("d03")],
 ]
 
 
@@ -94,12 +94,12 @@ def test_grouping_shows_in_no_vector_not_even_of_documents_that_are_overwritten_
 ) -> None:
     monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)  # padding moves the last bits of encodings
     events = [
-        Put("z", "", "ask1 ask2", {}, ("ask1 ask7",)),
-        Put("m", "", "ask1 ask2 ask3", {}, ("ask1 ask2",)),
-        Put("a", "", "ask1 ask2 ask3 ask4"),
-        Put("m", "", "ask1 ask9"),
+        Document("z", "", "ask1 ask2", {}, ("ask1 ask7",)),
+        Document("m", "", "ask1 ask2 ask3", {}, ("ask1 ask2",)),
+        Document("a", "", "ask1 ask2 ask3 ask4"),
+        Document("m", "", "ask1 ask9"),
         Remove("z"),
-        Put("b", "", "ask1 ask9 ask2"),
+        Document("b", "", "ask1 ask9 ask2"),
     ]
     alone, together = play(roots[2], [[one] for one in events]), play(roots[3], [events])
     (ours, _), (theirs, _) = (load_state(one.searcher, one.store, ON.spans) for one in (alone, together))

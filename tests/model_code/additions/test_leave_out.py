@@ -9,8 +9,8 @@ import pytest
 
 from model_code.additions.leave_out import chosen, leave_out, live_texts
 from model_code.additions.memory import store_of
+from model_code.documents import Document, Remove
 from model_code.errors import SettingsError
-from model_code.live.changes import Put, Remove
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
 from tests.model_code.live.laws import OLD, make_encoder, open_build
@@ -24,7 +24,7 @@ def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     root = tmp_path_factory.mktemp("live")
     make_encoder("dense", root / "encoder")
     live = open_build("dense", root, root / "encoder", SHORT)
-    LiveWriter(live, "r").apply([Put("new", "word1", "word2 word3"), Remove("d00")], 1, {})
+    LiveWriter(live, "r").apply([Document("new", "word1", "word2 word3"), Remove("d00")], 1, {})
     return Searcher.open(live, "r")
 
 

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from model_code.additions.replay import moves, replay
+from model_code.documents import Change, Document, Remove
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import NewDocument
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
-from model_code.live.changes import Change, Put, Remove
 from tests.model_code.incdsi.small import make
 
 SETTINGS = IncDsiSettings(prior="encoder", lambda2=0.1, gamma1=1.0, gamma2=0.3)
 
 
-def put(key: str) -> Put:
-    return Put(key, key, key)
+def put(key: str) -> Document:
+    return Document(key, key, key)
 
 
 def random_steps(

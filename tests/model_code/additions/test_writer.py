@@ -19,11 +19,11 @@ from model_code.additions.memory import load_state, token_of
 from model_code.additions.settings import AdditionSettings
 from model_code.additions.statuses import statuses
 from model_code.additions.writer import RefiningWriter
+from model_code.documents import Change, Document, Remove
 from model_code.errors import SettingsError
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import NewDocument
 from model_code.incdsi.state import IncDsiState
-from model_code.live.changes import Change, Put, Remove
 from model_code.live.collection import Collection
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
@@ -32,10 +32,13 @@ from tests.model_code.live.laws import OLD, WORDS, make_encoder, open_build, put
 SHORT = {name: (title, " ".join(text.split()[:5])) for name, (title, text) in OLD.items()}  # one passage each
 ON = AdditionSettings(refine=True, gamma1=2.0, gamma2=0.1, on_conflict="keep", lambda2=1e-3)
 HISTORY: list[list[Change]] = [
-    [Put("n1", "word1", "word2 word3. word4 word5", {}, ("word1 word9", "word3")), Put("n0", "word7", "word8 word9")],
-    [Put("n1", "word1", "word2 word3 word11"), Remove("d02")],
+    [
+        Document("n1", "word1", "word2 word3. word4 word5", {}, ("word1 word9", "word3")),
+        Document("n0", "word7", "word8 word9"),
+    ],
+    [Document("n1", "word1", "word2 word3 word11"), Remove("d02")],
     [Remove("n0")],
-    [Put("d03", "word12", "word4 word5"), Put("n2", "word1", "word2 word3. word4 word5")],
+    [Document("d03", "word12", "word4 word5"), Document("n2", "word1", "word2 word3. word4 word5")],
 ]
 
 
@@ -94,22 +97,22 @@ def test_replaying_gives_the_same_vectors(opened: Path, tmp_path: Path) -> None:
 
 LONG = "word1", " ".join(WORDS[:20])  # several passages
 EVENTS: list[Change] = [
-    Put("z", "word1", "word2 word3", {}, ("word1 word9",)),
-    Put("a", "word1", "word2 word3 word4"),
-    Put("d03", "word1", "word2 word4"),
-    Put("m", "word1", "word3 word9"),
-    Put("d05", "word9", "word1 word2"),
+    Document("z", "word1", "word2 word3", {}, ("word1 word9",)),
+    Document("a", "word1", "word2 word3 word4"),
+    Document("d03", "word1", "word2 word4"),
+    Document("m", "word1", "word3 word9"),
+    Document("d05", "word9", "word1 word2"),
     Remove("d07"),
-    Put("k", "word9", "word3 word2"),
-    Put("m", *LONG),
+    Document("k", "word9", "word3 word2"),
+    Document("m", *LONG),
     Remove("z"),
     put("d05", SHORT),
-    Put("b", "word9", "word1 word3"),
-    Put("z", "word1", "word2 word3 word9"),
-    Put("m", "word3", "word1 word2", {}, ("word2 word9",)),
+    Document("b", "word9", "word1 word3"),
+    Document("z", "word1", "word2 word3 word9"),
+    Document("m", "word3", "word1 word2", {}, ("word2 word9",)),
     Remove("k"),
     put("d07", SHORT),
-    Put("c", "word2", "word1 word9"),
+    Document("c", "word2", "word1 word9"),
 ]
 
 
@@ -139,7 +142,7 @@ def test_any_grouping_of_the_same_events_gives_the_same_vectors(
 
 
 def test_documents_are_added_in_the_order_of_their_events_not_of_their_ids(opened: Path, tmp_path: Path) -> None:
-    z, a = Put("z", "word1", "word2 word3"), Put("a", "word1", "word2 word3 word4")
+    z, a = Document("z", "word1", "word2 word3"), Document("a", "word1", "word2 word3 word4")
     found = []
     for name, history in (("single", [[z], [a]]), ("both", [[z, a]]), ("other way", [[a, z]])):
         found.append(play(Path(shutil.copytree(opened, tmp_path / name / "live")), history))
@@ -151,7 +154,7 @@ def test_documents_are_added_in_the_order_of_their_events_not_of_their_ids(opene
 
 def test_a_document_that_is_changed_and_changed_back_is_updated(live: Path) -> None:
     writer = writer_of(live)
-    applied = writer.apply([Remove("d05"), put("d05", SHORT), Put("n", "a", "b"), Remove("n")], 1, {})
+    applied = writer.apply([Remove("d05"), put("d05", SHORT), Document("n", "a", "b"), Remove("n")], 1, {})
     assert (applied.updated, applied.unchanged) == (("d05",), ("n",))
     assert writer.apply([put("d05", SHORT)], 2, {}).unchanged == ("d05",)
 
@@ -176,10 +179,10 @@ def test_a_vector_is_that_of_the_solver_over_all_others(live: Path) -> None:
 def test_rolling_back_takes_the_later_additions_out_of_the_state(live: Path) -> None:
     writer = writer_of(live)
     first = writer.apply(HISTORY[0], 1, {}).generation.number
-    writer.apply([Put("n9", "word1", "word2 word3. word4 word5")], 2, {})
+    writer.apply([Document("n9", "word1", "word2 word3. word4 word5")], 2, {})
     before = vectors(live)["n9"]
     Collection(live, "r").switch(first)
-    assert writer.apply([Put("n9", "word1", "word2 word3. word4 word5")], 2, {}).added == ("n9",)
+    assert writer.apply([Document("n9", "word1", "word2 word3. word4 word5")], 2, {}).added == ("n9",)
     assert vectors(live)["n9"] == before
 
 
@@ -188,7 +191,7 @@ def test_additions_that_were_not_refined_are_taken_in_from_their_texts(live: Pat
     state, loose = load_state(*_opened(live))
     assert loose == ["n0", "n1"]
     assert state.ids[-2:] == loose
-    writer_of(live).apply([Put("n3", "word1", "word2")], 2, {})
+    writer_of(live).apply([Document("n3", "word1", "word2")], 2, {})
     state, loose = load_state(*_opened(live))
     assert not loose
     assert state.ids[-3:] == ["n0", "n1", "n3"]
@@ -202,7 +205,7 @@ def _opened(live: Path) -> tuple:
 def test_a_lost_memory_changes_no_vector_that_is_searched(live: Path) -> None:
     before = play(live)
     shutil.rmtree(live.with_name("additions"))
-    writer_of(live).apply([Put("n3", "word1", "word2")], 9, {})
+    writer_of(live).apply([Document("n3", "word1", "word2")], 9, {})
     after = vectors(live)
     after.pop("n3")
     assert after == before
@@ -223,7 +226,7 @@ def test_parts_of_generations_that_are_gone_go_too(live: Path) -> None:
     state, _ = load_state(*_opened(live))
     before = len(list(writer.store.folder.iterdir()))
     Collection(live, "r").switch(1)
-    writer.apply([Put("n8", "word1", "word2")], 9, {})
+    writer.apply([Document("n8", "word1", "word2")], 9, {})
     gc.collect()  # the writers above are part of cycles, and what one reads stays
     writer.collect_garbage(keep=1)
     assert len(list(writer.store.folder.iterdir())) < before
@@ -235,13 +238,13 @@ def test_statuses_are_told_and_nothing_is_unsearchable(live: Path) -> None:
     hard = AdditionSettings(refine=True, gamma1=0.0, gamma2=0.0)
     writer = writer_of(live, hard)
     twin = SHORT["d00"]
-    applied = writer.apply([Put("twin", *twin), Put("own", "word29", "word28 word27")], 1, {})
+    applied = writer.apply([Document("twin", *twin), Document("own", "word29", "word28 word27")], 1, {})
     assert applied.added == ("own", "twin")
     found = statuses(live.with_name("additions"), applied.generation, hard.spans)
     assert set(found) == {"own", "twin"}
     assert found["own"] != "NOT_REFINED"
     assert {hit.document_id for hit in writer.searcher.search(" ".join(twin), 20)} >= {"own", "twin"}
-    unchanged = writer.apply([Put("twin", *twin)], 2, {})
+    unchanged = writer.apply([Document("twin", *twin)], 2, {})
     assert unchanged.unchanged == ("twin",)
     assert statuses(live.with_name("additions"), unchanged.generation, hard.spans) == found
 
@@ -276,7 +279,7 @@ def passages(live: Path, document: str) -> list[list[float]]:
 def test_a_document_of_several_passages_is_added_as_it_is_beside_refined_ones(live: Path) -> None:
     plain, alone = (Path(shutil.copytree(live, live.with_name(name))) for name in ("plain", "alone"))
     long_text = "word1", " ".join(WORDS[:20])
-    long = Put("long", *long_text, {}, ("word1 word9",))
+    long = Document("long", *long_text, {}, ("word1 word9",))
     LiveWriter(plain, "r").apply([long], 1, {})
     writer_of(alone).apply(HISTORY[0], 1, {})
     writer = writer_of(live)
@@ -288,7 +291,7 @@ def test_a_document_of_several_passages_is_added_as_it_is_beside_refined_ones(li
     assert told.pop("long") == "NOT_REFINED"
     assert set(told) == {"n0", "n1"}
     assert "NOT_REFINED" not in told.values()
-    assert writer.apply([Put("longer", *long_text)], 2, {}).added == ("longer",), "also by itself"
+    assert writer.apply([Document("longer", *long_text)], 2, {}).added == ("longer",), "also by itself"
 
 
 @pytest.mark.parametrize("kind", ["multi_vector", "lexical"])
@@ -296,5 +299,5 @@ def test_what_cannot_be_refined_is_refused(kind: str, tmp_path: Path) -> None:
     make_encoder(kind, tmp_path / "encoder")
     live = open_build(kind, tmp_path, tmp_path / "encoder", dict(list(SHORT.items())[:4]))
     with pytest.raises(SettingsError, match="cannot be refined"):
-        writer_of(live).apply([Put("n", WORDS[0], WORDS[1])], 1, {})
+        writer_of(live).apply([Document("n", WORDS[0], WORDS[1])], 1, {})
     assert Collection(live, "r").current_number() == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import unicodedata
@@ -65,8 +64,11 @@ def test_the_longest_id_and_one_with_blanks_and_slashes_pass():
 
 def test_numbers_that_json_does_not_have_are_null():
     fields = {"score": math.nan, "deep": [{"x": math.inf, "y": 1.5}], "whole": 3}
-    found = json.loads(document(id=1, text="t", fields=fields).fields, parse_constant=pytest.fail)
-    assert found == {"score": None, "deep": [{"x": None, "y": 1.5}], "whole": 3}
+    assert document(id=1, text="t", fields=fields).fields == {
+        "score": None,
+        "deep": [{"x": None, "y": 1.5}],
+        "whole": 3,
+    }
 
 
 def test_a_document_with_a_title_only_is_kept_on_demand():
@@ -89,4 +91,4 @@ def test_dates_are_read_in_any_iso_form_and_kept_as_a_field_otherwise():
     assert parse_date(date(2025, 1, 31)) == parse_date("2025-01-31")
     assert document(id="1", text="t", date="2025-01-31").date == "2025-01-31T00:00:00+00:00"
     unread = document(id="1", text="t", date="spring")
-    assert (unread.date, unread.fields) == (None, '{"date": "spring"}')
+    assert (unread.date, unread.fields) == (None, {"date": "spring"})

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from model_code.corpus.cleaning import Document
 from model_code.corpus.duplicates import merge_duplicates, merge_into_earliest
+from model_code.documents import Document
 
 DOCUMENTS = [
-    Document("a", "Sea", "waves and tides", "{}", None),
-    Document("b", "Ocean", "Waves  and TIDES", "{}", None),
-    Document("c", "OCEAN", "deep water", "{}", None),
-    Document("d", "", "moss", "{}", None),
-    Document("e", "", "fern", "{}", None),
-    Document("f", "Sea", "salt", "{}", None),
+    Document("a", "Sea", "waves and tides"),
+    Document("b", "Ocean", "Waves  and TIDES"),
+    Document("c", "OCEAN", "deep water"),
+    Document("d", "", "moss"),
+    Document("e", "", "fern"),
+    Document("f", "Sea", "salt"),
 ]
 
 
@@ -35,7 +35,7 @@ def test_duplicates_are_merged_into_the_first(by, merged):
 def test_the_earliest_is_kept_where_it_stands_and_of_one_date_the_first():
     dates = {"x": ("moss", "2025-01-01"), "w": ("fern", "2026-01-01"), "b": ("Moss", "2020-01-01"),
              "a": ("moss", "2020-01-01")}  # fmt: skip
-    kept, merged = merge_into_earliest([Document(n, "", text, "{}", date) for n, (text, date) in dates.items()], "text")
+    kept, merged = merge_into_earliest([Document(n, "", text, date=date) for n, (text, date) in dates.items()], "text")
     assert [document.document_id for document in kept] == ["w", "b"]
     assert merged == {"x": "b", "a": "b"}
 

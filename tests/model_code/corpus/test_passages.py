@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from model_code.corpus.cleaning import Document
 from model_code.corpus.passages import passage_rows, windows
 from model_code.corpus.settings import PassageSettings
+from model_code.documents import Document
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 6, 7, 8, 9, 10, 23])
@@ -28,7 +28,7 @@ def test_a_short_document_stays_as_it_is_and_zero_words_never_cut():
 
 
 def test_rows_count_a_documents_passages_and_carry_its_title():
-    documents = [Document("a", "A", "one two three", "{}", None), Document("b", "B", "one", "{}", None)]
+    documents = [Document("a", "A", "one two three"), Document("b", "B", "one")]
     rows = passage_rows(documents, PassageSettings(words=2, stride=1))
     assert [(row["document_id"], row["ordinal"], row["title"], row["text"]) for row in rows] == [
         ("a", 0, "A", "one two"), ("a", 1, "A", "two three"), ("b", 0, "B", "one")

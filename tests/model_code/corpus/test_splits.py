@@ -6,16 +6,16 @@ from collections import Counter
 
 import pytest
 
-from model_code.corpus.cleaning import Document
 from model_code.corpus.rows import Unfit
 from model_code.corpus.settings import PartSettings, QuerySplitSettings
 from model_code.corpus.splits import part_of, position, split_queries
+from model_code.documents import Document
 
 IDS = [f"id-{i}" for i in range(20_000)]
 
 
 def document(name: str, date: str | None = None) -> Document:
-    return Document(name, "", name, "{}", date)
+    return Document(name, "", name, date=date)
 
 
 def test_positions_are_uniform_and_independent_between_purposes():

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from model_code.context import StageContext
+from model_code.documents import Document
 from model_code.dsi import added, encoding_scale
 from model_code.dsi.folder import DocumentVectors
 from model_code.dsi.settings import DocumentVectorSettings, Start
 from model_code.dsi.start import document_means
 from model_code.encoding.encoder import Encoder
 from model_code.index.dense_index import DenseIndex
-from model_code.live.changes import Put
 from model_code.live.collection import open_generation_zero
 from model_code.live.generation import Generation
 from model_code.live.text_rules import TextRules
@@ -81,7 +81,7 @@ def test_an_added_document_has_the_measured_length(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Generation, "text", rules)  # the corpus of this test was cut by hand
     writer = LiveWriter(tmp_path / "live", "dsi")
     for number in (1, 2):
-        writer.apply([Put(f"new{number}", "", f"ask{number} ask2")], number, {})
+        writer.apply([Document(f"new{number}", "", f"ask{number} ask2")], number, {})
     writer.compact()
     (segment,) = writer.searcher.views[1:]
     found: DenseIndex = segment.part.retriever.index

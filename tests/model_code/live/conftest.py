@@ -65,7 +65,7 @@ def make_build(folder: Path, seed: int = 0) -> Build:
     rows = [(document, document, text, fields_of(document), "initial") for document, text in DOCUMENTS.items()]
     rows.append(("later.document", "later.document", "Not searchable yet.", "{}", "new"))
     frame = pd.DataFrame(rows[::-1], columns=["document_id", "title", "text", "fields", "part"])
-    frame.to_parquet(build.documents, index=False)
+    frame.assign(date=None).to_parquet(build.documents, index=False)
     return build
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from model_code.documents import Document, canonical_fields
 from model_code.dsi.folder import Representatives
 from model_code.dsi.start import document_means
 from model_code.encoding.encoder import Encoder
@@ -21,7 +22,6 @@ from model_code.index.settings import IndexSettings
 from model_code.lexical.index import build_folder
 from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
 from model_code.lexical.settings import LexicalSettings
-from model_code.live.changes import Put, canonical_fields
 from model_code.live.collection import open_generation_zero
 from model_code.live.searcher import Searcher
 from model_code.live.text_rules import TextRules
@@ -55,10 +55,10 @@ OLD = corpus([f"d{i:02d}" for i in range(12)], seed=1)
 NEW = corpus([f"d{i:02d}x" for i in range(8)], seed=2)  # their ids lie between the others'
 
 
-def put(document_id: str, texts: Texts, queries: tuple[str, ...] = ()) -> Put:
+def put(document_id: str, texts: Texts, queries: tuple[str, ...] = ()) -> Document:
     """The document as a change; its fields are its title, and whether its number is even."""
     title, text = texts[document_id]
-    return Put(document_id, title, text, fields_of(document_id, texts), queries)
+    return Document(document_id, title, text, fields_of(document_id, texts), queries)
 
 
 def fields_of(document_id: str, texts: Texts) -> dict[str, object]:
@@ -94,7 +94,7 @@ def open_build(kind: str, root: Path, encoder: Path, texts: Texts, rules: TextRu
     _write_tree(build / "hierarchy", ids)
     rows = [(name, *own, canonical_fields(fields_of(name, texts))) for name, own in texts.items()]
     frame = pd.DataFrame(rows, columns=["document_id", "title", "text", "fields"])
-    frame.to_parquet(build / "documents.parquet", index=False)
+    frame.assign(date=None).to_parquet(build / "documents.parquet", index=False)
     open_generation_zero(
         root, "r", encoder=encoder, index=build / "index", documents=build / "documents.parquet",
         hierarchy=build / "hierarchy", provenance={"build": 1}, text=rules,

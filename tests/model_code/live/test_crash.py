@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from model_code.live.changes import Put, Remove
+from model_code.documents import Document, Remove
 from model_code.live.collection import Collection
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
@@ -51,7 +51,7 @@ def live(tmp_path: Path) -> Path:
     return open_build("dense", tmp_path, tmp_path / "encoder", OLD)
 
 
-def crash(live: Path, changes: list[Put | Remove], event: int, at: int) -> bool:
+def crash(live: Path, changes: list[Document | Remove], event: int, at: int) -> bool:
     """Apply `changes` and die at an operation; False if there were fewer."""
     writer = LiveWriter(live, "r", max_segments=2)
     assert writer.searcher
@@ -70,9 +70,9 @@ def test_dying_at_any_file_operation_leaves_old_or_new(live: Path, monkeypatch: 
     while died:
         at += 1
         changes = [
-            Put(f"n{at}", "word1", f"word{at % 30} word3"),
+            Document(f"n{at}", "word1", f"word{at % 30} word3"),
             Remove(f"n{at - 3}"),
-            Put("d03", "", f"word{at % 29}"),
+            Document("d03", "", f"word{at % 29}"),
         ]
         old, before = Collection(live, "r").current(), rankings(live)
         died = crash(live, changes, at, at)
@@ -107,14 +107,14 @@ def test_every_file_is_on_the_disk_before_its_generation_gets_its_name(live: Pat
     writer = LiveWriter(live, "r")
     monkeypatch.setattr("os.fsync", sync)
     monkeypatch.setattr("os.rename", checked)
-    writer.apply([Put("n", "word1", "word3"), Remove("d03")], 1, {})
+    writer.apply([Document("n", "word1", "word3"), Remove("d03")], 1, {})
     assert named == [set()]
 
 
 def test_dying_while_garbage_is_deleted_leaves_whole_generations(live: Path) -> None:
     writer, at = LiveWriter(live, "r", max_segments=2), 0
     for event in range(1, 7):
-        writer.apply([Put(f"n{event}", "word1", "word2")], event, {})
+        writer.apply([Document(f"n{event}", "word1", "word2")], event, {})
     expected, died = rankings(writer), True
     while died:
         at += 1
@@ -135,13 +135,13 @@ def test_dying_while_garbage_is_deleted_leaves_whole_generations(live: Path) -> 
 CHILD = """
 import sys
 from pathlib import Path
-from model_code.live.changes import Put
+from model_code.documents import Document
 from model_code.live.writer import LiveWriter
 writer = LiveWriter(Path(sys.argv[1]), "r", max_segments=2)
 event = writer.searcher.generation.watermark
 while True:
     event += 1
-    writer.apply([Put(f"n{event}", "word1", f"word{event % 30}")], event, {})
+    writer.apply([Document(f"n{event}", "word1", f"word{event % 30}")], event, {})
     print(event, flush=True)
 """
 

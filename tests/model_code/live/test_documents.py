@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from model_code.documents import Document
 from model_code.live.documents import COLUMNS, ROW_GROUP, DocumentFile, document_row, read_documents, write_rows
 
 IDS = [f"package.module{number % 7}.näme{number}" for number in range(5 * ROW_GROUP + 3)]
@@ -16,12 +17,15 @@ IDS = [f"package.module{number % 7}.näme{number}" for number in range(5 * ROW_G
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("documents") / "documents.parquet"
-    write_rows((document_row(one, f"title of {one}", f"text of {one}", "{}") for one in IDS), file)
+    write_rows((document_row(Document(one, f"title of {one}", f"text of {one}")) for one in IDS), file)
     return file
 
 
 def test_every_document_is_found_by_its_id(path: Path):
-    file, rows = DocumentFile(path), {one: document_row(one, f"title of {one}", f"text of {one}", "{}") for one in IDS}
+    file, rows = (
+        DocumentFile(path),
+        {one: document_row(Document(one, f"title of {one}", f"text of {one}")) for one in IDS},
+    )
     assert file.read(IDS) == rows
     for one in sorted(IDS)[:: ROW_GROUP // 2 - 1]:
         assert file.read([one]) == {one: rows[one]}

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model_code.documents import Document, Remove
 from model_code.errors import FreshetError
-from model_code.live.changes import Put, Remove
 from model_code.live.guard import everything_is_found, own_vector
 from model_code.live.part import View
 from model_code.live.segmented import SegmentedRetriever
@@ -37,11 +37,11 @@ def writer(opened, tmp_path) -> LiveWriter:
     return LiveWriter(Path(shutil.copytree(opened, tmp_path / "live")), "r")
 
 
-CHANGES = [*(put(one, NEW) for one in sorted(NEW)), Put("d03", "word1", "word9"), Remove("d05")]
+CHANGES = [*(put(one, NEW) for one in sorted(NEW)), Document("d03", "word1", "word9"), Remove("d05")]
 
 
 def test_sound_changes_pass_and_are_made(writer):
-    twin = Put("twin", *NEW["d00x"])  # of equal vectors, either may come first
+    twin = Document("twin", *NEW["d00x"])  # of equal vectors, either may come first
     applied = writer.apply([*CHANGES, twin], 1, {}, everything_is_found)
     assert writer.collection.current() == applied.generation
     assert (applied.updated, applied.deleted, len(applied.added)) == (("d03",), ("d05",), len(NEW) + 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from model_code.live.changes import Put, Remove
+from model_code.documents import Document, Remove
 from model_code.live.hybrid import HybridSettings
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
@@ -165,7 +165,7 @@ def test_hybrids_and_filters_and_hits_see_all_parts(live: Path, rebuilt) -> None
 def test_many_random_changes_end_like_a_rebuild(live: Path, rebuilt) -> None:
     rng, writer, texts = random.Random(3), LiveWriter(live, "r", max_segments=2), dict(OLD)
     for event in range(1, 13):
-        changes: list[Put | Remove] = []
+        changes: list[Document | Remove] = []
         for number, name in enumerate(rng.choices(sorted(ALL), k=3)):
             if name in texts and rng.random() < 0.5:
                 texts.pop(name)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from model_code.live.changes import Put
+from model_code.documents import Document
 from model_code.live.collection import Collection
 from model_code.live.reading import Reading, unread
 from model_code.live.searcher import Searcher
@@ -31,7 +31,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def add(writer: LiveWriter, number: int) -> None:
-    writer.apply([Put(f"n{number}", "word1", f"word{number % 5} word2")], number, {})
+    writer.apply([Document(f"n{number}", "word1", f"word{number % 5} word2")], number, {})
 
 
 def numbers(live: Path) -> list[int]:

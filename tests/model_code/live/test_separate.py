@@ -16,11 +16,11 @@ from model_code.additions.representatives import query_vectors
 from model_code.additions.settings import AdditionSettings
 from model_code.additions.texts import constraint_texts
 from model_code.additions.writer import RefiningWriter
+from model_code.documents import Document
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.sides import QUERY_ENCODER
 from model_code.errors import FingerprintMismatch
 from model_code.lexical.layout import load_encoder, save_encoder
-from model_code.live.changes import Put
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
 from tests.model_code.live.laws import LEXICAL, NEW, OLD, QUERIES, make_encoder, open_build, put, rankings
@@ -87,7 +87,7 @@ def test_representative_queries_are_of_the_query_side(tmp_path: Path) -> None:
     live = open_build("dense", tmp_path / "opened", folder, SHORT)
     settings = AdditionSettings(refine=True, gamma1=2.0, gamma2=0.1, on_conflict="keep", lambda2=1e-3)
     writer = RefiningWriter(live, "r", settings, tmp_path / "additions")
-    writer.apply([Put("n1", "word1", "word2 word3. word4 word5", {}, ("word1 word9",))], 1, {})
+    writer.apply([Document("n1", "word1", "word2 word3. word4 word5", {}, ("word1 word9",))], 1, {})
     state, loose = load_state(Searcher.open(live, "r"), writer.store, settings.spans)
     queries = load("dense", folder / QUERY_ENCODER)
     assert not loose

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model_code.documents import Document, Remove
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
 from model_code.files import read_json, write_json
-from model_code.live.changes import Put, Remove
 from model_code.live.collection import Collection
 from model_code.live.placement import Placements
 from model_code.live.searcher import Searcher
@@ -57,7 +57,7 @@ def names_below(folder: Path) -> set[str]:
 
 
 def test_the_net_effect_counts_and_each_document_has_a_status(writer: LiveWriter) -> None:
-    changed = Put("d03", "word1", "word2 word3")
+    changed = Document("d03", "word1", "word2 word3")
     first = [put("d00x", NEW), Remove("d00x"), put("d01x", NEW), Remove("d05"), put("d05", OLD), Remove("d06")]
     applied = writer.apply([*first, put("d03", OLD), changed, Remove("nobody")], 9, {"by": "test"})
     assert (applied.added, applied.updated, applied.deleted) == (("d01x",), ("d03",), ("d06",))
@@ -72,7 +72,7 @@ def test_the_net_effect_counts_and_each_document_has_a_status(writer: LiveWriter
 
 
 def test_the_same_changes_again_change_nothing(writer: LiveWriter) -> None:
-    changes = [put("d00x", NEW, ("word1 word2",)), Remove("d06"), Put("d03", "word1", "word2 word3", {"a": [1]})]
+    changes = [put("d00x", NEW, ("word1 word2",)), Remove("d06"), Document("d03", "word1", "word2 word3", {"a": [1]})]
     first = writer.apply(changes, 3, {})
     again = writer.apply(changes, 3, {})
     assert again.generation == first.generation
@@ -83,8 +83,10 @@ def test_the_same_changes_again_change_nothing(writer: LiveWriter) -> None:
     assert moved.generation.segments == first.generation.segments
     assert moved.generation.watermark == 4
     for other in (
-        put("d00x", NEW, ("word1",)), Put("d03", "word1", "word2 word3", {"a": [2]}), Put("d03", "", "word2 word3")
-    ):  # fmt: skip
+        put("d00x", NEW, ("word1",)),
+        Document("d03", "word1", "word2 word3", {"a": [2]}),
+        Document("d03", "", "word2 word3"),
+    ):
         assert writer.apply([other], 4, {}).updated == (other.document_id,)
 
 
@@ -180,7 +182,9 @@ def test_refine_makes_the_vectors_that_are_indexed(live: Path) -> None:
         return np.stack([own.mean(axis=0) if len(own) else v for v, own in zip(vectors, queries, strict=True)])
 
     writer = LiveWriter(live, "r", refine=refine)
-    writer.apply([Put("a", "word1", "word2", {}, ("word5 word6", "word6 word5")), Put("b", "word1", "word3")], 1, {})
+    writer.apply(
+        [Document("a", "word1", "word2", {}, ("word5 word6", "word6 word5")), Document("b", "word1", "word3")], 1, {}
+    )
     assert seen == [(["a", "b"], [(2, 32), (0, 32)])]
     encoder = writer.searcher.retriever.first.encoder
     index = writer.searcher.views[1].part.retriever.index
@@ -194,7 +198,7 @@ def test_refine_makes_the_vectors_that_are_indexed(live: Path) -> None:
     }
     bad = LiveWriter(live, "r", refine=lambda ids, vectors, queries: vectors[:, :3])
     with pytest.raises(FreshetError, match="refine gave vectors of shape"):
-        bad.apply([Put("c", "word1", "word2")], 3, {})
+        bad.apply([Document("c", "word1", "word2")], 3, {})
 
 
 def test_what_cannot_be_applied_is_refused_and_changes_nothing(
@@ -206,7 +210,7 @@ def test_what_cannot_be_applied_is_refused_and_changes_nothing(
         writer.apply([put("d01x", NEW)], 6, {})
     assert writer.collection.generations() == before
     with pytest.raises(SettingsError, match="has neither title nor text"):
-        Put("a", "", "")
+        Document("a", "", "")
     unknown = open_build("dense", tmp_path / "unknown", encoder, OLD, rules=None)
     with pytest.raises(FreshetError, match="does not say how its documents were cut"):
         LiveWriter(unknown, "r").apply([put("d00x", NEW)], 1, {})
@@ -253,7 +257,7 @@ def test_a_damaged_shared_folder_is_found_when_going_back(writer: LiveWriter) ->
 def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_back_to(live: Path) -> None:
     writer = LiveWriter(live, "r")
     for event, change in enumerate(
-        [Put("n1", "word1", "word2"), Remove("d03"), Put("n2", "word1", "word3"), Remove("d04")]
+        [Document("n1", "word1", "word2"), Remove("d03"), Document("n2", "word1", "word3"), Remove("d04")]
     ):
         writer.apply([change], event + 1, {})
     assert writer.collect_garbage(keep=1).generations == (2,)

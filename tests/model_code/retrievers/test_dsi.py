@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 from model_code.context import StageContext
+from model_code.documents import Document, Remove
 from model_code.dsi.folder import DocumentVectors, Representatives
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.errors import FreshetError
 from model_code.evaluation.run_files import write_run
 from model_code.files import hash_path, read_json
 from model_code.index.dense_index import DenseIndex
-from model_code.live.changes import Put, Remove
 from model_code.live.collection import open_generation_zero
 from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
@@ -138,7 +138,7 @@ def test_a_new_document_starts_where_training_would_have_started_it(
     monkeypatch.setattr(Generation, "text", rules)  # the corpus of this test was cut by hand
     writer = LiveWriter(tmp_path / "live", "dsi")
     text = "ask1 ask2 ask3 ask4 ask5 ask6"
-    writer.apply([Put("new", "", text, {}, ("ask1", "ask2")), Put("other", "", "ask9")], 1, {})
+    writer.apply([Document("new", "", text, {}, ("ask1", "ask2")), Document("other", "", "ask9")], 1, {})
     retriever = writer.searcher.views[1].part.retriever
     encode = retriever.encoder.encode
     mean = encode(rules.passages("", text)).astype(np.float64).mean(axis=0)
@@ -149,7 +149,7 @@ def test_a_new_document_starts_where_training_would_have_started_it(
     np.testing.assert_array_equal(retriever.representatives.vectors[1], retriever.index.vectors[1])
     before, hits = writer.searcher.retriever.search(["ask1 ask2"], 26)[0], writer.searcher.search("ask1 ask2", 26)
     assert {hit.document_id for hit in hits} == {*IDS, "new", "other"}
-    writer.apply([Put("third", "", "ask7")], 2, {})
+    writer.apply([Document("third", "", "ask7")], 2, {})
     writer.apply([Remove("third"), Remove("d03")], 3, {})
     writer.compact()
     after = writer.searcher.retriever.search(["ask1 ask2"], 26)[0]

@@ -8,12 +8,12 @@ import shutil
 import pytest
 
 from model_code.corpus.tables import load_corpus, passage_texts
+from model_code.documents import Document
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.scores import load_scores
 from model_code.files import read_json, write_text
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.index.dense_index import DenseIndex
-from model_code.live.changes import Put
 from model_code.live.collection import open_generation_zero
 from model_code.live.text_rules import TextRules
 from model_code.live.writer import LiveWriter
@@ -83,7 +83,7 @@ def test_the_live_generation_is_what_counts(project, champion):
 
 def test_documents_that_the_challenger_could_not_know_are_left_out(project, champion):
     test_the_live_generation_is_what_counts(project, champion)
-    newcomer = Put("newcomer", "", TEXTS["engine-11"])
+    newcomer = Document("newcomer", "", TEXTS["engine-11"])
     LiveWriter(project.live, "hce").apply([newcomer], watermark=1, provenance={})
     found = served(project, champion).search(TEXTS["engine-11"], k=3)
     assert "newcomer" in [hit.document_id for hit in found]

@@ -1,0 +1,80 @@
+"""A document, as it is cleaned, recorded, indexed and shown: one class, one identity of its content, its changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from model_code.files import hash_text
+from model_code.settings import require
+
+
+@dataclass(frozen=True)
+class Document:
+    """What is searched and shown of a document, the queries that it is known to answer, and its ISO date.
+
+    queries: texts that it should be found by; kinds that learn a vector per document use them. SettingsError if it has
+    no id, or nothing to search.
+    """
+
+    document_id: str
+    title: str
+    text: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    queries: tuple[str, ...] = ()
+    date: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check that it can be named and found."""
+        require(bool(self.document_id), "a document needs an id, and this one's is empty")
+        require(bool(self.title or self.text), f"document {self.document_id!r} has neither title nor text to search")
+
+    @classmethod
+    def from_payload(cls, document_id: str, payload: Mapping[str, Any]) -> Document:
+        """The document that has this `payload`."""
+        queries = tuple(payload["queries"])
+        return cls(document_id, payload["title"], payload["text"], payload["fields"], queries, payload.get("date"))
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """Everything but the id, as values that JSON can hold."""
+        values = {"title": self.title, "text": self.text, "fields": dict(self.fields), "queries": list(self.queries)}
+        return values if self.date is None else values | {"date": self.date}
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 of all but the id, in hex: equal exactly for equal contents."""
+        return content_hash(self.title, self.text, canonical_fields(self.fields), self.queries, self.date)
+
+
+@dataclass(frozen=True)
+class Remove:
+    """Take a document out."""
+
+    document_id: str
+
+
+Change = Document | Remove
+"""A document to add, or to put in the place of the one that has its id; or one to take out."""
+
+
+def canonical_fields(fields: Mapping[str, Any]) -> str:
+    """Fields as tables keep them: JSON with sorted keys, values that JSON lacks as text.
+
+    >>> canonical_fields({"b": 1, "a": "x"})
+    '{"a": "x", "b": 1}'
+    """
+    return json.dumps(fields, sort_keys=True, ensure_ascii=False, default=str)
+
+
+def content_hash(title: str, text: str, fields: str, queries: Iterable[str] = (), date: str | None = None) -> str:
+    """`Document.content_hash` of values that a table keeps; fields: as `canonical_fields` writes them.
+
+    No query is empty, so an empty one tells a date from a query.
+
+    >>> content_hash("", "x", "{}", ["2020"]) == content_hash("", "x", "{}", date="2020")
+    False
+    """
+    return hash_text("\0".join((title, text, fields, *queries, *(() if date is None else ("", date)))))
