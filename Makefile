@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 REACHABLE = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_CPU)/torch/', timeout=5)" 2>/dev/null
 
-.PHONY: demo test unit-tests orchestration-tests end-to-end-tests ui repro lint clean
+.PHONY: demo test unit-tests orchestration-tests end-to-end-tests ui repro docs lint clean
 
 demo: $(VENV)/.installed
 	freshet demo
@@ -34,6 +34,12 @@ ui: $(VENV)/.installed
 repro: $(VENV)/.installed
 	test -f corpus.lock.json || freshet ingest
 	dvc repro
+
+# The pages lie where their links expect them, the site in .site/html.
+docs: $(VENV)/.installed-for-tests
+	rm -rf .site && mkdir -p .site/pages
+	git ls-files -z '*.md' 'docs/images' 'experiments/*.png' | xargs -0 cp --parents --target-directory .site/pages
+	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
 
 lint: $(VENV)/.installed-for-tests
 	ruff check .

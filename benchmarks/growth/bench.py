@@ -15,7 +15,7 @@ from benchmarks.measuring import row_below
 from model_code.progress import Progress, silent
 
 SIZES, LARGE = (1_000, 10_000, 100_000), 1_000_000
-PROMISED = {  # exponents: why, and what of it need not be, is in docs/performance.md
+PROMISED = {  # exponents: why, and what of it need not be, is in benchmarks/README.md
     "encode": 1.0,
     "cluster top-down": 4 / 3,
     "cluster bottom-up": 5 / 3,

@@ -1,0 +1,55 @@
+"""Guards that README and pages stay true: links lead somewhere, commands exist, and the site needs no network.
+
+Run: python -m pytest tests/test_docs.py
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "experiments").rglob("*.md")])
+BUILD = ["mkdocs", "build", "--quiet", "--strict", "--config-file"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files(page):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_exist(page):
+    from typer.main import get_command
+
+    from orchestration.cli.app import app
+
+    known = set(get_command(app).commands)
+    used = set(re.findall(r"`freshet ([a-z-]+)", page.read_text()))
+    assert used <= known, f"{page.name} names commands that do not exist: {used - known}"
+
+
+def test_the_readme_is_short():
+    assert (ROOT / "README.md").stat().st_size <= 12_000
+
+
+def test_the_site_builds_and_names_no_foreign_address(tmp_path):
+    sources = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "*.md", "docs/images", "experiments/*.png"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    for name in filter(lambda name: (ROOT / name).is_file(), sources):
+        target = tmp_path / ".site" / "pages" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "mkdocs.yml").write_text((ROOT / "mkdocs.yml").read_text())
+    subprocess.run([sys.executable, "-m", *BUILD, str(tmp_path / "mkdocs.yml")], check=True, capture_output=True)
+    pages = sorted((tmp_path / ".site" / "html").rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        assert not re.findall(r'(?:src|href|action)="(?:https?:)?//[^"]*"', page.read_text()), page.name
