@@ -17,8 +17,7 @@ from model_code.contracts.runs import check_run
 from model_code.corpus.tables import Judgements
 from model_code.evaluation.scores import SPLITS, VARIANTS
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.system_evaluation import DIGITS
-from model_code.evaluation.variants import RERANK, RRF
+from model_code.evaluation.system_evaluation import DIGITS, RERANK, RRF
 from model_code.files import read_json
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from model_code.contracts.frames import validate
 from model_code.contracts.rules import require
-from model_code.evaluation.run_files import escape, unescape
+from model_code.evaluation.runs import escape, unescape
 
 if TYPE_CHECKING:
     import pandera.pandas as pa

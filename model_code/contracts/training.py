@@ -15,7 +15,7 @@ from model_code.contracts.frames import validate
 from model_code.contracts.known import passage_documents
 from model_code.contracts.rules import WHOLE, require, require_files, require_finite, require_same, require_shape
 from model_code.dsi.folder import DocumentVectors
-from model_code.evaluation.plot_data import metrics_among
+from model_code.evaluation.plots import metrics_among
 from model_code.files import read_json
 
 if TYPE_CHECKING:

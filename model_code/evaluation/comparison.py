@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from model_code.evaluation.scores import SystemScores, check_comparable
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 
 DIGITS = 6
+SMALLEST_GROUP = 20  # queries; below, an interval says nothing
 FAMILY = (
     "the differences on one metric and one set of queries, systems and variants apart: every system against each "
     "reference listed before it, and every variant against its own system and against bm25"
@@ -42,7 +44,7 @@ def compare_systems(systems: Sequence[SystemScores], settings: EvaluationSetting
 
 def in_order(systems: Sequence[SystemScores], references: Sequence[str]) -> list[SystemScores]:
     """The references first, in their own order, then the other systems by name, then the variants by name."""
-    by_name = {one.system: one for one in systems}
+    by_name = {scores.system: scores for scores in systems}
     return [by_name[name] for name in names_in_order(by_name, references)]
 
 
@@ -67,7 +69,7 @@ def is_variant(system: str) -> bool:
 
 def pairs(systems: Sequence[SystemScores], references: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
     """Which systems are tested against which, as places in `systems` (in order), by family."""
-    names = [one.system for one in systems]
+    names = [scores.system for scores in systems]
     plain = [i for i, name in enumerate(names) if not is_variant(name)]
     return {
         SYSTEMS: [(i, j) for i in plain for j in plain if j < i and names[j] in references],
@@ -138,3 +140,17 @@ def _cells(columns: Mapping[str, np.ndarray]) -> list[dict[str, float]]:
     """Columns of numbers as one rounded record per row."""
     rounded = np.column_stack([np.round(values, DIGITS) for values in columns.values()]) + 0.0  # no -0.0
     return [dict(zip(columns, row, strict=True)) for row in rounded.tolist()]
+
+
+def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Split queries by whether any of their relevant documents also answers a query of another split.
+
+    Supervised training can only raise the "unseen" ones by generalising, the "seen" ones also by remembering (SciFact:
+    64 % of the test judgements point at documents of training queries). Both groups, or none if either is too small.
+    """
+    others = qrels[qrels["split"].isin({"train", "dev", "test"} - {split})]
+    own = qrels[(qrels["split"] == split) & qrels["query_id"].isin(list(query_ids))]
+    touched = set(own.loc[own["document_id"].isin(others["document_id"]), "query_id"])
+    seen = sorted(touched)
+    unseen = sorted(set(query_ids) - touched)
+    return {"unseen": unseen, "seen": seen} if min(len(seen), len(unseen)) >= SMALLEST_GROUP else {}

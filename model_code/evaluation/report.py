@@ -1,28 +1,183 @@
-"""The comparison as a report for people: which tables and plots, in which order, as Markdown and as one HTML page."""
+"""The comparison as a report for people: its tables, and with the plots one Markdown file and one HTML page.
+
+The page is one file: no scripts, no addresses outside it, light or dark as the reader's system is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from model_code.evaluation.comparison import SYSTEMS, VARIANTS
-from model_code.evaluation.html_page import html_page
-from model_code.evaluation.plot_style import Picture
-from model_code.evaluation.report_tables import (
-    Cell,
-    Table,
-    differences_table,
-    headline_metrics,
-    judged_by,
-    metrics_table,
-)
+from model_code.evaluation.plots import Picture
 
+HEADLINE = ("hit@1", "MRR@10", "R@100")  # beside the main metric, where measured
 GROUPS = {
     "unseen": "queries none of whose relevant documents answers a query of another split: ",
     "seen": "queries with a relevant document that also answers a query of another split: ",
 }
 DEV_NOTE = "dev queries chose checkpoints and settings, so trained systems look better here than they are: "
+JUDGES = {
+    "qrels": "judged by the corpus's own qrels",
+    "pseudo-queries": "held-out pseudo-queries, each judged by the document it was made from (the corpus has no qrels)",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number or word, what qualifies it (an interval), and whether it is the best of its column."""
+
+    text: str
+    detail: str = ""
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """`caption` says on which queries, by which judge and by which statistics the cells were made."""
+
+    title: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def judged_by(part: Mapping[str, Any]) -> str:
+    """On how many queries a table stands, and who judged them.
+
+    >>> judged_by({"queries": 1324, "split": "test", "source": "qrels"})
+    "1,324 test queries, judged by the corpus's own qrels"
+    """
+    return f"{part['queries']:,} {part['split']} queries, {JUDGES[part['source']]}"
+
+
+def headline_metrics(main_metric: str, metrics: Sequence[str]) -> list[str]:
+    """The main metric and those of `HEADLINE` that were measured."""
+    return list(dict.fromkeys([main_metric, *(name for name in HEADLINE if name in metrics)]))
+
+
+def metrics_table(
+    part: Mapping[str, Any], metrics: Sequence[str], title: str, confidence: float, note: str = ""
+) -> Table:
+    """Systems by metrics, each value with its interval, the best of each column marked; `note` opens the caption."""
+    systems = part["systems"]
+    best = {metric: max(estimates[metric]["value"] for estimates in systems.values()) for metric in metrics}
+    rows = [
+        (Cell(name), *(_estimate(estimates[metric], best[metric]) for metric in metrics))
+        for name, estimates in systems.items()
+    ]
+    caption = f"{note}{judged_by(part)}; brackets: {confidence:.0%} bootstrap interval over queries"
+    return Table(title, caption, ("system", *metrics), tuple(rows))
+
+
+def differences_table(part: Mapping[str, Any], metric: str, family: str, title: str, confidence: float) -> Table:
+    """One family's paired differences on one metric, with interval, p and Holm-corrected p."""
+    rows = [
+        (
+            Cell(f"{row['system']} − {row['reference']}"),
+            Cell(f"{row['difference']:+.3f}", f"[{row['low']:+.3f}, {row['high']:+.3f}]"),
+            Cell(spoken_p(row["p"])),
+            Cell(spoken_p(row["p_holm"]), best=row["p_holm"] < 0.05),
+        )
+        for row in part["differences"]
+        if row["metric"] == metric and row["family"] == family
+    ]
+    caption = (
+        f"{judged_by(part)}; paired differences, brackets: {confidence:.0%} bootstrap interval; p: two-sided paired "
+        f"randomisation test; p (Holm): corrected over the {len(rows)} differences of this table, bold below .05"
+    )
+    return Table(title, caption, ("difference", metric, "p", "p (Holm)"), tuple(rows))
+
+
+def spoken_p(p: float) -> str:
+    """A p-value in three digits.
+
+    >>> spoken_p(0.00012), spoken_p(0.0321), spoken_p(1.0)
+    ('< 0.001', '0.032', '1.000')
+    """
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _estimate(cell: Mapping[str, float], best: float) -> Cell:
+    return Cell(f"{cell['value']:.3f}", f"[{cell['low']:.3f}, {cell['high']:.3f}]", best=cell["value"] == best)
+
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #24292f; --soft: #57606a; --ground: #ffffff; --line: #d8dee4; --band: #f6f8fa;
+  --best: #0b6b3a }
+@media (prefers-color-scheme: dark) { :root { --ink: #d5d9de; --soft: #9aa4ae; --ground: #14171b; --line: #30363d;
+  --band: #1c2128; --best: #56d393 } }
+body { margin: 0 auto; padding: 1.5rem clamp(1rem, 4vw, 3rem) 4rem; max-width: 70rem; background: var(--ground);
+  color: var(--ink); font: 16px/1.5 system-ui, sans-serif }
+h1 { margin: 0; font-size: 1.9rem; letter-spacing: -.02em }
+h2 { margin: 2.4rem 0 .2rem; font-size: 1.15rem }
+p { margin: .2rem 0 .8rem; color: var(--soft); max-width: 52rem }
+.scroll { overflow-x: auto }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { padding: .4rem .9rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
+th:first-child, td:first-child { padding-left: .2rem; text-align: left; font-weight: 600 }
+thead th { border-bottom-width: 2px; color: var(--soft); font-size: .85rem }
+tbody tr:hover { background: var(--band) }
+td small { display: block; color: var(--soft); font-size: .75rem }
+td b { color: var(--best) }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); gap: 1.5rem;
+  margin-top: 2rem }
+figure { margin: 0 }
+figure img { width: 100%; height: auto }
+figcaption { color: var(--soft); font-size: .85rem }
+details { margin-top: 2.4rem; border-top: 1px solid var(--line); padding-top: 1rem }
+summary { cursor: pointer; font-weight: 600 }
+"""
+
+
+def html_page(
+    title: str, lead: str, tables: Sequence[Table], details: Sequence[Table], pictures: Sequence[Picture]
+) -> str:
+    """Put the first table, the plots, the other tables and, folded, the details on one page."""
+    first, *others = [_html_table(table) for table in tables]
+    plots = "\n".join(_figure(picture) for picture in pictures)
+    folded = "\n".join(_html_table(table) for table in details)
+    return f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>{STYLE}</style>
+<h1>{escape(title)}</h1>
+<p>{escape(lead)}</p>
+{first}
+<div class="plots">
+{plots}
+</div>
+{"".join(others)}
+{f"<details><summary>All metrics and differences</summary>{folded}</details>" if details else ""}
+</html>
+"""
+
+
+def _html_table(table: Table) -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
+    body = "\n".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in table.rows)
+    return f"""<h2>{escape(table.title)}</h2>
+<p>{escape(table.caption)}.</p>
+<div class="scroll"><table><thead><tr>{head}</tr></thead>
+<tbody>
+{body}
+</tbody></table></div>
+"""
+
+
+def _html_cell(cell: Cell) -> str:
+    text = escape(cell.text)
+    detail = f"<small>{escape(cell.detail)}</small>" if cell.detail else ""
+    return f"<td>{f'<b>{text}</b>' if cell.best else text}{detail}</td>"
+
+
+def _figure(picture: Picture) -> str:
+    caption = escape(picture.caption)
+    return f'<figure><img src="{picture.data_uri}" alt="{caption}"><figcaption>{caption}</figcaption></figure>'
 
 
 @dataclass(frozen=True)
@@ -79,7 +234,7 @@ def _filled(tables: Sequence[Table]) -> tuple[Table, ...]:
 
 def _table_blocks(table: Table) -> list[str]:
     lines = [_line(table.columns), _line(["---", *["---:"] * (len(table.columns) - 1)])]
-    lines += [_line([_cell(cell) for cell in row]) for row in table.rows]
+    lines += [_line([_markdown_cell(cell) for cell in row]) for row in table.rows]
     return [f"## {table.title}", f"{table.caption}.", "\n".join(lines)]
 
 
@@ -87,6 +242,6 @@ def _line(values: Sequence[str]) -> str:
     return f"| {' | '.join(values)} |"
 
 
-def _cell(cell: Cell) -> str:
+def _markdown_cell(cell: Cell) -> str:
     text = cell.text.replace("|", "\\|")
     return f"{f'**{text}**' if cell.best else text} {cell.detail}".strip()

@@ -53,7 +53,7 @@ def load_scores(folder: Path, split: str) -> SystemScores:
 def load_all_scores(folder: Path, split: str) -> list[SystemScores]:
     """`load_scores` of a system and of its variants, by name, where it has any."""
     variants = sorted(path.parent for path in folder.glob(f"{VARIANTS}/*/metrics.json"))
-    return [load_scores(one, split) for one in (folder, *variants)]
+    return [load_scores(path, split) for path in (folder, *variants)]
 
 
 def check_comparable(systems: Sequence[SystemScores]) -> None:

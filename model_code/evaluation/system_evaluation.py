@@ -1,25 +1,67 @@
-"""Evaluate one system on the judged dev and test queries, and write its evaluation folder.
+"""Evaluate a system on the judged dev and test queries, and a retriever with its variants; write the evaluation folder.
 
 The folder holds `run.{dev,test}.trec` (the rankings), `scores.parquet` (query_id, split, metric, value) and
 `metrics.json` ({"system", "source", "dev": {"queries", metric: mean, ...}, "test": {...}}).
+
+What one build finds, it finds by its own search, and without another training by its kind's others and hybrids with
+BM25: `rrf` fuses its run with BM25's by reciprocal ranks, `bm25_rerank` sorts BM25's first documents by its own
+scores. A variant of the system R is the system `R.NAME`, and its evaluation folder is `variants/NAME/` in that of R.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from model_code.corpus.tables import Judgements
-from model_code.evaluation.gains import Run
-from model_code.evaluation.level_accuracy import Nodes, level_accuracy
-from model_code.evaluation.metrics import evaluate_run
-from model_code.evaluation.run_files import write_run
+from model_code.evaluation.metrics import Qrels, Run, evaluate_run
+from model_code.evaluation.runs import write_run
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import write_json
+from model_code.fusion import reciprocal_rank_fusion
+from model_code.hierarchy.tree import Hierarchy
+from model_code.retriever import Ranking, Retriever
+
+Nodes = Mapping[str, list[set[int]]]  # document id -> its nodes at levels 1..depth; several if its passages part
+
+
+def document_nodes(hierarchy: Hierarchy, document_ids: Sequence[str]) -> dict[str, list[set[int]]]:
+    """The nodes at every level above a document's passages; `document_ids` (N,) names each passage's document."""
+    nodes: dict[str, list[set[int]]] = {}
+    for document_id, path in zip(document_ids, hierarchy.paths().tolist(), strict=True):
+        levels = nodes.setdefault(document_id, [set() for _ in path])
+        for level, node in zip(levels, path, strict=True):
+            level.add(node)
+    return nodes
+
+
+def level_accuracy(run: Run, qrels: Qrels, nodes: Nodes) -> dict[str, dict[str, float]]:
+    """Per level t ("level@t") and query: 1 if the first document shares its node at level t with a relevant one.
+
+    A node determines its path from the root, so this is equality of the paths' first t steps. Level depth + 1, the
+    document itself, is hit@1. A query that retrieves nothing, or only documents outside the hierarchy, scores 0.
+    """
+    depth = len(next(iter(nodes.values()), ()))
+    query_ids = sorted(qrels)
+    right = np.array([_right_levels(run.get(query_id, ()), qrels[query_id], nodes, depth) for query_id in query_ids])
+    columns = right.reshape(len(query_ids), depth).T.astype(float).tolist()
+    return {f"level@{t}": dict(zip(query_ids, column, strict=True)) for t, column in enumerate(columns, start=1)}
+
+
+def _right_levels(
+    ranking: Sequence[tuple[str, float]], relevant: Mapping[str, int], nodes: Nodes, depth: int
+) -> list[bool]:
+    first = nodes.get(ranking[0][0]) if ranking else None
+    if first is None:
+        return [False] * depth
+    known = [nodes[document_id] for document_id in relevant if document_id in nodes]
+    return [any(first[t] & levels[t] for levels in known) for t in range(depth)]
+
 
 Search = Callable[[list[str], int], list[list[tuple[str, float]]]]  # (query texts, k) -> rankings, best first
 DIGITS = 6  # of the means in metrics.json; far below any interval, far above the rounding of sums
@@ -89,3 +131,47 @@ def _long_table(split: str, scores: Mapping[str, Mapping[str, float]]) -> pd.Dat
     columns: Sequence[str] = ("query_id", "split", "metric", "value")
     rows = [(query_id, split, metric, value) for metric, values in scores.items() for query_id, value in values.items()]
     return pd.DataFrame(rows, columns=list(columns)).astype({"value": "float64"})
+
+
+RRF, RERANK = "rrf", "bm25_rerank"
+Runs = Mapping[str, Run]  # split -> run
+
+
+def retriever_runs(
+    retriever: Retriever, bm25: Runs, judgements: Mapping[str, Judgements], settings: EvaluationSettings
+) -> Iterator[tuple[str | None, Runs]]:
+    """A retriever's runs on the queries of `judgements`, under None; then, unless `settings` say no, its variants'.
+
+    bm25: BM25's runs on the same queries. Queries are encoded once, for the search and the re-ranking.
+    """
+    texts = {split: list(judged.queries.values()) for split, judged in judgements.items()}
+    encoded = {split: retriever.encode_queries(asked) for split, asked in texts.items() if asked}
+    runs = _answered(judgements, lambda split: retriever.find(encoded[split], settings.depth))
+    yield None, runs
+    if not settings.variants:
+        return
+    for name, search in retriever.variants().items():
+        yield name, search_splits(search, judgements, settings.depth)
+    yield RRF, {split: fused(runs[split], bm25[split], settings) for split in judgements}
+    first = {split: [_ids(bm25[split][query][: settings.rerank_depth]) for query in runs[split]] for split in runs}
+    yield RERANK, _answered(judgements, lambda split: retriever.rerank_encoded(encoded[split], first[split]))
+
+
+def fused(run: Run, bm25: Run, settings: EvaluationSettings) -> Run:
+    """Two runs on the same queries as one."""
+    return {
+        query: reciprocal_rank_fusion([list(ranking), list(bm25[query])], settings.depth, settings.fusion_constant)
+        for query, ranking in run.items()
+    }
+
+
+def _answered(judgements: Mapping[str, Judgements], search: Callable[[str], Sequence[Ranking]]) -> dict[str, Run]:
+    """A run per split, of the rankings that `search` has for its queries; a split without any is not searched."""
+    return {
+        split: dict(zip(judged.queries, search(split) if judged.queries else [], strict=True))
+        for split, judged in judgements.items()
+    }
+
+
+def _ids(ranking: Ranking) -> list[str]:
+    return [document for document, _ in ranking]

@@ -9,12 +9,9 @@ from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
 from model_code.evaluation import plots
-from model_code.evaluation.comparison import FAMILY, compare_groups, compare_systems, is_variant
-from model_code.evaluation.plot_data import History, level_table, recall_table, training_table
-from model_code.evaluation.plot_style import Picture
-from model_code.evaluation.query_groups import query_groups
-from model_code.evaluation.report import make_report
-from model_code.evaluation.report_tables import headline_metrics
+from model_code.evaluation.comparison import FAMILY, compare_groups, compare_systems, is_variant, query_groups
+from model_code.evaluation.plots import History, Picture, level_table, recall_table, training_table
+from model_code.evaluation.report import headline_metrics, make_report
 from model_code.evaluation.scores import SystemScores, load_all_scores
 from model_code.files import read_json, write_json, write_text
 

@@ -12,13 +12,19 @@ import pandas as pd
 from model_code.context import StageContext
 from model_code.corpus.tables import Judgements, judged, load_corpus
 from model_code.errors import FreshetError
-from model_code.evaluation.gains import Run
-from model_code.evaluation.level_accuracy import Nodes, document_nodes
-from model_code.evaluation.run_files import read_run
+from model_code.evaluation.metrics import Run
+from model_code.evaluation.runs import read_run
 from model_code.evaluation.scores import SPLITS, VARIANTS
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.system_evaluation import Search, evaluate_system, sampled, search_splits
-from model_code.evaluation.variants import retriever_runs
+from model_code.evaluation.system_evaluation import (
+    Nodes,
+    Search,
+    document_nodes,
+    evaluate_system,
+    retriever_runs,
+    sampled,
+    search_splits,
+)
 from model_code.hierarchy.tree import Hierarchy
 from model_code.retriever import Retriever
 from model_code.retrievers.kinds import open_retriever

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code.errors import FreshetError
-from model_code.evaluation.comparison import compare_groups, compare_systems
-from model_code.evaluation.query_groups import query_groups
+from model_code.evaluation.comparison import compare_groups, compare_systems, query_groups
 from model_code.evaluation.scores import SystemScores, load_all_scores, mean_over_seeds
 from orchestration import parameters
 from orchestration.project import Project

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from model_code.evaluation.comparison import is_variant
-from model_code.evaluation.plot_style import COLOURS, INK, MARKERS, Picture, draw, look
+from model_code.evaluation.plots import COLOURS, INK, MARKERS, Picture, draw, look
 from orchestration.pipeline.costs.compare import CostComparison, Costs
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from model_code.evaluation.report import Report
-from model_code.evaluation.report_tables import Cell, Table, judged_by
+from model_code.evaluation.report import Cell, Report, Table, judged_by
 from model_code.files import write_json, write_text
 from orchestration.pipeline.costs.choice import choices
 from orchestration.pipeline.costs.compare import ROUNDS, CostComparison, K

@@ -12,7 +12,7 @@ import pandas as pd
 
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
-from model_code.evaluation.variants import RERANK, RRF
+from model_code.evaluation.system_evaluation import RERANK, RRF
 from model_code.fusion import reciprocal_rank_fusion
 from model_code.index.bm25 import Bm25
 from model_code.index.dense_index import DenseIndex

@@ -9,7 +9,7 @@ import pytest
 from model_code.contracts.registry import check
 from model_code.errors import FreshetError
 from model_code.evaluation import plots
-from model_code.evaluation.plot_style import Picture
+from model_code.evaluation.plots import Picture
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.stages import comparison
 from tests.model_code.contracts.damage import assert_refused, json_edited, json_with, removed, written

@@ -9,7 +9,7 @@ import pytest
 
 from model_code.contracts.runs import check_run, read_frame
 from model_code.errors import FreshetError
-from model_code.evaluation.run_files import read_run, write_run
+from model_code.evaluation.runs import read_run, write_run
 
 RUN = {"q 1": [("d1", 3.0), ("50 %", 3.0), ("d3", 1.0)], "q2": [("d2", 2.0)]}
 QUERIES, DOCUMENTS = ("q 1", "q2", "unanswered"), ("d1", "d2", "d3", "50 %")

@@ -10,9 +10,8 @@ import pytest
 import pytrec_eval
 
 from model_code.errors import FreshetError, SettingsError
-from model_code.evaluation.gains import judge
-from model_code.evaluation.metrics import Metric, evaluate_run
-from model_code.evaluation.run_files import read_run, write_run
+from model_code.evaluation.metrics import Metric, evaluate_run, judge
+from model_code.evaluation.runs import read_run, write_run
 
 OURS_TO_TREC = {
     "nDCG@1": "ndcg_cut_1", "nDCG@10": "ndcg_cut_10", "nDCG@100": "ndcg_cut_100",

@@ -13,8 +13,7 @@ import pandas as pd
 import pytest
 
 from model_code.evaluation import plots
-from model_code.evaluation.plot_data import level_table, recall_table, training_table
-from model_code.evaluation.plot_style import INK, look, looks
+from model_code.evaluation.plots import INK, level_table, look, looks, recall_table, training_table
 
 METRICS = ("nDCG@10", "R@1", "R@10", "R@100", "hit@1", "level@1", "level@2")
 SYSTEMS = {

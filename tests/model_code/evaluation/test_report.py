@@ -10,9 +10,8 @@ import pandas as pd
 import pytest
 
 from model_code.evaluation.comparison import compare_groups, compare_systems
-from model_code.evaluation.plot_style import Picture
-from model_code.evaluation.report import make_report
-from model_code.evaluation.report_tables import Cell, differences_table, headline_metrics, metrics_table
+from model_code.evaluation.plots import Picture
+from model_code.evaluation.report import Cell, differences_table, headline_metrics, make_report, metrics_table
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import EvaluationSettings
 

@@ -14,7 +14,7 @@ from model_code.documents import Document, Remove
 from model_code.dsi.folder import DocumentVectors, Representatives
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.errors import FreshetError
-from model_code.evaluation.run_files import write_run
+from model_code.evaluation.runs import write_run
 from model_code.files import hash_path, read_json
 from model_code.index.dense_index import DenseIndex
 from model_code.live.collection import open_generation_zero

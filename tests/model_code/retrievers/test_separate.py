@@ -18,7 +18,7 @@ from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings, LayerSettings
 from model_code.encoding.sides import QUERY_ENCODER
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
-from model_code.evaluation.run_files import read_run, write_run
+from model_code.evaluation.runs import read_run, write_run
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import hash_path, read_json
 from model_code.index.settings import IndexSettings

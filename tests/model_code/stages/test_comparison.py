@@ -8,7 +8,7 @@ import pytest
 from model_code.context import StageContext
 from model_code.corpus.tables import judged, load_corpus
 from model_code.errors import FreshetError
-from model_code.evaluation.plot_style import Picture
+from model_code.evaluation.plots import Picture
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, search_splits
 from model_code.files import hash_path, read_json, write_json

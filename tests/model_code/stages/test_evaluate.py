@@ -11,7 +11,7 @@ from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.evaluation.run_files import read_run, write_run
+from model_code.evaluation.runs import read_run, write_run
 from model_code.evaluation.scores import check_comparable, load_all_scores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import hash_path, read_json

@@ -7,7 +7,7 @@ import pytest
 import pytrec_eval
 
 from model_code.errors import FreshetError
-from model_code.evaluation.run_files import falling, read_qrels, read_run, write_qrels, write_run
+from model_code.evaluation.runs import falling, read_qrels, read_run, write_qrels, write_run
 
 TIED = {
     "q2": [("a", 0.5), ("b", 0.5), ("c", 0.5), ("d", 0.0), ("e", 0.0)],

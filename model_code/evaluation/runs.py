@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.evaluation.gains import Qrels, Run
+from model_code.evaluation.metrics import Qrels, Run
 from model_code.files import write_text
 
 
