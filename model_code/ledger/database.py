@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import sqlalchemy as sa
 
@@ -64,7 +65,7 @@ def is_there(url: str) -> bool:
         engine.dispose()
 
 
-def open_database(url: str) -> Database:
+def open_database(url: str, schema: Any = schema) -> Database:
     """The database at `url`, its tables made if they are missing; FreshetError for one of another version."""
     file = _sqlite_file(url)
     if file is not None:
@@ -74,13 +75,13 @@ def open_database(url: str) -> Database:
         ready = sa.inspect(connection).has_table(schema.versions.name)
         version = connection.scalar(sa.select(schema.versions.c.version)) if ready else None
     if version is None:
-        version = _create(database)
+        version = _create(database, schema)
     if version != schema.VERSION:
         raise FreshetError(f"{_shown(url)} is a ledger of version {version}, but this Freshet reads {schema.VERSION}")
     return database
 
 
-def _create(database: Database) -> int:
+def _create(database: Database, schema: Any) -> int:
     """Make the tables, unless another process did so meanwhile."""
     with database._writing.begin() as connection:
         if _is_postgresql(connection):
@@ -88,7 +89,8 @@ def _create(database: Database) -> int:
         schema.metadata.create_all(connection)
         version = connection.scalar(sa.select(schema.versions.c.version))
         if version is None:
-            connection.execute(sa.insert(schema.versions).values(version=schema.VERSION))
+            new = {"log": uuid4().hex} if "log" in schema.versions.c else {}
+            connection.execute(sa.insert(schema.versions).values(version=schema.VERSION, **new))
     return schema.VERSION if version is None else version
 
 

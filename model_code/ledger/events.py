@@ -1,0 +1,117 @@
+"""What goes into the log and comes out of it, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from model_code.documents import Document
+from model_code.files import hash_text
+
+
+class Kind(StrEnum):
+    """What an event does: a document is put or removed; a revert ends the block that it appended."""
+
+    PUT = "put"
+    REMOVE = "remove"
+    REVERT = "revert"
+
+
+class State(StrEnum):
+    """What became of an event in one generation; a row that was refused is none, but is counted beside them."""
+
+    PENDING = "pending"
+    LIVE = "live"
+    SUPERSEDED = "superseded"
+    DELETED = "deleted"
+    REJECTED = "rejected"
+    ROLLED_BACK = "rolled_back"
+    ABSORBED = "absorbed"
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A row that was refused: its number in its source (from 1), the id that it seems to have, and why."""
+
+    row: int
+    document_id: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What became of rows that came in: `received` of them = new `events` + `unchanged` + `rejected`."""
+
+    received: int
+    unchanged: int
+    rejected: tuple[Rejection, ...]
+    events: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Event:
+    """A line of the log: a document was put (with its `payload`) or removed.
+
+    received: seconds since 1970; again: the event that this one repeats, which waited while a revert came; state: what
+    became of it in the generation that was asked about, None for what a revert appended and where nothing was asked.
+    """
+
+    id: int
+    kind: str
+    document_id: str
+    content_hash: str
+    payload: Mapping[str, Any] | None
+    source: str
+    received: float
+    again: int | None = None
+    state: State | None = None
+
+    @property
+    def document(self) -> Document | None:
+        """The document as it arrived; None for a removal."""
+        return Document.from_payload(self.document_id, self.payload) if self.kind == Kind.PUT else None
+
+    @property
+    def mark(self) -> str:
+        """Eight hexadecimal digits that tell the event from those that other logs have under its number."""
+        return mark(self.id, self.received, self.document_id, self.content_hash)
+
+
+def mark(event: int, received: float, document_id: str, content_hash: str) -> str:
+    """`Event.mark`.
+
+    >>> mark(1, 0.1, "a", "b")
+    'c85b8cf8'
+    """
+    return hash_text(f"{event} {received!r} {document_id} {content_hash}")[:8]
+
+
+@dataclass(frozen=True)
+class Position:
+    """An event, and the log that it is of: all up to this one. Event 0 has no mark: it lies before the first.
+
+    log: the log's identity; None where there was none, which every log continues.
+    """
+
+    log: str | None = None
+    event: int = 0
+    mark: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        """The position as plain values, for a manifest."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a generation stands: the position up to which it holds all documents.
+
+    trained: the last event of which its retriever may have been trained; replay: it says nothing of the events before,
+    so that all events after the position are to be applied, and none is passed over.
+    """
+
+    position: Position = Position()
+    trained: int = 0
+    replay: bool = False

@@ -1,0 +1,125 @@
+"""Which events count at a position of the log, and which lead from there to its end. Pure arithmetic of intervals.
+
+A revert appends a block: compensations, then the event of the revert itself. So history only grows, and what counted at
+a position is a list of a few intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+Interval = tuple[int, int]
+"""The events after the first number, up to the second."""
+
+
+@dataclass(frozen=True)
+class Revert:
+    """The block of the events `first` to `id` that took the log back to what counted at the event `to`.
+
+    files: the contents that it restored are those of a generation's files, as no event says where that stood: nobody
+    may pass the block over. undone: what does not count any more; only the block of a migration has that, whose `to` is
+    the event before it.
+    retriever, generation: what was searched again; current: the generation in whose place.
+    """
+
+    id: int
+    first: int
+    to: int
+    files: bool = False
+    undone: tuple[Interval, ...] = ()
+    retriever: str = ""
+    generation: int = 0
+    current: int = 0
+
+    @property
+    def migration(self) -> bool:
+        """Whether it is no revert of a user's, but what a project came with from an earlier version."""
+        return not self.retriever
+
+
+class History:
+    """All reverts of a log, oldest first."""
+
+    def __init__(self, reverts: Sequence[Revert]) -> None:
+        self.reverts = tuple(reverts)
+        self.holes = sorted(hole for revert in reverts for hole in revert.undone)
+
+    @property
+    def blocks(self) -> list[Interval]:
+        """The events that reverts appended to compensate others, and their own."""
+        return [(revert.first - 1, revert.id) for revert in self.reverts]
+
+    def effective(self, event: int) -> list[Interval]:
+        """The events that count at a position, ascending: those that nobody took back by then.
+
+        >>> History([Revert(id=6, first=5, to=2)]).effective(8)
+        [(0, 2), (6, 8)]
+        """
+        kept, top = [], event
+        for revert in reversed(self.reverts):
+            if revert.id <= top:
+                kept.append((revert.id, top))
+                top = revert.to
+        return without([(0, top), *reversed(kept)], self.holes)
+
+    def path(self, event: int, head: int) -> list[Interval]:
+        """The events that lead from a position to that of `head`, ascending, without detours.
+
+        A position that was taken back itself gets the compensations like any change.
+
+        >>> history = History([Revert(id=6, first=5, to=2)])
+        >>> history.path(1, 8), history.path(3, 8)
+        ([(1, 2), (6, 8)], [(3, 8)])
+        """
+        kept, top = [], head
+        for revert in reversed(self.reverts):
+            if event < revert.id <= top and revert.to >= event and not revert.files:
+                kept.append((revert.id, top))
+                top = revert.to
+        return without([(event, top), *reversed(kept)], self.holes)
+
+    def end_of_block(self, event: int) -> int:
+        """The end of the block that an event lies in, where a position may be; the event itself outside of them all.
+
+        >>> History([Revert(id=6, first=4, to=2)]).end_of_block(5)
+        6
+        """
+        return next((revert.id for revert in self.reverts if revert.first <= event <= revert.id), event)
+
+
+def without(intervals: Iterable[Interval], holes: Sequence[Interval]) -> list[Interval]:
+    """The non-empty rest of `intervals` when `holes`, ascending, are cut out.
+
+    >>> without([(0, 5), (7, 7), (7, 9)], [(1, 3), (8, 20)])
+    [(0, 1), (3, 5), (7, 8)]
+    """
+    rest = []
+    for start, end in intervals:
+        for hole_start, hole_end in holes:
+            if hole_end <= start or hole_start >= end:
+                continue
+            rest.append((start, hole_start))
+            start = hole_end
+        rest.append((start, end))
+    return [(start, end) for start, end in rest if start < end]
+
+
+def contains(intervals: Iterable[Interval], event: int) -> bool:
+    """Whether an event is in one of the intervals."""
+    return any(start < event <= end for start, end in intervals)
+
+
+def intervals_of(ids: Iterable[int]) -> list[Interval]:
+    """The fewest intervals that have just these ids, which ascend.
+
+    >>> intervals_of([1, 2, 5])
+    [(0, 2), (4, 5)]
+    """
+    found: list[Interval] = []
+    for each in ids:
+        if found and found[-1][1] == each - 1:
+            found[-1] = (found[-1][0], each)
+        else:
+            found.append((each - 1, each))
+    return found

@@ -1,0 +1,256 @@
+"""What became of events in one generation. Nothing of it is stored: it follows from where the generation stands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from model_code.documents import Document
+from model_code.ledger.database import Database, chunks
+from model_code.ledger.events import Event, Kind, Position, Standing, State, mark
+from model_code.ledger.history import History, Interval, Revert, contains
+from model_code.ledger.tables import IS_AGAIN, IS_REVERT, events, log, rejections
+
+REVERTS = sa.select(events.c.id, events.c.payload).where(IS_REVERT).order_by(events.c.id)
+ROWS = 1000  # contents that are held in memory at a time
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The changes to apply next, oldest first, and the position that a generation has which holds them."""
+
+    events: tuple[Event, ...]
+    position: Position
+
+
+class View:
+    """The log as a generation sees it. Every method is one transaction.
+
+    An event that waited while a revert came was appended once more: both are one event here, which counts once.
+    """
+
+    def __init__(self, database: Database, standing: Standing) -> None:
+        self._database, self.standing = database, standing
+
+    def pending(self, limit: int | None = None) -> Pending:
+        """What leads from the generation to the end of the log, or at least `limit` events of it.
+
+        A position may not lie inside what a revert appended, and a replay is not cut.
+        """
+        with self._database.read() as connection:
+            history, head = history_of(connection), head_of(connection)
+            path = path_of(history, self.standing, head)
+            end = max(head, self.standing.position.event)
+            if limit is not None and not self.standing.replay:
+                first = connection.scalars(_changes(path, events.c.id).limit(limit)).all()
+                end = history.end_of_block(first[-1]) if len(first) == limit else end
+            rows = connection.execute(_changes(path).where(events.c.id <= end))
+            found = tuple(Event(**row._mapping) for row in rows)
+            return Pending(found, position_at(connection, end))
+
+    def lag(self) -> dict[str, Any]:
+        """How many changes are `pending`, and `seconds`: the age of the oldest, None without one."""
+        with self._database.read() as connection:
+            path = path_of(history_of(connection), self.standing, head_of(connection))
+            waiting = _changes(path, events.c.received).order_by(None).subquery()
+            number, oldest = connection.execute(sa.select(sa.func.count(), sa.func.min(waiting.c.received))).one()
+        return {"pending": number, "seconds": None if oldest is None else max(0.0, time.time() - oldest)}
+
+    def counts(self) -> dict[State, int]:
+        """How many events are in each state; each document has one live, deleted or absorbed event at most."""
+        with self._database.read() as connection:
+            found = dict.fromkeys(State, 0) | self._settled(connection)
+            blocks = within(history_of(connection).blocks)
+            arrived = _count(connection, events.c.again.is_(None) & sa.not_(blocks))
+            pending, settled = self._waiting(connection), sum(found.values())
+            found |= {State.PENDING: pending, State.ROLLED_BACK: arrived - settled - pending}
+            found[State.REJECTED] = connection.scalar(sa.select(sa.func.count()).select_from(rejections))
+        return found
+
+    def events(self, ids: Sequence[int]) -> list[Event]:
+        """Events, oldest first, with what became of them."""
+        conditions = (events.c.id.in_(some) for some in chunks(sorted(ids)))
+        return [event for condition in conditions for event in self._stated(condition)]
+
+    def between(self, first: int, last: int) -> list[Event]:
+        """The events from the id `first` to `last`, oldest first, with what became of them."""
+        return self._stated(events.c.id.between(first, last))
+
+    def life(self, document_id: str) -> list[Event]:
+        """Every event of a document, oldest first, with what became of it."""
+        return self._stated(events.c.document_id == document_id)
+
+    def arrivals(self, first: int, last: int) -> list[Event]:
+        """The puts from the id `first` to `last` whose document is searched as it arrived then, oldest first."""
+        return [event for event in self.between(first, last) if event.kind == Kind.PUT and event.state == State.LIVE]
+
+    def snapshot(self) -> Iterator[Document]:
+        """The documents of the generation that came through the log, by id."""
+        with self._database.read() as connection:
+            last = _last(history_of(connection).effective(self.standing.position.event))
+            query = sa.select(events.c.document_id, events.c.payload).where(
+                events.c.id.in_(sa.select(last.c.event)), events.c.kind == Kind.PUT
+            )
+            rows = connection.execution_options(yield_per=ROWS).execute(query.order_by(events.c.document_id))
+            for some in rows.partitions():
+                yield from (Document.from_payload(row.document_id, row.payload) for row in some)
+
+    def _settled(self, connection: sa.Connection) -> dict[State, int]:
+        """How many of the events that count here are in each state: of a document's events all but the last are
+        superseded.
+        """
+        last = _last(history_of(connection).effective(self.standing.position.event))
+        trained = sa.case((events.c.id <= self.standing.trained, 1), else_=0)
+        query = sa.select(events.c.kind, trained, sa.func.count(), sa.func.sum(last.c.number))
+        query = query.select_from(last.join(events, events.c.id == last.c.event)).group_by(events.c.kind, trained)
+        found: dict[State, int] = {}
+        for kind, known, documents, number in connection.execute(query):
+            state = state_of(kind, bool(known))
+            found[state] = found.get(state, 0) + documents
+            found[State.SUPERSEDED] = found.get(State.SUPERSEDED, 0) + int(number) - documents
+        return found
+
+    def _waiting(self, connection: sa.Connection) -> int:
+        """How many events wait; what a revert appended to compensate others is none."""
+        here = _Here.read(connection, self.standing)
+        repeated = sa.select(events.c.again).where(IS_AGAIN)
+        once = events.c.again.is_(None) & events.c.id.not_in(repeated) & within(here.path)
+        number = _count(connection, once & sa.not_(within(here.none)))
+        return number + sum(here.is_pending(same) for same in here.repeats.values())
+
+    def _stated(self, condition: sa.ColumnElement[bool]) -> list[Event]:
+        """Events with what became of them; a revert's own is left out."""
+        query = sa.select(events).where(condition, events.c.kind != Kind.REVERT).order_by(events.c.id)
+        with self._database.read() as connection:
+            found = [Event(**row._mapping) for row in connection.execute(query)]
+            here = _Here.read(connection, self.standing)
+            last = _last_of(connection, here.effective, {event.document_id for event in found})
+        return [replace(event, state=here.state(event, last.get(event.document_id))) for event in found]
+
+
+@dataclass(frozen=True)
+class _Here:
+    """The intervals that count at a standing, those that lead from there, what reverts appended, and what was taken
+    back before the log had an identity.
+
+    repeats: for each event that was appended once more, itself and what repeats it.
+    """
+
+    standing: Standing
+    effective: list[Interval]
+    path: list[Interval]
+    blocks: list[Interval]
+    holes: list[Interval]
+    repeats: Mapping[int, list[int]]
+
+    @classmethod
+    def read(cls, connection: sa.Connection, standing: Standing) -> _Here:
+        history, event = history_of(connection), standing.position.event
+        path = path_of(history, standing, head_of(connection))
+        return cls(standing, history.effective(event), path, history.blocks, history.holes, repeats_of(connection))
+
+    @property
+    def none(self) -> list[Interval]:
+        """What never waits."""
+        return [*self.blocks, *self.holes]
+
+    def is_pending(self, same: Iterable[int]) -> bool:
+        """Whether one event, which may be in the log several times, waits."""
+        waits = any(contains(self.path, event) and not contains(self.none, event) for event in same)
+        return waits and not any(contains(self.effective, event) for event in same)
+
+    def state(self, event: Event, last: int | None) -> State | None:
+        """What became of an event whose document's last one that counts is `last`."""
+        same = self.repeats.get(event.again or event.id, [event.id])
+        if counted := [each for each in same if contains(self.effective, each)]:
+            return state_of(event.kind, counted[0] <= self.standing.trained) if last in counted else State.SUPERSEDED
+        if contains(self.blocks, event.id):
+            return None
+        return State.PENDING if self.is_pending(same) else State.ROLLED_BACK
+
+
+def state_of(kind: str, trained: bool) -> State:
+    """The state of a document's last event that counts."""
+    return State.DELETED if kind == Kind.REMOVE else State.ABSORBED if trained else State.LIVE
+
+
+def history_of(connection: sa.Connection) -> History:
+    """All reverts of the log."""
+    return History([_revert(row.id, row.payload) for row in connection.execute(REVERTS)])
+
+
+def _revert(event: int, facts: Mapping[str, Any]) -> Revert:
+    undone = tuple((start, end) for start, end in facts.get("undone", ()))
+    rest = {name: value for name, value in facts.items() if name not in ("first", "undone")}
+    return Revert(event, facts["first"] or event, undone=undone, **rest)
+
+
+def path_of(history: History, standing: Standing, head: int) -> list[Interval]:
+    """The events that lead from a standing to the end of the log."""
+    event = standing.position.event
+    return [(event, head)] if standing.replay else history.path(event, head)
+
+
+def head_of(connection: sa.Connection) -> int:
+    """The last event, 0 without one."""
+    return connection.scalar(sa.select(sa.func.max(events.c.id))) or 0
+
+
+def repeats_of(connection: sa.Connection) -> dict[int, list[int]]:
+    """For each event that a revert appended once more, itself and all that repeat it, ascending."""
+    found: dict[int, list[int]] = {}
+    for event, again in connection.execute(
+        sa.select(events.c.id, events.c.again).where(IS_AGAIN).order_by(events.c.id)
+    ):
+        found.setdefault(again, [again]).append(event)
+    return found
+
+
+def position_at(connection: sa.Connection, event: int) -> Position:
+    """The position of an event, or the one before the first."""
+    return Position(connection.scalar(sa.select(log.c.log)), event, mark_of(connection, event) or "")
+
+
+def mark_of(connection: sa.Connection, event: int) -> str | None:
+    """The mark of an event; None if there is none of this number."""
+    if event == 0:
+        return ""
+    columns = (events.c.id, events.c.received, events.c.document_id, events.c.content_hash)
+    row = connection.execute(sa.select(*columns).where(events.c.id == event)).first()
+    return None if row is None else mark(*row)
+
+
+def within(intervals: Iterable[Interval]) -> sa.ColumnElement[bool]:
+    """The condition that an event lies in one of the intervals."""
+    return sa.or_(sa.false(), *((events.c.id > start) & (events.c.id <= end) for start, end in intervals))
+
+
+def _changes(path: Iterable[Interval], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """The events of documents in some intervals, oldest first."""
+    query = sa.select(*(columns or (events,))).where(within(path), events.c.kind != Kind.REVERT)
+    return query.order_by(events.c.id)
+
+
+def _last(intervals: Iterable[Interval]) -> sa.Subquery:
+    """By document: the last event of some intervals, and their number."""
+    last = (sa.func.max(events.c.id).label("event"), sa.func.count().label("number"))
+    counting = within(intervals) & (events.c.kind != Kind.REVERT)
+    return sa.select(*last).where(counting).group_by(events.c.document_id).subquery()
+
+
+def _last_of(connection: sa.Connection, intervals: Sequence[Interval], document_ids: Iterable[str]) -> dict[str, int]:
+    """The last event of some documents in some intervals."""
+    found: dict[str, int] = {}
+    for ids in chunks(sorted(document_ids)):
+        query = sa.select(events.c.document_id, sa.func.max(events.c.id)).where(within(intervals))
+        query = query.where(events.c.document_id.in_(ids)).group_by(events.c.document_id)
+        found |= dict(map(tuple, connection.execute(query)))
+    return found
+
+
+def _count(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
+    return connection.scalar(sa.select(sa.func.count()).select_from(events).where(condition)) or 0

@@ -1,0 +1,199 @@
+"""Guards the laws of the log by random lives: what a generation holds, what is never lost, and what all retrievers tend
+to, with a kill before every write and another process that receives at every write.
+
+Run: python -m pytest tests/model_code/ledger/test_lives.py; FRESHET_LIVES=4000 for the long form.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from model_code.ledger import log as library
+from model_code.ledger import states
+from tests.model_code.ledger.lives import Killed, Refused, World, effective, fold, step
+
+LIVES = int(os.environ.get("FRESHET_LIVES", 60))
+STEPS = 25
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch):
+    """No waiting for the disk."""
+    from model_code.ledger import database
+
+    def prepare(connection, _):
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = OFF")
+
+    monkeypatch.setattr(database, "_prepare_sqlite", prepare)
+
+
+def live(tmp_path, seed: int, corpora: int = 1, check=lambda world: None) -> World:
+    chance = random.Random(seed)
+    folder = tmp_path / str(seed)
+    folder.mkdir()
+    world = World(folder, chance, corpora)
+    world.busy = chance.choice([0.0, 0.3])
+    for _ in range(STEPS):
+        world.kill_in = chance.randint(0, 5) if chance.random() < 0.4 else None
+        try:
+            step(world, chance)()
+        except Killed:
+            pass
+        world.kill_in = None
+        check(world)
+    return world
+
+
+def holds_what_its_position_says(world: World) -> None:
+    """Law 8, of every generation that was ever searched."""
+    log = world.log()
+    for each in world.lives.values():
+        for number in each.searched & each.generations.keys():
+            generation = each.generations[number]
+            standing = generation.standing
+            if not standing.replay:
+                between = [e for e in log if standing.trained < e.id <= standing.position.event]
+                assert generation.documents == fold(generation.corpus, between), (each.name, number)
+
+
+def test_every_generation_holds_what_its_position_says_and_all_tend_to_the_same_documents(tmp_path):
+    for seed in range(LIVES):
+        world = live(tmp_path, seed, check=holds_what_its_position_says)
+        world.drain()
+        holds_what_its_position_says(world)
+        (corpus,) = world.corpora
+        wanted = {**corpus, **world.truth}
+        wanted = {name: text for name, text in wanted.items() if text is not None}
+        for each in world.lives.values():
+            if each.current is not None:
+                assert each.now.documents == wanted, (seed, each.name)
+        kept = effective(world.log(), world.ledger.watermark())
+        repeats = {event.id: event.again or event.id for event in world.log()}
+        assert {repeats[event] for event in world.acknowledged} <= {repeats[event] for event in kept}, seed
+        world.ledger.close()
+
+
+def test_a_build_of_another_corpus_never_brings_back_what_was_undone(tmp_path):
+    for seed in range(LIVES // 3):
+        world = live(tmp_path, seed, corpora=2)
+        world.drain()
+        counting = effective(world.log(), world.ledger.watermark())
+        named = {event.document_id for event in world.log() if event.id in counting}
+        for each in filter(lambda each: each.current is not None, world.lives.values()):
+            for name in named:
+                assert each.now.documents.get(name) == world.truth[name], (seed, each.name, name)
+        world.ledger.close()
+
+
+def test_the_states_are_those_of_the_definition(tmp_path):
+    def check(world):
+        log = world.log()
+        for each in filter(lambda each: each.current is not None, world.lives.values()):
+            standing = each.now.standing
+            if not standing.replay and not world.ledger.unsound(standing.position):
+                assert nonzero(world.ledger.seen_from(standing).counts()) == defined(log, standing), each.name
+
+    for seed in range(LIVES // 3):
+        live(tmp_path, seed, check=check).ledger.close()
+
+
+def nonzero(counts):
+    return {str(state): number for state, number in counts.items() if number}
+
+
+def defined(log, standing):
+    """The counts by state, event by event."""
+    appended = {
+        number
+        for event in log
+        if event.kind == "revert"
+        for number in range(event.payload["first"] or event.id, event.id + 1)
+    }
+    counting = effective(log, standing.position.event)
+    path = {event.id for event in log if event.id > standing.position.event}
+    for event in reversed(log):
+        if event.kind == "revert" and event.id in path and event.payload["to"] >= standing.position.event:
+            path -= set(range(event.payload["to"] + 1, event.id + 1))
+    first = {event.id: event.again or event.id for event in log if event.id not in appended}
+    last = {event.document_id: event.id for event in log if event.id in counting}
+    found = {}
+    settled = {first[event] for event in counting}
+    pending = {first[event] for event in path if event in first} - settled
+    for event in log:
+        if event.id in counting:
+            state = "superseded"
+            if last[event.document_id] == event.id:
+                trained = event.id <= standing.trained
+                state = "deleted" if event.kind == "remove" else "absorbed" if trained else "live"
+            found[state] = found.get(state, 0) + 1
+    found["pending"] = len(pending)
+    found["rolled_back"] = len(set(first.values()) - settled - pending)
+    return {state: number for state, number in found.items() if number}
+
+
+@pytest.mark.parametrize("kind", ["older copy", "older copy written to", "another log"])
+def test_a_lost_log_is_refused_at_every_write_until_it_is_adopted(tmp_path, kind):
+    for seed in range(LIVES // 5):
+        world = live(tmp_path, seed)
+        world.back_up("copy")
+        world.receive_some()
+        world.drain()
+        before = {each.name: dict(each.now.documents) for each in world.lives.values() if each.current is not None}
+        stale = [name for name in before if world.lives[name].now.standing.position.event > 0]
+        world.restore(None if kind == "another log" else "copy")
+        for _ in range(8 if kind != "older copy" else 0):
+            world.receive_some()
+        unsound = [n for n in before if world.ledger.unsound(world.lives[n].now.standing.position)]
+        assert set(stale) <= set(unsound) or kind == "older copy"
+        world.default = (unsound or ["a"])[0]
+        for name in unsound:
+            for write in (
+                lambda name=name: world.apply(name),
+                lambda name=name: world.rewind(name, world.lives[name].current),
+                lambda name=name: world.compact(name),
+                lambda name=name: world.collect_garbage(name),
+                lambda name=name: world.open_new(name),
+            ):
+                with pytest.raises(Refused):
+                    write()
+            world.adopt(name)
+        world.drain()
+        last = {event.document_id: event for event in world.log() if event.kind != "revert"}
+        for name in unsound:
+            now = world.lives[name].now.documents
+            said = {each: event.document.text for each, event in last.items() if event.document}
+            kept = {each: text for each, text in before[name].items() if each not in last}
+            assert now == kept | said, (seed, name)
+        world.ledger.close()
+
+
+def test_going_back_and_forth_again_ends_where_it_began(tmp_path):
+    for seed in range(LIVES // 3):
+        world = live(tmp_path, seed)
+        world.drain()
+        each = world.lives[world.default]
+        number, before = each.current, each.now.documents
+        world.revert(random.Random(seed).choice(list(each.generations)))
+        at = each.now.documents
+        world.revert(each.current)
+        assert each.now.documents == at
+        world.revert(number)
+        assert each.now.documents == before
+        world.drain()
+        assert all(one.now.documents == before for one in world.lives.values() if one.current is not None)
+        world.ledger.close()
+
+
+def test_the_time_of_a_pending_question_does_not_grow_with_the_log(tmp_path):
+    """By what SQLite reads: no step of its plan scans the table."""
+    ledger = library.Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite")
+    with ledger._database.read() as connection:
+        for query in (library.events.select().where(library.events.c.id > 5), states.REVERTS):
+            text = str(query.compile(connection, compile_kwargs={"literal_binds": True}))
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}").fetchall()
+            assert all("SCAN ledger_events" not in row[3] or "INDEX ledger_events_revert" in row[3] for row in plan), plan
