@@ -65,18 +65,29 @@ def is_there(url: str) -> bool:
         engine.dispose()
 
 
-def open_database(url: str, schema: Any = schema) -> Database:
-    """The database at `url`, its tables made if they are missing; FreshetError for one of another version."""
+def connect(url: str) -> Database:
+    """The database at `url`, whatever tables it has; the folder of a file is made."""
     file = _sqlite_file(url)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-    database = Database(_engine(url))
+    return Database(_engine(url))
+
+
+def version_of(database: Database, url: str) -> int | None:
+    """The version of a ledger's tables; None if there are none. FreshetError if the database does not answer."""
     with _answering(url), database.read() as connection:
         ready = sa.inspect(connection).has_table(schema.versions.name)
-        version = connection.scalar(sa.select(schema.versions.c.version)) if ready else None
+        return connection.scalar(sa.select(schema.versions.c.version)) if ready else None
+
+
+def open_database(url: str, schema: Any = schema) -> Database:
+    """The database at `url`, its tables made if they are missing; FreshetError for one of another version."""
+    database = connect(url)
+    version = version_of(database, url)
     if version is None:
         version = _create(database, schema)
     if version != schema.VERSION:
+        database.close()
         raise FreshetError(f"{_shown(url)} is a ledger of version {version}, but this Freshet reads {schema.VERSION}")
     return database
 

@@ -108,18 +108,3 @@ def without(intervals: Iterable[Interval], holes: Sequence[Interval]) -> list[In
 def contains(intervals: Iterable[Interval], event: int) -> bool:
     """Whether an event is in one of the intervals."""
     return any(start < event <= end for start, end in intervals)
-
-
-def intervals_of(ids: Iterable[int]) -> list[Interval]:
-    """The fewest intervals that have just these ids, which ascend.
-
-    >>> intervals_of([1, 2, 5])
-    [(0, 2), (4, 5)]
-    """
-    found: list[Interval] = []
-    for each in ids:
-        if found and found[-1][1] == each - 1:
-            found[-1] = (found[-1][0], each)
-        else:
-            found.append((each - 1, each))
-    return found

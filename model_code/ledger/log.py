@@ -17,7 +17,7 @@ from model_code.ledger.database import Database, chunks, open_database
 from model_code.ledger.events import Event, Kind, Position, Receipt, Rejection, Standing
 from model_code.ledger.history import Revert, contains
 from model_code.ledger.states import View, head_of, history_of, mark_of, position_at, repeats_of, within
-from model_code.ledger.tables import batches, drift_reports, events, log, rejections, training_runs
+from model_code.ledger.tables import batches, drift_reports, events, log, migrated, rejections, training_runs
 
 Contents = Mapping[str, tuple[str, Document]]
 """By id, the content hash of a document in a generation's files, and the document as these tell it"""
@@ -88,13 +88,13 @@ class Ledger:
         rejected: rows of the same batch that were refused, kept with their reason; batch: a name, such as a file's
         hash, that is received once only: a second time only rows that were refused then, or taken back since, are.
         """
-        return self._append([_put(document) for document in documents], source, rejected, batch, now)
+        return self._append([put_row(document) for document in documents], source, rejected, batch, now)
 
     def remove(
         self, document_ids: Iterable[str], source: str, rejected: Sequence[Rejection] = (), now: float | None = None
     ) -> Receipt:
         """Append a removal for each document whose last event is none; it may belong to the initial collection."""
-        return self._append([_removal(each) for each in document_ids], source, rejected, None, now)
+        return self._append([removal_row(each) for each in document_ids], source, rejected, None, now)
 
     def _append(
         self,
@@ -113,7 +113,7 @@ class Ledger:
                 _note_batch(connection, batch, source, received)
             known = _last_contents(connection, last)
             new = [row for row in new if known.get(row["document_id"]) != (row["kind"], row["content_hash"])]
-            added = _insert(connection, [row | {"source": source, "received": received} for row in new])
+            added = insert_events(connection, [row | {"source": source, "received": received} for row in new])
             _refuse(connection, rejected, source, received)
         return Receipt(len(rows) + len(rejected), len(rows) - len(added), tuple(rejected), added)
 
@@ -134,7 +134,7 @@ class Ledger:
             source = f"revert to {target.retriever} generation {target.generation}"
             common = {"source": source, "received": received}
             rows = _compensations(connection, to, target.held)
-            first = next(iter(_insert(connection, [row | common for row in rows])), None)
+            first = next(iter(insert_events(connection, [row | common for row in rows])), None)
             facts = {
                 "to": to,
                 "files": not exact,
@@ -144,7 +144,7 @@ class Ledger:
                 "current": target.current,
             }
             row = {"kind": Kind.REVERT, "document_id": "", "content_hash": "", "payload": facts, **common}
-            (event,) = _insert(connection, [row])
+            (event,) = insert_events(connection, [row])
             _repeat(connection, waiting)
         return event
 
@@ -169,6 +169,16 @@ class Ledger:
     def seen_from(self, standing: Standing) -> View:
         """The log as a generation sees it that stands there."""
         return View(self._database, standing)
+
+    def migrated(self, retriever: str, generation: int) -> Standing | None:
+        """Where a generation stands that was made before logs had an identity; None for one that this log never knew.
+
+        Nothing may be passed over from there, as it may hold what was taken back.
+        """
+        same = (migrated.c.retriever == retriever) & (migrated.c.generation == generation)
+        with self._database.read() as connection:
+            row = connection.execute(sa.select(migrated).where(same)).first()
+            return row and Standing(position_at(connection, row.event), row.trained, replay=True)
 
     # Questions
 
@@ -241,11 +251,13 @@ def _events(connection: sa.Connection, ids: Sequence[int]) -> Iterator[Event]:
         yield from (Event(**row._mapping) for row in rows)
 
 
-def _put(document: Document) -> Row:
+def put_row(document: Document) -> Row:
+    """A document that arrived, as a row to append."""
     return _content(Kind.PUT, document.document_id, document.content_hash, document.payload)
 
 
-def _removal(document_id: str) -> Row:
+def removal_row(document_id: str) -> Row:
+    """A removal, as a row to append."""
     return _content(Kind.REMOVE, document_id, "", None)
 
 
@@ -253,7 +265,7 @@ def _content(kind: str, document_id: str, content_hash: str, payload: Mapping[st
     return {"kind": kind, "document_id": document_id, "content_hash": content_hash, "payload": payload}
 
 
-def _insert(connection: sa.Connection, rows: Sequence[Row]) -> tuple[int, ...]:
+def insert_events(connection: sa.Connection, rows: Sequence[Row]) -> tuple[int, ...]:
     """Append events in their order; return their ids."""
     if not rows:
         return ()
@@ -343,8 +355,8 @@ def _compensations(connection: sa.Connection, to: int, held: Callable[[Collectio
     now = _last_contents(connection, later)
     before = _contents_at(connection, later, to)
     files = held(set(later) - before.keys())
-    wanted = before | {key: _put(document) for key, (_, document) in files.items()} | _said(connection, files)
-    rows = (wanted.get(document_id) or _removal(document_id) for document_id in later)
+    wanted = before | {key: put_row(document) for key, (_, document) in files.items()} | _said(connection, files)
+    rows = (wanted.get(document_id) or removal_row(document_id) for document_id in later)
     return [row for row in rows if now[row["document_id"]] != (row["kind"], row["content_hash"])]
 
 
@@ -374,7 +386,7 @@ def _said(connection: sa.Connection, files: Contents) -> dict[str, Row]:
         for row in connection.execute(query):
             document = Document.from_payload(row.document_id, row.payload)
             if files[row.document_id][0] in (row.content_hash, replace(document, date=None).content_hash):
-                found[row.document_id] = _put(document)
+                found[row.document_id] = put_row(document)
     return found
 
 

@@ -108,9 +108,9 @@ class World:
         if self.ledger.unsound(live.now.standing.position):
             raise Refused
         last = self.ledger.last_revert()
-        if last and (last.retriever, last.current) == (live.name, live.current):
-            if last.id > live.now.standing.position.event:
-                self.publish_reverted(live, last.generation, last.id)
+        mine = last and (last.retriever, last.current) == (live.name, live.current)
+        if mine and last.id > live.now.standing.position.event:
+            self.publish_reverted(live, last.generation, last.id)
 
     def publish_reverted(self, live: Live, number: int, event: int) -> None:
         generation = live.generations[number]
@@ -187,23 +187,27 @@ class World:
         if number == live.current or number not in live.generations:
             return
         generation = live.generations[number]
-        held = lambda names: {name: told(name, generation.documents[name]) for name in names if name in generation.documents}
-        target = Target(live.name, number, generation.standing, live.current, live.now.standing, held)
+        standing, files = generation.standing, generation.documents
+
+        def held(names):
+            return {name: told(name, files[name]) for name in names if name in files}
+
+        target = Target(live.name, number, standing, live.current, live.now.standing, held)
         self.write()
-        exact = not generation.standing.replay and not self.ledger.unsound(generation.standing.position)
         log = self.log()
-        searched = effective(log, live.now.standing.position.event)
-        searched |= effective(log, generation.standing.position.event if exact else 0)
+        exact = not standing.replay and not self.ledger.unsound(standing.position)
+        at = effective(log, standing.position.event if exact else 0)
+        searched = at | effective(log, live.now.standing.position.event)
         repeats = {event.id: event.again or event.id for event in log}
         known = {repeats[event] for event in searched}
-        waiting = [event for event in log if event.id in effective(log, log[-1].id if log else 0) - searched]
-        waiting = [event for event in waiting if repeats[event.id] not in known]
+        counting = effective(log, log[-1].id if log else 0)
+        waiting = [event for event in log if event.id in counting and repeats[event.id] not in known]
         event = self.ledger.revert(target)
         self.truth = {name: generation.documents.get(name) for name in self.truth}
         for each in waiting:
             self.truth[each.document_id] = each.document.text if each.document else None
-        gone = {each.id for each in log} - {each.id for each in waiting} - effective(log, generation.standing.position.event if exact else 0)
-        self.acknowledged -= {each for each in gone if not ({repeats[each]} & {repeats[w.id] for w in waiting})}
+        kept = {repeats[each.id] for each in waiting} | {repeats[each] for each in at}
+        self.acknowledged = {each for each in self.acknowledged if repeats[each] in kept}
         self.publish_reverted(live, number, event)
 
     def rewind(self, name: str, number: int) -> None:
@@ -286,10 +290,7 @@ def effective(log: list[Event], event: int) -> set[int]:
     counting: dict[int, set[int]] = {0: set()}
     now: set[int] = set()
     for each in log:
-        if each.kind == Kind.REVERT:
-            now = set(counting[each.payload["to"]])
-        else:
-            now = now | {each.id}
+        now = set(counting[each.payload["to"]]) if each.kind == Kind.REVERT else now | {each.id}
         counting[each.id] = now
     return counting[event]
 
