@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 
 from model_code.incdsi.feasibility import Conflict
-from model_code.incdsi.solution import Solution
+from model_code.incdsi.solver import Solution
 from model_code.settings import require
 
 

@@ -1,27 +1,26 @@
 """Whether any vector meets the raw constraints q.v >= M and z_j.v <= s_j, with a witness or a proof of the contrary.
 
-The smallest sum of violations is found by the same exact solver: plain hinges, no margins, and a lambda2 so small that
-it only keeps the vector finite. If the sum is 0, the minimiser is the witness. Otherwise the multipliers y >= 0 are the
-proof (Farkas): the constraints a_i.v <= c_i, weighted by y and summed, read (A'y).v <= c'y, and since A'y is nearly 0
-and c'y is negative, no vector shorter than radius = -c'y / |A'y| can satisfy them.
+The witness is the shortest vector that meets them, which Lawson and Hanson ("Solving Least Squares Problems", 1974,
+chapter 23) find by non-negative least squares: with y minimising |A'y|^2 + (c'y + 1)^2 over y >= 0, the shortest v with
+A v <= c is -A'y / (c'y + 1), and its length is -c'y / |A'y|. The same y prove it (Farkas): the constraints, weighted by
+y and summed, read (A'y).v <= c'y, so that no shorter vector can satisfy them. One that had to be `REACH` times longer
+than any of the collection counts as none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import nnls
 
-from model_code.incdsi.passes import Scan
-from model_code.incdsi.scores import dots
-from model_code.incdsi.solution import Solution
-from model_code.incdsi.task import Task
-from model_code.incdsi.working_set import solve
+from model_code.incdsi.objective import Task
+from model_code.incdsi.rows import dots, joined, length, minus, scan
+from model_code.incdsi.solver import GROWTH
 
 REACH = 100.0  # times the longest vector of the collection: a longer one would come first for half of all queries
-FIRST_LAMBDA2 = 1e-5
-ATTEMPTS = 3
-MET = 1e-8  # of the scores: a smaller sum of violations is rounding
+NOISE = 1e-13  # of the weights and their rows: as much may be rounding
+MET = 1e-8  # of the scores: a smaller violation is rounding
 
 
 @dataclass(frozen=True)
@@ -40,52 +39,49 @@ class Conflict:
     radius: float
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """feasible: True with a `witness` (H), False with a `conflict`, None where float64 cannot tell."""
-
-    feasible: bool | None
-    witness: np.ndarray | None = None
-    conflict: Conflict | None = None
-
-
-def examine(task: Task, scan: Scan, members: np.ndarray) -> Verdict:
-    """Decide whether the raw constraints of `task` (its margins, prior and weights are ignored) can be met.
+def examine(task: Task, members: np.ndarray) -> np.ndarray | Conflict:
+    """A vector (H) that meets the raw constraints of `task` (margins, prior and weights are ignored), or a proof.
 
     members: rows (sorted) to begin with, such as those of a solution.
     """
-    longest = max(task.state.longest_vector, 1e-30)
-    queries = max(task.state.longest_query, float(np.linalg.norm(task.query)), 1e-30)
-    raw = replace(task.without_margins(), prior=np.zeros_like(task.prior), hinge="plain")
-    for attempt in range(ATTEMPTS):
-        lambda2 = FIRST_LAMBDA2 * queries / longest / 100.0**attempt
-        stated = replace(raw, own_weight=1.0, other_weight=1.0, lambda2=lambda2)
-        found = solve(stated, scan, members)
-        violations = np.maximum(0.0, stated.restricted(found.members).excesses(found.vector)).sum()
-        if violations <= MET * queries * longest:
-            return Verdict(feasible=True, witness=found.vector)
-        conflict = prove_conflict(stated, found)
-        if conflict is not None and conflict.radius >= REACH * longest:
-            return Verdict(feasible=False, conflict=conflict)
-        members = found.members
-    return Verdict(feasible=None)
+    raw = task.without_margins()
+    members = raw.protected(members)
+    while True:
+        vector = _shortest(raw, members)
+        if isinstance(vector, Conflict):
+            return vector
+        suspects = raw.suspects(scan(task.state.queries, vector[None])[0], vector)
+        violated = raw.violated(minus(suspects, members), vector)
+        if not len(violated):
+            return vector
+        members = joined(members, violated[: max(GROWTH, len(members))])
 
 
-def prove_conflict(task: Task, found: Solution) -> Conflict | None:
-    """The conflict that the multipliers of `found` prove, recomputed from the constraints; None if they prove none."""
-    problem = task.restricted(found.active)
-    weights = 2 * task.lambda2 * found.multipliers
-    combination, shortfall = weights @ problem.rows, -float(weights @ problem.limits)
-    if shortfall <= 0:
-        return None
-    length = float(np.sqrt(combination @ combination))
+def _shortest(raw: Task, members: np.ndarray) -> np.ndarray | Conflict:
+    """The shortest vector (H) that meets the constraints of `members`, or the proof that it would be too long."""
+    problem = raw.problem(members)
+    reach = REACH * max(raw.state.vector_lengths.largest(), 1e-30)
+    longest = max(float(np.linalg.norm(problem.rows, axis=1).max()), 1e-30)
+    rows, limits = problem.rows / longest, problem.limits / (longest * reach)  # of v / reach: near 1 is what matters
+    weights = nnls(np.vstack([rows.T, limits]), np.append(np.zeros(rows.shape[1]), -1.0))[0]
+    combination, shortfall = weights @ rows, -float(weights @ limits)
+    if shortfall > length(combination):
+        return _conflict(raw, members, problem.rows, problem.limits, weights)
+    return combination * reach / (shortfall - 1)
+
+
+def _conflict(raw: Task, members: np.ndarray, rows: np.ndarray, limits: np.ndarray, weights: np.ndarray) -> Conflict:
+    """The proof that `weights` (m) of the constraints `rows` @ v <= `limits` are, recomputed from these."""
+    weights = np.where(weights > NOISE * weights.max(), weights, 0.0)
+    active, shortfall = weights[1:] > 0, -float(weights @ limits)
+    combination = length(weights @ rows) + NOISE * float(weights @ np.linalg.norm(rows, axis=1))
     return Conflict(
-        ids=tuple(task.state.ids[row] for row in found.active),
-        rows=found.active,
-        weights=weights[1:],
+        ids=tuple(raw.state.ids[row] for row in members[active]),
+        rows=members[active],
+        weights=weights[1:][active],
         own_weight=float(weights[0]),
         shortfall=shortfall,
-        radius=shortfall / length if length else float("inf"),
+        radius=shortfall / combination,
     )
 
 

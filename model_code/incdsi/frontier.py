@@ -16,7 +16,7 @@ import numpy as np
 from model_code.incdsi.methods import METHODS, Method, tried
 from model_code.incdsi.ranks import Quality
 from model_code.incdsi.settings import IncDsiSettings
-from model_code.incdsi.trials import Trial, TrialBench
+from model_code.incdsi.tuning import Trial, TrialBench
 from model_code.settings import require
 
 LOSSES = (0.0, 0.01, 0.02, 0.04, 0.08)

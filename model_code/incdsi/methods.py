@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from model_code.incdsi.sampling import PUBLISHED, WIDE, Choice, Space, open_study, suggest
 from model_code.incdsi.settings import IncDsiSettings
-from model_code.incdsi.trials import Trial, TrialBench, refined_settings
+from model_code.incdsi.tuning import (
+    PUBLISHED,
+    WIDE,
+    Choice,
+    Space,
+    Trial,
+    TrialBench,
+    open_study,
+    refined_settings,
+    suggest,
+)
 
 SCALES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.25, 1.5)
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)

@@ -7,7 +7,6 @@ from typing import Literal
 
 from model_code.settings import require, require_at_least
 
-Hinge = Literal["squared", "plain"]
 Prior = Literal["zero", "encoder", "mixed"]
 
 
@@ -17,24 +16,16 @@ class IncDsiSettings:
 
     refine: find the vector by optimisation; False: take the prior as it is (the baselines).
     lambda1: weight, inside (0, 1), of the new document's own query; old documents' queries weigh 1 - lambda1.
-    gamma1: by how much the new document should win its own query, in the unit `margins_in`; at least 0.
-    gamma2: by how much old documents should keep theirs, same unit; 0 to 4 deviations make sense.
+    gamma1: by how much the new document should win its own query, in standard deviations of the collection's scores.
+    gamma2: by how much old documents should keep theirs, same unit; 0 to 4 make sense.
     lambda2: weight of the squared distance to the prior, above 0. Near 0 (1e-10 .. 1e-3) it only picks the nearest of
       the vectors that satisfy everything; at 0.1 .. 10 it keeps the vector close to its prior.
-    hinge: "squared" (the paper) punishes large violations more, "plain" counts all alike and leaves fewer of them.
     prior: where lambda2 pulls: "zero" (the paper), "encoder" (the document's encoding) or "mixed" with its mean query.
     query_share: with prior "mixed", the mean query's share, 0 to 1; the rest is the document's encoding.
     prior_scale: factor on the prior, above 0; calibrate it where old vectors are longer or shorter than encodings.
     protect: constrain by "all" documents' queries (the paper) or only by those "won" by their document so far.
-    margins_in: unit of gamma1 and gamma2: "scores" or "standard_deviations" of the scores of the collection.
     on_conflict: where no vector can satisfy all constraints: "drop_queries" (the paper) leaves out queries of the new
       document until one can, and otherwise takes its prior or encoding; "keep" keeps the best compromise.
-    batch_size: documents added with common passes over the collection; the vectors do not depend on it. Fewer in a
-      collection so large that the scores of one pass would take over 256 MiB.
-    precision: of the passes over the collection; what they cannot decide is decided in float64, so that the vectors do
-      not depend on it. "auto": float32, and on a CPU int8 for single documents in large collections, which adds a
-      quarter to their memory. "bfloat16" needs a CPU that multiplies it in hardware.
-    device: where these passes run: cpu, cuda, cuda:N, or auto (a GPU if there is one).
     """
 
     refine: bool = True
@@ -42,16 +33,11 @@ class IncDsiSettings:
     gamma1: float = 1.0
     gamma2: float = 1.0
     lambda2: float = 1e-5
-    hinge: Hinge = "squared"
     prior: Prior = "zero"
     query_share: float = 0.5
     prior_scale: float = 1.0
     protect: Literal["all", "won"] = "all"
-    margins_in: Literal["scores", "standard_deviations"] = "standard_deviations"
     on_conflict: Literal["drop_queries", "keep"] = "drop_queries"
-    batch_size: int = 128
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    device: str = "cpu"
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -77,7 +63,6 @@ class IncDsiSettings:
             "finds: choose the prior encoder or mixed",
         )
         require_at_least(0, self, "gamma1", "gamma2")
-        require_at_least(1, self, "batch_size")
 
     @property
     def tracks_wins(self) -> bool:

@@ -2,17 +2,209 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from model_code.incdsi.priors import baselines
-from model_code.incdsi.sampling import WIDE, Space, open_study, suggest
+import numpy as np
+
+from model_code.incdsi.adder import IncDsiAdder
+from model_code.incdsi.documents import Added, NewDocument
+from model_code.incdsi.ranks import CachedRanks, Quality
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
-from model_code.incdsi.trials import Split, Trial, TrialBench, refined_settings
 from model_code.settings import require
 
+if TYPE_CHECKING:
+    import optuna
+
 DEFAULTS = IncDsiSettings()
+SCALES = (0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers between `low` and `high`; with `log`, uniform in their logarithm."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the bounds."""
+        require(
+            self.low < self.high and (self.low > 0 or not self.log),
+            f"a range from {self.low} to {self.high} is empty, or touches 0 on a logarithmic scale",
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of `options`."""
+
+    options: tuple[Any, ...]
+
+
+Space = dict[str, Range | Choice]
+"""What may vary, by the name of the setting."""
+
+PUBLISHED: Space = {
+    "lambda1": Range(0.05, 0.95),
+    "gamma1": Range(0.0, 4.0),
+    "gamma2": Range(0.0, 4.0),
+    "lambda2": Range(1e-10, 1e-3, log=True),
+}
+"""The paper's four knobs, margins in standard deviations of the scores instead of BERT's logits."""
+
+WIDE: Space = PUBLISHED | {
+    "lambda1": Range(0.05, 0.99),
+    "lambda2": Range(1e-8, 10.0, log=True),
+    "prior": Choice(("encoder", "mixed", "zero")),
+    "prior_scale": Range(0.5, 1.5),
+    "query_share": Range(0.0, 1.0),
+    "protect": Choice(("won", "all")),
+}
+"""Besides, where the vector is pulled to and which old queries are protected."""
+
+
+def open_study(seed: int, objectives: int = 1) -> optuna.Study:
+    """A study in memory that maximises `objectives` numbers by TPE; equal seeds and scores give equal trials."""
+    import optuna
+
+    loudness = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would announce each study
+    try:
+        sampler = optuna.samplers.TPESampler(seed=seed)
+        return optuna.create_study(directions=["maximize"] * objectives, sampler=sampler)
+    finally:
+        optuna.logging.set_verbosity(loudness)
+
+
+def suggest(trial: optuna.Trial, space: Space) -> dict[str, Any]:
+    """Values of `space` by name, which `trial` is to try."""
+    return {name: _suggest_one(trial, name, dimension) for name, dimension in space.items()}
+
+
+def _suggest_one(trial: optuna.Trial, name: str, dimension: Range | Choice) -> Any:
+    if isinstance(dimension, Choice):
+        return trial.suggest_categorical(name, dimension.options)
+    return trial.suggest_float(name, dimension.low, dimension.high, log=dimension.log)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Documents to add on trial, and queries that none of them was made from.
+
+    documents: as many as will be added later, if possible: the loss on old documents grows with their number.
+    old_queries (m, H) look for the old documents `old_targets` (m ids), new_queries (k, H) for `new_targets` (k ids).
+    """
+
+    documents: Sequence[NewDocument]
+    old_queries: np.ndarray
+    old_targets: Sequence[str]
+    new_queries: np.ndarray
+    new_targets: Sequence[str]
+
+    @property
+    def has_encodings(self) -> bool:
+        """Whether every document has a vector of its own."""
+        return all(document.encoding is not None for document in self.documents)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one way of adding reached: MRR@10 of `old` and `new` documents, and the F-beta `score` of both.
+
+    statuses: how many documents ended in each `Status`, by name.
+    """
+
+    name: str
+    settings: IncDsiSettings
+    old: float
+    new: float
+    score: float
+    statuses: dict[str, int]
+
+
+class TrialBench:
+    """Adds the documents of `split` to copies of `state`, which is left as it is.
+
+    before: how well the old documents are found as long as nothing is added.
+    """
+
+    def __init__(self, state: IncDsiState, split: Split, beta: float = 5.0) -> None:
+        require(
+            len(split.documents) > 0 and len(split.old_queries) > 0 and len(split.new_queries) > 0,
+            "a split needs documents to add, queries for them, and queries for old documents",
+        )
+        self.state, self.split, self.beta = state.copy(), split, beta
+        self._known: dict[IncDsiSettings, Trial] = {}
+        self.state.track_wins()
+        number = {document.id: i for i, document in enumerate(split.documents)}
+        self.ranks = CachedRanks(
+            state.vectors.view,
+            split.old_queries,
+            [state.row(key) for key in split.old_targets],
+            split.new_queries,
+            [number[key] for key in split.new_targets],
+        )
+        self.before = Quality.of(self.ranks.reciprocal_ranks(np.zeros((0, state.width), np.float32))[0])
+
+    def add(self, settings: IncDsiSettings, order: Sequence[int] | None = None) -> list[Added]:
+        """Add all documents, in their order or in that of their numbers `order`."""
+        documents = self.split.documents
+        chosen = documents if order is None else [documents[number] for number in order]
+        return IncDsiAdder(self.state.copy(), settings).add_batch(chosen)
+
+    def trial(self, name: str, settings: IncDsiSettings) -> Trial:
+        """Add all documents, and look for everything; equal settings are tried only once."""
+        if settings not in self._known:
+            self._known[settings] = self._trial(settings)
+        return replace(self._known[settings], name=name)
+
+    def _trial(self, settings: IncDsiSettings) -> Trial:
+        added = self.add(settings)
+        ranks = self.ranks.reciprocal_ranks(np.stack([document.vector for document in added]))
+        old, new = (float(values.mean()) for values in ranks)
+        statuses = dict(sorted(Counter(document.status.name for document in added).items()))
+        return Trial("", settings, old, new, f_beta(old, new, self.beta), statuses)
+
+
+def f_beta(old: float, new: float, beta: float = 5.0) -> float:
+    """(1 + beta^2) new old / (beta^2 new + old): old documents weigh beta times as much as new ones (IncDSI, 4.1).
+
+    >>> f_beta(.5, .5), f_beta(.5, 0.)
+    (0.5, 0.0)
+    """
+    return (1 + beta**2) * new * old / (beta**2 * new + old) if new and old else 0.0
+
+
+def refined_settings(settings: IncDsiSettings, values: dict[str, Any]) -> IncDsiSettings:
+    """`settings` with a trial's `values`, refined.
+
+    Priors other than zero keep the best compromise where constraints conflict, since they are meant as one; the zero
+    prior does as `settings` say.
+    """
+    changed = replace(settings, refine=True, **values)
+    return changed if changed.prior == "zero" else replace(changed, on_conflict="keep")
+
+
+def baselines(settings: IncDsiSettings, encodings: bool = True) -> dict[str, IncDsiSettings]:
+    """The unrefined ways to add a document, by name; `settings` gives what they share.
+
+    encodings: whether the documents have vectors of their own; else only the mean query is left.
+
+    >>> list(baselines(IncDsiSettings()))[:3]
+    ['encoder vector', 'mean query', 'half encoder vector, half mean query']
+    """
+    plain = replace(settings, refine=False, prior="encoder", prior_scale=1.0, query_share=0.5)
+    mean_query = {"mean query": replace(plain, prior="mixed", query_share=1.0)}
+    if not encodings:
+        return mean_query
+    mixed = {"half encoder vector, half mean query": replace(plain, prior="mixed")}
+    scaled = {f"encoder vector x {scale:g}": replace(plain, prior_scale=scale) for scale in SCALES}
+    return {"encoder vector": plain} | mean_query | mixed | scaled
 
 
 @dataclass(frozen=True)
@@ -50,14 +242,14 @@ def tune(
     require(trials >= 0, f"trials is {trials}, but must be at least 0")
     bench = TrialBench(state, split, beta)
     plain = baselines(settings, split.has_encodings)
-    found = [bench.trial(name, one) for name, one in plain.items()]
+    results = [bench.trial(name, baseline) for name, baseline in plain.items()]
     study = open_study(seed)
     for number in range(trials):
-        asked = study.ask()
-        values = suggest(asked, possible(space, split))
-        found.append(bench.trial(f"trial {number + 1}", refined_settings(settings, values)))
-        study.tell(asked, found[-1].score)
-    return TuningReport(tuple(found), bench.before.mrr_at_10, beta)
+        attempt = study.ask()
+        values = suggest(attempt, possible(space, split))
+        results.append(bench.trial(f"trial {number + 1}", refined_settings(settings, values)))
+        study.tell(attempt, results[-1].score)
+    return TuningReport(tuple(results), bench.before.mrr_at_10, beta)
 
 
 def possible(space: Space, split: Split) -> Space:

@@ -32,7 +32,7 @@ class Oracle:
         vectors, queries = state.vectors.view.tolist(), state.queries.view.tolist()
         self.query = np.float32(np.mean(document.queries, axis=0)).astype(float).tolist()
         self.settings = settings
-        unit = state.score_deviation if settings.margins_in == "standard_deviations" else 1.0
+        unit = state.score_deviation
         scores = [[dot(z, v) for v in vectors] for z in queries]
         wins = [row[j] >= max(row) - 1e-6 for j, row in enumerate(scores)]
         self.rows = [z for j, z in enumerate(queries) if settings.protect == "all" or wins[j]]
@@ -47,25 +47,19 @@ class Oracle:
 
     def value(self, vector: np.ndarray) -> float:
         v, settings = vector.tolist(), self.settings
-        total = settings.lambda1 * self._hinge(self.own_limit - dot(self.query, v))
+        total = settings.lambda1 * max(0.0, self.own_limit - dot(self.query, v)) ** 2
         for row, limit in zip(self.rows, self.limits, strict=True):
-            total += (1 - settings.lambda1) * self._hinge(dot(row, v) - limit)
+            total += (1 - settings.lambda1) * max(0.0, dot(row, v) - limit) ** 2
         return total + settings.lambda2 * math.fsum((a - b) ** 2 for a, b in zip(v, self.prior, strict=True))
 
     def gradient(self, vector: np.ndarray) -> np.ndarray:
         v, settings = vector.tolist(), self.settings
-        slope = settings.lambda1 * self._slope(self.own_limit - dot(self.query, v))
+        slope = settings.lambda1 * 2 * max(0.0, self.own_limit - dot(self.query, v))
         found = [2 * settings.lambda2 * (a - b) - slope * q for a, b, q in zip(v, self.prior, self.query, strict=True)]
         for row, limit in zip(self.rows, self.limits, strict=True):
-            slope = (1 - settings.lambda1) * self._slope(dot(row, v) - limit)
+            slope = (1 - settings.lambda1) * 2 * max(0.0, dot(row, v) - limit)
             found = [g + slope * z for g, z in zip(found, row, strict=True)]
         return np.array(found)
-
-    def _hinge(self, x: float) -> float:
-        return max(0.0, x) ** 2 if self.settings.hinge == "squared" else max(0.0, x)
-
-    def _slope(self, x: float) -> float:
-        return 2 * max(0.0, x) if self.settings.hinge == "squared" else float(x > 0)
 
 
 def dot(a: list[float], b: list[float]) -> float:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from model_code.errors import FreshetError, SettingsError
-from model_code.incdsi import adder, wins
+from model_code.incdsi import adder
+from model_code.incdsi import state as states
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import Added, NewDocument, Status
 from model_code.incdsi.settings import IncDsiSettings
@@ -17,9 +18,9 @@ from model_code.incdsi.state import IncDsiState
 from tests.model_code.incdsi.small import make
 
 WAYS = [
-    IncDsiSettings(hinge=hinge, prior=prior, protect=protect, gamma1=margin, gamma2=margin, lambda2=pull, batch_size=5)
-    for hinge, (prior, pull), protect, margin in product(
-        ["squared", "plain"], [("zero", 1e-5), ("mixed", 0.1)], ["all", "won"], [0.3, 1.0]
+    IncDsiSettings(prior=prior, protect=protect, gamma1=margin, gamma2=margin, lambda2=pull, on_conflict=remedy)
+    for (prior, pull), protect, margin, remedy in product(
+        [("zero", 1e-5), ("mixed", 0.1)], ["all", "won"], [0.3, 1.0], ["drop_queries", "keep"]
     )
 ]
 
@@ -43,7 +44,8 @@ def assert_equal_states(one: IncDsiState, other: IncDsiState) -> None:
 
 
 @pytest.mark.parametrize(("seed", "settings"), enumerate(WAYS))
-def test_a_batch_equals_one_by_one(seed: int, settings: IncDsiSettings) -> None:
+def test_a_batch_equals_one_by_one(seed: int, settings: IncDsiSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adder, "BATCH", 5)
     state, documents = make(50, 12, seed=seed)
     alone, together = IncDsiAdder(state.copy(), settings), IncDsiAdder(state.copy(), settings)
     assert_same([alone.add(document) for document in documents], together.add_batch(documents))
@@ -115,7 +117,7 @@ def test_plain_additions_are_the_prior_and_forget_who_wins() -> None:
 
 
 def test_the_first_document_of_an_empty_collection_is_found() -> None:
-    adder = IncDsiAdder(IncDsiState(np.zeros((0, 3)), np.zeros((0, 3)), []), IncDsiSettings(margins_in="scores"))
+    adder = IncDsiAdder(IncDsiState(np.zeros((0, 3)), np.zeros((0, 3)), [], score_deviation=1.0))
     added = adder.add_batch([NewDocument("first", np.eye(3)[:1]), NewDocument("second", np.eye(3)[1:2])])
     assert [one.status for one in added] == [Status.FITS, Status.FITS]
     scores = adder.state.queries.view @ adder.state.vectors.view.T
@@ -154,7 +156,7 @@ def test_unknown_documents_are_refused_before_anything_is_deleted() -> None:
 
 def test_a_prior_that_needs_an_encoding_says_so_and_adds_nothing() -> None:
     state, (document,) = make(20, 1)
-    adder = IncDsiAdder(state, IncDsiSettings(prior="encoder", batch_size=1))
+    adder = IncDsiAdder(state, IncDsiSettings(prior="encoder"))
     with pytest.raises(SettingsError, match="needs the document's own vector"):
         adder.add_batch([document, NewDocument("bare", document.queries)])
     assert len(state) == 20
@@ -174,14 +176,14 @@ def test_who_is_judged_again_after_a_deletion_is_settled_in_float32_wherever_it_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     state, _ = make(300, 0, noise=1.5)
-    wins.track_wins(state)
+    state.track_wins()
     leaving, tested = np.arange(0, 300, 3), []
     scores = state.queries.view.astype(np.float64) @ state.vectors.view.astype(np.float64).T
     lost = [row for row in np.flatnonzero(~state.won.view) if row % 3]
     expected = [row for row in lost if scores[row, leaving].max() > scores[row, row] + 1e-5]
-    real = wins.dots
-    monkeypatch.setattr(wins, "dots", lambda one, other: tested.append(len(one)) or real(one, other))
-    assert wins.regained(state, leaving).tolist() == expected
+    real = states.dots
+    monkeypatch.setattr(states, "dots", lambda one, other: tested.append(len(one)) or real(one, other))
+    assert state.beaten_by(leaving).tolist() == expected
     beaten = sum(int((scores[row, leaving] > scores[row, row] - 1e-5).sum()) for row in lost)
     assert sum(tested) == beaten < len(lost) * len(leaving) / 2
 
@@ -189,10 +191,10 @@ def test_who_is_judged_again_after_a_deletion_is_settled_in_float32_wherever_it_
 def test_a_large_collection_is_added_to_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     state, documents = make(60, 12)
     monkeypatch.setattr(adder, "MOST_SCORES", 5 * 60)
-    one = IncDsiAdder(state.copy(), IncDsiSettings(batch_size=12))
-    asked, passes = [], one.refiner.vectors.passes
-    monkeypatch.setattr(one.refiner.vectors, "passes", lambda queries: asked.append(len(queries)) or passes(queries))
+    one, sizes = IncDsiAdder(state.copy()), []
+    add = one._add_chunk
+    monkeypatch.setattr(one, "_add_chunk", lambda chunk: sizes.append(len(chunk)) or add(chunk))
     found = one.add_batch(documents)
-    assert asked[:3] == [5, 5, 2]
+    assert sizes == [5, 5, 2]
     monkeypatch.undo()
-    assert_same(found, IncDsiAdder(state.copy(), IncDsiSettings(batch_size=12)).add_batch(documents))
+    assert_same(found, IncDsiAdder(state.copy()).add_batch(documents))

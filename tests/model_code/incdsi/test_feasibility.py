@@ -10,20 +10,20 @@ from scipy.optimize import linprog
 from model_code.drift.shares import conflict_share
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import NewDocument, Status, mean_query
-from model_code.incdsi.feasibility import Verdict, examine
-from model_code.incdsi.refine import Refiner
+from model_code.incdsi.feasibility import Conflict, examine
+from model_code.incdsi.objective import Task
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 from tests.model_code.incdsi.small import make
 
-MARGINS = {"gamma1": 0.1, "gamma2": 0.1, "margins_in": "scores"}
+MARGINS = {"gamma1": 0.1, "gamma2": 0.1}
 AXES = np.eye(4)
 
 
-def judge(state: IncDsiState, query: np.ndarray) -> Verdict:
-    refiner = Refiner(state, IncDsiSettings())
-    task = refiner.task(NewDocument("new", query[None]), refiner.rivals(query))
-    return examine(task, refiner.queries, np.arange(min(3, len(state))))
+def judge(state: IncDsiState, query: np.ndarray) -> np.ndarray | Conflict:
+    best = float((state.vectors.view.astype(np.float64) @ query).max())
+    task = Task(state, query, best, np.zeros(len(query)), IncDsiSettings(), unit=1.0)
+    return examine(task, np.arange(min(3, len(state))))
 
 
 def raw_constraints(state: IncDsiState, query: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -40,18 +40,18 @@ def test_verdicts_are_proven_and_agree_with_linear_programming(seed: int) -> Non
         query = mean_query(document.queries)
         rows, limits = raw_constraints(state, query)
         found = judge(state, query)
-        reach = 50.0 / rows.shape[1] ** 0.5 if found.feasible is False else None
+        feasible = not isinstance(found, Conflict)
+        reach = None if feasible else 50.0 / rows.shape[1] ** 0.5
         theirs = linprog(np.zeros(rows.shape[1]), A_ub=rows, b_ub=limits, bounds=(reach and -reach, reach))
-        assert found.feasible is (theirs.status == 0)
-        if found.feasible:
-            assert (rows @ found.witness - limits).max() <= 1e-7
+        assert feasible is (theirs.status == 0)
+        if feasible:
+            assert (rows @ found - limits).max() <= 1e-7
         else:
             check_proof(state, rows, limits, found)
 
 
-def check_proof(state: IncDsiState, rows: np.ndarray, limits: np.ndarray, found: Verdict) -> None:
+def check_proof(state: IncDsiState, rows: np.ndarray, limits: np.ndarray, conflict: Conflict) -> None:
     """Farkas: weights y >= 0 with c'y < 0, so that A v <= c needs (A'y).v <= c'y, and |v| >= -c'y / |A'y|."""
-    conflict = found.conflict
     weights = np.zeros(len(rows))
     weights[0], weights[1 + conflict.rows] = conflict.own_weight, conflict.weights
     assert (weights >= 0).all()
@@ -66,13 +66,13 @@ def test_both_verdicts_occur() -> None:
     verdicts = set()
     for seed in range(4):
         state, documents = make(30, 3, width=3 + seed % 3, seed=seed, noise=2.0)
-        verdicts |= {judge(state, mean_query(document.queries)).feasible for document in documents}
-    assert verdicts == {True, False}
+        verdicts |= {type(judge(state, mean_query(document.queries))) for document in documents}
+    assert verdicts == {np.ndarray, Conflict}
 
 
 def contested() -> IncDsiState:
     """Document "a" loses its query to "b", so that whoever asks the same can neither beat "b" nor spare "a"."""
-    return IncDsiState(np.stack([AXES[0], 2 * AXES[0], AXES[2]]), AXES[:3], ["a", "b", "c"])
+    return IncDsiState(np.stack([AXES[0], 2 * AXES[0], AXES[2]]), AXES[:3], ["a", "b", "c"], score_deviation=1.0)
 
 
 def test_a_document_without_a_place_is_added_by_its_encoding() -> None:

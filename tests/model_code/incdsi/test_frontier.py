@@ -13,7 +13,7 @@ from model_code.incdsi.frontier import BEST, Arrivals, Point, choices, frontier,
 from model_code.incdsi.methods import INCDSI, METHODS, PLAIN, SCALED, Method, tried
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
-from model_code.incdsi.trials import Split, Trial, TrialBench
+from model_code.incdsi.tuning import Split, Trial, TrialBench
 from tests.model_code.incdsi.test_tuning import make_split
 
 SMALL = {

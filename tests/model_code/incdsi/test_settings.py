@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from model_code.errors import SettingsError
-from model_code.incdsi.sampling import Range
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
+from model_code.incdsi.tuning import Range
 
 BAD = [
     ({"lambda1": 6.0}, "lambda1 is 6.0, but must lie inside"),
@@ -18,7 +18,6 @@ BAD = [
     ({"lambda2": 0.0}, "the vector is not unique"),
     ({"gamma1": -0.1}, "gamma1 is -0.1, but must be at least 0"),
     ({"gamma2": -0.1}, "gamma2 is -0.1, but must be at least 0"),
-    ({"batch_size": 0}, "batch_size is 0"),
     ({"prior_scale": 0.0}, "multiplies the prior"),
     ({"query_share": 1.5}, "0 to 1"),
     ({"refine": False}, "every added document would get the vector 0"),

@@ -11,11 +11,9 @@ import pytest
 from model_code.errors import SettingsError
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import NewDocument
-from model_code.incdsi.sampling import PUBLISHED, WIDE, open_study, suggest
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
-from model_code.incdsi.trials import Split, TrialBench, f_beta
-from model_code.incdsi.tuning import tune
+from model_code.incdsi.tuning import PUBLISHED, WIDE, Split, TrialBench, f_beta, open_study, suggest, tune
 from tests.model_code.incdsi.small import make
 
 

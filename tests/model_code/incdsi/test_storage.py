@@ -9,11 +9,11 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.files import hash_path
-from model_code.incdsi import scores
+from model_code.incdsi import rows
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import NewDocument
-from model_code.incdsi.parts import read_state, write_part
 from model_code.incdsi.state import IncDsiState
+from model_code.incdsi.storage import read_state, write_part
 from tests.model_code.incdsi.small import make
 
 
@@ -64,8 +64,8 @@ def test_parts_of_other_widths_are_refused(tmp_path: Path) -> None:
 
 def test_what_follows_from_the_rows_does_not_depend_on_how_many_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     state, _ = make(60, 0, width=33)
-    monkeypatch.setattr(scores, "BLOCK", 7)
+    monkeypatch.setattr(rows, "PART", 7)
     again = IncDsiState(state.vectors.view, state.queries.view, state.ids)
     np.testing.assert_array_equal(again.own_scores.view, state.own_scores.view)
-    one = scores.dots(state.queries.view[31:32], state.vectors.view[31])
+    one = rows.dots(state.queries.view[31:32], state.vectors.view[31])
     np.testing.assert_array_equal(one, state.own_scores.view[31:32])

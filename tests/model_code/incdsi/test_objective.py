@@ -1,0 +1,45 @@
+"""Guards the objective: value, dual bound and optimality of `Problem` against the same in plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from model_code.incdsi.documents import mean_query
+from model_code.incdsi.objective import Problem, Task, prior_vector
+from model_code.incdsi.settings import IncDsiSettings, Prior
+from model_code.incdsi.solver import minimise
+from tests.model_code.incdsi.small import Oracle, make
+
+
+def stated(prior: Prior) -> tuple[Problem, Oracle]:
+    settings = IncDsiSettings(prior=prior, gamma1=0.4, gamma2=0.7, lambda1=0.3, lambda2=0.05, prior_scale=1.2)
+    state, (document,) = make(20, 1)
+    oracle, query = Oracle(state, document, settings), mean_query(document.queries)
+    best = float((state.vectors.view.astype(np.float64) @ query).max())
+    task = Task(state, query, best, prior_vector(settings, query, document.encoding), settings, state.score_deviation)
+    return task.problem(np.arange(20)), oracle
+
+
+@pytest.mark.parametrize("prior", ["zero", "encoder", "mixed"])
+def test_the_value_is_that_of_the_formula(prior: Prior) -> None:
+    problem, oracle = stated(prior)
+    for vector in np.random.default_rng(1).normal(size=(5, 8)):
+        assert problem.value(vector) == pytest.approx(oracle.value(vector), rel=1e-12)
+
+
+def test_no_vector_goes_below_the_dual_bound() -> None:
+    problem, oracle = stated("encoder")
+    random = np.random.default_rng(2)
+    best, multipliers = minimise(problem)
+    assert problem.lower_bound(multipliers) == pytest.approx(oracle.value(best), rel=1e-9)
+    for _ in range(20):
+        bound = problem.lower_bound(random.uniform(0, 10, len(multipliers)))
+        assert bound <= oracle.value(best) + 1e-9
+
+
+def test_the_residual_tells_how_far_multipliers_are_from_optimal() -> None:
+    problem = Problem(np.eye(1), np.array([-1.0]), np.ones(1), np.zeros(1), lambda2=1.0)
+    assert problem.residual(np.array([0.5])) == 0
+    assert problem.residual(np.array([0.25])) == 0.5
+    assert problem.residual(np.zeros(1)) == 1

@@ -1,0 +1,91 @@
+"""Guards rows that grow (equal to a list after any changes), the error bound of float32 scores, and sets of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from model_code.incdsi.rows import GrowingRows, float32_error, highest, joined, minus, scan
+
+
+def test_equal_to_a_list_after_random_changes() -> None:
+    random = np.random.default_rng(0)
+    rows, expected = GrowingRows(np.arange(6.0).reshape(3, 2)), np.arange(6.0).reshape(3, 2).tolist()
+    for step in range(300):
+        fresh = random.normal(size=(int(random.integers(1, 4)), 2))
+        kind = step % 4
+        if kind < 2:
+            rows.append(fresh)
+            expected += fresh.tolist()
+        elif kind == 2:
+            row = int(random.integers(len(expected)))
+            rows.replace(row, fresh[0])
+            expected[row] = fresh[0].tolist()
+        else:
+            gone = np.unique(random.integers(0, len(expected), 2))
+            rows.delete(gone)
+            expected = [value for row, value in enumerate(expected) if row not in gone]
+        assert rows.view.tolist() == expected
+    rows.truncate(2)
+    assert rows.view.tolist() == expected[:2]
+    assert len(rows) == 2
+
+
+def test_a_copy_is_independent_and_the_source_is_not_written_to() -> None:
+    source = np.zeros((2, 2))
+    rows = GrowingRows(source)
+    copy = rows.copy()
+    rows.replace(0, np.ones(2))
+    assert source.sum() == copy.view.sum() == 0
+
+
+def test_the_largest_follows_every_change() -> None:
+    random = np.random.default_rng(1)
+    rows = GrowingRows(random.random(5))
+    for step in range(200):
+        kind = step % 5
+        if kind < 2:
+            rows.append(random.random(3))
+        elif kind == 2:
+            rows.replace(int(rows.view.argmax()), random.random())
+        elif kind == 3:
+            rows.delete(np.array([int(rows.view.argmax())]))
+        else:
+            rows.truncate(int(random.integers(1, len(rows) + 1)))
+        if step % 3:  # several changes may lie between two looks
+            assert rows.largest() == rows.view.max()
+    rows.truncate(0)
+    assert rows.largest() == 0
+
+
+@pytest.mark.parametrize("width", [1, 7, 384])
+def test_scores_stay_within_the_bound(width: int) -> None:
+    random = np.random.default_rng(width)
+    rows = (random.normal(size=(400, width)) * 10.0 ** random.uniform(-3, 3, (400, 1))).astype(np.float32)
+    rows[::3] = np.abs(rows[::3])  # sums that do not cancel round worst
+    for vectors in (random.normal(size=(1, width)), np.abs(random.normal(size=(9, width)))):
+        for vector, seen in zip(vectors, scan(GrowingRows(rows), vectors), strict=True):
+            true = (rows.astype(np.float64) * vector).sum(axis=1)
+            allowed = seen.uncertainty * np.linalg.norm(rows.astype(np.float64), axis=1)
+            assert (np.abs(seen.scores - true) <= allowed).all()
+
+
+def test_the_bound_is_that_of_the_derivation() -> None:
+    assert float32_error(384) == pytest.approx(386 * 2**-24, rel=0.02)
+
+
+@pytest.mark.parametrize("count", [1, 16, 200, 5000])
+def test_the_highest_scores_are_found_by_their_blocks(count: int) -> None:
+    scores = np.random.default_rng(count).normal(size=5000).astype(np.float32)
+    for held in (scores, scores[:70], scores[:0]):
+        assert sorted(highest(held, count).tolist()) == sorted(np.argsort(-held)[:count].tolist())
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (0, 4), (4, 0), (7, 3), (3, 30), (50, 50)])
+@pytest.mark.parametrize("seed", range(5))
+def test_sets_of_rows_are_equal_to_numpys(sizes: tuple[int, int], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows, others = (np.sort(random.choice(60, size, replace=False)) for size in sizes)
+    rest = minus(rows, others)
+    assert rest.tolist() == np.setdiff1d(rows, others).tolist()
+    assert joined(rest, random.permutation(others)).tolist() == np.union1d(rows, others).tolist()
