@@ -54,7 +54,7 @@ def bench(
     large: Annotated[
         bool, typer.Option("--large", help="cluster, growth, search, incdsi: a million documents, in up to 12 GB.")
     ] = False,
-    gpu: Annotated[bool, typer.Option("--gpu", help="cluster, encode, incdsi, train: on a CUDA device.")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="cluster, encode, train: on a CUDA device.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Measure one part against its peer, or all of them, one after the other."""

@@ -1,6 +1,6 @@
 """Adding documents: our exact solver against IncDSI's optimiser as published, on the same inputs in the same run.
 
-Ours takes in everything: the best rival, the proof, and storing the vector; but not the int8 copies, made once, before.
+Ours takes in everything: the best rival, the proof, and storing the vector.
 Objectives are evaluated in float64 over all documents, for both alike.
 """
 
@@ -17,9 +17,8 @@ from benchmarks.incdsi_collection import FALLING, FLAT, collection
 from benchmarks.measuring import row
 from benchmarks.published_incdsi import Case, published_loop
 from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.compressed import PATIENCE
 from model_code.incdsi.documents import Added, NewDocument
-from model_code.incdsi.scores import dots
+from model_code.incdsi.rows import dots
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 
@@ -37,33 +36,31 @@ def rows(
     sizes: Sequence[tuple[int, int]] | None = None,
     added: int = 128,
     published: int = 6,
-    device: str = "cpu",
 ) -> list[dict[str, Any]]:
     """All rows for collections of `sizes` (documents, dimension): `added` documents by ours, `published` by both.
 
     The last of the sizes is measured on vectors without structure, too. large: up to a million documents instead, which
-    takes minutes and some 12 GB (reckoned), and leaves those vectors out. device: where our passes run; the peer's run
-    on the CPU.
+    takes minutes and some 12 GB (reckoned), and leaves those vectors out.
     """
     sizes = sizes or (LARGER if large else SIZES)
     found = []
     for documents, dimension in sizes:
-        found += _on_collection(documents, dimension, FALLING, MARGINS, added, published, device)
+        found += _on_collection(documents, dimension, FALLING, MARGINS, added, published)
     if not large:
         margins = {"small margins": MARGINS["small margins"]}
-        found += _on_collection(*sizes[-1], FLAT, margins, added, published, device)
+        found += _on_collection(*sizes[-1], FLAT, margins, added, published)
     return found
 
 
 def _on_collection(
-    documents: int, dimension: int, decay: float, margins: dict[str, float], added: int, published: int, device: str
+    documents: int, dimension: int, decay: float, margins: dict[str, float], added: int, published: int
 ) -> list[dict[str, Any]]:
     data = collection(documents, added, dimension, decay)
-    state = IncDsiState(data.vectors, data.queries, [f"{i:09d}" for i in range(documents)])
+    state = IncDsiState(data.vectors, data.queries, [f"{i:09d}" for i in range(documents)], score_deviation=1.0)
     new = [NewDocument(f"new {i}", queries) for i, queries in enumerate(data.new)]
     found = []
     for name, margin in margins.items():
-        settings = IncDsiSettings(gamma1=margin, gamma2=margin, margins_in="scores", batch_size=added, device=device)
+        settings = IncDsiSettings(gamma1=margin, gamma2=margin)
         kind = "" if decay else ", no structure"
         found += _compare(f"{documents:,} x {dimension}{kind}, {name}", state, new, settings, published)
     return found
@@ -106,9 +103,6 @@ class Alone:
 def _one_by_one(state: IncDsiState, new: list[NewDocument], settings: IncDsiSettings, published: int) -> Alone:
     """All take turns, so that a busy minute hits all alike."""
     adder, found = IncDsiAdder(state.copy(), settings), Alone()
-    for _ in range(PATIENCE + 1):  # a collection that has been open for a while
-        adder.refiner.vectors.passes(new[0].queries[:1])
-        adder.refiner.queries.passes(new[0].queries[:1])
     for number, document in enumerate(new):
         count = len(adder.state)
         start = time.perf_counter()

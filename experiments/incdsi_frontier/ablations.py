@@ -1,26 +1,24 @@
 """What IncDSI's own choices are worth (its Tables 2 to 4), for `run.py --ablations`.
 
 One choice is changed at a time: how much old documents weigh where settings are chosen (beta), how many queries a new
-document has, and the hinge. The rest is as the best F-beta with beta 5 on the tuning split says; what is reported are
+document has. The rest is as the best F-beta with beta 5 on the tuning split says; what is reported are
 test queries, all documents added in their own order.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import numpy as np
 
+from experiments.incdsi_frontier.frontier import Found
 from experiments.incdsi_frontier.gates import Difference
+from experiments.incdsi_frontier.methods import Method, tried
 from experiments.incdsi_frontier.protocol import Protocol
-from model_code.incdsi.frontier import Found
-from model_code.incdsi.methods import Method, tried
 from model_code.incdsi.ranks import Quality
-from model_code.incdsi.settings import Hinge, IncDsiSettings
-from model_code.incdsi.trials import TrialBench, f_beta
+from model_code.incdsi.settings import IncDsiSettings
+from model_code.incdsi.tuning import TrialBench, f_beta
 
 BETAS = (1.0, 3.0, 5.0, 10.0)
 QUERIES = (1, 2, 4)  # beside all of them
@@ -52,14 +50,12 @@ def ablations(protocol: Protocol, method: Method) -> dict[str, list[Ablated]]:
     trials = tried(method, bench, plan.trials, protocol.space.seed)
     by_beta = {beta: max(trials, key=lambda one: f_beta(one.old, one.new, beta)).settings for beta in BETAS}
     chosen = by_beta[bench.beta]
-    hinges: Sequence[Hinge] = get_args(Hinge)
     return {
         "beta": [measure(judge, f"{beta:g}", settings) for beta, settings in by_beta.items()],
         "queries per new document": [
             *(measure(with_queries(judge, count), f"at most {count}", chosen) for count in QUERIES),
             measure(judge, "all", chosen),
         ],
-        "hinge": [measure(judge, hinge, replace(chosen, hinge=hinge)) for hinge in hinges],
     }
 
 

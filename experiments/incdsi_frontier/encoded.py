@@ -13,7 +13,7 @@ from benchmarks.encode import BASE
 from experiments.incdsi_frontier.pages import NEW, TUNING, Pages
 from model_code.files import canonical_json, hash_text, replacing
 from model_code.incdsi.documents import NewDocument
-from model_code.incdsi.trials import Split
+from model_code.incdsi.tuning import Split
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model_code.incdsi.frontier import Found
+from experiments.incdsi_frontier.frontier import Found
 
 SAMPLES = 2000
 COST = 0.01  # of hit@1 that adding may cost old documents beyond what retraining on all costs

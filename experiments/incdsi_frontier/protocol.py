@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from experiments.incdsi_frontier.frontier import BEST, STEPS, Arrivals, Found, Point, frontier, undominated
 from experiments.incdsi_frontier.gates import Difference, Matched, adding_cost, at_matched_loss
+from experiments.incdsi_frontier.methods import ENCODED, INCDSI, METHODS, OURS, Method, tried
 from experiments.incdsi_frontier.retraining import RETRAINING, WAYS, Way, measure_ways
 from experiments.incdsi_frontier.spaces import Space
-from model_code.incdsi.frontier import BEST, STEPS, Arrivals, Found, Point, frontier, undominated
-from model_code.incdsi.methods import ENCODED, INCDSI, METHODS, OURS, Method, tried
-from model_code.incdsi.trials import Trial, TrialBench
+from model_code.incdsi.tuning import Trial, TrialBench
 
 PAPER, CENTRED = "IncDSI as published", "IncDSI centred on the encoding"
 DEFAULT = "default add"  # encodings, of the length that training V measured

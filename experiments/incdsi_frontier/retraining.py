@@ -15,11 +15,11 @@ from functools import partial
 import numpy as np
 
 from experiments.incdsi_frontier.encoded import Encoded
+from experiments.incdsi_frontier.frontier import Arrivals, Found, Point
 from experiments.incdsi_frontier.learning import learn
 from experiments.incdsi_frontier.spaces import Space
 from model_code.dsi.settings import DocumentVectorSettings, Start
 from model_code.dsi.start import random_vectors
-from model_code.incdsi.frontier import Arrivals, Found, Point
 from model_code.incdsi.ranks import CachedRanks
 
 EPOCHS = 10

@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.encode import BASE
 from experiments.incdsi_frontier.ablations import ablations
 from experiments.incdsi_frontier.encoded import encode
+from experiments.incdsi_frontier.methods import INCDSI, METHODS, OURS, REFINED
 from experiments.incdsi_frontier.pages import TUNING, Pages
 from experiments.incdsi_frontier.protocol import CENTRED, PAPER, Plan, Protocol
 from experiments.incdsi_frontier.retraining import WAYS
@@ -29,7 +30,6 @@ from experiments.incdsi_frontier.tables import (
     steps_table,
 )
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.incdsi.methods import INCDSI, METHODS, OURS, REFINED
 from model_code.settings import require
 
 ZERO_SHOT, MAX_TOKENS = "zero_shot", 128
@@ -62,7 +62,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--steps", type=int, nargs="*", default=[10, 100, 1000], help="numbers of additions to report, beside all")
     add("--losses", type=float, nargs="*", default=[], help="also choose for a loss of old MRR@10 of at most this")
     add("--fronts", action="store_true", help="measure whole trade-offs, and ours against the paper at equal loss")
-    add("--ablations", action="store_true", help="measure what the paper's own choices are worth: beta, queries, hinge")
+    add("--ablations", action="store_true", help="measure what the paper's own choices are worth: beta, queries")
     add("--cache", type=Path, help="keep encoded texts in this folder")
     add("--written", action="store_true", help="represent documents by parts of their texts")
     return parser

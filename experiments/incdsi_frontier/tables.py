@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from experiments.incdsi_frontier.ablations import Ablated
+from experiments.incdsi_frontier.frontier import Point
 from experiments.incdsi_frontier.gates import COST, Difference, Matched
-from model_code.incdsi.frontier import Point
 from model_code.incdsi.ranks import Quality
 
 

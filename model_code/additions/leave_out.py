@@ -20,7 +20,7 @@ from model_code.encoding.encoder import DocumentSide
 from model_code.files import hash_text
 from model_code.incdsi.documents import NewDocument
 from model_code.incdsi.state import IncDsiState
-from model_code.incdsi.trials import Split
+from model_code.incdsi.tuning import Split
 from model_code.live.searcher import Searcher
 from model_code.settings import require
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from model_code.errors import FreshetError
 from model_code.files import read_json, replace_folder, write_json
-from model_code.incdsi.parts import DOCUMENT_IDS, read_state, write_part
 from model_code.incdsi.state import IncDsiState
+from model_code.incdsi.storage import DOCUMENT_IDS, read_state, write_part
 from model_code.manifest import MANIFEST
 
 BASE, PARENT, STATUSES = "base", "parent.json", "statuses.json"

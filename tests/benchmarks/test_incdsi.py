@@ -38,7 +38,7 @@ def test_the_goals_of_large_collections_are_higher(monkeypatch: pytest.MonkeyPat
 def test_the_published_loop_reaches_the_score_of_the_closed_form() -> None:
     """Without old documents in the way q.v is M + gamma1, but for lambda2; across q the random start may stay."""
     query = np.array([0.6, 0.0, 0.8])
-    settings = IncDsiSettings(gamma1=1.0, gamma2=0.0, lambda2=0.01, margins_in="scores")
+    settings = IncDsiSettings(gamma1=1.0, gamma2=0.0, lambda2=0.01)
     far = np.array([[-10.0, 0.0, 0.0]], np.float32)
     vector, seconds = published_loop(Case(query, 2.0, far, far), settings, seed=0)
     assert query @ vector == pytest.approx(3.0 * 0.5 / (0.5 + 0.01), abs=1e-3)

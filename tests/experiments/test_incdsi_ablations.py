@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from experiments.incdsi_frontier.ablations import BETAS, QUERIES, Ablated, ablations, with_queries
+from experiments.incdsi_frontier.methods import INCDSI, tried
 from experiments.incdsi_frontier.protocol import Plan, Protocol
 from experiments.incdsi_frontier.spaces import Space
 from experiments.incdsi_frontier.tables import ablation_table
-from model_code.incdsi.methods import INCDSI, tried
-from model_code.incdsi.trials import TrialBench, f_beta
+from model_code.incdsi.tuning import TrialBench, f_beta
 from tests.experiments.incdsi_collection import encoded_collection
 
 
@@ -31,7 +31,6 @@ def test_every_choice_is_measured_on_the_same_test_queries(protocol: Protocol, f
     assert {name: len(rows) for name, rows in found.items()} == {
         "beta": len(BETAS),
         "queries per new document": len(QUERIES) + 1,
-        "hinge": 2,
     }
     split = protocol.arrivals.judge.split
     for row in (row for rows in found.values() for row in rows):
@@ -51,9 +50,8 @@ def test_each_beta_has_the_settings_that_it_likes_best(protocol: Protocol, found
 
 def test_the_base_of_the_other_tables_is_the_paper_s_beta(found: dict[str, list[Ablated]]) -> None:
     base = found["beta"][BETAS.index(5.0)]
-    for other in (found["queries per new document"][-1], found["hinge"][0]):
-        assert [change.mean for change in base.less(other)] == [0.0, 0.0]
-    assert [row.choice for row in found["hinge"]] == ["squared", "plain"]
+    other = found["queries per new document"][-1]
+    assert [change.mean for change in base.less(other)] == [0.0, 0.0]
 
 
 def test_fewer_queries_are_the_first_ones(protocol: Protocol) -> None:
@@ -68,7 +66,7 @@ def test_fewer_queries_are_the_first_ones(protocol: Protocol) -> None:
 
 def test_the_table_compares_with_its_last_row() -> None:
     rows = [Ablated("a", (np.ones(4), np.zeros(4)), 0.002), Ablated("b", (np.full(4, 0.5), np.full(4, 0.25)), 0.004)]
-    head, _, first, last = ablation_table("hinge", rows).splitlines()
-    assert head.startswith("| hinge | old hit@1")
+    head, _, first, last = ablation_table("beta", rows).splitlines()
+    assert head.startswith("| beta | old hit@1")
     assert "| +0.500 [+0.500, +0.500] | -0.250 [-0.250, -0.250] | 2.0 |" in first
     assert "| +0.000 [+0.000, +0.000] | +0.000 [+0.000, +0.000] | 4.0 |" in last

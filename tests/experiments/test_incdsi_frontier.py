@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from experiments.incdsi_frontier import run as incdsi_frontier
+from experiments.incdsi_frontier.frontier import BEST
+from experiments.incdsi_frontier.methods import METHODS, PLAIN, SCALED
 from experiments.incdsi_frontier.protocol import CENTRED, DEFAULT, PAPER, Plan, Protocol
 from experiments.incdsi_frontier.retraining import WAYS
 from experiments.incdsi_frontier.run import KEYS, arguments, main, make_space
@@ -15,8 +17,6 @@ from experiments.incdsi_frontier.tables import cost_table, matched_table, steps_
 from model_code.dsi import encoding_scale
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.errors import SettingsError
-from model_code.incdsi.frontier import BEST
-from model_code.incdsi.methods import METHODS, PLAIN, SCALED
 from tests.experiments.incdsi_collection import encoded_collection, make_base, write_collection
 
 

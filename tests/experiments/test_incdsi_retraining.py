@@ -9,14 +9,14 @@ import pytest
 
 from experiments.incdsi_frontier import retraining as incdsi_retraining
 from experiments.incdsi_frontier.encoded import Encoded
+from experiments.incdsi_frontier.frontier import Arrivals
 from experiments.incdsi_frontier.learning import Asking
+from experiments.incdsi_frontier.methods import ENCODED
 from experiments.incdsi_frontier.retraining import RETRAINING, WAYS, fine_tune, measure_ways, retrain
 from experiments.incdsi_frontier.spaces import LEARNED, Space
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.start import random_vectors
-from model_code.incdsi.frontier import Arrivals
-from model_code.incdsi.methods import ENCODED
-from model_code.incdsi.trials import TrialBench
+from model_code.incdsi.tuning import TrialBench
 from tests.experiments.incdsi_collection import encoded_collection
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from model_code.incdsi.methods import METHODS, Method, tried
+from experiments.incdsi_frontier.methods import METHODS, Method, tried
 from model_code.incdsi.ranks import Quality
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.tuning import Trial, TrialBench

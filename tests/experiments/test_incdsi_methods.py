@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from experiments.incdsi_frontier.frontier import BEST, Arrivals, Point, choices, frontier, undominated
+from experiments.incdsi_frontier.methods import INCDSI, METHODS, PLAIN, SCALED, Method, tried
 from model_code.errors import SettingsError
-from model_code.incdsi.frontier import BEST, Arrivals, Point, choices, frontier, undominated
-from model_code.incdsi.methods import INCDSI, METHODS, PLAIN, SCALED, Method, tried
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.tuning import Split, Trial, TrialBench
@@ -132,7 +132,7 @@ def test_the_methods_of_the_protocol() -> None:
 
 
 def test_all_are_added_in_the_whole_orders_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model_code.incdsi.frontier.EARLY", 3)
+    monkeypatch.setattr("experiments.incdsi_frontier.frontier.EARLY", 3)
     state, _, test = two_splits()
     arrivals = Arrivals(TrialBench(state, test), orders=3, steps=(2, 3), whole=1)
     points = arrivals.points("plain", BEST, PLAIN.fixed[0])
