@@ -13,8 +13,6 @@ from model_code.documents import Change, Document
 from model_code.incdsi.documents import NewDocument
 from model_code.live.searcher import Searcher
 from model_code.live.segment import new_passages
-from model_code.retrievers import dense_segments
-from model_code.retrievers.segments import segments
 
 Encoded = tuple[np.ndarray, np.ndarray]
 """A document's encoding (H), and the vectors (m, H) of the queries that it came with"""
@@ -51,6 +49,6 @@ def _encoded(searcher: Searcher, puts: Mapping[int, Document]) -> dict[int, Enco
         return {}
     base, numbered = searcher.base, [replace(put, document_id=str(number)) for number, put in puts.items()]
     new = new_passages(numbered, searcher.generation.text)
-    numbers, vectors = segments(base.kind).encodings(base.retriever, new)
-    found = of_one_vector(numbers, vectors, dense_segments.query_vectors(base.retriever.encoder, new, numbers))
+    numbers, vectors = base.retriever.encodings(new)
+    found = of_one_vector(numbers, vectors, base.retriever.query_vectors(new, numbers))
     return {int(number): own for number, own in found.items()}

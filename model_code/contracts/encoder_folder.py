@@ -9,7 +9,7 @@ from pathlib import Path
 
 from model_code.contracts.rules import require, require_files, require_finite
 from model_code.files import read_json
-from model_code.retrievers.settings import Kind
+from model_code.retrievers.kinds import Kind
 
 TRANSFORMER = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 LAYOUT = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")

@@ -16,7 +16,7 @@ from model_code.contracts.known import passage_documents
 from model_code.contracts.rules import PIECE, require, require_files, require_finite, require_same, require_shape
 from model_code.files import read_json
 from model_code.manifest import MANIFEST, verify
-from model_code.retrievers.settings import Kind
+from model_code.retrievers.kinds import Kind
 
 DOCUMENT_IDS, VECTORS = "document_ids.json", "vectors.npy"
 ROUNDING = 1e-3  # of a unit vector's norm: half-precision encoders normalise in float32
@@ -42,7 +42,8 @@ def _check(context: StageContext, kind: Kind) -> None:
     counts = {"documents": len(set(documents)), "passages": len(set(documents) if kind == "dsi" else documents)}
     wrong = [f"{counts[name]:,} {name}, not {facts[name]:,}" for name in counts if facts[name] != counts[name]]
     require(not wrong, f"index/{MANIFEST} must state the corpus's {' and '.join(wrong)}")
-    KINDS[kind](folder, facts, documents)
+    if kind in KINDS:
+        KINDS[kind](folder, facts, documents)
 
 
 def _dense(folder: Path, facts: Facts, documents: list[str]) -> None:
@@ -123,3 +124,4 @@ def _order(name: str) -> str:
 
 
 KINDS: dict[Kind, Callable[[Path, Facts, list[str]], None]] = {"dense": _dense, "lexical": _lexical, "dsi": _dsi}
+"""What is asked of single kinds, beyond what is asked of every index."""

@@ -19,7 +19,6 @@ from model_code.live.placement import Placements, recentred
 from model_code.live.text_rules import TextRules
 from model_code.manifest import MANIFEST
 from model_code.retrievers.kinds import open_retriever
-from model_code.retrievers.segments import segments
 
 
 def copy_build(
@@ -44,7 +43,7 @@ def copy_build(
         )
     passages, tree = IdMap(read_json(folder / PASSAGES)), Hierarchy.load(hierarchy)
     _check_hierarchy(hierarchy, len(tree.leaves), passages, stated["documents"])
-    _place(folder, tree, segments(stated["kind"]).passage_vectors(opened, passages.document_ids))
+    _place(folder, tree, opened.passage_vectors(passages.document_ids))
     write_documents(documents, folder / DOCUMENTS, set(passages.document_ids))
     _check_text(folder, passages, text)
     facts = {"fingerprint": opened.fingerprint, "documents": passages.documents, "passages": len(passages)}

@@ -15,7 +15,7 @@ from model_code.live.part import Base, View, open_segment
 from model_code.live.removed import Removed, write_removed
 from model_code.live.searcher import Searcher
 from model_code.live.segment import merge_segments, write_segment
-from model_code.retrievers.segments import Refine
+from model_code.retrievers.base import Refine
 
 FRESH = "fresh"  # the folder of a segment that is merged at once
 

@@ -16,10 +16,8 @@ from model_code.live.generation import DOCUMENTS, ENCODER, HIERARCHY, INDEX, PAS
 from model_code.live.placement import Placements
 from model_code.live.reading import Reading
 from model_code.manifest import MANIFEST
-from model_code.retrievers.encoded import TextSearches
-from model_code.retrievers.kinds import open_retriever
-from model_code.retrievers.segments import segments
-from model_code.retrievers.settings import Kind
+from model_code.retrievers.base import IndexedRetriever
+from model_code.retrievers.kinds import Kind, open_retriever
 
 if TYPE_CHECKING:
     from model_code.live.filters import Index
@@ -32,7 +30,7 @@ class Part:
     folder before this object is freed.
     """
 
-    def __init__(self, folder: Path, retriever: TextSearches, rows: IdMap) -> None:
+    def __init__(self, folder: Path, retriever: IndexedRetriever, rows: IdMap) -> None:
         """FileNotFoundError if the folder was deleted meanwhile."""
         self.reading = Reading(folder)
         self.folder, self.retriever, self.rows = folder, retriever, rows
@@ -84,7 +82,7 @@ class Part:
 class Base(Part):
     """The part that was built, with the hierarchy that all passages are placed in."""
 
-    def __init__(self, folder: Path, retriever: TextSearches, rows: IdMap, tree: Hierarchy) -> None:
+    def __init__(self, folder: Path, retriever: IndexedRetriever, rows: IdMap, tree: Hierarchy) -> None:
         super().__init__(folder, retriever, rows)
         self.tree = tree
 
@@ -103,8 +101,7 @@ class Base(Part):
 
 def open_segment(base: Part, folder: Path) -> Part:
     """Load a segment, whose vectors must be of the encoder of `base`."""
-    retriever = segments(base.kind).reopen(base.retriever, folder / INDEX)
-    return Part(folder, retriever, IdMap(read_json(folder / PASSAGES)))
+    return Part(folder, base.retriever.reopen(folder / INDEX), IdMap(read_json(folder / PASSAGES)))
 
 
 @dataclass(frozen=True, eq=False)

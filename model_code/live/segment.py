@@ -13,8 +13,7 @@ from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES
 from model_code.live.part import Base, Part, View, open_segment
 from model_code.live.placement import Placements
 from model_code.live.text_rules import TextRules
-from model_code.retrievers.encoded import TextSearches
-from model_code.retrievers.segments import NewPassages, Refine, segments
+from model_code.retrievers.base import NewPassages, Refine
 
 
 def write_segment(folder: Path, base: Base, puts: Sequence[Document], text: TextRules, refine: Refine | None) -> Part:
@@ -22,12 +21,12 @@ def write_segment(folder: Path, base: Base, puts: Sequence[Document], text: Text
 
     Returns the segment, loaded.
     """
-    kind, new = segments(base.kind), new_passages(puts, text, refine)
-    kind.write(base.retriever, folder / INDEX, new)
+    new = new_passages(puts, text, refine)
+    base.retriever.write_segment(folder / INDEX, new)
     write_rows(map(document_row, puts), folder / DOCUMENTS)
     _write_passages(folder, new.document_ids)
     part = open_segment(base, folder)
-    Placements.find(base.tree, kind.passage_vectors(part.retriever, new.document_ids)).save(folder)
+    Placements.find(base.tree, part.retriever.passage_vectors(new.document_ids)).save(folder)
     return part
 
 
@@ -41,8 +40,8 @@ def new_passages(puts: Sequence[Document], text: TextRules, refine: Refine | Non
 def merge_segments(folder: Path, views: Sequence[View]) -> None:
     """One segment in `folder` of what is left of several, as it is: nothing is encoded or placed anew."""
     views = [view for view in views if view.documents]
-    parts: list[tuple[TextSearches, list[str]]] = [(view.part.retriever, view.document_ids()) for view in views]
-    segments(views[0].part.kind).merge(parts, folder / INDEX)
+    parts = [(view.part.retriever, view.document_ids()) for view in views]
+    views[0].part.retriever.merge(parts, folder / INDEX)
     documents, ids, placements = [], [], []
     for view in views:
         columns = read_columns(view.part.documents, *COLUMNS)

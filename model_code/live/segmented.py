@@ -9,10 +9,10 @@ from model_code.errors import FreshetError
 from model_code.index.top_k import SPARE, search_kept
 from model_code.live.part import View
 from model_code.retriever import Ranking, Search, TokenMatch
-from model_code.retrievers.encoded import TextSearches
+from model_code.retrievers.base import EncodedRetriever
 
 
-class SegmentedRetriever(TextSearches[Any]):
+class SegmentedRetriever(EncodedRetriever[Any]):
     """A `Retriever` over views of parts, no document in two of them: queries are encoded once, for all.
 
     Every part ranks exactly as it would alone, and rankings are merged by descending score and ascending id.

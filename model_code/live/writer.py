@@ -16,7 +16,7 @@ from model_code.live.draft import Draft, publish
 from model_code.live.generation import Generation
 from model_code.live.net_changes import NetChanges
 from model_code.live.searcher import Searcher
-from model_code.retrievers.segments import Refine
+from model_code.retrievers.base import Refine
 from model_code.settings import require, require_at_least
 
 

@@ -1,29 +1,33 @@
-"""Dense retrieval: one vector per passage (or several), searched by inner product. `contrastive`, HCE and MLR."""
+"""Dense retrieval: one vector per passage (or several), searched by inner product. `contrastive`, HCE and MLR.
+
+Segments of a live collection are exact indexes of new passages' vectors, however the base was indexed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from model_code.context import StageContext
-from model_code.encoding.encoder import Encoder
+from model_code.encoding.encoder import DocumentSide, Encoder
 from model_code.encoding.sides import joined, require_sides
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.index.dense_index import DenseIndex
 from model_code.manifest import MANIFEST
-from model_code.retriever import Ranking, Search, TokenMatch
-from model_code.retrievers.encoded import TextSearches
+from model_code.retriever import Ranking
+from model_code.retrievers.base import IndexedRetriever, NewPassages
+from model_code.retrievers.settings import RetrieverSettings
 
 if TYPE_CHECKING:
-    from model_code.retrievers.settings import RetrieverSettings
     from model_code.training.tables import TrainingTables
 
 
-class DenseRetriever(TextSearches[np.ndarray]):
+class DenseRetriever(IndexedRetriever[np.ndarray]):
     """An encoder and the index of its vectors; see `Retriever`. Encoded queries are their vectors (q, H).
 
     Of a `TwoSided` encoder with two sides, queries are encoded by one and new documents by the other.
@@ -56,13 +60,55 @@ class DenseRetriever(TextSearches[np.ndarray]):
         """`best_passage` for a query (1, H)."""
         return self.index.best_passage(query[0], document_id)
 
-    def variants(self) -> Mapping[str, Search]:
-        """None."""
-        return {}
+    def write_segment(self, folder: Path, new: NewPassages) -> None:
+        """Encode and index passages in `folder`."""
+        document_ids, vectors = self.encodings(new)
+        self._exact_index(self._refined(new, document_ids, vectors), document_ids).save(folder)
 
-    def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """Not possible: a dense score has no tokens."""
-        raise FreshetError("a dense retriever does not score by token; --explain needs a lexical one (kind: lexical)")
+    def reopen(self, folder: Path) -> Self:
+        """The same encoder over the index in `folder`."""
+        return type(self)(self.encoder, DenseIndex.load(folder), self.fingerprint)
+
+    @classmethod
+    def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
+        """Index the named documents of each retriever in `folder`, with the vectors that they have."""
+        indexes = [(retriever.index, retriever.index.ids.rows_of(documents)) for retriever, documents in parts]
+        vectors = np.concatenate([index.vectors[rows] for index, rows in indexes])
+        document_ids = [index.document_ids[row] for index, rows in indexes for row in rows.tolist()]
+        parts[0][0]._exact_index(vectors, document_ids).save(folder)
+
+    def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
+        """(n, H): a passage's own vector; of several, that of the last layer, which comes last."""
+        per_passage = self.index.vectors_per_passage
+        return self.index.vectors[per_passage - 1 :: per_passage]
+
+    def encodings(self, new: NewPassages) -> tuple[list[str], np.ndarray]:
+        """The document of each row, and the encoder's vectors (n, H): what `new.refine` is given."""
+        per_passage = self.index.vectors_per_passage
+        document_ids = [document for document in new.document_ids for _ in range(per_passage)]
+        return document_ids, DocumentSide(self.encoder).encode(new.texts)
+
+    def query_vectors(self, new: NewPassages, document_ids: Sequence[str]) -> list[np.ndarray]:
+        """For each of `document_ids` the vectors (m, H) of the queries that it came with."""
+        vectors = {document: self.encoder.encode(list(queries)) for document, queries in new.queries.items()}
+        none = np.empty((0, self.encoder.dimension), np.float32)
+        return [vectors.get(document, none) for document in document_ids]
+
+    def _refined(self, new: NewPassages, document_ids: Sequence[str], vectors: np.ndarray) -> np.ndarray:
+        """`vectors` (n, H), or what `new.refine` makes of them; FreshetError if of another shape or not finite."""
+        if new.refine is None:
+            return vectors
+        refined = new.refine(document_ids, vectors, self.query_vectors(new, document_ids))
+        if refined.shape != vectors.shape or not np.isfinite(refined).all():
+            raise FreshetError(
+                f"refine gave vectors of shape {refined.shape} or not finite; it must give {vectors.shape}"
+            )
+        return refined.astype(np.float32)
+
+    def _exact_index(self, vectors: np.ndarray, document_ids: Sequence[str]) -> DenseIndex:
+        """An exact index beside this one: new documents are too few to train an approximate one on."""
+        settings = replace(self.index.settings, factory="Flat")
+        return DenseIndex.build(vectors, document_ids, self.fingerprint, settings, self.index.vectors_per_passage)
 
 
 def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
@@ -77,9 +123,8 @@ def index(context: StageContext) -> dict[str, Any]:
     """Encode and index the corpus's passages with the encoder in `inputs["trained"]`."""
     from model_code.retrievers.indexing import index_passages
 
-    return index_passages(
-        context, Encoder.from_settings(context.settings["encoder"], _encoder(context), for_search=True)
-    )
+    folder = context.inputs["trained"] / "encoder"
+    return index_passages(context, Encoder.from_settings(context.settings["encoder"], folder, for_search=True))
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> DenseRetriever:
@@ -91,7 +136,3 @@ def open_folders(encoder: Path, index: Path, **loading: Any) -> DenseRetriever:
     fingerprints = loaded.fingerprints()
     require_sides(fingerprints, read_json(index / MANIFEST), index)
     return DenseRetriever(loaded, built, joined(fingerprints))
-
-
-def _encoder(context: StageContext) -> Path:
-    return context.inputs["trained"] / "encoder"

@@ -1,25 +1,101 @@
-"""Atomic document ids (DSI): one learned vector per document, searched by inner product with the encoded query."""
+"""Atomic document ids (DSI): one learned vector per document, searched by inner product with the encoded query.
+
+In a segment of a live collection each new document gets its encoding, at the length that training measured, or a
+refined one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
 
 from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus
 from model_code.dsi.folder import DocumentVectors, Representatives
+from model_code.dsi.start import document_means
+from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.index.dense_index import DenseIndex
 from model_code.manifest import MANIFEST, add_facts
+from model_code.retrievers import dense
+from model_code.retrievers.base import NewPassages
 from model_code.retrievers.dense import DenseRetriever
-from model_code.retrievers.dense import open_folders as open_dense
 from model_code.retrievers.indexing import save_index
 
 if TYPE_CHECKING:
     from model_code.training.tables import TrainingTables
 
 KIND = "dsi"
+
+
+class Scales(NamedTuple):
+    """Of a dsi: what multiplies scores in training's softmax, and the encoding of a document that is added later."""
+
+    logit: float
+    encoding: float
+
+
+class DsiRetriever(DenseRetriever):
+    """A dense retriever of one learned vector per document, with what learning one for a new document needs."""
+
+    def __init__(
+        self, encoder: Encoder, index: DenseIndex, fingerprint: str, representatives: Representatives, scales: Scales
+    ) -> None:
+        super().__init__(encoder, index, fingerprint)
+        self.representatives, self.scales, self.encoding_scale = representatives, scales, scales.encoding
+
+    @classmethod
+    def of(cls, plain: DenseRetriever, folder: Path) -> Self:
+        """A dense retriever over the index in `folder`, with what else lies there."""
+        facts = read_json(folder / MANIFEST)
+        scales = Scales(facts["logit_scale"], facts.get("encoding_scale", 1.0))  # indexes of before it was measured: 1
+        return cls(plain.encoder, plain.index, plain.fingerprint, Representatives.load(folder), scales)
+
+    def write_segment(self, folder: Path, new: NewPassages) -> None:
+        """Index a vector per document in `folder`: where none is refined the direction of its passages' mean vector, of
+        the length `encoding_scale`.
+
+        Its representative is the mean vector of its queries; without any, its own vector.
+        """
+        names, encoded = self.encodings(new)
+        vectors = self._refined(new, names, encoded)
+        self._exact_index(vectors, names).save(folder)
+        queries = self.query_vectors(new, names)
+        means = [own.mean(axis=0) if len(own) else vector for own, vector in zip(queries, vectors, strict=True)]
+        counts = np.array([len(own) for own in queries], np.int64)
+        complete(folder, Representatives(np.stack(means).astype(np.float32), counts), self.scales)
+
+    def reopen(self, folder: Path) -> Self:
+        """The same encoder over the index in `folder`."""
+        return self.of(DenseRetriever(self.encoder, DenseIndex.load(folder), self.fingerprint), folder)
+
+    @classmethod
+    def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
+        """Index the named documents of each in `folder`, with the vectors and representatives that they have."""
+        super().merge(parts, folder)
+        vectors, counts = [], []
+        for retriever, documents in parts:
+            rows = retriever.index.ids.rows_of(documents)
+            vectors.append(retriever.representatives.vectors[rows])
+            counts.append(retriever.representatives.counts[rows])
+        complete(folder, Representatives(np.concatenate(vectors), np.concatenate(counts)), parts[0][0].scales)
+
+    def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
+        """(n, H): the vector of each passage's document."""
+        row = {document: i for i, document in enumerate(self.index.document_ids)}
+        return self.index.vectors[[row[document] for document in document_ids]]
+
+    def encodings(self, new: NewPassages) -> tuple[list[str], np.ndarray]:
+        """The documents, and of each the vector (n, H) that it has where none is refined."""
+        names = list(dict.fromkeys(new.document_ids))
+        number = {name: i for i, name in enumerate(names)}
+        rows = np.array([number[name] for name in new.document_ids])
+        vectors = document_means(self.encoder.encode(new.texts), rows, len(names))
+        return names, vectors * np.float32(self.encoding_scale)
 
 
 def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
@@ -37,43 +113,21 @@ def index(context: StageContext) -> dict[str, Any]:
     """
     trained = DocumentVectors.load(context.inputs["trained"] / "document_vectors")
     _check_documents(trained, set(load_corpus(context.inputs["corpus"]).passages["document_id"]))
-    dense = DenseIndex.build(trained.vectors, trained.document_ids, trained.fingerprint, context.settings["index"])
-    report = save_index(dense, context)
+    built = DenseIndex.build(trained.vectors, trained.document_ids, trained.fingerprint, context.settings["index"])
+    report = save_index(built, context)
     complete(context.output / "index", trained.representatives, Scales(trained.logit_scale, trained.encoding_scale))
     return report
 
 
-class Scales(NamedTuple):
-    """Of a dsi: what multiplies scores in training's softmax, and the encoding of a document that is added later."""
-
-    logit: float
-    encoding: float
+def open_folders(encoder: Path, index: Path, **loading: Any) -> DsiRetriever:
+    """The retriever in two folders; loading: what else `Encoder.load` takes."""
+    return DsiRetriever.of(dense.open_folders(encoder, index, **loading), index)
 
 
 def complete(folder: Path, representatives: Representatives, scales: Scales) -> None:
     """Make a dense index's folder one of this kind."""
     representatives.save(folder)
     add_facts(folder, {"kind": KIND, "logit_scale": scales.logit, "encoding_scale": scales.encoding})
-
-
-class DsiRetriever(DenseRetriever):
-    """A dense retriever of one learned vector per document, with what learning one for a new document needs."""
-
-    def __init__(self, dense: DenseRetriever, representatives: Representatives, scales: Scales) -> None:
-        super().__init__(dense.encoder, dense.index, dense.fingerprint)
-        self.representatives, self.scales, self.encoding_scale = representatives, scales, scales.encoding
-
-
-def open_folders(encoder: Path, index: Path, **loading: Any) -> DsiRetriever:
-    """The retriever in two folders; loading: what else `Encoder.load` takes."""
-    return with_representatives(open_dense(encoder, index, **loading), index)
-
-
-def with_representatives(dense: DenseRetriever, index: Path) -> DsiRetriever:
-    """A dense retriever whose index is that of the folder, with what else lies there."""
-    facts = read_json(index / MANIFEST)
-    scales = Scales(facts["logit_scale"], facts.get("encoding_scale", 1.0))  # indexes of before it was measured: 1
-    return DsiRetriever(dense, Representatives.load(index), scales)
 
 
 def _check_documents(trained: DocumentVectors, corpus: set[str]) -> None:

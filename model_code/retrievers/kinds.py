@@ -1,7 +1,8 @@
-"""The kinds of retrievers, and the one place that chooses between them.
+"""The table of kinds, and the one place that chooses between them.
 
-A kind is a module with three functions: `train(context, tables)` and `index(context)`, which are what the stages of
-that name do and report, and `open_folders(encoder, index, **loading)`, which returns a `Retriever`.
+A kind is a module of this package with three functions: `train(context, tables)` and `index(context)`, which are what
+the stages of that name do and report, and `open_folders(encoder, index, **loading)`, which returns an
+`IndexedRetriever`.
 """
 
 from __future__ import annotations
@@ -9,29 +10,26 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.manifest import MANIFEST
-from model_code.retriever import Retriever
-from model_code.retrievers.settings import Kind
+from model_code.retrievers.base import IndexedRetriever
 
-MODULES: dict[Kind, str] = {
-    "dense": "model_code.retrievers.dense",
-    "lexical": "model_code.retrievers.lexical",
-    "dsi": "model_code.retrievers.dsi",
-}
+Kind = Literal["dense", "lexical", "dsi"]
+"""THE table: a kind is the module of this package that has its name."""
+
 PRECISION = "precision"  # in an index's manifest: the setting that its passages were encoded under
 
 
 def module(kind: Kind) -> ModuleType:
     """The module of a kind; imported only when it is needed."""
-    return importlib.import_module(MODULES[kind])
+    return importlib.import_module(f"model_code.retrievers.{kind}")
 
 
-def open_retriever(encoder: Path, index: Path, settings: EncoderSettings | None = None) -> Retriever:
+def open_retriever(encoder: Path, index: Path, settings: EncoderSettings | None = None) -> IndexedRetriever:
     """The retriever whose trained encoder and index lie in these folders, of whatever kind they are.
 
     settings: maximum length, precision and device; None: the encoder's own length and the index's precision.

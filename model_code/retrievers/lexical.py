@@ -1,26 +1,41 @@
-"""Lexical retrieval (SVDR): texts as weights over the vocabulary, searched by tokens, by embeddings or by both."""
+"""Lexical retrieval (SVDR): texts as weights over the vocabulary, searched by tokens, by embeddings or by both.
+
+Segments of a live collection hold the tokens of new passages, and their embeddings or texts, as the base has them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from functools import cache, partial
+import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from model_code.context import StageContext
+from model_code.corpus.tables import load_corpus, passage_texts
+from model_code.files import read_json
+from model_code.index.id_map import IdMap
+from model_code.lexical.embedding_index import TEXTS, EmbeddingIndex, PassagesOnTheFly
+from model_code.lexical.encoder import LexicalEncoder
+from model_code.lexical.index import EMBEDDINGS, FORMAT, KIND, PASSAGES, TOKENS, LexicalIndex, build_folder, open_folder
+from model_code.lexical.layout import load_encoder
+from model_code.lexical.settings import MainSearch
+from model_code.manifest import read_manifest, seal, verify
 from model_code.retriever import Ranking, Search, TokenMatch
-from model_code.retrievers.encoded import TextSearches
+from model_code.retrievers.base import IndexedRetriever, NewPassages
+from model_code.token_index.bags import TokenBags
+from model_code.token_index.index import TokenIndex
+from model_code.token_index.queries import Sparse
 
 if TYPE_CHECKING:
-    from model_code.lexical.index import LexicalIndex
-    from model_code.lexical.settings import MainSearch
-    from model_code.token_index.queries import Sparse
     from model_code.training.tables import TrainingTables
 
+PROJECTED = 256  # components that a vocabulary is projected to for the hierarchy; a cosine errs by about 1 / 16
 
-class LexicalRetriever(TextSearches["list[Sparse]"]):
+
+class LexicalRetriever(IndexedRetriever[list[Sparse]]):
     """A lexical encoder and the indexes of its passages; see `Retriever`. Encoded queries are their sparse weights.
 
     main: which of the searches is `search`; the others are variants.
@@ -82,6 +97,74 @@ class LexicalRetriever(TextSearches["list[Sparse]"]):
         matches = self.index.matches(self.main, text, document_id)
         return [TokenMatch(name(token), weight, token not in own) for token, weight in matches]
 
+    def write_segment(self, folder: Path, new: NewPassages) -> None:
+        """Index the tokens of passages in `folder`, and what else the base has of its own."""
+        encoder, base, ids = self.index.encoder, self.index.passages, list(new.document_ids)
+        bags = _token_bags(encoder)
+        TokenIndex.build(bags(new.texts), ids, bags.fingerprint).save(folder / TOKENS)
+        if isinstance(base, EmbeddingIndex):
+            self._embedding_index(encoder.encode(new.texts), ids).save(folder / EMBEDDINGS)
+        elif base is not None:
+            PassagesOnTheFly.save(folder / PASSAGES, new.texts, ids, self.fingerprint)
+        self._seal(folder, ids)
+
+    def reopen(self, folder: Path) -> Self:
+        """The same encoder over the indexes in `folder`."""
+        verify(folder, read_manifest(folder, FORMAT))
+        index, base = copy.copy(self.index), self.index.passages
+        index.tokens = TokenIndex.load(folder / TOKENS, check=False)
+        if isinstance(base, EmbeddingIndex):
+            index.passages = EmbeddingIndex.load(folder / EMBEDDINGS, check=False)
+        elif base is not None:
+            table = read_json(folder / PASSAGES / TEXTS)
+            ids = IdMap(table["document_ids"])
+            index.passages = PassagesOnTheFly(table["texts"], ids, base.encoder, base.precision)
+        return type(self)(index, self.main)
+
+    @classmethod
+    def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
+        """Index the named documents of each retriever in `folder`, with the tokens and embeddings that they have."""
+        chosen = [(retriever.index, retriever.index.tokens.ids.rows_of(documents)) for retriever, documents in parts]
+        ids = [part.tokens.document_ids[row] for part, rows in chosen for row in rows.tolist()]
+        bags = [part.tokens.blocks.bag(row) for part, rows in chosen for row in rows.tolist()]
+        first = parts[0][0]
+        TokenIndex.build(bags, ids, first.index.tokens.fingerprint).save(folder / TOKENS)
+        if isinstance(first.index.passages, EmbeddingIndex):
+            embeddings = [embedding for part, rows in chosen for embedding in _embeddings(part.passages, rows)]
+            first._embedding_index(embeddings, ids).save(folder / EMBEDDINGS)
+        elif first.index.passages is not None:
+            texts = [part.passages.texts[row] for part, rows in chosen for row in rows.tolist()]
+            PassagesOnTheFly.save(folder / PASSAGES, texts, ids, first.fingerprint)
+        first._seal(folder, ids)
+
+    def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
+        """(n, D): learned weights (without an index of them: tokens), projected to few components by random signs.
+
+        Inner products survive on average, with a standard deviation of at most |a| |b| sqrt(2 / D) (Achlioptas 2003,
+        Database-friendly random projections): good enough to place passages among topics, at a hundredth of the memory.
+        """
+        found = np.zeros((len(document_ids), PROJECTED), np.float32)
+        signs = _signs(self.index.encoder.vocabulary_size)
+        index = self.index.passages
+        if isinstance(index, EmbeddingIndex):
+            for entry in np.flatnonzero(np.diff(index.starts)).tolist():
+                own = slice(index.starts[entry], index.starts[entry + 1])
+                found[index.passages[own]] += index.weights[own, None].astype(np.float32) * signs[entry]
+            return found
+        for row in range(len(document_ids)):
+            found[row] = signs[self.index.tokens.blocks.bag(row)].sum(axis=0, dtype=np.float32)
+        return found
+
+    def _embedding_index(self, embeddings: Sequence[Sparse], document_ids: Sequence[str]) -> EmbeddingIndex:
+        """An index beside the base's, of its precision."""
+        base = self._embedded
+        return EmbeddingIndex.build(embeddings, document_ids, base.size, self.fingerprint, str(base.weights.dtype))
+
+    def _seal(self, folder: Path, document_ids: Sequence[str]) -> None:
+        facts = {"kind": KIND, "fingerprint": self.fingerprint, "search": self.main}
+        facts |= {"passages": len(document_ids), "documents": len(set(document_ids))}
+        seal(folder, FORMAT, facts)
+
 
 def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
     """Train the lexical encoder; writes `encoder/`, `history.json` and, of two stages, `first_stage.json`."""
@@ -92,10 +175,6 @@ def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
 
 def index(context: StageContext) -> dict[str, Any]:
     """Index the corpus's passages: their tokens, and with the encoder in `inputs["trained"]` their embeddings."""
-    from model_code.corpus.tables import load_corpus, passage_texts
-    from model_code.lexical.index import build_folder
-    from model_code.lexical.layout import load_encoder
-
     base = context.settings["encoder"]
     folder = context.inputs["trained"] / "encoder"
     encoder = load_encoder(folder, base.max_tokens, base.precision, base.device, for_search=True)
@@ -113,8 +192,27 @@ def index(context: StageContext) -> dict[str, Any]:
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> LexicalRetriever:
     """The retriever in two folders; loading: `max_tokens`, `precision`, `device` and `for_search` of `load_encoder`."""
-    from model_code.lexical.index import open_folder
-    from model_code.lexical.layout import load_encoder
-
     opened, manifest = open_folder(index, load_encoder(encoder, **loading))
     return LexicalRetriever(opened, manifest["search"])
+
+
+@lru_cache(maxsize=1)
+def _token_bags(encoder: LexicalEncoder) -> TokenBags:
+    """As `index_tokens` makes them; kept, as copying a tokenizer costs more than a segment's few texts."""
+    return TokenBags(encoder.tokenizer)
+
+
+@lru_cache(maxsize=1)
+def _signs(size: int) -> np.ndarray:
+    """(V, D) of +-1, the same for ever."""
+    return np.random.default_rng(0).integers(0, 2, (size, PROJECTED), dtype=np.int8) * np.int8(2) - np.int8(1)
+
+
+def _embeddings(index: EmbeddingIndex, rows: np.ndarray) -> Iterator[Sparse]:
+    """The embeddings of some passages, read back from the lists of entries; float16 weights survive exactly."""
+    entries = np.repeat(np.arange(index.size), np.diff(index.starts))
+    order = np.lexsort((entries, index.passages))
+    ends = np.cumsum(np.bincount(index.passages, minlength=len(index.ids)))
+    for row in rows.tolist():
+        own = order[ends[row - 1] if row else 0 : ends[row]]
+        yield entries[own], index.weights[own].astype(np.float32)

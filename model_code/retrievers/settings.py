@@ -11,9 +11,8 @@ from model_code import settings
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.encoding.settings import LayerSettings
 from model_code.lexical.settings import LexicalSettings
+from model_code.retrievers.kinds import Kind
 from model_code.training.settings import TrainingSettings
-
-Kind = Literal["dense", "lexical", "dsi"]
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from model_code.live.part import Part
-from model_code.retrievers.segments import segments
 
 
 def passage_vectors(part: Part) -> np.ndarray:
     """The unit vectors (n, H) of all passages of a part, in the order of its rows."""
-    vectors = segments(part.kind).passage_vectors(part.retriever, part.rows.document_ids)
+    vectors = part.retriever.passage_vectors(part.rows.document_ids)
     return unit(np.asarray(vectors, np.float32))
 
 
