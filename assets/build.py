@@ -90,22 +90,22 @@ def _check_results(context: dg.AssetExecutionContext, project: Project, stage: S
 def finished_context(project: Project, stage: Stage) -> StageContext:
     """What a finished artifact was made from, and where it lies."""
     from orchestration import parameters
-    from orchestration.pipeline.runner import stage_context
+    from orchestration.pipeline.run_stage import stage_context
 
     output = project.root / stage.output
     return stage_context(stage, project, parameters.load(project.params_file), output, project.state / "checkpoints")
 
 
 def _metadata(project: Project, stage: Stage, ran: bool) -> dict[str, Any]:
+    from orchestration.parameters import flatten
     from orchestration.pipeline import stage_key
-    from orchestration.pipeline.runner import flatten
-    from orchestration.registry.tracking import tracker_for
+    from orchestration.registry.runs import find_run
 
     folder = project.root / stage.output
     key = stage_key.read(stage, project.root).key
     report = {name: value for name, value in flatten(report_of(folder)).items() if isinstance(value, (int, float, str))}
     previews = {name: dg.MetadataValue.md(text) for name, text in FAMILIES[stage.name].preview(folder).items()}
-    run = tracker_for(project).find_run(key)
+    run = find_run(project, key)
     return {
         "what happened": "ran" if ran else "unchanged: taken from DVC",
         **previews,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from orchestration import quiet  # noqa: F401  telemetry is switched off before anything else is imported
-
 import sys  # isort: skip
 
 import typer

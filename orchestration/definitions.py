@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from orchestration import quiet  # noqa: F401  telemetry is switched off before anything else is imported
-
 import dagster as dg  # isort: skip
 
 from assets.build import build_assets

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
-from typing import TextIO
 
-_held: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())  # by this thread, or this coroutine
+from filelock import FileLock, Timeout
 
 
 @contextmanager
@@ -19,37 +16,25 @@ def file_lock(path: Path, waiting: str | None = None) -> Iterator[None]:
 
     waiting: a line for the user, on standard error, where the lock is not free at once.
     """
-    path = path.resolve()
-    if path in _held.get():
-        yield
-        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as stream:
-        _take(stream, waiting)
-        token = _held.set(_held.get() | {path})
-        try:
-            yield
-        finally:
-            _held.reset(token)
+    lock = FileLock(path.resolve(), is_singleton=True, fallback_to_soft=False)
+    try:
+        lock.acquire(blocking=waiting is None)
+    except Timeout:
+        print(waiting, file=sys.stderr, flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def is_free(path: Path) -> bool:
     """Whether nobody holds the lock at this moment."""
     if not path.is_file():
         return True
-    with path.open() as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
-
-
-def _take(stream: TextIO, waiting: str | None) -> None:
-    if waiting is not None:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            print(waiting, file=sys.stderr, flush=True)
-    fcntl.flock(stream, fcntl.LOCK_EX)
+    try:
+        with FileLock(path, fallback_to_soft=False).acquire(blocking=False):
+            return True
+    except Timeout:
+        return False

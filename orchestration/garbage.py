@@ -17,7 +17,7 @@ from orchestration.file_lock import file_lock, is_free
 from orchestration.ledgers import WRITER_LOCK
 from orchestration.pipeline.repro import dvc_command, environment, uses_git
 from orchestration.project import Project
-from orchestration.registry import versions as registry
+from orchestration.registry import versions
 
 if TYPE_CHECKING:
     from model_code.live.collection import Collection
@@ -86,15 +86,15 @@ def _remove(path: Path) -> None:
 def _versions(project: Project, keep: int) -> Iterator[Garbage]:
     if not (project.state / "mlflow").exists():
         return
-    held = [registry.holder(project, alias) for alias in (registry.CHAMPION, registry.CHALLENGER, registry.PREVIOUS)]
+    held = [versions.holder(project, alias) for alias in (versions.CHAMPION, versions.CHALLENGER, versions.PREVIOUS)]
     numbers = {version.version for version in held if version}
-    for version in registry.versions(project)[:-keep]:
+    for version in versions.versions(project)[:-keep]:
         if version.version not in numbers:
-            folder = registry.own_files(project, version)
+            folder = versions.own_files(project, version)
             size = 0.0 if folder is None else _size(folder)
             kept = "; its files lie in another store than the project's, and stay there" if folder is None else ""
             what = f"model version {version.version} ({version.retriever}){kept}"
-            yield Garbage(what, size, lambda version=version: registry.delete(project, version))
+            yield Garbage(what, size, lambda version=version: versions.delete(project, version))
 
 
 def _retrains(project: Project, keep: int) -> Iterator[Garbage]:
@@ -126,7 +126,7 @@ def _registered(project: Project, collection: Collection) -> set[int]:
     """The generations that a version in the registry was opened as: a rollback of the champion returns to them."""
     if not (project.state / "mlflow").exists():
         return set()
-    known = {version.version for version in registry.versions(project)}
+    known = {version.version for version in versions.versions(project)}
     return {one.number for one in opened_builds(collection) if one.manifest["provenance"][MODEL_VERSION] in known}
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import io
 import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from model_code import settings
 from model_code.additions.settings import AdditionSettings
 from model_code.corpus.settings import AcceptanceSettings, CorpusSettings, PassageSettings
 from model_code.drift.settings import DriftSettings
 from model_code.encoding.settings import EncoderSettings
+from model_code.errors import SettingsError
 from model_code.evaluation.settings import EvaluationSettings, PromotionSettings
 from model_code.files import write_text
 from model_code.hierarchy.settings import HierarchySettings
@@ -24,9 +27,13 @@ from model_code.live.settings import LiveSettings
 from model_code.queries.settings import PseudoQuerySettings
 from model_code.retrievers.settings import RetrieverSettings, parse_retriever
 from model_code.scale.settings import ScaleSettings
+from model_code.settings import require
 from model_code.training.settings import TrainingSettings
-from orchestration import params_text
 
+if TYPE_CHECKING:
+    from model_code.live.hybrid import HybridSettings
+
+NAME = "params.yaml"
 BASELINES = ("bm25", "zero_shot")
 BM25_GENERATED = "bm25_generated"  # a baseline where a model writes queries: BM25 over documents and their queries
 
@@ -66,6 +73,13 @@ class Parameters:
         """Every system that is evaluated: the baselines, then the retrievers in their order."""
         return (*self.baselines, *self.retrievers)
 
+    @property
+    def hybrid(self) -> HybridSettings:
+        """How searches are fused with BM25: as the evaluation's `rrf`."""
+        from model_code.live.hybrid import HybridSettings
+
+        return HybridSettings(self.bm25, self.evaluation.depth, self.evaluation.fusion_constant)
+
 
 def parse(mapping: Mapping[str, Any]) -> Parameters:
     """Parse all groups; raises `SettingsError` naming the first unknown key or impossible value."""
@@ -75,10 +89,10 @@ def parse(mapping: Mapping[str, Any]) -> Parameters:
     types = typing.get_type_hints(Parameters)
     values = {name: settings.parse(types[name], mapping.get(name), name) for name in groups}
     seed = mapping.get("seed", 0)
-    settings.require(isinstance(seed, int) and seed >= 0, f"seed must be a whole number of at least 0, not {seed!r}")
+    require(isinstance(seed, int) and seed >= 0, f"seed must be a whole number of at least 0, not {seed!r}")
     retrievers = mapping.get("retrievers") or {}
     example = "retrievers must map names to settings, such as {hce: {hierarchy_weight: 0.2}}"
-    settings.require(isinstance(retrievers, Mapping) and bool(retrievers), example)
+    require(isinstance(retrievers, Mapping) and bool(retrievers), example)
     shared = mapping.get("training") or {}
     parsed = {name: _parse_retriever(name, own, shared) for name, own in retrievers.items()}
     _check_gate(values["promotion"], values["evaluation"])
@@ -90,7 +104,7 @@ def _check_gate(promotion: PromotionSettings, evaluation: EvaluationSettings) ->
     asked = {"metric": [promotion.metric], "protected": promotion.protected}
     for key, metrics in asked.items():
         for metric in metrics:
-            settings.require(
+            require(
                 metric in evaluation.metrics,
                 f"promotion.{key} names {metric}, which is not measured; take one of evaluation.metrics "
                 f"({', '.join(evaluation.metrics)}), or add it there",
@@ -100,31 +114,40 @@ def _check_gate(promotion: PromotionSettings, evaluation: EvaluationSettings) ->
 def _parse_retriever(name: Any, own: Any, shared: Mapping[str, Any]) -> RetrieverSettings:
     where = f"retrievers.{name}"
     kind = type(name).__name__
-    settings.require(isinstance(name, str), f"{where}: YAML reads this name as {kind}; put quotes around it, '{name}'")
+    require(isinstance(name, str), f"{where}: YAML reads this name as {kind}; put quotes around it, '{name}'")
     rule = f"{where}: a name has letters from a to z, digits, _ and -, and begins with a letter or a digit"
-    settings.require(_NAME.fullmatch(name) is not None, rule)
-    settings.require(name not in (*BASELINES, BM25_GENERATED), f"{where}: this name belongs to a baseline")
+    require(_NAME.fullmatch(name) is not None, rule)
+    require(name not in (*BASELINES, BM25_GENERATED), f"{where}: this name belongs to a baseline")
     return parse_retriever(own, shared, where)
 
 
 def load(path: Path) -> Parameters:
     """Parse the file `path`; once, for as long as its text stays the same."""
-    return _parse_text(params_text.read(path))
+    return _parse_text(_text(path))
 
 
 def read(path: Path) -> dict[str, Any]:
     """The plain mapping in `path`."""
-    return _read_text(params_text.read(path))
+    return _mapping(_text(path))
 
 
 @lru_cache(maxsize=4)
 def _parse_text(text: str) -> Parameters:
-    return parse(_read_text(text))
+    return parse(_mapping(text))
 
 
-@lru_cache(maxsize=4)
-def _read_text(text: str) -> dict[str, Any]:
-    return params_text.mapping(text)
+def flatten(mapping: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted keys.
+
+    >>> flatten({"index": {"factory": "auto"}, "seed": 0})
+    {'index.factory': 'auto', 'seed': 0}
+    """
+    if not isinstance(mapping, dict):
+        return {prefix: mapping}
+    flat: dict[str, Any] = {}
+    for key, value in mapping.items():
+        flat.update(flatten(value, f"{prefix}.{key}" if prefix else str(key)))
+    return flat
 
 
 def edited(path: Path, assignments: Sequence[str]) -> tuple[str, Parameters]:
@@ -132,13 +155,13 @@ def edited(path: Path, assignments: Sequence[str]) -> tuple[str, Parameters]:
 
     The file stays as it is. Raises `SettingsError` if the result is not valid as a whole.
     """
-    text = params_text.assigned(params_text.read(path), assignments)
+    text = _assigned(_text(path), assignments)
     return text, _parse_text(text)
 
 
 def save(path: Path, text: str) -> None:
     """Make `text` the content of the file; one that has it already is not touched."""
-    if text != params_text.read(path):
+    if text != _text(path):
         write_text(path, text)
 
 
@@ -146,3 +169,84 @@ def assign(path: Path, assignments: Sequence[str]) -> None:
     """`edited`, and `save`d."""
     text, _ = edited(path, assignments)
     save(path, text)
+
+
+def _text(path: Path) -> str:
+    """The text of the file `path`; `SettingsError` if it is not UTF-8."""
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        byte = f"{content[error.start]:#04x}"
+        raise SettingsError(f"{NAME} is not UTF-8 (byte {byte} in line {line}): save it as UTF-8") from None
+
+
+@lru_cache(maxsize=4)
+def _mapping(text: str) -> dict[str, Any]:
+    """What the text says, as plain values; `SettingsError` if it is no YAML, or no mapping."""
+    groups = _load(_plain(), text, NAME)
+    require(isinstance(groups, dict), f"{NAME} must hold groups of settings")
+    return groups
+
+
+def _assigned(text: str, assignments: Sequence[str]) -> str:
+    """The text with each `group.key=value` written into it, whatever that means; comments are kept."""
+    if not assignments:
+        return text
+    yaml = _editor()
+    document = _load(yaml, text, NAME)
+    require(isinstance(document, Mapping), f"{NAME} must hold groups of settings")
+    for assignment in assignments:
+        _assign(document, assignment)
+    stream = io.StringIO()
+    yaml.dump(document, stream)
+    return stream.getvalue()
+
+
+def _assign(document: Any, assignment: str) -> None:
+    key, separator, value = assignment.partition("=")
+    require(bool(separator and key), f"--set {assignment}: write it as group.key=value")
+    *parents, last = key.split(".")
+    group = document
+    for parent in parents:
+        if group.get(parent) is None:
+            group[parent] = {}
+        group = group[parent]
+        require(isinstance(group, Mapping), f"--set {assignment}: {parent} is a value, not a group")
+    quoted = f"""text goes between quotes, --set '{key}="..."'"""
+    group[last] = _load(_plain(), value, f"--set {assignment}: the value", remedy=f"; {quoted}")
+
+
+def _load(yaml: Any, text: str, what: str, remedy: str = "") -> Any:
+    """What the YAML `text` holds; `SettingsError` with `what` and `remedy` if it is none."""
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        return yaml.load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        reason = f"{error.problem}{place}"
+    except (YAMLError, ValueError) as error:  # a control character; a day such as 2025-02-30
+        reason = str(error).splitlines()[0]
+    raise SettingsError(f"{what} is not valid YAML: {reason}{remedy}")
+
+
+def _plain() -> Any:
+    from ruamel.yaml import YAML
+
+    return YAML(typ="safe", pure=True)
+
+
+def _editor() -> Any:
+    """YAML that keeps comments and quotes, spells None as null, and quotes dates: DVC takes no unquoted ones."""
+    from ruamel.yaml import YAML
+
+    yaml, tag = YAML(), "tag:yaml.org,2002:"
+    yaml.preserve_quotes, yaml.width = True, 120
+    add = yaml.representer.add_representer
+    add(type(None), lambda out, none: out.represent_scalar(f"{tag}null", "null"))
+    for kind in (datetime.date, datetime.datetime):
+        add(kind, lambda out, instant: out.represent_scalar(f"{tag}str", instant.isoformat(), style="'"))
+    return yaml

@@ -17,8 +17,7 @@ from model_code.ledger import schema
 from model_code.ledger.database import is_there, open_database
 from orchestration.instance import DATABASE, open_instance
 from orchestration.project import Project
-from orchestration.registry.stage_record import StageRecord
-from orchestration.registry.tracking import tracker_for
+from orchestration.registry.runs import StageRecord, run_store
 
 EVENT = {"kind": "put", "document_id": "a", "content_hash": "", "source": "", "received": 0.0}
 
@@ -72,7 +71,7 @@ def test_mlflow_records_stages_and_finds_them(postgresql, tmp_path, monkeypatch)
     report.write_text("{}")
     record = StageRecord("train@hce", "k" * 64, {"seed": 0}, {"nDCG@10": 0.5}, {"artifacts/corpus": "c" * 64}, [report],
                          [{"step": 1, "loss": 2.0}], None, False, None, 1.0, 2.0)  # fmt: skip
-    tracker = tracker_for(Project(tmp_path))
+    tracker = run_store(Project(tmp_path))
     run_id = tracker.record_stage(record)
     assert tracker.find_run("k" * 64) == run_id
     assert tracker.client.get_run(run_id).data.metrics == {"nDCG_at_10": 0.5, "loss": 2.0}

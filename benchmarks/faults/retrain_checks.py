@@ -8,15 +8,14 @@ from model_code.live.generation import Generation
 from orchestration.freshening import Freshener
 from orchestration.garbage import MODEL_VERSION
 from orchestration.project import Project
-from orchestration.registry import promotion_history
-from orchestration.registry import versions as registry
+from orchestration.registry import history, versions
 
 NOBODY = "none"  # the version of a build that was live before anything was registered
 
 
 def champion_of(project: Project) -> str:
     """The champion's version."""
-    champion = registry.holder(project)
+    champion = versions.holder(project)
     return NOBODY if champion is None else champion.version
 
 
@@ -32,7 +31,7 @@ def roles_problem(freshener: Freshener, before: str, finished: bool) -> str | No
     before: the version that was both when the retrain began. finished: it was not killed, so both must be another one.
     """
     champion, live = champion_of(freshener.project), live_version(freshener.collection.current())
-    newest = max((one.version for one in registry.versions(freshener.project)), key=int, default=NOBODY)
+    newest = max((one.version for one in versions.versions(freshener.project)), key=int, default=NOBODY)
     allowed = {(newest, newest)} if finished else {(before, before), (before, newest), (newest, newest)}
     if (champion, live) in allowed and not (finished and live == before):
         return None
@@ -57,9 +56,7 @@ def notes_problem(freshener: Freshener, version: str) -> str | None:
     """What is missing or said twice of a promotion that ended, in the ledger and in the history; None if nothing is."""
     decided = [one for one in freshener.ledger.last_decisions(1000) if one["kind"] == "promoted"]
     of_ledger = sum(one["details"]["version"] == version for one in decided)
-    of_history = sum(
-        (line["action"], line["to"]) == ("promote", version) for line in promotion_history.read(freshener.project)
-    )
+    of_history = sum((line["action"], line["to"]) == ("promote", version) for line in history.read(freshener.project))
     if (of_ledger, of_history) == (1, 1):
         return None
     return f"version {version} is promoted {of_ledger} times in the ledger and {of_history} times in the history"

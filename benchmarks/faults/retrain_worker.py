@@ -16,17 +16,16 @@ from typing import Any
 from benchmarks.faults.worker import Journal
 from model_code.evaluation.promotion import Verdict, judge_retrain
 from orchestration.project import Project
-from orchestration.registry import release
-from orchestration.registry import versions as registry
+from orchestration.registry import gate, release
 from orchestration.retraining import retrain
 
 MARKED = {  # parts of a retrain outside of its stages, in order: what they are called, and the function that is it
     "plan": (retrain, "_begin"),
     "snapshot": (retrain, "_workspace"),
     "register": (release, "register"),
-    "judge": (registry, "_judge"),
+    "judge": (gate, "may_promote"),
     "open": (release, "open_version"),
-    "crown": (registry, "_crown"),
+    "champion": (release, "_make_champion"),
     "absorb": (retrain, "_record"),
 }
 
@@ -36,7 +35,7 @@ def main(root: Path, journal: Path, key: str) -> None:
     written = Journal(journal)
     for name, (module, function) in MARKED.items():
         setattr(module, function, _marked(written, name, getattr(module, function)))
-    setattr(retrain, "judge_retrain", _passing(judge_retrain))  # noqa: B010 - the tiny model gains nothing
+    setattr(gate, "judge_retrain", _passing(judge_retrain))  # noqa: B010 - the tiny model gains nothing
     try:
         done = retrain.retrain(Project(root), key)
         written.write(part="end", at=time.time(), version=done.challenger.version, generation=done.generation)

@@ -1,10 +1,10 @@
 """Every stage's contract, under its name: what its output promises to the stages and people that read it.
 
 A contract reads a finished output (`context.output`), the inputs that it was made from and its settings; it changes
-nothing. `orchestration.pipeline.runner` asks it before an output is moved into place, and Dagster's checks ask the same
-function again of what lies there. Stages do not import it, so no stage's row in the table lists this code: it decides
-whether an output is published, never what is in it, and another rule must not train every encoder anew. The price is
-that what is already in place is not asked by DVC; Dagster asks it in the next build, also where nothing ran.
+nothing. `orchestration.pipeline.run_stage` asks it before an output is moved into place, and Dagster's checks ask the
+same function again of what lies there. Stages do not import it, so no stage's row in the table lists this code: it
+decides whether an output is published, never what is in it, and another rule must not train every encoder anew. The
+price is that what is already in place is not asked by DVC; Dagster asks it in the next build, also where nothing ran.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
 ) -> None:
     """Time every built system, set its costs beside its effectiveness, and say which to choose."""
-    from orchestration.pipeline.costs.compare import compare_costs
-    from orchestration.pipeline.costs.report import as_dict, choice_table, cost_table, lead, table_text, write_report
+    from orchestration.pipeline.cost_report import as_dict, choice_table, cost_table, lead, table_text, write_report
+    from orchestration.pipeline.costs import compare_costs
 
     project = Project.find()
     found = compare_costs(project, queries)

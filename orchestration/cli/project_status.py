@@ -11,8 +11,7 @@ from orchestration.live_status import live_status, live_status_lines, other_line
 from orchestration.pipeline import dvc_lock, stages
 from orchestration.pipeline.ingest import read_lock
 from orchestration.project import Project
-from orchestration.registry import promotion_history
-from orchestration.registry import versions as registry
+from orchestration.registry import history, versions
 
 
 def project_status(project: Project) -> dict[str, Any]:
@@ -26,18 +25,18 @@ def project_status(project: Project) -> dict[str, Any]:
     return {
         "corpus": read_lock(project),
         "stages": {address: "built" if address in done else "not built" for address in known},
-        "champion": _version(project, registry.CHAMPION),
-        "challenger": _version(project, registry.CHALLENGER),
-        "previous": _version(project, registry.PREVIOUS),
+        "champion": _version(project, versions.CHAMPION),
+        "challenger": _version(project, versions.CHALLENGER),
+        "previous": _version(project, versions.PREVIOUS),
         "live": (live := _live(project)),
         "queries_logged": _queries_logged(project, live),
         "service": _service(project),
-        "moves": promotion_history.read(project)[-5:],
+        "moves": history.read(project)[-5:],
     }
 
 
 def _version(project: Project, alias: str) -> dict[str, str] | None:
-    version = registry.holder(project, alias)
+    version = versions.holder(project, alias)
     return asdict(version) if version else None
 
 

@@ -13,12 +13,11 @@ def register(
     retriever: Annotated[str | None, typer.Argument(help="A trained retriever; the best on dev by default.")] = None,
 ) -> None:
     """Register a built retriever in MLflow as challenger."""
-    from orchestration.registry import release
-    from orchestration.registry import versions as registry
+    from orchestration.registry import release, versions
 
     project = Project.find()
     version = release.register(project, retriever)
-    role = "champion already" if registry.holder(project) == version else "challenger"
+    role = "champion already" if versions.holder(project) == version else "challenger"
     typer.echo(f"version {version.version} ({version.retriever}) is the {role}")
 
 

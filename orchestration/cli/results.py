@@ -19,8 +19,13 @@ def results(
     ] = False,
 ) -> None:
     """Show the comparison of all systems on the test queries."""
-    from orchestration.pipeline.results import differences_table, load_comparison, results_table, shown_metrics
-    from orchestration.pipeline.seed_results import results_over_seeds
+    from orchestration.pipeline.results import (
+        differences_table,
+        load_comparison,
+        results_over_seeds,
+        results_table,
+        shown_metrics,
+    )
 
     project = Project.find()
     comparison = results_over_seeds(project) if over_seeds else load_comparison(project)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestration import parameters
 from orchestration.project import Project
 from orchestration.service.client import ServiceClient
 
@@ -52,10 +53,9 @@ def _here(
     project: Project, text: str, k: int, retriever: str | None, filters: Sequence[str], hybrid: bool, explain: bool
 ) -> list[dict[str, Any]]:
     from model_code.live.searcher import Searcher
-    from orchestration.hybrid_settings import hybrid_settings
 
     searcher = Searcher.open(project.live, retriever)
-    hits = searcher.search(text, k, filters, hybrid_settings(project) if hybrid else None)
+    hits = searcher.search(text, k, filters, parameters.load(project.params_file).hybrid if hybrid else None)
     rows = [dataclasses.asdict(hit) for hit in hits]
     if explain:
         for row in rows:

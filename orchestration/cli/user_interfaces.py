@@ -21,8 +21,7 @@ from orchestration.abandoned_runs import fail_abandoned_runs
 from orchestration.instance import dagster_home
 from orchestration.pipeline.repro import environment
 from orchestration.project import Project
-from orchestration.registry.spool import record_all
-from orchestration.registry.tracking import tracking_uri
+from orchestration.registry.runs import record_all, tracking_uri
 
 HOST = "127.0.0.1"
 LOCATION = "freshet"  # of the code, as Dagster names it

@@ -1,16 +1,24 @@
-"""What `dvc.lock` says of a stage's output: its hash is the asset's data version."""
+"""What DVC leaves in files: `dvc.lock`, whose hash of an output is the asset's data version, and its notes.
+
+A DVC that was killed may leave the one half-written and the others stale; both are mended before the next build.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from model_code.errors import FreshetError
 from model_code.files import write_text
 from orchestration.pipeline.stages import Stage
 
 LOCK = "dvc.lock"
+NOTES = Path(".dvc", "tmp", "rwlock")  # which process reads or writes which output
 
 
 def output_version(root: Path, stage: Stage) -> str:
@@ -81,3 +89,37 @@ def _parse(text: str) -> Any:
     from ruamel.yaml import YAML
 
     return YAML(typ="safe").load(text)
+
+
+def remove_stale_notes(root: Path) -> bool:
+    """Remove the notes below `root` if no DVC that runs has made any of them; whether there were such.
+
+    DVC passes over notes of processes that are gone, but asks only whether the number is in use. After a restart of the
+    machine or the container it often is, by something else, and every build would end in "busy" until a person deletes
+    the file. Notes that a running DVC shares stay as they are: it writes them, too.
+    """
+    path = root / NOTES
+    if not path.exists():
+        return False
+    try:
+        processes = list(_processes(json.loads(path.read_text(encoding="utf-8"))))
+    except ValueError:  # cut off while they were written, which DVC refuses to read
+        processes = [-1]
+    if not processes or any(map(_is_dvc, processes)):
+        return False
+    path.unlink(missing_ok=True)
+    return True
+
+
+def _processes(notes: dict[str, dict]) -> Iterator[int]:
+    for writer in notes.get("write", {}).values():
+        yield writer["pid"]
+    for readers in notes.get("read", {}).values():
+        yield from (reader["pid"] for reader in readers)
+
+
+def _is_dvc(pid: int) -> bool:
+    try:
+        return "dvc" in " ".join(psutil.Process(pid).cmdline())
+    except (psutil.NoSuchProcess, psutil.AccessDenied, ValueError):
+        return False

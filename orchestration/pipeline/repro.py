@@ -1,22 +1,38 @@
-"""One `dvc repro` for any set of stages: under the project's lock, with this interpreter, its output passed through."""
+"""One `dvc repro` for any set of stages: under the project's lock, with this interpreter, its output passed through.
+
+Each stage writes a line when it starts and one when it has ended, so that whoever started DVC can follow.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from model_code.errors import FreshetError
-from orchestration.pipeline import dvc_lock, dvc_rwlock, events, removed_retrievers
-from orchestration.pipeline.events import StageEnded
+from orchestration import parameters
+from orchestration.pipeline import dvc_lock
+from orchestration.pipeline.stages import TABLE
 from orchestration.project import Project
-from orchestration.registry import spool
+from orchestration.registry import runs
 
+EVENTS_FILE = "FRESHET_EVENTS"  # in the environment of DVC: where stages say that they start and end
 CONFIGS = ("config", "config.local")  # of DVC, in .dvc
+
+
+@dataclass(frozen=True)
+class StageEnded:
+    """A stage that ran to its end, and its key."""
+
+    address: str
+    key: str
 
 
 def dvc_command(*arguments: str) -> list[str]:
@@ -78,11 +94,11 @@ def repro(
     with project.lock(), _events_file(project) as path:
         if dvc_lock.mend(project.root, copy):
             _say("dvc.lock was half-written by a DVC that was killed: gone back to the last whole one")
-        if dvc_rwlock.remove_stale(project.root):
+        if dvc_lock.remove_stale_notes(project.root):
             _say("notes of a DVC that was killed are removed: they kept outputs busy")
-        for folder in removed_retrievers.remove_outputs(project):
+        for folder in remove_unnamed_outputs(project):
             _say(f"{folder} removed: params.yaml no longer names this retriever (DVC's cache keeps what it held)")
-        extra = {events.EVENTS_FILE: str(path)}
+        extra = {EVENTS_FILE: str(path)}
         if dagster_run:
             extra["FRESHET_DAGSTER_RUN"] = dagster_run
         command = dvc_command("--wait-for-lock", "repro", *(["--force"] if force else []), *targets)
@@ -91,12 +107,12 @@ def repro(
         try:
             for ended in _follow(process, path):
                 if recorded:
-                    recorded = spool.record_or_say(project)
+                    recorded = runs.record_or_say(project)
                 yield ended
         finally:
             _stop(process)
         if recorded:
-            spool.record_or_say(project)  # what a killed build left, if nothing ran now
+            runs.record_or_say(project)  # what a killed build left, if nothing ran now
     if not process.returncode:
         dvc_lock.keep_copy(project.root, copy)
     else:
@@ -125,7 +141,7 @@ def _follow(process: subprocess.Popen[bytes], path: Path) -> Iterator[StageEnded
             running = False
         except subprocess.TimeoutExpired:
             pass
-        for ended in events.read_ended(path, running)[told:]:
+        for ended in read_ended(path, running)[told:]:
             told += 1
             yield ended
 
@@ -134,3 +150,53 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
         process.wait()
+
+
+def remove_unnamed_outputs(project: Project) -> list[Path]:
+    """Delete outputs of retrievers that `params.yaml` no longer names; returns the folders, relative to the root.
+
+    The comparison reads the folders above them: a build depends on the settings, not on what was built before. A
+    retriever that comes back is restored from DVC's cache. To be called under the project's lock.
+    """
+    named = parameters.load(project.params_file).retrievers
+    folders = [project.root / Path(stage.output).parent for stage in TABLE if stage.per_retriever]
+    outputs = [path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir())]
+    removed = [path for path in outputs if path.name not in named and path.is_dir() and not path.is_symlink()]
+    for path in removed:
+        shutil.rmtree(path)
+    return [path.relative_to(project.root) for path in removed]
+
+
+def followed() -> bool:
+    """Whether somebody follows: whoever does also records the stages that have ended."""
+    return EVENTS_FILE in os.environ
+
+
+def write_start(address: str) -> None:
+    """Say that a stage starts, which tells that DVC has recorded all before it; nothing if nobody follows."""
+    _append({"started": address})
+
+
+def write_end(ended: StageEnded) -> None:
+    """Say that a stage has ended; nothing if nobody follows."""
+    _append({"ended": asdict(ended)})
+
+
+def _append(event: dict[str, object]) -> None:
+    name = os.environ.get(EVENTS_FILE)
+    if name:
+        with Path(name).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(event) + "\n")
+
+
+def read_ended(path: Path, running: bool) -> list[StageEnded]:
+    """The stages that have ended so far, in their order; while DVC is `running`, only those it has recorded too.
+
+    DVC writes a stage to `dvc.lock` after the stage's process has ended, so the last one of a running DVC may be
+    missing there: it counts once another stage has started.
+    """
+    if not path.exists():
+        return []
+    events = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    settled = events[:-1] if running else events
+    return [StageEnded(**event["ended"]) for event in settled if "ended" in event]

@@ -1,13 +1,17 @@
-"""The comparison as the command line prints it: one object per system, or a table for people."""
+"""The comparison of all systems as the command line prints it, and the same with the seeds of a retriever averaged."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from model_code.errors import FreshetError
-from model_code.evaluation.comparison import is_variant
+from model_code.evaluation.comparison import compare_groups, compare_systems, is_variant, query_groups
+from model_code.evaluation.scores import SystemScores, load_all_scores, mean_over_seeds
 from model_code.files import read_json
+from orchestration import parameters
 from orchestration.project import Project
 
 SHOWN = ("nDCG@10", "hit@1", "hit@10", "MRR@10", "R@100")  # after the main metric, where they are measured
@@ -59,3 +63,51 @@ def _name(system: str, comparison: Mapping[str, Any]) -> str:
 def _cells(metrics: Mapping[str, Mapping[str, float]], shown: list[str]) -> list[str]:
     exact = [f"{metrics[m]['value']:.3f} [{metrics[m]['low']:.3f}, {metrics[m]['high']:.3f}]" for m in shown[:2]]
     return exact + [f"{metrics[metric]['value']:.3f}" for metric in shown[2:]]
+
+
+SEED = re.compile(r"_seed\d+(?=\.|$)")  # before the dot that a variant's name follows
+
+
+def results_over_seeds(project: Project) -> dict[str, Any]:
+    """The comparison with the seeds of a retriever averaged; "seeds" says how many each system has.
+
+    A retriever's seeds are keys under `retrievers:` that differ in `_seedN` at their end (and in `seed_offset`).
+    Raises `FreshetError` if one of the systems is not evaluated yet.
+    """
+    from model_code.corpus.tables import load_corpus
+
+    settings = parameters.load(project.params_file)
+    folders = [project.artifacts / "baselines" / name for name in settings.baselines]
+    folders += [project.artifacts / "evaluate" / name for name in settings.retrievers]
+    groups = by_system(load_reported(folders))
+    averaged = [mean_over_seeds(runs, system) for system, runs in groups.items()]
+    qrels, first = load_corpus(project.artifacts / "corpus").qrels, averaged[0]
+    parts = query_groups(qrels, first.split, first.values.index) if first.source == "qrels" else {}
+    facts = {"main_metric": settings.evaluation.main_metric, "confidence": settings.evaluation.confidence}
+    by_group = compare_groups(averaged, parts, settings.evaluation, settings.seed)
+    return {
+        "seeds": {system: len(runs) for system, runs in groups.items()},
+        **facts,
+        **compare_systems(averaged, settings.evaluation, settings.seed),
+        "groups": {name: facts | part for name, part in by_group.items()},
+    }
+
+
+def load_reported(folders: Sequence[Path]) -> list[SystemScores]:
+    """The scores in evaluation folders on the split that the comparison reports: test if it has queries, else dev."""
+    for folder in folders:
+        if not (folder / "metrics.json").exists():
+            raise FreshetError(f"there are no results of {folder.name} yet: run `freshet run`")
+    for split in ("test", "dev"):
+        scores = [one for folder in folders for one in load_all_scores(folder, split)]
+        if scores[0].queries:
+            return scores
+    raise FreshetError("there are no judged dev or test queries, so there is nothing to average")
+
+
+def by_system(scores: Iterable[SystemScores]) -> dict[str, list[SystemScores]]:
+    """The runs of each system, whatever their seed; `hce_seed1.rrf` is a run of `hce.rrf`."""
+    groups: dict[str, list[SystemScores]] = {}
+    for run in scores:
+        groups.setdefault(SEED.sub("", run.system), []).append(run)
+    return groups

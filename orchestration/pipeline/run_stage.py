@@ -1,26 +1,219 @@
-"""`python -m orchestration.pipeline.run_stage train@hce`: what every command in `dvc.yaml` calls."""
+"""Run one stage, `python -m orchestration.pipeline.run_stage train@hce`, as every command in `dvc.yaml` does.
+
+The same inputs at start and end, its contract kept, its output put in place whole, its run kept for MLflow.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import os
+import resource
+import shutil
+import signal
 import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from orchestration import quiet  # noqa: F401  telemetry is switched off before anything else is imported
-from orchestration.pipeline.parent_watch import die_with_ancestors
+import psutil
+
+from model_code.context import StageContext
+from model_code.errors import FreshetError
+from model_code.files import canonical_json, read_json, replace_folder, write_json
+from model_code.progress import LineProgress
+from model_code.scale import runtime
+from orchestration import parameters
+from orchestration.parameters import Parameters, flatten
+from orchestration.pipeline import repro, stage_key, stages
+from orchestration.pipeline.repro import StageEnded
+from orchestration.pipeline.stages import Stage
+from orchestration.project import LOCK_HELD, Project
+from orchestration.registry import runs
+from orchestration.registry.runs import StageRecord, git_state
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What came of a stage: its key, its report and, not part of any artifact, its time span in seconds."""
+
+    key: str
+    report: dict[str, Any]
+    started: float
+    ended: float
+
+
+def run_stage(stage: Stage, project: Project) -> Finished:
+    """Run `stage` in `project` and record it; FreshetError if it breaks its contract, or what it read changed."""
+    with project.lock():
+        repro.write_start(stage.address)
+        settings = parameters.load(project.params_file)
+        reads = stage_key.read(stage, project.root)
+        checkpoints = project.state / "checkpoints" / reads.key
+        finished = _execute(stage, project, settings, reads, checkpoints)
+        _record(stage, project, reads, finished)
+        repro.write_end(StageEnded(stage.address, finished.key))
+        shutil.rmtree(checkpoints)  # last: to DVC, a stage that fails on the way here has made nothing
+    return finished
+
+
+def _execute(
+    stage: Stage, project: Project, settings: Parameters, reads: stage_key.StageReads, checkpoints: Path
+) -> Finished:
+    started = time.time()
+    staging = _fresh_folder(project.state / "staging" / stage.address)
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    context = stage_context(stage, project, settings, staging, checkpoints)
+    with runtime.using(settings.scale):
+        report = importlib.import_module(stage.module).run(context)
+    canonical_json(report)  # a report that is not plain JSON must fail here, not after the output is in place
+    write_json(staging / "report.json", report)
+    try:
+        _refuse_broken(stage, context)
+    finally:  # last of all, as DVC would record any later edit; and where one broke the contract, it is the reason
+        _refuse_changes(stage, reads, stage_key.read(stage, project.root))
+    replace_folder(staging, project.root / stage.output)
+    return Finished(reads.key, report, started, time.time())
+
+
+def stage_context(
+    stage: Stage, project: Project, settings: Parameters, output: Path, checkpoints: Path
+) -> StageContext:
+    """What the stage is given to write to `output`, and its contract to read there."""
+    return StageContext(
+        root=project.root,
+        inputs={name: project.root / path for name, path in stage.inputs.items()},
+        output=output,
+        settings=declared_settings(stage, settings),
+        checkpoints=checkpoints,
+        name=stage.retriever,
+        progress=LineProgress,
+    )
+
+
+def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
+    """Only the groups that `stage` declares, dotted ones under their whole name; a retriever's own as "retriever"."""
+    own = f"retrievers.{stage.retriever}"
+    chosen = {group: functools.reduce(getattr, group.split("."), settings) for group in stage.groups if group != own}
+    return chosen | ({"retriever": settings.retrievers[stage.retriever]} if own in stage.groups else {})
+
+
+def _fresh_folder(path: Path) -> Path:
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path
+
+
+def _refuse_broken(stage: Stage, context: StageContext) -> None:
+    """FreshetError if what lies in `context.output` is not what others may rely on."""
+    from model_code.contracts import registry  # pandas, and with the first table pandera: no matter beside a stage
+
+    try:
+        registry.check(stage.name, context)
+    except FreshetError as error:
+        raise FreshetError(
+            f"stage {stage.address} made what breaks its contract, so nothing is put in place: {error}"
+        ) from error
+
+
+def _refuse_changes(stage: Stage, before: stage_key.StageReads, after: stage_key.StageReads) -> None:
+    changed = before.changes(after)
+    if changed:
+        raise FreshetError(
+            f"stage {stage.address} read {', '.join(changed[:3])}, which changed while it ran. DVC would record the "
+            "new version as what made the old output, so the output is thrown away: run it again"
+        )
+
+
+def _record(stage: Stage, project: Project, reads: stage_key.StageReads, finished: Finished) -> None:
+    runs.keep(project, _stage_record(stage, project, reads, finished))
+    if not repro.followed():
+        runs.record_or_say(project)
+
+
+def _stage_record(stage: Stage, project: Project, reads: stage_key.StageReads, finished: Finished) -> StageRecord:
+    output = project.root / stage.output
+    numbers = {key: float(value) for key, value in flatten(finished.report).items() if _is_number(value)}
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    commit, dirty = git_state(project.root)
+    return StageRecord(
+        stage=stage.address,
+        key=finished.key,
+        params=flatten(reads.settings),
+        metrics={**numbers, "seconds": finished.ended - finished.started, "peak_memory_mb": memory},
+        inputs=dict(reads.hashes),
+        artifacts=_small_files(output),
+        curves=_history(output),
+        git_commit=commit,
+        git_dirty=dirty,
+        dagster_run_id=os.environ.get("FRESHET_DAGSTER_RUN"),
+        started=finished.started,
+        ended=finished.ended,
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _small_files(output: Path, limit: int = 2_000_000) -> list[Path]:
+    kinds = {".json", ".md", ".html", ".png", ".csv"}
+    return sorted(p for p in output.glob("*") if p.suffix in kinds and p.stat().st_size < limit)
+
+
+def _history(output: Path) -> list[dict[str, Any]]:
+    """The rows of a training curve, and before them those of a first stage, of which they are marked."""
+    rows = []
+    for name, mark in (("first_stage", "first_stage_"), ("history", "")):
+        path = output / f"{name}.json"
+        for row in read_json(path) if path.exists() else []:
+            rows.append({key if key == "step" else mark + key: value for key, value in row.items()})
+    return rows
+
+
+def die_with_ancestors(generations: int = 2, interval: float = 0.1) -> None:
+    """Watch the DVC (and shell) above this process and the holder of the project's lock; if one ends, end too.
+
+    A signal on the parent's death would not do: between DVC and the stage there may be a shell that survives DVC.
+    """
+    watched = [process for process in psutil.Process().parents()[:generations] if _is_dvc(process)]
+    if LOCK_HELD in os.environ:
+        watched.append(psutil.Process(int(os.environ[LOCK_HELD])))
+    if watched:
+        threading.Thread(target=_watch, args=(watched, interval), daemon=True, name="parent-watch").start()
+
+
+def _is_dvc(process: psutil.Process) -> bool:
+    """Whether the process is DVC or the shell it runs stages in, not a terminal that may be closed on purpose."""
+    try:
+        return any("dvc" in part or "orchestration.pipeline.run_stage" in part for part in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _watch(watched: list[psutil.Process], interval: float) -> None:
+    while all(_alive(process) for process in watched):
+        time.sleep(interval)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def main(arguments: list[str]) -> int:
     """Run the stage that the only argument names; returns the exit code."""
-    from model_code.errors import FreshetError
-    from orchestration import parameters
-    from orchestration.pipeline import runner, stages
-    from orchestration.project import Project
-
     die_with_ancestors()
     try:
         project = Project.find()
         settings = parameters.load(project.params_file)
         (stage,) = stages.find(arguments[0], settings.retrievers)
-        finished = runner.run_stage(stage, project)
+        finished = run_stage(stage, project)
     except FreshetError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_code.errors import FreshetError
+from orchestration.parameters import flatten
 from orchestration.pipeline.repro import dvc_command, environment
-from orchestration.pipeline.runner import flatten
 from orchestration.project import Project
 
 if TYPE_CHECKING:

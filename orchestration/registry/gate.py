@@ -1,36 +1,116 @@
-"""The gate before the registry's alias `champion`: by which rules, and how an older champion is judged beside."""
+"""The gate before the champion: may a challenger take its place? Both are judged on the same queries of today."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from model_code.evaluation.promotion import Verdict, judge_promotion
-from model_code.evaluation.scores import SystemScores
+from model_code.context import StageContext
+from model_code.evaluation.promotion import Verdict, judge_promotion, judge_retrain
+from model_code.evaluation.scores import SystemScores, load_scores
 from model_code.evaluation.settings import PromotionSettings
+from model_code.live.collection import Collection
+from model_code.live.documents import read_columns
+from model_code.live.generation import DOCUMENTS, ENCODER, INDEX
+from model_code.live.searcher import Searcher
+from model_code.retriever import Search
+from model_code.retrievers.kinds import open_retriever
+from orchestration import parameters
+from orchestration.project import Project
+from orchestration.registry import versions
+from orchestration.registry.versions import Version
 
-if TYPE_CHECKING:
-    from orchestration.registry.versions import Version
-
-Judge = Callable[[SystemScores, SystemScores | None, PromotionSettings, int], Verdict]
-"""(challenger's scores, champion's or None, settings, seed) -> may the challenger take the champion's place."""
+INPUTS = ("corpus", "pseudo_queries", "hierarchy")
 
 
 @dataclass(frozen=True)
-class Gate:
-    """What decides on a challenger.
+class Rules:
+    """By what a challenger is judged: `settings`, on the judged queries under the artifacts of `project`.
 
-    rescore: evaluates a version on the challenger's corpus, for a champion that was built on another, and returns the
-    folder of its scores. judge: the decision itself, on the test queries.
+    new: the ids of queries that ask for documents added since the champion was trained, where the challenger is a
+    retrain: it must find these better and others no worse. None: better on all queries together.
     """
 
+    project: Project
     settings: PromotionSettings
     seed: int
-    rescore: Callable[[Version], Path]
-    judge: Judge = judge_promotion
+    new: Set[str] | None = None
 
-    def verdict(self, challenger: SystemScores, champion: SystemScores | None) -> Verdict:
-        """What it decides; champion: None if there is none."""
-        return self.judge(challenger, champion, self.settings, self.seed)
+    @classmethod
+    def of(cls, project: Project, new: Set[str] | None = None) -> Rules:
+        """Those that the project's `params.yaml` states."""
+        settings = parameters.load(project.params_file)
+        return cls(project, settings.promotion, settings.seed, new)
+
+
+def may_promote(challenger: Version, champion: Version | None, rules: Rules) -> Verdict:
+    """Judge the challenger against the champion (None: there is none) on the test queries."""
+    scores, others = versions.scores(rules.project, challenger), None
+    if champion is not None:
+        others = _comparable_scores(rules.project, champion, challenger)
+    if rules.new is None:
+        return judge_promotion(scores, others, rules.settings, rules.seed)
+    return judge_retrain(scores, others, rules.settings, rules.new, rules.seed)
+
+
+def _comparable_scores(project: Project, champion: Version, challenger: Version) -> SystemScores:
+    """The champion's registered scores are of the corpus that it was built on: on another one it is scored again."""
+    if champion.corpus == challenger.corpus:
+        return versions.scores(project, champion)
+    return load_scores(rescore(project, champion), "test")
+
+
+def rescore(project: Project, champion: Version) -> Path:
+    """Evaluate the champion as users search it on the judged queries under `artifacts/`; returns the scores' folder.
+
+    That is its live generation, or its registered build if it is not live. Documents that it has not got yet, it
+    cannot find: that counts, since the challenger would find them. Those that only it has, which arrived after the
+    challenger's corpus was taken, are left out of its rankings.
+    """
+    output = project.state / "rescored" / champion.version
+    return score(project, champion.retriever, _search(project, champion), output)
+
+
+def score(project: Project, system: str, search: Search, output: Path) -> Path:
+    """Evaluate `search` on the judged queries under `artifacts/`; returns the scores' folder, `output`."""
+    from model_code.stages.evaluate import Bench
+
+    settings = parameters.load(project.params_file)
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    context = StageContext(
+        root=project.root,
+        inputs={name: project.artifacts / name for name in INPUTS},
+        output=output,
+        settings={"evaluation": settings.evaluation},
+        checkpoints=output,
+    )
+    bench = Bench.load(context)
+    bench.evaluate(system, bench.search(search), output)
+    return output
+
+
+def live_searcher(project: Project, champion: Version) -> Searcher | None:
+    """The champion's live collection as it is searched now; None if the champion is not live."""
+    collection = Collection(project.live, champion.retriever)
+    if collection.current_number() is None or collection.current().fingerprint != champion.fingerprint:
+        return None
+    return Searcher.open(project.live, champion.retriever)
+
+
+def _search(project: Project, champion: Version) -> Search:
+    live = live_searcher(project, champion)
+    if live is None:
+        files = versions.files(project, champion)
+        return open_retriever(files / ENCODER, files / INDEX).search
+    return search_within(project, live)
+
+
+def search_within(project: Project, live: Searcher) -> Search:
+    """What is live, with rankings of the documents under `artifacts/` alone."""
+    (known,) = read_columns(project.artifacts / "corpus" / DOCUMENTS, "document_id")
+    held = {document for view in live.views for document in view.document_ids()}
+    shared = None if held <= set(known) else held & set(known)
+    return lambda texts, k: live.retriever.search(texts, k, shared)

@@ -1,20 +1,26 @@
-"""From a finished build to what users search: register the best retriever, promote it, open its live collection."""
+"""From a finished build to what users search: registered as challenger, judged by the gate, promoted, opened, undone.
+
+A version is searchable before the alias `champion` moves to it: whatever fails or is cut off until then leaves the
+champion as it was, and the same call again does the rest.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
+from model_code.evaluation.promotion import Verdict
 from orchestration import parameters
 from orchestration.ledgers import first_free_number
 from orchestration.project import Project
-from orchestration.registry import versions as registry
-from orchestration.registry.finished_build import best_on_dev, find_build, require_current
-from orchestration.registry.gate import Gate
-from orchestration.registry.rescore import rescore
+from orchestration.registry import gate, history, versions
+from orchestration.registry.build import best_on_dev, find_build, require_current
+from orchestration.registry.gate import Rules
+from orchestration.registry.versions import CHALLENGER, CHAMPION, PREVIOUS, Registry, Version, open_registry
 from orchestration.watermark import NOTHING, Watermark
 
 if TYPE_CHECKING:
@@ -22,7 +28,20 @@ if TYPE_CHECKING:
     from model_code.live.text_rules import TextRules
 
 
-def register(project: Project, retriever: str | None = None, watermark: Watermark = NOTHING) -> registry.Version:
+@dataclass(frozen=True)
+class Move:
+    """What a promotion or rollback came to: the champion now, whether that was the wish, and one line to show.
+
+    again: it was so already, by a promotion before, which may have been cut off behind its last step here.
+    """
+
+    champion: Version | None
+    passed: bool
+    summary: str
+    again: bool = False
+
+
+def register(project: Project, retriever: str | None = None, watermark: Watermark = NOTHING) -> Version:
     """Register `retriever`, or the best on dev, as challenger.
 
     watermark: the last event of the ledger that its documents hold. A build that runs is waited for. FreshetError if a
@@ -32,25 +51,96 @@ def register(project: Project, retriever: str | None = None, watermark: Watermar
     with project.lock():
         build = find_build(project, retriever or best_on_dev(project, settings), watermark)
         require_current(project, [retriever] if retriever else settings.retrievers)
-        return registry.register(project, build)
+        return versions.register(project, build)
 
 
-def promote(project: Project) -> registry.Move:
-    """Put the challenger before the gate; one that passes is live and champion.
+def promote(project: Project, rules: Rules | None = None, challenger: Version | None = None) -> Move:
+    """Make the challenger champion and live if the gate passes it; each verdict is a line of the history.
 
-    One that does not leaves the champion as it is; a champion that is not live is opened.
+    One that does not pass leaves the champion as it is; a champion that is not live is opened.
+    rules: the project's by default. challenger: a version that need not have the alias, such as a retrain's; refused,
+    it is no challenger any more.
     """
-    settings = parameters.load(project.params_file)
-    gate = Gate(settings.promotion, settings.seed, partial(rescore, project))
-    move = registry.promote(project, gate, partial(open_version, project))
-    if not move.passed and move.champion is not None and not _is_live(project, move.champion):
+    with open_registry(project) as registry:
+        move = _promote(project, registry, rules or Rules.of(project), challenger)
+    if challenger is None and not move.passed and move.champion is not None and not _is_live(project, move.champion):
         open_version(project, move.champion)
     return move
 
 
-def rollback(project: Project) -> registry.Move:
-    """Make the previous champion live and champion again."""
-    return registry.rollback(project, partial(open_version, project))
+def _promote(project: Project, registry: Registry, rules: Rules, challenger: Version | None) -> Move:
+    wanted, champion = _candidates(registry, challenger)
+    if wanted.is_same(champion):
+        open_version(project, wanted)
+        return Move(wanted, True, _already(wanted), again=True)
+    verdict = gate.may_promote(wanted, champion, rules)
+    why = "; ".join(verdict.reasons)
+    if verdict.passed:
+        open_version(project, wanted)
+        _make_champion(project, registry, wanted, champion, verdict)
+        return Move(wanted, True, f"{wanted} is the champion: {why}")
+    _note_refusal(project, wanted, champion, verdict)
+    if challenger is None:
+        return Move(champion, False, f"{wanted} stays challenger: {why}")
+    registry.end_challenge(challenger)
+    return Move(champion, False, f"{wanted} is refused: {why}")
+
+
+def _make_champion(
+    project: Project, registry: Registry, wanted: Version, champion: Version | None, verdict: Verdict
+) -> None:
+    history.append_once(project, "promote", champion and champion.version, wanted.version, verdict.as_dict())
+    registry.record_predecessor(wanted, champion)
+    registry.set_champion(wanted)
+    registry.end_challenge(wanted)
+
+
+def judge(project: Project, rules: Rules | None = None, challenger: Version | None = None) -> Verdict:
+    """What `promote` would decide now; nothing is moved."""
+    with open_registry(project) as registry:
+        wanted, champion = _candidates(registry, challenger)
+        if wanted.is_same(champion):
+            return Verdict(True, (_already(wanted),), queries=0, source="none", intervals=())
+        return gate.may_promote(wanted, champion, rules or Rules.of(project))
+
+
+def refuse(project: Project, verdict: Verdict, challenger: Version) -> None:
+    """Write what `judge` found against a version into the history; it is no challenger any more.
+
+    `promote` does so itself with a version that it is given.
+    """
+    with open_registry(project) as registry:
+        _note_refusal(project, challenger, registry.holder(CHAMPION), verdict)
+        registry.end_challenge(challenger)
+
+
+def rollback(project: Project) -> Move:
+    """Make the previous champion live and champion again; raises `FreshetError` if there is none."""
+    with open_registry(project) as registry:
+        champion, previous = registry.holder(CHAMPION), registry.holder(PREVIOUS)
+        if champion is None or previous is None:
+            raise FreshetError("there is no previous champion to go back to; `freshet status` shows the versions")
+        open_version(project, previous)
+        history.append_once(project, "rollback", champion.version, previous.version, None)
+        registry.set_champion(previous)
+        return Move(previous, True, f"{previous} is the champion again, in place of {champion}")
+
+
+def _candidates(registry: Registry, challenger: Version | None) -> tuple[Version, Version | None]:
+    """Who asks to be champion, and who is; the champion itself where nobody else does."""
+    champion = registry.holder(CHAMPION)
+    wanted = challenger or registry.holder(CHALLENGER) or champion
+    if wanted is None:
+        raise FreshetError("there is no challenger: register a built retriever first (`freshet register`)")
+    return wanted, champion
+
+
+def _note_refusal(project: Project, wanted: Version, champion: Version | None, verdict: Verdict) -> None:
+    history.append(project, "refuse", champion and champion.version, wanted.version, verdict.as_dict())
+
+
+def _already(champion: Version) -> str:
+    return f"{champion} is the champion already: nothing to promote"
 
 
 def rollback_generation(project: Project, number: int, retriever: str | None = None) -> Generation:
@@ -65,21 +155,21 @@ def rollback_generation(project: Project, number: int, retriever: str | None = N
 
 def open_live(project: Project) -> Generation:
     """Open the champion's build as the live collection (see `open_version`)."""
-    champion = registry.holder(project)
+    champion = versions.holder(project)
     if champion is None:
         raise FreshetError("there is no champion to open: register and promote a retriever first")
     return open_version(project, champion)
 
 
-def open_version(project: Project, version: registry.Version) -> Generation:
+def open_version(project: Project, version: Version) -> Generation:
     """Make a version's build what is searched, with all that arrived since it was made; nothing happens if it is."""
     from orchestration.opening import open_complete
 
-    files = registry.files(project, version)  # not inside: a promotion holds the registry and waits for the writer
+    files = versions.files(project, version)  # not inside: a promotion holds the registry and waits for the writer
     return open_complete(project, version.retriever, partial(_candidate, project, version, files))
 
 
-def _candidate(project: Project, version: registry.Version, files: Path) -> Generation:
+def _candidate(project: Project, version: Version, files: Path) -> Generation:
     from model_code.live.collection import open_generation_zero
 
     return open_generation_zero(
@@ -97,7 +187,7 @@ def _candidate(project: Project, version: registry.Version, files: Path) -> Gene
     )
 
 
-def _text_rules(project: Project, version: registry.Version) -> TextRules:
+def _text_rules(project: Project, version: Version) -> TextRules:
     """Those that the version was built by; today's for a version of before they were kept."""
     from model_code.live.text_rules import TextRules
 
@@ -107,7 +197,7 @@ def _text_rules(project: Project, version: registry.Version) -> TextRules:
     return TextRules.stated(settings.encoder.include_title, settings.passages)
 
 
-def _is_live(project: Project, version: registry.Version) -> bool:
+def _is_live(project: Project, version: Version) -> bool:
     """Whether the version's build is what is searched by default, with whatever was added to it.
 
     A False for a build that was registered twice does no harm: opening it changes nothing.

@@ -1,50 +1,173 @@
-"""MLflow's model registry: a retriever is registered as challenger, a gate makes it champion, a rollback undoes it.
+"""The versions of the registered model in MLflow, and which of them is challenger, champion, and the champion before.
 
-A version is searchable before the alias moves to it: whatever fails or is cut off until then leaves the champion as it
-was, and the same call again does the rest.
+`challenger` and `champion` are aliases. A version that becomes champion remembers in the tag `replaced` whom it
+replaced: the champion before is read from there, so that one write moves the champion and says whom to go back to.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
-from model_code.evaluation.promotion import Verdict
 from model_code.evaluation.scores import SystemScores, load_scores
 from model_code.files import read_json
 from orchestration.file_lock import file_lock
 from orchestration.project import Project
-from orchestration.registry import promotion_history, roles
-from orchestration.registry.gate import Gate
-from orchestration.registry.mlflow_tracker import KEY, open_store, valid_name
-from orchestration.registry.registered_model import ARTIFACT, Build, log_retriever
-from orchestration.registry.roles import CHALLENGER, CHAMPION, MODEL, PREVIOUS, Version
-from orchestration.registry.tracking import store_folder, tracking_uri
+from orchestration.registry.build import ARTIFACT, Build, log_retriever
+from orchestration.registry.runs import KEY, open_store, store_folder, tracking_uri, valid_name
+from orchestration.watermark import Watermark
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
 
-Open = Callable[[Version], Any]
-"""Makes a version what users search; if it raises, the champion stays."""
+MODEL = "freshet"
+CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
+RETRIEVER, FINGERPRINT, CORPUS, REPLACED = "retriever", "fingerprint", "corpus", "replaced"
+TEXT, WATERMARK, MARK = "text", "watermark", "watermark_mark"
 
 
 @dataclass(frozen=True)
-class Move:
-    """What a promotion or rollback came to: the champion now, whether that was the wish, and one line to show.
+class Version:
+    """A registered version: its number, retriever, key of the build, fingerprint of the encoder, and MLflow run.
 
-    again: it was so already, by a promotion before, which may have been cut off behind its last step here.
+    corpus: hash of the documents, queries and qrels that it was built and scored on. text: by which rules it cut
+    documents into passages, as JSON; empty for a version of before they were kept. watermark: the last event of the
+    ledger that its documents hold.
     """
 
-    champion: Version | None
-    passed: bool
-    summary: str
-    again: bool = False
+    version: str
+    retriever: str
+    key: str
+    fingerprint: str
+    corpus: str
+    run_id: str
+    text: str = ""
+    watermark: Watermark = Watermark()
+
+    def __str__(self) -> str:
+        return f"version {self.version} ({self.retriever})"
+
+    @classmethod
+    def read(cls, registered: ModelVersion) -> Version:
+        """The version as its tags describe it."""
+        tags = registered.tags
+        watermark = Watermark(int(tags.get(WATERMARK, 0)), tags.get(MARK, ""))
+        named = (tags[RETRIEVER], tags[KEY], tags[FINGERPRINT], tags[CORPUS])
+        return cls(str(registered.version), *named, registered.run_id, tags.get(TEXT, ""), watermark)
+
+    def is_same(self, other: Version | None) -> bool:
+        """Whether both are the same registered version, whatever was noted on it meanwhile."""
+        return other is not None and other.version == self.version
+
+
+class Registry:
+    """MLflow's model registry, by a client of the store and the experiment's id."""
+
+    def __init__(self, client: MlflowClient, experiment: str) -> None:
+        self.client, self.experiment = client, experiment
+
+    def versions(self) -> list[Version]:
+        """All of them, oldest first."""
+        registered = self.client.search_model_versions(f"name='{MODEL}'")
+        return sorted(map(Version.read, registered), key=lambda version: int(version.version))
+
+    def holder(self, role: str) -> Version | None:
+        """Who is `CHALLENGER`, `CHAMPION` or `PREVIOUS`, or None."""
+        number = self._predecessor() if role == PREVIOUS else self._aliases().get(role)
+        return next((version for version in self.versions() if version.version == str(number)), None)
+
+    def role_of(self, version: Version) -> str | None:
+        """The role of a version, None if it has none."""
+        roles = (CHAMPION, CHALLENGER, PREVIOUS)
+        return next((role for role in roles if version.is_same(self.holder(role))), None)
+
+    def set_challenger(self, version: Version) -> None:
+        """Make a version the challenger."""
+        self.client.set_registered_model_alias(MODEL, CHALLENGER, version.version)
+
+    def end_challenge(self, version: Version | None = None) -> None:
+        """There is no challenger any more; version: unless it is another one than this."""
+        challenger = self._aliases().get(CHALLENGER)
+        if challenger is not None and (version is None or str(challenger) == version.version):
+            self.client.delete_registered_model_alias(MODEL, CHALLENGER)
+
+    def set_champion(self, version: Version) -> None:
+        """Make a version champion; `record_predecessor` says beforehand whom it replaces."""
+        self.client.set_registered_model_alias(MODEL, CHAMPION, version.version)
+
+    def record_predecessor(self, version: Version, champion: Version | None) -> None:
+        """Note on a version that is about to become champion whom a rollback of it goes back to."""
+        self.client.set_model_version_tag(MODEL, version.version, REPLACED, champion.version if champion else "")
+
+    def add(self, build: Build) -> Version:
+        """Register a build with a copy of its files; one with the same retriever and key is there already."""
+        identity = {
+            RETRIEVER: build.retriever,
+            KEY: build.key,
+            FINGERPRINT: read_json(build.index / "manifest.json")["fingerprint"],
+            CORPUS: build.corpus,
+        }
+        number = self._find(identity) or self._create(identity, build)
+        facts = {TEXT: build.text}  # one that is there already gets today's: its documents are the same
+        if build.watermark.event:
+            facts |= {WATERMARK: str(build.watermark.event), MARK: build.watermark.mark}
+        for name, value in facts.items():
+            self.client.set_model_version_tag(MODEL, number, name, value)
+        return Version.read(self.client.get_model_version(MODEL, number))
+
+    def scores(self, version: Version) -> SystemScores:
+        """The version's scores on the test queries, as they were when it was registered."""
+        with tempfile.TemporaryDirectory() as folder:
+            return load_scores(Path(self.client.download_artifacts(version.run_id, "evaluation", folder)), "test")
+
+    def _find(self, identity: dict[str, str]) -> str | None:
+        for registered in self.client.search_model_versions(f"name='{MODEL}'"):
+            if identity.items() <= registered.tags.items():
+                return str(registered.version)
+        return None
+
+    def _create(self, identity: dict[str, str], build: Build) -> str:
+        import mlflow
+
+        name = f"register@{build.retriever}"
+        with mlflow.start_run(experiment_id=self.experiment, run_name=name, tags=identity) as run:
+            for part in ("metrics.json", "scores.parquet"):
+                self.client.log_artifact(run.info.run_id, str(build.evaluation / part), "evaluation")
+            mlflow.log_metrics(_metrics(build.evaluation))
+            model = log_retriever(build)
+        if not self.client.search_registered_models(f"name='{MODEL}'"):
+            self.client.create_registered_model(MODEL)
+        return str(self.client.create_model_version(MODEL, model, run.info.run_id, identity).version)
+
+    def _predecessor(self) -> str | None:
+        champion = self._aliases().get(CHAMPION)
+        return None if champion is None else self.client.get_model_version(MODEL, champion).tags.get(REPLACED)
+
+    def _aliases(self) -> dict[str, str]:
+        """Alias -> version. Looking up a missing alias by itself is an error, and so is a model without versions."""
+        if not self.client.search_registered_models(f"name='{MODEL}'"):
+            return {}
+        return dict(self.client.get_registered_model(MODEL).aliases)
+
+
+@contextmanager
+def open_registry(project: Project) -> Iterator[Registry]:
+    """The project's registry, while no other process changes it."""
+    uri, folder = tracking_uri(project), store_folder(project)
+    with file_lock(folder / "registry.lock"):
+        registry = Registry(*open_store(uri, folder))
+        import mlflow
+
+        mlflow.set_tracking_uri(uri)  # for the functions that take no client: start_run, log_model, download_artifacts
+        mlflow.set_registry_uri(uri)
+        yield registry
 
 
 def register(project: Project, build: Build) -> Version:
@@ -52,93 +175,36 @@ def register(project: Project, build: Build) -> Version:
 
     The build of the champion itself is no challenger: after registering it there is none.
     """
-    identity = {
-        roles.RETRIEVER: build.retriever,
-        KEY: build.key,
-        roles.FINGERPRINT: read_json(build.index / "manifest.json")["fingerprint"],
-        roles.CORPUS: build.corpus,
-    }
-    with _registry(project) as (client, experiment):
-        number = _find(client, identity) or _create(client, experiment, identity, build)
-        version = _describe(client, number, build)
-        if roles.is_same(roles.holder(client, CHAMPION), version):
-            roles.end_challenge(client)
+    with open_registry(project) as registry:
+        version = registry.add(build)
+        if version.is_same(registry.holder(CHAMPION)):
+            registry.end_challenge()
         else:
-            roles.challenge(client, version)
+            registry.set_challenger(version)
         return version
-
-
-def promote(
-    project: Project, gate: Gate, open_it: Open = lambda version: None, challenger: Version | None = None
-) -> Move:
-    """Make the challenger champion if the gate passes it on the test queries; each verdict is a line of the history.
-
-    challenger: a version that need not have the alias, such as a retrain's; refused, it is no challenger any more.
-    """
-    with _registry(project) as (client, _):
-        wanted, champion = _candidates(client, challenger)
-        if roles.is_same(champion, wanted):
-            open_it(wanted)
-            return Move(wanted, True, _already(wanted), again=True)
-        found = _judge(client, wanted, champion, gate)
-        why = "; ".join(found.reasons)
-        if found.passed:
-            open_it(wanted)
-            _crown(project, client, wanted, champion, found)
-            return Move(wanted, True, f"{wanted} is the champion: {why}")
-        _refuse(project, wanted, champion, found)
-        if challenger is None:
-            return Move(champion, False, f"{wanted} stays challenger: {why}")
-        roles.end_challenge(client, challenger)
-        return Move(champion, False, f"{wanted} is refused: {why}")
-
-
-def verdict(project: Project, gate: Gate, challenger: Version | None = None) -> Verdict:
-    """What `promote` would decide now; nothing is moved."""
-    with _registry(project) as (client, _):
-        wanted, champion = _candidates(client, challenger)
-        if roles.is_same(champion, wanted):
-            return Verdict(True, (_already(wanted),), queries=0, source="none", intervals=())
-        return _judge(client, wanted, champion, gate)
-
-
-def refuse(project: Project, found: Verdict, challenger: Version) -> None:
-    """Write what `verdict` found against a version into the history; it is no challenger any more.
-
-    `promote` does so itself with a version that it is given.
-    """
-    with _registry(project) as (client, _):
-        _refuse(project, challenger, roles.holder(client, CHAMPION), found)
-        roles.end_challenge(client, challenger)
-
-
-def rollback(project: Project, open_it: Open = lambda version: None) -> Move:
-    """Make the champion's predecessor champion again; raises `FreshetError` if it has none."""
-    with _registry(project) as (client, _):
-        champion, previous = roles.holder(client, CHAMPION), roles.holder(client, PREVIOUS)
-        if champion is None or previous is None:
-            raise FreshetError("there is no previous champion to go back to; `freshet status` shows the versions")
-        open_it(previous)
-        promotion_history.append_once(project, "rollback", champion.version, previous.version, None)
-        roles.crown(client, previous)
-        return Move(previous, True, f"{previous} is the champion again, in place of {champion}")
 
 
 def holder(project: Project, role: str = CHAMPION) -> Version | None:
     """The version that is `champion`, `challenger` or `previous` (the champion before), or None."""
-    with _registry(project) as (client, _):
-        return roles.holder(client, role)
+    with open_registry(project) as registry:
+        return registry.holder(role)
 
 
 def versions(project: Project) -> list[Version]:
     """All registered versions, oldest first."""
-    with _registry(project) as (client, _):
-        return roles.versions(client)
+    with open_registry(project) as registry:
+        return registry.versions()
+
+
+def scores(project: Project, version: Version) -> SystemScores:
+    """The version's scores on the test queries, as they were when it was registered."""
+    with open_registry(project) as registry:
+        return registry.scores(version)
 
 
 def files(project: Project, version: Version) -> Path:
     """A local folder with the version's `encoder/`, `index/`, `hierarchy/` and `documents.parquet`, to be read only."""
-    with _registry(project):
+    with open_registry(project):
         from mlflow.artifacts import download_artifacts
 
         return Path(download_artifacts(f"models:/{MODEL}/{version.version}")) / "artifacts" / ARTIFACT
@@ -148,8 +214,8 @@ def own_files(project: Project, version: Version) -> Path | None:
     """The folder that deleting the version frees; None where the registry keeps files elsewhere, such as in a bucket:
     the project deletes nothing there, and fetches nothing from there to know its size.
     """
-    with _registry(project) as (client, experiment):
-        place = client.get_experiment(experiment).artifact_location
+    with open_registry(project) as registry:
+        place = registry.client.get_experiment(registry.experiment).artifact_location
     if not place.startswith(store_folder(project).as_uri()):
         return None
     folder = files(project, version).parents[1]
@@ -159,103 +225,16 @@ def own_files(project: Project, version: Version) -> Path | None:
 def delete(project: Project, version: Version) -> None:
     """Delete a version and its `own_files`; raises `FreshetError` if it is champion, challenger or previous."""
     folder = own_files(project, version)
-    with _registry(project) as (client, _):
-        role = roles.role_of(client, version)
+    with open_registry(project) as registry:
+        role = registry.role_of(version)
         if role is not None:
             raise FreshetError(f"{version} is {role}: it cannot be deleted")
-        client.delete_model_version(MODEL, version.version)
+        registry.client.delete_model_version(MODEL, version.version)
     if folder is not None:
         shutil.rmtree(folder)
-
-
-def _candidates(client: MlflowClient, challenger: Version | None) -> tuple[Version, Version | None]:
-    """Who asks to be champion, and who is; the champion itself where nobody else does."""
-    champion = roles.holder(client, CHAMPION)
-    wanted = challenger or roles.holder(client, CHALLENGER) or champion
-    if wanted is None:
-        raise FreshetError("there is no challenger: register a built retriever first (`freshet register`)")
-    return wanted, champion
-
-
-def _judge(client: MlflowClient, challenger: Version, champion: Version | None, gate: Gate) -> Verdict:
-    before = _comparable_scores(client, champion, challenger, gate) if champion else None
-    return gate.verdict(_scores(client, challenger), before)
-
-
-def _crown(project: Project, client: MlflowClient, wanted: Version, champion: Version | None, found: Verdict) -> None:
-    promotion_history.append_once(project, "promote", _number(champion), wanted.version, found.as_dict())
-    roles.replaces(client, wanted, champion)
-    roles.crown(client, wanted)
-    roles.end_challenge(client, wanted)
-
-
-def _refuse(project: Project, wanted: Version, champion: Version | None, found: Verdict) -> None:
-    promotion_history.append(project, "refuse", _number(champion), wanted.version, found.as_dict())
-
-
-def _number(version: Version | None) -> str | None:
-    return None if version is None else version.version
-
-
-@contextmanager
-def _registry(project: Project) -> Iterator[tuple[MlflowClient, str]]:
-    """The registry's client and the experiment's id, while no other process changes the registry."""
-    uri, folder = tracking_uri(project), store_folder(project)
-    with file_lock(folder / "registry.lock"):
-        client, experiment = open_store(uri, folder)
-        import mlflow
-
-        mlflow.set_tracking_uri(uri)  # for the functions that take no client: start_run, log_model, download_artifacts
-        mlflow.set_registry_uri(uri)
-        yield client, experiment
-
-
-def _create(client: MlflowClient, experiment: str, tags: dict[str, str], build: Build) -> str:
-    import mlflow
-
-    with mlflow.start_run(experiment_id=experiment, run_name=f"register@{build.retriever}", tags=tags) as run:
-        for part in ("metrics.json", "scores.parquet"):
-            client.log_artifact(run.info.run_id, str(build.evaluation / part), "evaluation")
-        mlflow.log_metrics(_metrics(build.evaluation))
-        model = log_retriever(build)
-    if not client.search_registered_models(f"name='{MODEL}'"):
-        client.create_registered_model(MODEL)
-    return str(client.create_model_version(MODEL, model, run.info.run_id, tags).version)
-
-
-def _describe(client: MlflowClient, number: str, build: Build) -> Version:
-    """Note what opening the version must know. One that is there already gets today's: its documents are the same."""
-    facts = {roles.TEXT: build.text}
-    if build.watermark.event:
-        facts |= {roles.WATERMARK: str(build.watermark.event), roles.MARK: build.watermark.mark}
-    for name, value in facts.items():
-        client.set_model_version_tag(MODEL, number, name, value)
-    return roles.read(client.get_model_version(MODEL, number))
 
 
 def _metrics(evaluation: Path) -> dict[str, float]:
     splits = {split: rows for split, rows in read_json(evaluation / "metrics.json").items() if isinstance(rows, dict)}
     flat = {f"{split} {metric}": value for split, rows in splits.items() for metric, value in rows.items()}
     return {valid_name(name): value for name, value in flat.items() if isinstance(value, (int, float))}
-
-
-def _find(client: MlflowClient, tags: dict[str, str]) -> str | None:
-    for found in client.search_model_versions(f"name='{MODEL}'"):
-        if all(found.tags.get(name) == value for name, value in tags.items()):
-            return str(found.version)
-    return None
-
-
-def _scores(client: MlflowClient, version: Version) -> SystemScores:
-    with tempfile.TemporaryDirectory() as folder:
-        return load_scores(Path(client.download_artifacts(version.run_id, "evaluation", folder)), "test")
-
-
-def _comparable_scores(client: MlflowClient, champion: Version, challenger: Version, gate: Gate) -> SystemScores:
-    if champion.corpus == challenger.corpus:
-        return _scores(client, champion)
-    return load_scores(gate.rescore(champion), "test")
-
-
-def _already(champion: Version) -> str:
-    return f"{champion} is the champion already: nothing to promote"

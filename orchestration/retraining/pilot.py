@@ -24,7 +24,7 @@ from orchestration import parameters
 from orchestration.file_lock import file_lock
 from orchestration.ledgers import open_ledger
 from orchestration.project import Project
-from orchestration.registry.rescore import score, search_within
+from orchestration.registry.gate import score, search_within
 from orchestration.retraining.plan import Plan, generation_of, make_plan
 from orchestration.retraining.queries import judged_test
 from orchestration.retraining.snapshot import export, live_documents

@@ -9,23 +9,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from model_code.errors import FreshetError
-from model_code.evaluation.promotion import Verdict, judge_retrain
-from model_code.evaluation.scores import SystemScores
-from model_code.evaluation.settings import PromotionSettings
+from model_code.evaluation.promotion import Verdict
 from model_code.files import read_json, write_json
 from model_code.live.collection import Collection
-from orchestration import parameters
 from orchestration.freshness_steps import PROMOTED, REFUSED, REMEMBERED
 from orchestration.project import Project
-from orchestration.registry import release
-from orchestration.registry import versions as registry
-from orchestration.registry.gate import Gate
-from orchestration.registry.rescore import rescore
+from orchestration.registry import release, versions
+from orchestration.registry.gate import Rules
 from orchestration.retraining.plan import (
     Plan,
     folder_of,
@@ -56,7 +50,7 @@ class Ready:
     project: Project
     workspace: Project
     plan: Plan
-    challenger: registry.Version
+    challenger: versions.Version
 
 
 @dataclass(frozen=True)
@@ -64,7 +58,7 @@ class Retrained:
     """What came of a retrain: the challenger, whether it is champion now, the gate's words, the generation opened."""
 
     plan: Plan
-    challenger: registry.Version
+    challenger: versions.Version
     promoted: bool
     summary: str
     generation: int | None
@@ -99,7 +93,7 @@ def prepared(project: Project, key: str) -> Ready:
     """The retrain as `prepare` left it; nothing is built. FreshetError if it did not end, or its challenger is gone."""
     plan, challenger = read_plan(project, key), folder_of(project, key) / CHALLENGER
     number = read_json(challenger)["version"] if challenger.is_file() else None
-    found = [one for one in registry.versions(project) if one.version == number]
+    found = [one for one in versions.versions(project) if one.version == number]
     if plan is None or not found:
         raise FreshetError(f"retrain {key} has no challenger: train it first, by `freshet retrain --key {key}`")
     return Ready(project, workspace_at(project, folder_of(project, key) / WORKSPACE), plan, found[0])
@@ -107,7 +101,7 @@ def prepared(project: Project, key: str) -> Ready:
 
 def judge(ready: Ready) -> Verdict:
     """What the gate will say; moves nothing."""
-    return registry.verdict(ready.workspace, _gate(ready), ready.challenger)
+    return release.judge(ready.workspace, _rules(ready), ready.challenger)
 
 
 def finish(ready: Ready) -> Retrained:
@@ -115,8 +109,7 @@ def finish(ready: Ready) -> Retrained:
 
     Whatever else was registered meanwhile, it is the retrain's own version that is judged and opened.
     """
-    open_it = partial(release.open_version, ready.workspace)
-    move = registry.promote(ready.workspace, _gate(ready), open_it, ready.challenger)
+    move = release.promote(ready.workspace, _rules(ready), ready.challenger)
     opened = _live(ready).number if move.passed else None
     _record(ready, move, opened)
     return Retrained(ready.plan, ready.challenger, move.passed, move.summary, opened)
@@ -124,13 +117,13 @@ def finish(ready: Ready) -> Retrained:
 
 def record_refusal(ready: Ready, run: str, verdict: Verdict) -> None:
     """Note in the history and in the ledger that the gate refused; `finish` does so itself."""
-    registry.refuse(ready.workspace, verdict, ready.challenger)
+    release.refuse(ready.workspace, verdict, ready.challenger)
     _ledger(ready.project, ready.plan.retriever).record_decision(
         REFUSED, "; ".join(verdict.reasons), _details(ready) | {"run": run}
     )
 
 
-def _record(ready: Ready, move: registry.Move, opened: int | None) -> None:
+def _record(ready: Ready, move: release.Move, opened: int | None) -> None:
     """What came of it, for the retriever that was retrained; and for the one that took its place, if dev chose another:
     that one begins with a training, and the documents of the other are as they were.
 
@@ -150,7 +143,7 @@ def _record(ready: Ready, move: registry.Move, opened: int | None) -> None:
             ledger.absorb(run, contained)
 
 
-def _is_noted(ledger: Ledger, challenger: registry.Version) -> bool:
+def _is_noted(ledger: Ledger, challenger: versions.Version) -> bool:
     """Whether the last promotion that the ledger knows of is this version's."""
     promoted = (one for one in ledger.last_decisions(REMEMBERED) if one["kind"] == PROMOTED)
     return any(one["details"].get("version") == challenger.version for one in islice(promoted, 1))
@@ -198,16 +191,9 @@ def _workspace(project: Project, plan: Plan) -> Project:
     return make_workspace(project, folder, snapshot, start if start.is_dir() else None)
 
 
-def _gate(ready: Ready) -> Gate:
+def _rules(ready: Ready) -> Rules:
     """Old and new documents apart, by the workspace's queries; the champion as it is searched now."""
-    settings, new = parameters.load(ready.workspace.params_file), queries_for(ready.workspace, ready.plan.new)
-
-    def judged(
-        challenger: SystemScores, champion: SystemScores | None, promotion: PromotionSettings, seed: int
-    ) -> Verdict:
-        return judge_retrain(challenger, champion, promotion, new, seed)
-
-    return Gate(settings.promotion, settings.seed, partial(rescore, ready.workspace), judged)
+    return Rules.of(ready.workspace, new=queries_for(ready.workspace, ready.plan.new))
 
 
 def _details(ready: Ready) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 
 from orchestration import parameters
+from orchestration.parameters import flatten
 from orchestration.pipeline.repro import dvc_command, environment
-from orchestration.pipeline.runner import flatten
 from orchestration.project import Project
 from orchestration.retraining.start import START, begin_with
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
 from model_code.live.query_text import require_queries
 from model_code.settings import require
+from orchestration import parameters
 from orchestration.service.models import Found, SearchQuery, SearchRequest, SearchResponse
 from orchestration.service.service import Service
 from orchestration.service.settings import ServiceSettings
-
-if TYPE_CHECKING:
-    from model_code.live.hybrid import HybridSettings
 
 router = APIRouter(tags=["search"])
 
@@ -50,7 +48,12 @@ def answer(service: Service, wanted: SearchRequest) -> SearchResponse:
     """Search in this thread: one searcher is taken once, and all of the answer comes from it."""
     searcher = service.searchers.current(wanted.retriever)
     started = time.perf_counter()
-    hits = searcher.search(wanted.text, wanted.k, wanted.filters, _hybrid(service) if wanted.hybrid else None)
+    hits = searcher.search(
+        wanted.text,
+        wanted.k,
+        wanted.filters,
+        parameters.load(service.project.params_file).hybrid if wanted.hybrid else None,
+    )
     found = [Found(**asdict(hit)) for hit in hits]
     if wanted.explain:
         for hit in found:
@@ -60,12 +63,6 @@ def answer(service: Service, wanted: SearchRequest) -> SearchResponse:
     response = SearchResponse(retriever=generation.retriever, generation=generation.number, hits=found)
     service.log_query(_entry(wanted, response))
     return response
-
-
-def _hybrid(service: Service) -> HybridSettings:
-    from orchestration.hybrid_settings import hybrid_settings
-
-    return hybrid_settings(service.project)
 
 
 def _entry(wanted: SearchRequest, response: SearchResponse) -> dict[str, object]:

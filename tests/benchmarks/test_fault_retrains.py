@@ -20,8 +20,7 @@ from model_code.evaluation.promotion import Verdict
 from orchestration.ledgers import open_ledger
 from orchestration.pipeline.stages import TABLE
 from orchestration.project import Project
-from orchestration.registry import promotion_history
-from orchestration.registry import versions as registry
+from orchestration.registry import history, versions
 from tests.orchestration.live_example import freshener_of, make_project
 
 
@@ -112,7 +111,7 @@ def test_a_kill_with_children_leaves_none():
 )
 def test_champion_and_live_build_are_both_old_or_both_new(monkeypatch, freshener, champion, live, finished, wrong):
     known = [SimpleNamespace(version=number) for number in ("1", "2")]
-    monkeypatch.setattr(registry, "versions", lambda project: known)
+    monkeypatch.setattr(versions, "versions", lambda project: known)
     monkeypatch.setattr(checks, "champion_of", lambda project: champion)
     monkeypatch.setattr(checks, "live_version", lambda generation: live)
     assert (checks.roles_problem(freshener, "1", finished) is not None) == wrong
@@ -140,7 +139,7 @@ def test_a_promotion_is_noted_once_in_each_place(freshener):
     project = freshener.project
     assert checks.notes_problem(freshener, "7").startswith("version 7 is promoted 0 times in the ledger")
     open_ledger(project, "hce").record_decision("promoted", "why", {"version": "7"})
-    promotion_history.append(project, "promote", None, "7", None)
+    history.append(project, "promote", None, "7", None)
     assert checks.notes_problem(freshener, "7") is None
     open_ledger(project, "hce").record_decision("promoted", "why", {"version": "7"})
     assert checks.notes_problem(freshener, "7").startswith("version 7 is promoted 2 times in the ledger and 1")

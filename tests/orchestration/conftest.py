@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from orchestration import quiet
+from orchestration import TELEMETRY_OFF
 from orchestration.project import Project
 
 RECORD = """
 import sys
 from pathlib import Path
 from orchestration.project import Project
-from orchestration.registry.stage_record import StageRecord
-from orchestration.registry.tracking import tracker_for
+from orchestration.registry.runs import StageRecord
+from orchestration.registry.runs import run_store
 record = StageRecord("train@hce", sys.argv[2], {}, {}, {}, [], [], None, False, None, 0.0, 1.0)
-print(tracker_for(Project(Path(sys.argv[1]))).record_stage(record))
+print(run_store(Project(Path(sys.argv[1]))).record_stage(record))
 """
 
 
@@ -28,7 +28,7 @@ print(tracker_for(Project(Path(sys.argv[1]))).record_stage(record))
 def tracked_project(tmp_path_factory) -> Project:
     """A project whose fresh store two processes opened at the same time; what they printed lies in `started.json`."""
     root = tmp_path_factory.mktemp("tracked")
-    unwanted = {*quiet.SWITCHES, "MLFLOW_TRACKING_URI", "FRESHET_STATE"}
+    unwanted = {*TELEMETRY_OFF, "MLFLOW_TRACKING_URI", "FRESHET_STATE"}
     environment = {name: value for name, value in os.environ.items() if name not in unwanted}
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     processes = [

@@ -109,10 +109,10 @@ def test_a_version_frees_what_lies_in_the_project_s_own_store_and_no_more(projec
     (store / "own").mkdir(parents=True)
     (store / "own" / "index.bin").write_bytes(b"0" * 2_000_000)
     versions = [SimpleNamespace(version=number, retriever="hce") for number in ("1", "2", "3")]
-    monkeypatch.setattr(garbage.registry, "versions", lambda project: versions)
-    monkeypatch.setattr(garbage.registry, "holder", lambda project, alias: None)
+    monkeypatch.setattr(garbage.versions, "versions", lambda project: versions)
+    monkeypatch.setattr(garbage.versions, "holder", lambda project, alias: None)
     own = {"1": store / "own", "2": None}
-    monkeypatch.setattr(garbage.registry, "own_files", lambda project, version: own[version.version])
+    monkeypatch.setattr(garbage.versions, "own_files", lambda project, version: own[version.version])
     found = [(one.what, one.megabytes) for one in garbage.find_garbage(project, keep=1) if "version" in one.what]
     elsewhere = "its files lie in another store than the project's, and stay there"
     assert found == [("model version 1 (hce)", 2.0), (f"model version 2 (hce); {elsewhere}", 0.0)]

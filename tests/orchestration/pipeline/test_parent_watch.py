@@ -14,7 +14,7 @@ import psutil
 
 CHILD = """
 import time
-from orchestration.pipeline.parent_watch import die_with_ancestors
+from orchestration.pipeline.run_stage import die_with_ancestors
 die_with_ancestors(interval=0.05)
 print('on', flush=True)
 time.sleep({seconds})

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from model_code.files import hash_path
-from orchestration.pipeline.removed_retrievers import remove_outputs
+from orchestration.pipeline.repro import remove_unnamed_outputs
 from orchestration.project import Project
 
 
@@ -30,10 +30,10 @@ def write(folder: Path) -> None:
 
 def test_outputs_of_retrievers_without_settings_go_and_all_else_stays(project):
     before = hash_path(project.root)
-    assert remove_outputs(project) == []
+    assert remove_unnamed_outputs(project) == []
     for name in ("train/old", "index/old", "evaluate/old", "train/.hce.old"):
         write(project.artifacts / name)
-    removed = remove_outputs(project)
+    removed = remove_unnamed_outputs(project)
     assert sorted(map(str, removed)) == [
         "artifacts/evaluate/old", "artifacts/index/old", "artifacts/train/.hce.old", "artifacts/train/old"
     ]  # fmt: skip
@@ -43,10 +43,10 @@ def test_outputs_of_retrievers_without_settings_go_and_all_else_stays(project):
 def test_files_and_links_are_no_outputs(project):
     (project.artifacts / "train" / ".gitignore").write_text("/hce\n")
     (project.artifacts / "train" / "link").symlink_to(project.root / "elsewhere")
-    assert remove_outputs(project) == []
+    assert remove_unnamed_outputs(project) == []
     assert (project.root / "elsewhere" / "inner" / "a.txt").exists()
 
 
 def test_before_the_first_build_there_is_nothing_to_remove(tmp_path):
     (tmp_path / "params.yaml").write_text("retrievers: {hce: {}}\n")
-    assert remove_outputs(Project(tmp_path)) == []
+    assert remove_unnamed_outputs(Project(tmp_path)) == []

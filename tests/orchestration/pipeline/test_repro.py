@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.pipeline import dvc_rwlock
+from orchestration.pipeline import dvc_lock
 from orchestration.pipeline.repro import dvc_command, initialise, repro
 from orchestration.project import Project
-from orchestration.registry import spool
+from orchestration.registry import runs
 
 ROOT = Path(__file__).parents[3]
 
@@ -103,7 +103,7 @@ def one_stage(tmp_path, monkeypatch) -> Project:
 def test_what_a_killed_dvc_noted_under_a_number_that_is_in_use_again_stops_nothing(one_stage, capsys):
     other = subprocess.Popen(["sleep", "60"])
     notes = {"write": {str(one_stage.root / "out"): {"pid": other.pid, "cmd": "dvc repro"}}, "read": {}}
-    (one_stage.root / dvc_rwlock.NOTES).write_text(json.dumps(notes))
+    (one_stage.root / dvc_lock.NOTES).write_text(json.dumps(notes))
     try:
         list(repro(one_stage))
     finally:
@@ -114,22 +114,22 @@ def test_what_a_killed_dvc_noted_under_a_number_that_is_in_use_again_stops_nothi
 
 
 def test_notes_that_were_cut_off_stop_nothing(one_stage):
-    (one_stage.root / dvc_rwlock.NOTES).write_text('{"write": {"')
+    (one_stage.root / dvc_lock.NOTES).write_text('{"write": {"')
     list(repro(one_stage))
     assert (one_stage.root / "out").exists()
 
 
 def test_notes_of_a_dvc_that_runs_are_left_alone(one_stage):
-    path = one_stage.root / dvc_rwlock.NOTES
+    path = one_stage.root / dvc_lock.NOTES
     running = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "dvc", "repro"])
     path.write_text(json.dumps({"write": {}, "read": {"in": [{"pid": running.pid, "cmd": "dvc repro"}]}}))
     try:
-        assert not dvc_rwlock.remove_stale(one_stage.root)
+        assert not dvc_lock.remove_stale_notes(one_stage.root)
         assert path.exists()
     finally:
         running.kill()
         running.wait()
-    assert dvc_rwlock.remove_stale(one_stage.root)
+    assert dvc_lock.remove_stale_notes(one_stage.root)
 
 
 def test_a_store_that_is_away_does_not_end_a_build_and_is_asked_once(one_stage, monkeypatch, capsys):
@@ -139,7 +139,7 @@ def test_a_store_that_is_away_does_not_end_a_build_and_is_asked_once(one_stage, 
         asked.append(project)
         raise OSError("the store is away")
 
-    monkeypatch.setattr(spool, "record_all", away)
+    monkeypatch.setattr(runs, "record_all", away)
     monkeypatch.setattr("orchestration.pipeline.repro._follow", lambda process, path: [process.wait(), "made"])
     assert "made" in list(repro(one_stage))
     assert len(asked) == 1

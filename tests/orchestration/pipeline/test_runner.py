@@ -15,7 +15,7 @@ from model_code.contracts.registry import CONTRACTS
 from model_code.contracts.rules import require
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
-from orchestration.pipeline import runner, stage_key
+from orchestration.pipeline import run_stage, stage_key
 from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
 
@@ -30,7 +30,7 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "input" / "numbers.txt").write_text("1 2 3")
     (tmp_path / "code.py").write_text("one = 1\n")
     monkeypatch.delenv("FRESHET_STATE", raising=False)
-    monkeypatch.setattr(runner, "_record", lambda *given: "run-1")
+    monkeypatch.setattr(run_stage, "_record", lambda *given: "run-1")
     monkeypatch.setattr("orchestration.pipeline.stages.BASE_CODE", ())
     monkeypatch.setattr(Stage, "code_files", property(lambda stage: ("code.py",)))
     return Project(tmp_path)
@@ -59,18 +59,18 @@ def holds_a_number(context):
 
 
 def test_a_stage_sees_only_what_it_declares_and_its_output_appears_whole(project, stage):
-    finished = runner.run_stage(stage, project)
+    finished = run_stage.run_stage(stage, project)
     output = project.root / "artifacts" / "summing"
     assert (output / "sum.txt").read_text() == "9"
     assert read_json(output / "report.json") == {"numbers": 3} == finished.report
-    assert set(runner.declared_settings(stage, runner.parameters.load(project.params_file))) == {"seed", "index"}
+    assert set(run_stage.declared_settings(stage, run_stage.parameters.load(project.params_file))) == {"seed", "index"}
 
 
 def test_a_part_of_a_group_is_given_alone_and_under_its_whole_name(project):
     part, group = "pseudo_queries.training", "pseudo_queries.generators"
     stage = Stage("train", "Trains.", (part, "retrievers.hce", group), {}, "artifacts/x", (), retriever="hce")
-    settings = runner.parameters.load(project.params_file)
-    assert runner.declared_settings(stage, settings) == {
+    settings = run_stage.parameters.load(project.params_file)
+    assert run_stage.declared_settings(stage, settings) == {
         part: settings.pseudo_queries.training,
         group: settings.pseudo_queries.generators,
         "retriever": settings.retrievers["hce"],
@@ -79,7 +79,7 @@ def test_a_part_of_a_group_is_given_alone_and_under_its_whole_name(project):
 
 @pytest.mark.parametrize("victim", ["params.yaml", "code.py", "input/numbers.txt"])
 def test_an_edit_during_the_run_is_refused_and_the_old_output_stays(project, stage, victim):
-    runner.run_stage(stage, project)
+    run_stage.run_stage(stage, project)
 
     def edit_meanwhile(context):
         (context.output / "sum.txt").write_text("wrong")
@@ -89,12 +89,12 @@ def test_an_edit_during_the_run_is_refused_and_the_old_output_stays(project, sta
 
     sys.modules[stage.module].run = edit_meanwhile
     with pytest.raises(FreshetError, match="changed while it ran"):
-        runner.run_stage(stage, project)
+        run_stage.run_stage(stage, project)
     assert (project.root / "artifacts" / "summing" / "sum.txt").read_text() == "9"
 
 
 def test_an_output_that_breaks_its_contract_is_not_put_in_place_and_the_old_one_stays(project, stage):
-    runner.run_stage(stage, project)
+    run_stage.run_stage(stage, project)
 
     def write_a_word(context):
         (context.output / "sum.txt").write_text("nine")
@@ -102,7 +102,7 @@ def test_an_output_that_breaks_its_contract_is_not_put_in_place_and_the_old_one_
 
     sys.modules[stage.module].run = write_a_word
     with pytest.raises(FreshetError, match="^stage summing made what breaks its contract.*must hold a number") as error:
-        runner.run_stage(stage, project)
+        run_stage.run_stage(stage, project)
     assert "\n" not in str(error.value)
     assert (project.root / "artifacts" / "summing" / "sum.txt").read_text() == "9"
     assert len(list((project.state / "checkpoints").iterdir())) == 1  # of the stage as it failed, to go on from
@@ -111,7 +111,7 @@ def test_an_output_that_breaks_its_contract_is_not_put_in_place_and_the_old_one_
 def test_an_output_that_its_contract_cannot_read_is_refused_in_one_line(project, stage):
     sys.modules[stage.module].run = lambda context: {}
     with pytest.raises(FreshetError, match="cannot be read: FileNotFoundError: .*sum.txt"):
-        runner.run_stage(stage, project)
+        run_stage.run_stage(stage, project)
     assert not (project.root / "artifacts").exists()
 
 
@@ -122,13 +122,13 @@ def test_an_edit_that_breaks_the_contract_is_what_the_error_names(project, stage
 
     sys.modules[stage.module].run = edit_meanwhile
     with pytest.raises(FreshetError, match="code.py, which changed while it ran"):
-        runner.run_stage(stage, project)
+        run_stage.run_stage(stage, project)
 
 
 def test_an_edit_while_the_contract_is_asked_is_refused_too(project, stage, monkeypatch):
     monkeypatch.setitem(CONTRACTS, "summing", lambda context: (project.root / "code.py").write_text("two = 2\n"))
     with pytest.raises(FreshetError, match="code.py, which changed while it ran"):
-        runner.run_stage(stage, project)
+        run_stage.run_stage(stage, project)
 
 
 def test_an_edit_of_settings_that_the_stage_does_not_read_is_no_change(project, stage):
@@ -137,12 +137,12 @@ def test_an_edit_of_settings_that_the_stage_does_not_read_is_no_change(project, 
         return add_up(context)
 
     sys.modules[stage.module].run = edit_meanwhile
-    runner.run_stage(stage, project)
+    run_stage.run_stage(stage, project)
 
 
 def test_the_key_is_known_before_and_moves_with_each_thing_that_is_read(project, stage):
     keys = {stage_key.read(stage, project.root).key}
-    assert runner.run_stage(stage, project).key in keys
+    assert run_stage.run_stage(stage, project).key in keys
     for path, text in (("input/numbers.txt", "1"), ("code.py", "two = 2\n"), ("params.yaml", PARAMS.replace("3", "4"))):
         (project.root / path).write_text(text)
         keys.add(stage_key.read(stage, project.root).key)
@@ -161,9 +161,9 @@ def test_checkpoints_outlive_a_failure_and_go_with_success(project, stage):
 
     sys.modules[stage.module].run = fail_once
     with pytest.raises(RuntimeError):
-        runner.run_stage(stage, project)
+        run_stage.run_stage(stage, project)
     assert not (project.root / "artifacts").exists()
-    runner.run_stage(stage, project)
+    run_stage.run_stage(stage, project)
     assert seen == [False, True]
     assert not list((project.state / "checkpoints").iterdir())
 
@@ -171,7 +171,7 @@ def test_checkpoints_outlive_a_failure_and_go_with_success(project, stage):
 def test_a_report_that_is_no_json_fails_before_the_output_is_in_place(project, stage):
     sys.modules[stage.module].run = lambda context: {"where": context.output}
     with pytest.raises(TypeError):
-        runner.run_stage(stage, project)
+        run_stage.run_stage(stage, project)
     assert not (project.root / "artifacts").exists()
 
 
@@ -179,7 +179,7 @@ def test_a_missing_input_names_the_remedy(project, stage):
     (project.root / "input" / "numbers.txt").unlink()
     (project.root / "input").rmdir()
     with pytest.raises(FreshetError, match=r"reads input, which is not there: run the stages before it"):
-        runner.run_stage(stage, project)
+        run_stage.run_stage(stage, project)
 
 
 def test_checkpoints_outlive_a_stage_that_could_not_be_recorded(project, stage, monkeypatch):
@@ -188,20 +188,20 @@ def test_checkpoints_outlive_a_stage_that_could_not_be_recorded(project, stage, 
     def full(*given):
         raise OSError("no space left")
 
-    monkeypatch.setattr(runner, "_record", full)
+    monkeypatch.setattr(run_stage, "_record", full)
     with pytest.raises(OSError, match="no space left"):
-        runner.run_stage(stage, project)
+        run_stage.run_stage(stage, project)
     assert len(list((project.state / "checkpoints").iterdir())) == 1
-    monkeypatch.setattr(runner, "_record", lambda *given: None)
-    runner.run_stage(stage, project)
+    monkeypatch.setattr(run_stage, "_record", lambda *given: None)
+    run_stage.run_stage(stage, project)
     assert not list((project.state / "checkpoints").iterdir())
 
 
 def test_the_curves_of_two_stages_of_training_are_told_apart(tmp_path: Path):
-    assert runner._history(tmp_path) == []
+    assert run_stage._history(tmp_path) == []
     write_json(tmp_path / "history.json", [{"step": 0, "loss": 2.0}])
     write_json(tmp_path / "first_stage.json", [{"step": 0, "loss": 3.0, "nDCG@10": 0.5}])
-    assert runner._history(tmp_path) == [
+    assert run_stage._history(tmp_path) == [
         {"step": 0, "first_stage_loss": 3.0, "first_stage_nDCG@10": 0.5},
         {"step": 0, "loss": 2.0},
     ]

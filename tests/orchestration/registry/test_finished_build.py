@@ -12,9 +12,8 @@ from model_code.errors import FreshetError
 from model_code.files import write_json
 from orchestration.pipeline.plan import PlannedStage
 from orchestration.project import Project
-from orchestration.registry import finished_build, release
-from orchestration.registry import versions as registry
-from orchestration.registry.finished_build import best_on_dev, require_current
+from orchestration.registry import build, release, versions
+from orchestration.registry.build import best_on_dev, require_current
 
 
 def choose(root, source: str = "qrels", **dev: dict | None) -> str:
@@ -61,7 +60,7 @@ def planned(monkeypatch, **actions: str) -> None:
             PlannedStage(one, actions.get(one.partition("@")[0], "skip"), ("why",)) for one in ("train@a", *targets)
         ]
 
-    monkeypatch.setattr(finished_build, "plan", plan)
+    monkeypatch.setattr(build, "plan", plan)
 
 
 @pytest.mark.parametrize("stale", [{"train": "run"}, {"evaluate": "maybe"}])
@@ -82,5 +81,5 @@ def test_nothing_is_registered_before_that_is_known(tmp_path, monkeypatch, named
     monkeypatch.setattr(release, "best_on_dev", lambda project, settings: "b")
     monkeypatch.setattr(release, "find_build", lambda project, retriever, watermark: retriever)
     monkeypatch.setattr(release, "require_current", lambda project, retrievers: seen.extend(retrievers))
-    monkeypatch.setattr(registry, "register", lambda project, build: (list(seen), build))
+    monkeypatch.setattr(versions, "register", lambda project, build: (list(seen), build))
     assert release.register(Project(tmp_path), named) == (asked, named or "b"), "the choice is by scores, too"

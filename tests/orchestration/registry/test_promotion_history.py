@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from orchestration.project import Project
-from orchestration.registry import promotion_history
+from orchestration.registry import history
 
 
 def test_lines_are_added_and_read_in_order(tmp_path):
     project = Project(tmp_path)
-    assert promotion_history.read(project) == []
-    promotion_history.append(project, "promote", None, "1", {"passed": True})
-    first = promotion_history.history_file(project).read_bytes()
-    promotion_history.append(project, "rollback", "1", "2", None)
-    assert promotion_history.history_file(project).read_bytes().startswith(first)
-    moves = [(line["action"], line["from"], line["to"], line["verdict"]) for line in promotion_history.read(project)]
+    assert history.read(project) == []
+    history.append(project, "promote", None, "1", {"passed": True})
+    first = history.history_file(project).read_bytes()
+    history.append(project, "rollback", "1", "2", None)
+    assert history.history_file(project).read_bytes().startswith(first)
+    moves = [(line["action"], line["from"], line["to"], line["verdict"]) for line in history.read(project)]
     assert moves == [("promote", None, "1", {"passed": True}), ("rollback", "1", "2", None)]
 
 
 def test_after_a_cut_off_line_the_history_goes_on(tmp_path):
     project = Project(tmp_path)
-    promotion_history.append(project, "promote", None, "1", None)
-    with promotion_history.history_file(project).open("a") as stream:
+    history.append(project, "promote", None, "1", None)
+    with history.history_file(project).open("a") as stream:
         stream.write('{"action": "pro')
-    assert len(promotion_history.read(project)) == 1
-    promotion_history.append(project, "promote", "1", "2", None)
-    assert [line["to"] for line in promotion_history.read(project)] == ["1", "2"]
+    assert len(history.read(project)) == 1
+    history.append(project, "promote", "1", "2", None)
+    assert [line["to"] for line in history.read(project)] == ["1", "2"]

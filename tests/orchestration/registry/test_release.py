@@ -19,9 +19,8 @@ from model_code.live.text_rules import TextRules
 from orchestration.freshening import Freshener
 from orchestration.ledgers import open_ledger
 from orchestration.project import Project
-from orchestration.registry import release, roles
-from orchestration.registry import versions as registry
-from orchestration.registry.registered_model import Build
+from orchestration.registry import release, versions
+from orchestration.registry.build import Build
 from orchestration.watermark import Watermark
 from tests.model_code.live import laws
 from tests.model_code.live.laws import NEW, OLD, make_encoder, open_build
@@ -48,10 +47,10 @@ def builds(tmp_path_factory):
     summary = {"queries": 1, "nDCG@10": 0.5}
     write_json(evaluation / "metrics.json", {"system": "r", "source": "qrels", "dev": summary, "test": summary})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "log_retriever", lambda build: str(build.index))
+        patch.setattr(versions, "log_retriever", lambda build: str(build.index))
         for variable in ("MLFLOW_TRACKING_URI", "FRESHET_STATE"):
             patch.delenv(variable, raising=False)
-        registry.register(Project(root / "project"), build_of(root, "a"))
+        versions.register(Project(root / "project"), build_of(root, "a"))
     return root
 
 
@@ -67,8 +66,8 @@ def project(builds, tmp_path, monkeypatch):
     """The build "a" is registered; every challenger passes, unless `refuse`."""
     monkeypatch.setattr("os.fsync", lambda handle: None)
     monkeypatch.delenv("FRESHET_LEDGER", raising=False)
-    monkeypatch.setattr(registry, "log_retriever", lambda build: str(build.index))
-    monkeypatch.setattr(registry, "files", lambda project, version: builds / version.key[0] / "build")
+    monkeypatch.setattr(versions, "log_retriever", lambda build: str(build.index))
+    monkeypatch.setattr(versions, "files", lambda project, version: builds / version.key[0] / "build")
     judging(monkeypatch, True)
     shutil.copytree(builds / "project", tmp_path / "project")
     project = Project(tmp_path / "project")
@@ -79,7 +78,7 @@ def project(builds, tmp_path, monkeypatch):
 
 def judging(monkeypatch, passed):
     judge = Verdict(passed, ("as the test wants it",), queries=1, source="qrels", intervals=())
-    monkeypatch.setattr(release.Gate, "verdict", lambda *_: judge)
+    monkeypatch.setattr(release.gate, "may_promote", lambda *_: judge)
 
 
 def settings(project, words, stride, title="true"):
@@ -95,7 +94,7 @@ def second(builds, project):
     """The build "b" in place of "a", under settings of its own."""
     release.promote(project)
     settings(project, *CUT["b"])
-    registry.register(project, build_of(builds, "b"))
+    versions.register(project, build_of(builds, "b"))
     return release.promote(project)
 
 
@@ -116,16 +115,16 @@ def test_a_changed_setting_makes_no_other_generation_of_the_champion(project):
 
 def test_a_version_that_does_not_fit_its_rules_does_not_become_champion(builds, project, monkeypatch):
     release.promote(project)
-    registry.register(project, replace(build_of(builds, "b"), text=build_of(builds, "a").text))
+    versions.register(project, replace(build_of(builds, "b"), text=build_of(builds, "a").text))
     with pytest.raises(FreshetError, match="passages in the build"):
         release.promote(project)
-    assert (registry.holder(project).version, current(project).number) == ("1", 0)
-    assert registry.holder(project, "challenger").version == "2"
+    assert (versions.holder(project).version, current(project).number) == ("1", 0)
+    assert versions.holder(project, "challenger").version == "2"
 
 
 def test_after_a_refusal_a_champion_that_is_not_live_is_opened(builds, project, monkeypatch):
     second(builds, project)
-    registry.register(project, replace(build_of(builds, "a"), key="ac" * 32))
+    versions.register(project, replace(build_of(builds, "a"), key="ac" * 32))
     judging(monkeypatch, False)
     shutil.rmtree(project.live / "r")
     move = release.promote(project)
@@ -137,14 +136,14 @@ def test_after_a_refusal_a_champion_that_is_not_live_is_opened(builds, project, 
 @pytest.mark.parametrize("move", ["promote", "rollback"])
 def test_a_refusal_after_a_move_that_was_cut_off_searches_the_champion_again(builds, project, monkeypatch, move):
     release.promote(project) if move == "promote" else second(builds, project)
-    champion = registry.holder(project).version
-    registry.register(project, build_of(builds, "b"))
+    champion = versions.holder(project).version
+    versions.register(project, build_of(builds, "b"))
     with monkeypatch.context() as patch:
-        patch.setattr(roles, "crown", lambda *_: pytest.fail("killed"))
+        patch.setattr(versions.Registry, "set_champion", lambda *_: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
             getattr(release, move)(project)
     assert current(project).manifest["provenance"]["model_version"] != champion
-    registry.register(project, replace(build_of(builds, "b"), key="bc" * 32))
+    versions.register(project, replace(build_of(builds, "b"), key="bc" * 32))
     judging(monkeypatch, False)
     assert release.promote(project).champion.version == champion
     assert current(project).manifest["provenance"]["model_version"] == champion
@@ -154,7 +153,7 @@ def test_a_refusal_opens_nothing_where_the_champion_is_searched(builds, project,
     """Neither for its additions, nor once its build is deleted after a reclustering."""
     release.promote(project)
     add(project, ADDED)
-    registry.register(project, build_of(builds, "b"))
+    versions.register(project, build_of(builds, "b"))
     judging(monkeypatch, False)
     monkeypatch.setattr(release, "open_version", lambda *_: pytest.fail("it is searched already"))
     release.promote(project)
@@ -164,7 +163,7 @@ def test_a_refusal_opens_nothing_where_the_champion_is_searched(builds, project,
 
 
 def test_a_version_of_before_rules_were_kept_is_opened_by_the_settings(builds, project):
-    version = replace(registry.holder(project, "challenger"), text="")
+    version = replace(versions.holder(project, "challenger"), text="")
     assert release.open_version(project, version).manifest["text"] == json.loads(build_of(builds, "a").text)
 
 
@@ -178,7 +177,7 @@ def test_a_version_knows_up_to_which_event_it_was_built_wherever_its_generation_
     release.promote(project)
     add(project, ADDED)
     retrained = replace(build_of(builds, "b"), watermark=Watermark.at(project, 1))
-    assert registry.register(project, retrained).watermark.event == 1
+    assert versions.register(project, retrained).watermark.event == 1
     release.promote(project)
     shutil.rmtree(project.live / "r")
     opened = release.open_live(project)

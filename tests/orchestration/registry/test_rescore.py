@@ -18,8 +18,8 @@ from model_code.live.collection import open_generation_zero
 from model_code.live.text_rules import TextRules
 from model_code.live.writer import LiveWriter
 from orchestration.project import Project
-from orchestration.registry import versions as registry
-from orchestration.registry.rescore import rescore, served
+from orchestration.registry import versions
+from orchestration.registry.gate import live_searcher, rescore
 from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_hierarchy, write_pseudo_queries
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -49,9 +49,9 @@ def project(tmp_path):
 @pytest.fixture
 def champion(project, monkeypatch):
     """A champion whose registered files are those of the build."""
-    monkeypatch.setattr(registry, "files", lambda project, version: project.root / "build")
+    monkeypatch.setattr(versions, "files", lambda project, version: project.root / "build")
     fingerprint = read_json(project.root / "build" / "index" / "manifest.json")["fingerprint"]
-    return registry.Version("7", "hce", "k" * 64, fingerprint, "c" * 64, "run")
+    return versions.Version("7", "hce", "k" * 64, fingerprint, "c" * 64, "run")
 
 
 def test_it_is_scored_on_every_query_of_today(project, champion):
@@ -63,7 +63,7 @@ def test_it_is_scored_on_every_query_of_today(project, champion):
 
 
 def test_the_live_generation_is_what_counts(project, champion):
-    assert served(project, champion) is None, "its registered build is searched then"
+    assert live_searcher(project, champion) is None, "its registered build is searched then"
     tree = project.root / "tree"
     shutil.copytree(project.artifacts / "hierarchy", tree)
     document_ids = load_corpus(project.artifacts / "corpus").passages["document_id"].tolist()
@@ -76,7 +76,7 @@ def test_the_live_generation_is_what_counts(project, champion):
         documents=project.artifacts / "corpus" / "documents.parquet", hierarchy=tree, provenance={},
         text=TextRules(include_title=False, words=0, stride=1),
     )  # fmt: skip
-    assert served(project, champion).generation.number == generation.number
+    assert live_searcher(project, champion).generation.number == generation.number
     scores = load_scores(rescore(project, champion), "test").values
     assert scores.loc["test:engine-11", "nDCG@10"] > 0
 
@@ -85,7 +85,7 @@ def test_documents_that_the_challenger_could_not_know_are_left_out(project, cham
     test_the_live_generation_is_what_counts(project, champion)
     newcomer = Document("newcomer", "", TEXTS["engine-11"])
     LiveWriter(project.live, "hce").apply([newcomer], watermark=1, provenance={})
-    found = served(project, champion).search(TEXTS["engine-11"], k=3)
+    found = live_searcher(project, champion).search(TEXTS["engine-11"], k=3)
     assert "newcomer" in [hit.document_id for hit in found]
     rows = (rescore(project, champion) / "run.test.trec").read_text().splitlines()
     assert rows

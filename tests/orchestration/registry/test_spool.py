@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.pipeline import events, runner
+from orchestration.pipeline import repro, run_stage
 from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
-from orchestration.registry import spool
-from orchestration.registry.stage_record import StageRecord
+from orchestration.registry import runs
+from orchestration.registry.runs import StageRecord
 
 FIRST = StageRecord(
     stage="train@hce", key="ab" * 32, params={"training.steps": 3, "on": None}, metrics={"seconds": 0.1 + 0.2},
@@ -43,8 +43,8 @@ class Memory:
 @pytest.fixture
 def memory(monkeypatch):
     tracker = Memory()
-    monkeypatch.setattr(spool, "tracker_for", lambda project: tracker)
-    for name in ("FRESHET_STATE", "FRESHET_TRACKING", events.EVENTS_FILE):
+    monkeypatch.setattr(runs, "run_store", lambda project: tracker)
+    for name in ("FRESHET_STATE", "FRESHET_TRACKING", repro.EVENTS_FILE):
         monkeypatch.delenv(name, raising=False)
     return tracker
 
@@ -60,31 +60,31 @@ def waiting(project: Project) -> list[Path]:
 
 def test_records_come_out_as_they_went_in_in_order_of_their_start(project, memory):
     for record in (SECOND, FIRST):
-        spool.keep(project, record)
+        runs.keep(project, record)
     assert len(waiting(project)) == 2
-    spool.record_all(project)
+    runs.record_all(project)
     assert memory.records == [FIRST, SECOND]
     assert waiting(project) == []
-    spool.record_all(project)
+    runs.record_all(project)
     assert len(memory.records) == 2
 
 
 def test_a_file_is_kept_as_it_was_although_a_later_run_replaced_it(project, memory, tmp_path):
     report = tmp_path / "report.json"
     report.write_text("first")
-    spool.keep(project, replace(FIRST, artifacts=[report]))
+    runs.keep(project, replace(FIRST, artifacts=[report]))
     report.write_text("second")
-    spool.record_all(project)
+    runs.record_all(project)
     assert memory.files == [{"report.json": "first"}]
 
 
 def test_nothing_is_lost_if_the_store_cannot_be_reached(project, memory):
-    spool.keep(project, FIRST)
+    runs.keep(project, FIRST)
     memory.broken = True
     with pytest.raises(OSError, match="the store is away"):
-        spool.record_all(project)
+        runs.record_all(project)
     memory.broken = False
-    spool.record_all(project)
+    runs.record_all(project)
     assert memory.records == [FIRST]
 
 
@@ -93,38 +93,38 @@ def test_a_crash_while_spooling_or_while_clearing_leaves_no_entry(project, memor
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(spool, "replace_folder", crash)
+        patch.setattr(runs, "replace_folder", crash)
         with pytest.raises(KeyboardInterrupt):
-            spool.keep(project, FIRST)
+            runs.keep(project, FIRST)
     assert waiting(project) == []
-    spool.keep(project, FIRST)
+    runs.keep(project, FIRST)
     with monkeypatch.context() as patch:
-        patch.setattr(spool.shutil, "rmtree", crash)
+        patch.setattr(runs.shutil, "rmtree", crash)
         with pytest.raises(KeyboardInterrupt):
-            spool.record_all(project)
-    spool.record_all(project)
+            runs.record_all(project)
+    runs.record_all(project)
     assert memory.records == [FIRST]
 
 
 @pytest.mark.parametrize("followed", [False, True])
 def test_a_stage_records_itself_only_if_nobody_follows(project, memory, monkeypatch, followed):
     if followed:
-        monkeypatch.setenv(events.EVENTS_FILE, str(project.root / "events.jsonl"))
+        monkeypatch.setenv(repro.EVENTS_FILE, str(project.root / "events.jsonl"))
     (project.root / "params.yaml").write_text("seed: 3\n")
     (project.root / "out").mkdir()
     (project.root / "out" / "report.json").write_text('{"rows": 3}')
     stage = Stage("corpus", "Documents.", ("seed",), {}, "out", ())
-    reads = runner.stage_key.StageReads("command", {"input": "0"}, {"seed": 3})
-    runner._record(stage, project, reads, runner.Finished(reads.key, {"rows": 3}, 1.0, 2.0))
+    reads = run_stage.stage_key.StageReads("command", {"input": "0"}, {"seed": 3})
+    run_stage._record(stage, project, reads, run_stage.Finished(reads.key, {"rows": 3}, 1.0, 2.0))
     assert [len(waiting(project)), len(memory.records)] == ([1, 0] if followed else [0, 1])
-    spool.record_all(project)  # as whoever follows does
+    runs.record_all(project)  # as whoever follows does
     assert memory.files == [{"report.json": '{"rows": 3}'}]
     assert (memory.records[0].key, memory.records[0].metrics["rows"]) == (reads.key, 3.0)
 
 
 def test_with_tracking_off_nothing_is_kept_and_what_waits_goes_on_waiting(project, memory, monkeypatch):
-    spool.keep(project, FIRST)
+    runs.keep(project, FIRST)
     monkeypatch.setenv("FRESHET_TRACKING", "off")
-    spool.keep(project, SECOND)
-    spool.record_all(project)
+    runs.keep(project, SECOND)
+    runs.record_all(project)
     assert (len(waiting(project)), memory.records) == (1, [])

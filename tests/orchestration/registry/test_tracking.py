@@ -10,9 +10,16 @@ import pytest
 
 from model_code.errors import FreshetError
 from orchestration.project import Project
-from orchestration.registry.mlflow_tracker import MlflowTracker, valid_name
-from orchestration.registry.stage_record import StageRecord
-from orchestration.registry.tracking import git_state, store_folder, tracker_for, tracking_uri
+from orchestration.registry.runs import (
+    RunStore,
+    StageRecord,
+    find_run,
+    git_state,
+    run_store,
+    store_folder,
+    tracking_uri,
+    valid_name,
+)
 
 RECORD = StageRecord(
     stage="train@hce", key="ab" * 32, params={}, metrics={}, inputs={}, artifacts=[], curves=[], git_commit=None,
@@ -24,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("_own_store")
 
 @pytest.fixture
 def tracker(tracked_project):
-    return tracker_for(tracked_project)
+    return run_store(tracked_project)
 
 
 def test_two_processes_can_make_the_store_at_once_and_say_nothing(tracked_project, tracker):
@@ -107,8 +114,8 @@ def test_the_store_lies_in_the_state_folder_unless_the_environment_names_another
 
 
 def test_one_process_opens_a_store_once(tracked_project, tracker):
-    assert tracker_for(Project(tracked_project.root)) is tracker
-    assert isinstance(tracker, MlflowTracker)
+    assert run_store(Project(tracked_project.root)) is tracker
+    assert isinstance(tracker, RunStore)
 
 
 def test_names_that_differ_in_allowed_characters_only_stay_as_they_are():
@@ -145,10 +152,8 @@ def test_git_state_without_the_program_git_is_that_of_no_repository(tmp_path, mo
 
 def test_it_can_be_switched_off(tmp_path, monkeypatch):
     monkeypatch.setenv("FRESHET_TRACKING", "off")
-    tracker = tracker_for(Project(tmp_path))
-    assert tracker.record_stage(RECORD) == ""
-    assert tracker.find_run(RECORD.key) is None
+    assert find_run(Project(tmp_path), RECORD.key) is None
     assert not list(tmp_path.iterdir()), "no store is made"
     monkeypatch.setenv("FRESHET_TRACKING", "no")
     with pytest.raises(FreshetError, match="FRESHET_TRACKING is 'no', but must be on or off"):
-        tracker_for(Project(tmp_path))
+        find_run(Project(tmp_path), RECORD.key)

@@ -23,11 +23,9 @@ from model_code.evaluation.settings import PromotionSettings
 from model_code.files import hash_path, write_json
 from model_code.index.dense_index import DenseIndex
 from orchestration.project import Project
-from orchestration.registry import promotion_history, release, rescore
-from orchestration.registry import versions as registry
-from orchestration.registry.gate import Gate
-from orchestration.registry.mlflow_tracker import KEY
-from orchestration.registry.registered_model import Build, requirements
+from orchestration.registry import gate, history, release, versions
+from orchestration.registry.build import Build, requirements
+from orchestration.registry.runs import KEY
 from orchestration.watermark import Watermark
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -55,9 +53,15 @@ def build(tmp_path_factory):
     return Build("hce", documents=documents, evaluation=evaluation, **named, **paths)
 
 
-def never(champion):
-    """Every champion here was scored on the challenger's corpus."""
-    raise AssertionError(f"{champion} was scored again")
+@pytest.fixture(autouse=True)
+def _nothing_live(monkeypatch):
+    """Nothing is opened, and every champion here was scored on the challenger's corpus."""
+    monkeypatch.setattr(release, "open_version", lambda project, version: None)
+    monkeypatch.setattr(gate, "rescore", lambda project, champion: pytest.fail(f"{champion} was scored again"))
+
+
+def rules(project):
+    return gate.Rules(project, RULES, 0)
 
 
 def write_scores(folder, gain: float):
@@ -81,26 +85,26 @@ def variant(build: Build, key: str, retriever: str = "hce", evaluation=None) -> 
 
 
 def test_an_empty_registry_says_what_is_missing(tracked_project):
-    assert registry.holder(tracked_project) is None
-    assert registry.versions(tracked_project) == []
+    assert versions.holder(tracked_project) is None
+    assert versions.versions(tracked_project) == []
     with pytest.raises(FreshetError, match="no challenger.*freshet register"):
-        registry.promote(tracked_project, Gate(RULES, 0, never))
+        release.promote(tracked_project, rules(tracked_project))
     with pytest.raises(FreshetError, match="no previous champion"):
-        registry.rollback(tracked_project)
+        release.rollback(tracked_project)
 
 
 def test_a_build_is_registered_once(tracked_project, build):
-    first = registry.register(tracked_project, build)
+    first = versions.register(tracked_project, build)
     assert (first.version, first.retriever, first.key) == ("1", "hce", "a" * 64)
     assert first.fingerprint == Encoder.load(build.encoder, 64).fingerprint()
-    assert registry.register(tracked_project, build) == first
-    assert registry.versions(tracked_project) == [first]
-    assert registry.holder(tracked_project, "challenger") == first
+    assert versions.register(tracked_project, build) == first
+    assert versions.versions(tracked_project) == [first]
+    assert versions.holder(tracked_project, "challenger") == first
 
 
 def test_a_version_holds_a_copy_of_the_build(tracked_project, build):
-    (first,) = registry.versions(tracked_project)
-    folder = registry.files(tracked_project, first)
+    (first,) = versions.versions(tracked_project)
+    folder = versions.files(tracked_project, first)
     for part in ("encoder", "index", "hierarchy"):
         assert hash_path(folder / part) == hash_path(getattr(build, part))
         assert all(path.stat().st_nlink == 1 for path in (folder / part).rglob("*") if path.is_file())
@@ -109,22 +113,22 @@ def test_a_version_holds_a_copy_of_the_build(tracked_project, build):
 
 
 def test_the_first_champion_needs_no_comparison(tracked_project):
-    move = registry.promote(tracked_project, Gate(RULES, 0, never))
+    move = release.promote(tracked_project, rules(tracked_project))
     assert (move.passed, move.champion.version) == (True, "1")
     assert "there is no champion yet" in move.summary
-    assert registry.holder(tracked_project, "champion") == move.champion
-    assert registry.holder(tracked_project, "challenger") is None
+    assert versions.holder(tracked_project, "champion") == move.champion
+    assert versions.holder(tracked_project, "challenger") is None
 
 
 def test_promoting_the_champion_changes_nothing(tracked_project, build):
-    registry.register(tracked_project, build)
-    assert registry.holder(tracked_project, "challenger") is None
-    before = promotion_history.read(tracked_project)
-    move = registry.promote(tracked_project, Gate(RULES, 0, never))
+    versions.register(tracked_project, build)
+    assert versions.holder(tracked_project, "challenger") is None
+    before = history.read(tracked_project)
+    move = release.promote(tracked_project, rules(tracked_project))
     assert (move.passed, move.champion.version) == (True, "1")
     assert move.summary == "version 1 (hce) is the champion already: nothing to promote"
-    assert promotion_history.read(tracked_project) == before
-    asked = registry.verdict(tracked_project, Gate(RULES, 0, never))
+    assert history.read(tracked_project) == before
+    asked = release.judge(tracked_project, rules(tracked_project))
     assert (asked.passed, asked.reasons) == (True, (move.summary,)), "a promotion that was cut off can be finished"
 
 
@@ -142,7 +146,7 @@ def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(track
     monkeypatch.setattr(
         release.parameters, "load", lambda path: SimpleNamespace(promotion=RULES, seed=0, retrievers={})
     )
-    before = promotion_history.read(tracked_project)
+    before = history.read(tracked_project)
     result = dg.materialize(release_assets(tracked_project, ())[1:])
     (shown,) = result.asset_materializations_for_node("champion")
     assert shown.metadata["passed"].value
@@ -150,41 +154,41 @@ def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(track
     assert shown.tags["dagster/data_version"] == build.key
     (live,) = result.asset_materializations_for_node("live_generation")
     assert live.metadata["retriever"].value == "hce"
-    assert opened == [registry.holder(tracked_project)] * 2  # by the promotion and by the live generation's own asset
-    assert promotion_history.read(tracked_project) == before
+    assert opened == [versions.holder(tracked_project)] * 2  # by the promotion and by the live generation's own asset
+    assert history.read(tracked_project) == before
 
 
 def test_registering_the_champion_again_ends_the_challenge_of_another(tracked_project, build):
-    registry.register(tracked_project, variant(build, "b" * 64, "contrastive"))
-    assert registry.holder(tracked_project, "challenger").version == "2"
-    assert registry.register(tracked_project, build).version == "1"
-    assert registry.holder(tracked_project, "challenger") is None
+    versions.register(tracked_project, variant(build, "b" * 64, "contrastive"))
+    assert versions.holder(tracked_project, "challenger").version == "2"
+    assert versions.register(tracked_project, build).version == "1"
+    assert versions.holder(tracked_project, "challenger") is None
 
 
 def test_a_challenger_that_is_not_better_is_refused(tracked_project, build):
-    registry.register(tracked_project, variant(build, "b" * 64, "contrastive"))
-    move = registry.promote(tracked_project, Gate(RULES, 0, never))
+    versions.register(tracked_project, variant(build, "b" * 64, "contrastive"))
+    move = release.promote(tracked_project, rules(tracked_project))
     assert (move.passed, move.champion.version) == (False, "1")
     assert "version 2 (contrastive) stays challenger: not better" in move.summary
-    assert registry.holder(tracked_project, "challenger").version == "2"
+    assert versions.holder(tracked_project, "challenger").version == "2"
 
 
 def test_a_version_that_the_gate_is_given_and_refuses_is_no_challenger_any_more(tracked_project):
-    second, gate = registry.holder(tracked_project, "challenger"), Gate(RULES, 0, never)
-    registry.refuse(tracked_project, registry.verdict(tracked_project, gate, second), second)
-    first, again = promotion_history.read(tracked_project)[-2:]
+    second, by = versions.holder(tracked_project, "challenger"), rules(tracked_project)
+    release.refuse(tracked_project, release.judge(tracked_project, by, second), second)
+    first, again = history.read(tracked_project)[-2:]
     assert first | {"when": ""} == again | {"when": ""}, "asked beforehand, as Dagster's check does"
-    assert registry.holder(tracked_project, "challenger") is None
-    move = registry.promote(tracked_project, gate, challenger=second)
+    assert versions.holder(tracked_project, "challenger") is None
+    move = release.promote(tracked_project, by, challenger=second)
     assert move.summary.startswith("version 2 (contrastive) is refused: not better")
 
 
 def test_a_better_challenger_becomes_champion(tracked_project, build, tmp_path):
     better = write_scores(tmp_path / "better", 0.1)
-    registry.register(tracked_project, variant(build, "c" * 64, evaluation=better))
-    move = registry.promote(tracked_project, Gate(RULES, 0, never))
+    versions.register(tracked_project, variant(build, "c" * 64, evaluation=better))
+    move = release.promote(tracked_project, rules(tracked_project))
     assert (move.passed, move.champion.version) == (True, "3")
-    assert registry.holder(tracked_project, "previous").version == "1"
+    assert versions.holder(tracked_project, "previous").version == "1"
 
 
 def test_the_model_answers_queries_under_its_alias(tracked_project, build):
@@ -203,15 +207,15 @@ def test_the_model_answers_queries_under_its_alias(tracked_project, build):
 
 
 def test_rollback_goes_back_one_champion_at_a_time(tracked_project):
-    move = registry.rollback(tracked_project)
+    move = release.rollback(tracked_project)
     assert move.champion.version == "1"
-    assert registry.holder(tracked_project, "champion").version == "1"
+    assert versions.holder(tracked_project, "champion").version == "1"
     with pytest.raises(FreshetError, match="no previous champion"):
-        registry.rollback(tracked_project)
+        release.rollback(tracked_project)
 
 
 def test_every_move_and_refusal_is_in_the_history_with_its_intervals(tracked_project):
-    lines = promotion_history.read(tracked_project)
+    lines = history.read(tracked_project)
     assert [(line["action"], line["from"], line["to"]) for line in lines] == [
         ("promote", None, "1"), *3 * [("refuse", "1", "2")], ("promote", "1", "3"), ("rollback", "3", "1"),
     ]  # fmt: skip
@@ -221,32 +225,32 @@ def test_every_move_and_refusal_is_in_the_history_with_its_intervals(tracked_pro
 
 
 def test_the_run_of_a_version_holds_its_metrics_and_key(tracked_project):
-    from orchestration.registry.tracking import tracker_for
+    from orchestration.registry.runs import run_store
 
-    champion = registry.holder(tracked_project)
-    data = tracker_for(tracked_project).client.get_run(champion.run_id).data
+    champion = versions.holder(tracked_project)
+    data = run_store(tracked_project).client.get_run(champion.run_id).data
     assert data.metrics["test nDCG_at_10"] == 0.5
     assert data.tags[KEY] == "a" * 64
 
 
 def test_only_versions_without_a_role_can_be_deleted(tracked_project):
-    first, second, third = registry.versions(tracked_project)
+    first, second, third = versions.versions(tracked_project)
     with pytest.raises(FreshetError, match=r"version 1 \(hce\) is champion"):
-        registry.delete(tracked_project, first)
-    folder = registry.files(tracked_project, third)
+        versions.delete(tracked_project, first)
+    folder = versions.files(tracked_project, third)
     assert folder.is_dir()
-    assert registry.own_files(tracked_project, third) == folder.parents[1]
-    registry.delete(tracked_project, third)
-    assert registry.versions(tracked_project) == [first, second]
+    assert versions.own_files(tracked_project, third) == folder.parents[1]
+    versions.delete(tracked_project, third)
+    assert versions.versions(tracked_project) == [first, second]
     assert not folder.exists()
 
 
 @pytest.mark.parametrize("place", ["s3://bucket/freshet", "mlflow-artifacts:/1", "/somewhere/else"])
 def test_files_that_lie_elsewhere_are_not_the_project_s_and_not_fetched(tmp_path, monkeypatch, place):
     client = SimpleNamespace(get_experiment=lambda _: SimpleNamespace(artifact_location=place))
-    monkeypatch.setattr(registry, "_registry", lambda project: nullcontext((client, "1")))
-    monkeypatch.setattr(registry, "files", lambda *_: pytest.fail("the files were fetched"))
-    assert registry.own_files(Project(tmp_path), SimpleNamespace(version="1")) is None
+    monkeypatch.setattr(versions, "open_registry", lambda project: nullcontext(versions.Registry(client, "1")))
+    monkeypatch.setattr(versions, "files", lambda *_: pytest.fail("the files were fetched"))
+    assert versions.own_files(Project(tmp_path), SimpleNamespace(version="1")) is None
 
 
 def test_requirements_are_pinned():
@@ -255,35 +259,36 @@ def test_requirements_are_pinned():
     assert not any("+" in version for version in pins.values())
 
 
-def test_a_champion_built_on_another_corpus_is_scored_again(tracked_project, build, tmp_path):
+def test_a_champion_built_on_another_corpus_is_scored_again(tracked_project, build, tmp_path, monkeypatch):
     scored = []
 
-    def rescore(champion):
+    def rescore(project, champion):
         scored.append(champion)
         return write_scores(tmp_path / "again", 0.3)
 
-    champion = registry.holder(tracked_project)
+    monkeypatch.setattr(gate, "rescore", rescore)
+    champion = versions.holder(tracked_project)
     later = Build(**{**vars(variant(build, "d" * 64, "later", write_scores(tmp_path / "l", 0.1))), "corpus": "e" * 64})
-    registry.register(tracked_project, later)
-    move = registry.promote(tracked_project, Gate(RULES, 0, rescore))
+    versions.register(tracked_project, later)
+    move = release.promote(tracked_project, rules(tracked_project))
     assert scored == [champion]
     assert not move.passed, "it beats the champion's old scores, and not those of today"
     assert "0.8" in move.summary
 
 
 def test_a_champion_that_is_not_live_is_searched_in_the_registrys_files_while_the_gate_holds_its_lock(
-    tracked_project, build, tmp_path
+    tracked_project, build, tmp_path, monkeypatch
 ):
-    def again(champion):
-        (found,) = rescore._search(tracked_project, champion)(["sort an array"], 1)
-        assert found[0][0] == "d1"
+    def again(project, champion):
+        (ranking,) = gate._search(project, champion)(["sort an array"], 1)
+        assert ranking[0][0] == "d1"
         return write_scores(tmp_path / "again", 0.3)
 
-    scored = Gate(RULES, 0, again)
-    assert registry.holder(tracked_project, "challenger").retriever == "later"
-    assert not registry.verdict(tracked_project, scored).passed
+    monkeypatch.setattr(gate, "rescore", again)
+    assert versions.holder(tracked_project, "challenger").retriever == "later"
+    assert not release.judge(tracked_project, rules(tracked_project)).passed
     shutil.rmtree(tmp_path / "again")
-    assert not registry.promote(tracked_project, scored).passed
+    assert not release.promote(tracked_project, rules(tracked_project)).passed
 
 
 class Killed(BaseException):
@@ -295,26 +300,28 @@ def champions(tmp_path_factory, build):
     """A store whose champions were 1, 2 and 3, in this order."""
     project = Project(tmp_path_factory.mktemp("champions"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "log_retriever", lambda build: str(build.index))
+        let_pass(patch)
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.delenv("FRESHET_STATE", raising=False)
         for key in "123":
-            registry.register(project, variant(build, key * 64))
-            registry.promote(project, passing())
+            versions.register(project, variant(build, key * 64))
+            release.promote(project, rules(project))
     return project
 
 
 @pytest.fixture
 def three(champions, tmp_path, monkeypatch):
-    """A copy of that store; making one takes seconds."""
-    monkeypatch.setattr(registry, "log_retriever", lambda build: str(build.index))
+    """A copy of that store, as making one takes seconds, with a gate that lets everything through."""
+    let_pass(monkeypatch)
     shutil.copytree(champions.root, tmp_path / "three")
     return Project(tmp_path / "three")
 
 
-def passing():
-    """A gate that lets everything through."""
-    return Gate(RULES, 0, never, judge=lambda *_: Verdict(True, ("ok",), queries=1, source="qrels", intervals=()))
+def let_pass(patch):
+    verdict = Verdict(True, ("ok",), queries=1, source="qrels", intervals=())
+    patch.setattr(gate, "may_promote", lambda *_: verdict)
+    patch.setattr(release, "open_version", lambda *_: None)
+    patch.setattr(versions, "log_retriever", lambda build: str(build.index))
 
 
 def test_a_rollback_that_was_cut_off_anywhere_is_finished_by_the_same_call(three, monkeypatch):
@@ -323,43 +330,46 @@ def test_a_rollback_that_was_cut_off_anywhere_is_finished_by_the_same_call(three
     def die(*_):
         raise Killed
 
-    for place in ((promotion_history, "append_once"), (MlflowClient, "set_registered_model_alias")):
+    for place in ((history, "append_once"), (MlflowClient, "set_registered_model_alias")):
         with monkeypatch.context() as patch:
             patch.setattr(*place, die)
             with pytest.raises(Killed):
-                registry.rollback(three)
-        assert registry.holder(three).version == "3"
-    with pytest.raises(Killed):
-        registry.rollback(three, die)
-    assert registry.holder(three).version == "3", "what cannot be opened is not champion"
-    assert registry.rollback(three).champion.version == "2"
-    assert [line["to"] for line in promotion_history.read(three)] == ["1", "2", "3", "2"], "each move is one line"
-    assert registry.rollback(three).champion.version == "1"
+                release.rollback(three)
+        assert versions.holder(three).version == "3"
+    with monkeypatch.context() as patch:
+        patch.setattr(release, "open_version", die)
+        with pytest.raises(Killed):
+            release.rollback(three)
+    assert versions.holder(three).version == "3", "what cannot be opened is not champion"
+    assert release.rollback(three).champion.version == "2"
+    assert [line["to"] for line in history.read(three)] == ["1", "2", "3", "2"], "each move is one line"
+    assert release.rollback(three).champion.version == "1"
 
 
-def test_a_promotion_that_cannot_be_opened_leaves_the_champion(three, build):
-    def fail(version):
+def test_a_promotion_that_cannot_be_opened_leaves_the_champion(three, build, monkeypatch):
+    def fail(project, version):
         raise FreshetError("it does not fit")
 
-    registry.register(three, variant(build, "4" * 64))
+    monkeypatch.setattr(release, "open_version", fail)
+    versions.register(three, variant(build, "4" * 64))
     with pytest.raises(FreshetError, match="does not fit"):
-        registry.promote(three, passing(), fail)
-    assert registry.holder(three).version == "3"
-    assert registry.holder(three, "challenger").version == "4"
-    assert registry.holder(three, "previous").version == "2"
+        release.promote(three, rules(three))
+    assert versions.holder(three).version == "3"
+    assert versions.holder(three, "challenger").version == "4"
+    assert versions.holder(three, "previous").version == "2"
 
 
 def test_what_a_gate_is_given_is_judged_whoever_else_was_registered_meanwhile(three, build):
-    own = registry.register(three, variant(build, "4" * 64))
-    registry.register(three, variant(build, "5" * 64))
-    assert registry.promote(three, passing(), challenger=own).champion.version == "4"
-    assert registry.holder(three, "challenger").version == "5"
-    assert registry.promote(three, passing(), challenger=own).champion.version == "4", "once is enough"
+    own = versions.register(three, variant(build, "4" * 64))
+    versions.register(three, variant(build, "5" * 64))
+    assert release.promote(three, rules(three), challenger=own).champion.version == "4"
+    assert versions.holder(three, "challenger").version == "5"
+    assert release.promote(three, rules(three), challenger=own).champion.version == "4", "once is enough"
 
 
 def test_a_version_keeps_its_text_rules_and_the_last_event_that_it_holds(three, build):
     retrained = replace(variant(build, "4" * 64), watermark=Watermark(7, "a1b2c3d4"))
-    assert registry.register(three, retrained).watermark == Watermark(7, "a1b2c3d4")
-    again = registry.register(three, replace(retrained, watermark=Watermark(), text="{}"))
+    assert versions.register(three, retrained).watermark == Watermark(7, "a1b2c3d4")
+    again = versions.register(three, replace(retrained, watermark=Watermark(), text="{}"))
     assert (again.watermark, again.text) == (Watermark(7, "a1b2c3d4"), "{}"), "its documents are the same"
-    assert registry.holder(three).watermark == Watermark()
+    assert versions.holder(three).watermark == Watermark()

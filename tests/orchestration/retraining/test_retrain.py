@@ -18,9 +18,9 @@ from orchestration.freshness_assets import RETRAINS, freshness_assets
 from orchestration.ledgers import open_ledger
 from orchestration.pipeline import ingest, repro
 from orchestration.project import Project
-from orchestration.registry import release
-from orchestration.registry import versions as registry
-from orchestration.registry.versions import Move, Version
+from orchestration.registry import release, versions
+from orchestration.registry.release import Move
+from orchestration.registry.versions import Version
 from orchestration.retraining import retrain
 from orchestration.retraining.plan import PLAN, folder_of
 from orchestration.retraining.retrain import finish, prepare, prepared
@@ -39,9 +39,9 @@ def project(tmp_path, monkeypatch):
     monkeypatch.setattr(ingest, "ingest", lambda project: None)
     monkeypatch.setattr(repro, "repro", lambda project, **_: iter(()))
     monkeypatch.setattr(retrain, "_workspace", lambda project, plan: Project(project.root / "work", project.root))
-    monkeypatch.setattr(retrain, "_gate", lambda ready: None)
+    monkeypatch.setattr(retrain, "_rules", lambda ready: None)
     monkeypatch.setattr(release, "register", lambda workspace, watermark: challenger(watermark))
-    monkeypatch.setattr(registry, "versions", lambda project: [challenger()])
+    monkeypatch.setattr(versions, "versions", lambda project: [challenger()])
     make_project(tmp_path)
     add(Project(tmp_path), DOCUMENTS)
     return Project(tmp_path)
@@ -61,13 +61,13 @@ def promoting(monkeypatch, project, passed=True):
     """The gate's answer, the first time; who was put before it."""
     asked = []
 
-    def promote(workspace, gate, open_it, wanted):
+    def promote(workspace, rules, wanted):
         asked.append(wanted)
         if passed:
             open_build(project, BASE, watermark=wanted.watermark.event, retriever=wanted.retriever)
         return Move(wanted if passed else None, passed, "as the test wants it", again=len(asked) > 1)
 
-    monkeypatch.setattr(registry, "promote", promote)
+    monkeypatch.setattr(release, "promote", promote)
     return asked
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, replace
-from functools import partial
 
 import dagster as dg
 import numpy as np
@@ -26,10 +25,9 @@ from orchestration.ledgers import open_ledger
 from orchestration.live_status import live_status
 from orchestration.pipeline import ingest, repro
 from orchestration.project import Project
-from orchestration.registry import promotion_history, release
-from orchestration.registry import versions as registry
-from orchestration.registry.gate import Gate
-from orchestration.registry.registered_model import Build
+from orchestration.registry import history, release, versions
+from orchestration.registry.build import Build
+from orchestration.registry.gate import Rules
 from orchestration.retraining import workspace
 from orchestration.watching.watch import watch
 from tests.orchestration.watching.builds import make_build
@@ -66,7 +64,7 @@ class Loop:
         return [one["kind"] for one in open_ledger(self.project, "hce").last_decisions(9)]
 
     def moves(self):
-        return [(line["action"], line["to"]) for line in promotion_history.read(self.project)]
+        return [(line["action"], line["to"]) for line in history.read(self.project)]
 
 
 def build_of(folder, key, gain):
@@ -106,8 +104,8 @@ def loop(built, tmp_path_factory):
         write_corpus(project)
         for name in workspace.CODE:
             (root / name).mkdir()
-        registry.register(project, build_of(shutil.copytree(built, root / "built"), "a", 0.0))
-        registry.promote(project, Gate(PromotionSettings(), 0, None), partial(release.open_version, project))
+        versions.register(project, build_of(shutil.copytree(built, root / "built"), "a", 0.0))
+        release.promote(project, Rules(project, PromotionSettings(), 0))
         add(project, NEW, others(NEW))
         assert watch(project).decision.action == "retrain"
         from orchestration.definitions import definitions
@@ -127,7 +125,7 @@ def trains(loop, tmp_path, monkeypatch):
 
         def register(space, watermark):
             folder = make_build(tmp_path / "trained", documents(SEA, 150, "sea", 0) | NEW)
-            return registry.register(space, replace(build_of(folder, key, gain), watermark=watermark))
+            return versions.register(space, replace(build_of(folder, key, gain), watermark=watermark))
 
         monkeypatch.setattr(ingest, "ingest", lambda space: None)
         monkeypatch.setattr(repro, "repro", stages)
@@ -153,7 +151,7 @@ def test_a_gate_that_refuses_blocks_the_champion_and_is_noted_once(loop, trains)
     assert [one.passed for one in done.get_asset_check_evaluations()] == [False]
     begun = {event.step_key for event in done.all_events if event.is_step_start}
     assert begun == {"retrained_retriever"}, "the check is blocking: nothing behind it begins"
-    assert registry.holder(loop.project).version == "1"
+    assert versions.holder(loop.project).version == "1"
     assert Searcher.open(loop.project.live).generation.number == before
     note_end(loop.project, loop.instance.get_run_by_id(done.run_id), "the check failed")
     assert loop.moves()[-1] == ("refuse", "2")
@@ -168,7 +166,7 @@ def test_behind_a_gate_that_passes_the_challenger_is_champion_and_live(loop, tra
     done = loop.run(*loop.tick())
     assert done.success
     assert [one.passed for one in done.get_asset_check_evaluations()] == [True]
-    champion = registry.holder(loop.project)
+    champion = versions.holder(loop.project)
     assert champion.key == "c" * 64
     assert len(Searcher.open(loop.project.live).base.rows.document_ids) == 174
     assert loop.moves()[-1] == ("promote", champion.version)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestration.pipeline.costs.compare import CostComparison, Costs
+from orchestration.pipeline.costs import CostComparison, Costs
 
 
 def costs(system: str, value: float, p50: float = 10.0, size: float = 1536.0, **changes: float | None) -> Costs:

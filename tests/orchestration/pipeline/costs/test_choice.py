@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestration.pipeline.costs.choice import choices
+from orchestration.pipeline.cost_report import choices
 from tests.orchestration.pipeline.costs.example import comparison, costs
 
 

@@ -15,11 +15,8 @@ from model_code.fusion import reciprocal_rank_fusion
 from model_code.index.dense_index import DenseIndex
 from orchestration.cli import compare as command
 from orchestration.parameters import load
-from orchestration.pipeline.costs import compare
-from orchestration.pipeline.costs import systems as systems_module
-from orchestration.pipeline.costs.latency import latencies
-from orchestration.pipeline.costs.recorded import StageCost
-from orchestration.pipeline.costs.systems import folder_bytes, open_systems
+from orchestration.pipeline import costs
+from orchestration.pipeline.costs import StageCost, folder_bytes, latencies, open_systems
 from orchestration.project import Project
 from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_pseudo_queries
 from tests.tiny_encoder import make_tiny_encoder
@@ -56,7 +53,7 @@ def project(tmp_path_factory):
 
 @pytest.fixture
 def _recorded(monkeypatch):
-    monkeypatch.setattr(compare, "stage_costs", lambda project, stages: RECORDED)
+    monkeypatch.setattr(costs, "stage_costs", lambda project, stages: RECORDED)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +77,7 @@ def test_hybrids_search_as_they_are_evaluated(systems):
 
 @pytest.mark.usefixtures("_recorded")
 def test_each_cost_is_what_it_says(project, systems):
-    found = compare.compare_costs(project, queries=4)
+    found = costs.compare_costs(project, queries=4)
     rows = {one.system: one for one in found.systems}
     assert (found.timed, found.documents, found.absent) == (4, 48, ("mlr",))
     assert list(rows)[:3] == ["bm25", "zero_shot", "hce"]
@@ -98,8 +95,8 @@ def test_each_cost_is_what_it_says(project, systems):
 
 
 def test_without_records_the_costs_are_unknown(project, monkeypatch):
-    monkeypatch.setattr(compare, "stage_costs", lambda project, stages: {"index@hce": RECORDED["index@hce"]})
-    rows = {one.system: one for one in compare.compare_costs(project, queries=1).systems}
+    monkeypatch.setattr(costs, "stage_costs", lambda project, stages: {"index@hce": RECORDED["index@hce"]})
+    rows = {one.system: one for one in costs.compare_costs(project, queries=1).systems}
     unknown = [rows["hce"].train_seconds, rows["hce"].index_seconds, rows["hce"].searchable_seconds]
     assert unknown == [None] * 3
     assert rows["bm25"].searchable_seconds is not None
@@ -135,7 +132,7 @@ def test_latency_is_the_median_over_rounds_in_turns(monkeypatch):
 
         return run
 
-    monkeypatch.setattr("orchestration.pipeline.costs.latency.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("orchestration.pipeline.costs.time.perf_counter", lambda: now[0])
     found = latencies({name: search(name, list(values)) for name, values in spent.items()}, ["x", "y"], 10, rounds=3)
     assert found["a"] == pytest.approx((1000 * 3.5, 1000 * (2 + 0.95 * 3)))  # medians 2 (x) and 5 (y)
     assert found["b"] == pytest.approx((500, 500))
@@ -153,6 +150,6 @@ def test_a_variant_is_timed_with_its_own_encoding():
             cache = made[-1]
             return {"beta": lambda texts, k: cache.setdefault(tuple(texts), object())}
 
-    search = systems_module._variant(Lexical(), "beta")
+    search = costs._variant(Lexical(), "beta")
     assert search(["a"], 3) is not search(["a"], 3)
     assert len(made) == 2

@@ -7,11 +7,10 @@ import dataclasses
 import pytest
 
 from orchestration.pipeline import stage_key
-from orchestration.pipeline.costs.recorded import StageCost, stage_costs
+from orchestration.pipeline.costs import StageCost, stage_costs
 from orchestration.pipeline.stages import Stage
-from orchestration.registry import spool
-from orchestration.registry.stage_record import StageRecord
-from orchestration.registry.tracking import tracker_for
+from orchestration.registry import runs
+from orchestration.registry.runs import StageRecord, run_store
 
 pytestmark = pytest.mark.usefixtures("_own_store")
 STAGE = Stage("train", "", ("seed",), {"corpus": "artifacts/costs"}, "artifacts/train/hce", (), retriever="hce")
@@ -24,7 +23,7 @@ def made(project, seconds):
 
 
 def record(project, seconds):
-    tracker_for(project).record_stage(made(project, seconds))
+    run_store(project).record_stage(made(project, seconds))
 
 
 def test_the_newest_run_of_the_same_inputs_counts(tracked_project):
@@ -53,6 +52,6 @@ def test_a_run_that_is_still_spooled_counts(tracked_project):
     corpus = project.root / "artifacts" / "costs" / "table"
     corpus.parent.mkdir(parents=True, exist_ok=True)
     corpus.write_text("three")
-    spool.keep(project, made(project, 9.0))
+    runs.keep(project, made(project, 9.0))
     assert stage_costs(project, [STAGE]) == {"train@hce": StageCost(9.0, 512.0)}
     assert not [*(project.state / "spool").glob("*/record.json")]

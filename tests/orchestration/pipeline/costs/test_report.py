@@ -7,8 +7,8 @@ import json
 import pytest
 
 from model_code.files import read_json
-from orchestration.pipeline.costs import plots
-from orchestration.pipeline.costs.report import as_dict, cost_table, lead, table_text, write_report
+from orchestration.pipeline import cost_report
+from orchestration.pipeline.cost_report import as_dict, cost_table, lead, table_text, write_report
 from tests.orchestration.pipeline.costs.example import BM25, SYSTEMS, comparison, costs
 
 
@@ -56,7 +56,7 @@ def test_the_least_of_a_column_is_marked_but_not_what_is_free():
 
 def test_the_front_holds_what_nothing_beats():
     points = [(one.p50_ms, one.value) for one in SYSTEMS]
-    kept = plots.front(points)
+    kept = cost_report.front(points)
     beaten = [
         (cost, value)
         for cost, value in points
@@ -66,7 +66,7 @@ def test_the_front_holds_what_nothing_beats():
 
 
 def test_a_variant_looks_like_its_system_but_hollow_and_no_two_look_alike():
-    styles = plots.styles([one.system for one in SYSTEMS])
+    styles = cost_report.styles([one.system for one in SYSTEMS])
     assert styles["hce.rrf"]["color"] == styles["hce"]["color"]
     assert styles["hce.rrf"]["markerfacecolor"] == "none"
     assert styles["hce.rrf"]["marker"] == styles["svdr.rrf"]["marker"]
@@ -75,5 +75,5 @@ def test_a_variant_looks_like_its_system_but_hollow_and_no_two_look_alike():
 
 def test_a_cost_that_one_system_alone_has_is_not_drawn():
     one = costs("hce", 0.7, index_ms=None, searchable_seconds=None)
-    drawn = {picture.name for picture in plots.cost_plots(comparison((BM25, one)))}
+    drawn = {picture.name for picture in cost_report.cost_plots(comparison((BM25, one)))}
     assert drawn == {"cost_latency", "cost_bytes"}

@@ -1,0 +1,276 @@
+"""Runs of MLflow: one for each stage that ran, found again by the stage's key.
+
+A stage spools what is to be remembered of it, as opening MLflow takes seconds. Whoever drives the build records what is
+spooled while DVC runs on; a stage that nobody follows (a bare `dvc repro`) does it itself. After a crash it waits for
+the next build or `freshet ui`. `mlflow` is imported when a store is opened and not before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from model_code.files import read_json, replace_folder, write_json
+from model_code.settings import require
+from orchestration.file_lock import file_lock
+from orchestration.project import Project
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Run
+
+
+EXPERIMENT = "freshet"
+ARTIFACT_ROOT = "FRESHET_MLFLOW_ARTIFACTS"
+KEY, STAGE, COMMIT, DIRTY, DAGSTER_RUN = (
+    "freshet.key", "freshet.stage", "mlflow.source.git.commit", "freshet.git_dirty", "dagster.run_id",
+)  # fmt: skip
+LONGEST_PARAM, LONGEST_NAME, LONGEST_DIGEST = 500, 250, 36  # characters: the first is ours, the others are MLflow's
+PARAMS_PER_BATCH, METRICS_PER_BATCH = 100, 900  # MLflow takes 100 params, 1000 metrics and 1000 of both
+RECORD, ARTIFACTS = "record.json", "artifacts"  # in the spool
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """One stage that ran to its end.
+
+    `stage` is its address, such as `train@hce`; `key` identifies it by command, inputs and settings; `inputs` maps each
+    path it read to a hash (the lineage); `artifacts` are small files to keep; each row of `curves` holds a "step" and
+    values at that step; `started` and `ended` are seconds since the epoch.
+    """
+
+    stage: str
+    key: str
+    params: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    inputs: Mapping[str, str]
+    artifacts: Sequence[Path]
+    curves: Sequence[Mapping[str, Any]]
+    git_commit: str | None
+    git_dirty: bool
+    dagster_run_id: str | None
+    started: float
+    ended: float
+
+
+def tracking_uri(project: Project) -> str:
+    """MLFLOW_TRACKING_URI, or else the SQLite file in the project's state folder."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store_folder(project) / 'mlflow.db'}"
+
+
+def store_folder(project: Project) -> Path:
+    """The folder of the project's own MLflow store: database, artifacts and locks."""
+    return project.state.resolve() / "mlflow"
+
+
+@lru_cache(maxsize=4)
+def _store(uri: str, folder: Path) -> RunStore:
+    return RunStore(uri, folder)
+
+
+def run_store(project: Project) -> RunStore:
+    """The project's store of runs; one per process and address, as opening it takes seconds."""
+    return _store(tracking_uri(project), store_folder(project))
+
+
+def find_run(project: Project, key: str) -> str | None:
+    """The newest finished run of a stage key; None without one, and where runs are not recorded."""
+    return run_store(project).find_run(key) if tracking_is_on() else None
+
+
+def tracking_is_on() -> bool:
+    """Whether runs are recorded: unless `FRESHET_TRACKING=off`, with which each stage starts sooner and is built alike.
+
+    FreshetError for another value than on or off.
+    """
+    switch = os.environ.get("FRESHET_TRACKING", "on")
+    require(switch in ("on", "off"), f"FRESHET_TRACKING is {switch!r}, but must be on or off")
+    return switch == "on"
+
+
+def git_state(root: Path) -> tuple[str | None, bool]:
+    """The commit that is checked out, and whether files below `root` differ from it; (None, False) outside of git, or
+    where git is not installed.
+
+    `dvc.lock` does not count: each stage that runs rewrites it.
+    """
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
+        except FileNotFoundError:
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "--verify", "HEAD")
+    return commit, bool(commit and git("status", "--porcelain", "--", ".", ":!dvc.lock"))
+
+
+class RunStore:
+    """Records stages that ran and finds them again; runs lie in the experiment "freshet"."""
+
+    def __init__(self, uri: str, folder: Path) -> None:
+        self.client, self.experiment = open_store(uri, folder)
+
+    def record_stage(self, record: StageRecord) -> str:
+        """Keep `record` as one run; it counts as finished only once everything is stored.
+
+        A run that a crash left unfinished is deleted, and made again.
+        """
+        started = int(record.started * 1000)
+        for run in self._newest_runs(f"tags.`{KEY}` = '{record.key}' and attributes.start_time = {started}"):
+            if run.info.status == "FINISHED":
+                return run.info.run_id
+            self.client.delete_run(run.info.run_id)
+        tags = {KEY: record.key, STAGE: record.stage, DIRTY: str(record.git_dirty).lower()}
+        optional = {COMMIT: record.git_commit, DAGSTER_RUN: record.dagster_run_id}
+        tags |= {name: value for name, value in optional.items() if value}
+        run = self.client.create_run(self.experiment, started, tags, run_name=record.stage)
+        run_id = run.info.run_id
+        self._log_numbers(run_id, record)
+        self._log_inputs(run_id, record.inputs)
+        for path in record.artifacts:
+            self.client.log_artifact(run_id, str(path))
+        self.client.set_terminated(run_id, "FINISHED", int(record.ended * 1000))
+        return run_id
+
+    def find_run(self, key: str) -> str | None:
+        """The newest finished run tagged with the stage key `key`, or None."""
+        runs = self._newest_runs(f"tags.`{KEY}` = '{key}' and attributes.status = 'FINISHED'", at_most=1)
+        return runs[0].info.run_id if runs else None
+
+    def _newest_runs(self, wanted: str, at_most: int = 10) -> list[Run]:
+        order = ["attributes.start_time DESC"]
+        return self.client.search_runs([self.experiment], wanted, max_results=at_most, order_by=order)
+
+    def _log_numbers(self, run_id: str, record: StageRecord) -> None:
+        from mlflow.entities import Param
+
+        params = [Param(valid_name(k), str(v)[:LONGEST_PARAM]) for k, v in record.params.items()]
+        metrics = _metrics(record)
+        self.client.log_batch(run_id, metrics[:METRICS_PER_BATCH], params[:PARAMS_PER_BATCH])
+        for start in range(PARAMS_PER_BATCH, len(params), PARAMS_PER_BATCH):
+            self.client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
+        for start in range(METRICS_PER_BATCH, len(metrics), METRICS_PER_BATCH):
+            self.client.log_batch(run_id, metrics[start : start + METRICS_PER_BATCH])
+
+    def _log_inputs(self, run_id: str, inputs: Mapping[str, str]) -> None:
+        from mlflow.entities import Dataset, DatasetInput
+
+        datasets = [Dataset(name, digest[:LONGEST_DIGEST], "local", name) for name, digest in inputs.items()]
+        if datasets:
+            self.client.log_inputs(run_id, [DatasetInput(dataset) for dataset in datasets])
+
+
+def _metrics(record: StageRecord) -> list[Metric]:
+    from mlflow.entities import Metric
+
+    when = int(record.ended * 1000)
+    single = [Metric(valid_name(name), float(value), when, 0) for name, value in record.metrics.items()]
+    points = [
+        Metric(valid_name(name), float(value), when, int(row["step"]))
+        for row in record.curves
+        for name, value in row.items()
+        if name != "step" and isinstance(value, (int, float))
+    ]
+    return single + points
+
+
+def valid_name(name: str) -> str:
+    """`name` in the characters that MLflow allows.
+
+    >>> valid_name("dev nDCG@10 (all)")
+    'dev nDCG_at_10 _all_'
+    """
+    return re.sub(r"[^\w./: -]", "_", name.replace("@", "_at_"))[:LONGEST_NAME]
+
+
+def open_store(uri: str, folder: Path) -> tuple[MlflowClient, str]:
+    """A client of the store at `uri`, and the id of the experiment; both are made if they are missing.
+
+    Two processes that initialise a SQLite store at once would break it, so one waits for the other.
+    """
+    with file_lock(folder / "open.lock"):
+        from mlflow import MlflowClient
+
+        for noisy in ("mlflow", "alembic"):  # importing mlflow sets its own levels
+            logging.getLogger(noisy).setLevel(logging.ERROR)
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        client = MlflowClient(uri, uri)
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+        if experiment is not None:
+            return client, experiment.experiment_id
+        return client, client.create_experiment(EXPERIMENT, _artifact_root(uri, folder))
+
+
+def _artifact_root(uri: str, folder: Path) -> str | None:
+    """The environment's `FRESHET_MLFLOW_ARTIFACTS`, else beside our own database; None: as another store has it.
+
+    Such as `s3://bucket/freshet`: any place that MLflow writes to. It is fixed once the experiment exists.
+    """
+    beside_database = (folder / "artifacts").as_uri() if uri == f"sqlite:///{folder / 'mlflow.db'}" else None
+    return os.environ.get(ARTIFACT_ROOT) or beside_database
+
+
+def keep(project: Project, record: StageRecord) -> None:
+    """Spool `record`, whole or not at all, with copies of its small files; nothing if tracking is off."""
+    if not tracking_is_on():
+        return
+    aside = project.state / "staging" / f"{record.stage}.record"
+    shutil.rmtree(aside, ignore_errors=True)
+    (aside / ARTIFACTS).mkdir(parents=True)
+    for path in record.artifacts:
+        shutil.copyfile(path, aside / ARTIFACTS / path.name)
+    write_json(aside / RECORD, asdict(replace(record, artifacts=[path.name for path in record.artifacts])))
+    replace_folder(aside, _folder(project) / f"{round(record.started * 1e6):020d}.{record.stage}")
+
+
+def record_all(project: Project) -> None:
+    """Record every spooled stage in the order in which they started; nothing if there is none, or tracking is off.
+
+    A record leaves the spool once its run is whole, and the same record twice is one run: a crash loses and doubles
+    nothing.
+    """
+    if not tracking_is_on() or not any(_entries(project)):
+        return
+    with file_lock(project.state / "spool.lock"):
+        for entry in sorted(_entries(project)):
+            run_store(project).record_stage(_load(entry))
+            (entry / RECORD).unlink()  # first, as a folder without it is no entry
+            shutil.rmtree(entry)
+
+
+def record_or_say(project: Project) -> bool:
+    """`record_all`, but if that fails say so and return False: a store that is away must not end a build.
+
+    Whatever the tracking server, its database or the disk has against it: the records stay, and so do the outputs.
+    """
+    try:
+        record_all(project)
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        print(f"not recorded in MLflow yet ({type(error).__name__}: {first}); the next build does it", file=sys.stderr)
+        return False
+    return True
+
+
+def _folder(project: Project) -> Path:
+    return project.state / "spool"
+
+
+def _entries(project: Project) -> Iterator[Path]:
+    return (path.parent for path in _folder(project).glob(f"*/{RECORD}"))
+
+
+def _load(entry: Path) -> StageRecord:
+    record = StageRecord(**read_json(entry / RECORD))
+    return replace(record, artifacts=[entry / ARTIFACTS / name for name in record.artifacts])
