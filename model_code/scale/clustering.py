@@ -9,15 +9,15 @@ import numpy as np
 import torch
 
 from model_code.hierarchy.lloyd import Lloyd
-from model_code.scale import runtime
-from model_code.scale.settings import ScaleSettings
+from model_code.scale import engine
+from model_code.scale.engine import ScaleSettings
 
 STATE = ("labels", "score", "rival")  # what comparing changes, per point
 
 
 def make_lloyd(vectors: torch.Tensor, groups: torch.Tensor, counts: torch.Tensor) -> Lloyd:
     """The run of k-means, as the engine in use runs it."""
-    settings = runtime.current()
+    settings = engine.current()
     kind = Lloyd if settings.engine == "local" else DistributedLloyd
     return kind(vectors, groups, counts)
 
@@ -32,7 +32,7 @@ class DistributedLloyd(Lloyd):
 
     def __init__(self, vectors: torch.Tensor, groups: torch.Tensor, counts: torch.Tensor) -> None:
         super().__init__(vectors, groups, counts)
-        self._settings, ray = runtime.current(), runtime.ray()
+        self._settings, ray = engine.current(), engine.ray()
         edges = np.linspace(0, len(vectors), min(self._settings.workers, len(vectors)) + 1).astype(int).tolist()
         self._slices = [slice(*pair) for pair in zip(edges[:-1], edges[1:], strict=True)]
         self._held = [ray.put((vectors[part].cpu().numpy(), groups[part].cpu().numpy())) for part in self._slices]
@@ -40,7 +40,7 @@ class DistributedLloyd(Lloyd):
         self._task = _task(self._settings)
 
     def _compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
-        ray = runtime.ray()
+        ray = engine.ray()
         shared = ray.put((self._counts, self.centroids.cpu().numpy(), columns.cpu().numpy()))
         calls = []
         for part, held in zip(self._slices, self._held, strict=True):
@@ -54,7 +54,7 @@ class DistributedLloyd(Lloyd):
 
 def _task(settings: ScaleSettings) -> Any:
     options = {"num_cpus": settings.cpus_per_worker, "num_gpus": settings.gpus_per_worker, "max_retries": -1}
-    return runtime.ray().remote(**options)(compare_slice)
+    return engine.ray().remote(**options)(compare_slice)
 
 
 def compare_slice(

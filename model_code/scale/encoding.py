@@ -18,8 +18,8 @@ from model_code.encoding.encoder import DocumentSide, Encoder
 from model_code.encoding.hardware import uses_bfloat16
 from model_code.files import replacing
 from model_code.progress import Progress, silent
-from model_code.scale import runtime
-from model_code.scale.settings import ScaleSettings
+from model_code.scale import engine
+from model_code.scale.engine import ScaleSettings
 
 SHARD = 2048  # texts per shard: what a kill can cost
 
@@ -68,7 +68,7 @@ def encode_shards(encoder: Any, shards: Iterable[Shard]) -> Iterator[tuple[int, 
     encoder: whatever has `encode`, itself a torch module or with one as its `encoder`. A shard's batches are the same
     wherever it is encoded, and so are its bits on equal hardware with equally many threads.
     """
-    settings = runtime.current()
+    settings = engine.current()
     if settings.engine == "local":
         yield from ((start, encoder.encode(texts)) for start, texts in shards)
     else:
@@ -78,7 +78,7 @@ def encode_shards(encoder: Any, shards: Iterable[Shard]) -> Iterator[tuple[int, 
 def _on_ray(encoder: Any, shards: list[Shard], settings: ScaleSettings) -> Iterator[tuple[int, Any]]:
     if not shards:
         return
-    ray = runtime.ray()
+    ray = engine.ray()
     data = importlib.import_module("ray.data")
     data.DataContext.get_current().enable_progress_bars = False
     rows = [{"start": start, "texts": list(texts)} for start, texts in shards]
@@ -98,7 +98,7 @@ class Worker:
     """One actor of the pool; Ray makes a dead one again and repeats what it was doing."""
 
     def __init__(self, encoder: Any, device: str) -> None:
-        self.encoder = runtime.ray().get(encoder)
+        self.encoder = engine.ray().get(encoder)
         _module(self.encoder).to(device)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

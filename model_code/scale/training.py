@@ -13,8 +13,8 @@ from typing import Any
 from model_code.context import StageContext
 from model_code.errors import FreshetError
 from model_code.progress import silent
-from model_code.scale import runtime
-from model_code.scale.settings import ScaleSettings
+from model_code.scale import engine
+from model_code.scale.engine import ScaleSettings
 
 Work = Callable[[StageContext], dict[str, Any]]
 RESTARTS = 3  # of a group of which a process died; each goes on from the last checkpoint
@@ -26,7 +26,7 @@ def train(work: Work, context: StageContext, batches: int) -> dict[str, Any]:
     batches: of a step, which the processes share evenly: they are the largest divisor of it that `scale.workers`
     allows. All of them see the same folders; what others than the first write to the output is thrown away.
     """
-    settings = runtime.current()
+    settings = engine.current()
     if settings.engine == "local":
         return work(context)
     return _on_ray(work, context, processes(settings.workers, batches), settings)
@@ -42,7 +42,7 @@ def processes(workers: int, batches: int) -> int:
 
 
 def _on_ray(work: Work, context: StageContext, count: int, settings: ScaleSettings) -> dict[str, Any]:
-    runtime.ray()
+    engine.ray()
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 

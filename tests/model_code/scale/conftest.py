@@ -6,15 +6,15 @@ import os
 
 import pytest
 
-from model_code.scale import runtime
-from model_code.scale.settings import ScaleSettings
+from model_code.scale import engine
+from model_code.scale.engine import ScaleSettings
 
 
 @pytest.fixture(scope="session")
 def ray():
     pytest.importorskip("ray", reason="needs Ray: pip install -e '.[scale]'")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    module = runtime.ray()
+    module = engine.ray()
     options = {"num_cpus": 3, "include_dashboard": False, "logging_level": "WARNING", "log_to_driver": False}
     try:
         module.init("local", **options)

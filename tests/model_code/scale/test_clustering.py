@@ -10,8 +10,8 @@ import torch
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.kmeans import Clustering, spherical_kmeans, split_groups
 from model_code.hierarchy.settings import HierarchySettings
-from model_code.scale import clustering, runtime
-from model_code.scale.settings import ScaleSettings
+from model_code.scale import clustering, engine
+from model_code.scale.engine import ScaleSettings
 from tests.model_code.scale.jobs import compare_and_die
 
 SETTINGS = HierarchySettings(max_iterations=6)
@@ -41,7 +41,7 @@ def agree(found: Clustering, expected: Clustering) -> None:
 
 def test_workers_find_the_clusters_that_one_process_finds(workers, vectors):
     expected, parts = flat(vectors), grouped(vectors)
-    with runtime.using(workers):
+    with engine.using(workers):
         agree(flat(vectors), expected)
         agree(grouped(vectors), parts)
 
@@ -49,7 +49,7 @@ def test_workers_find_the_clusters_that_one_process_finds(workers, vectors):
 def test_a_worker_that_dies_changes_nothing(ray, vectors, tmp_path: Path, monkeypatch):
     expected = flat(vectors)
     monkeypatch.setattr(clustering, "compare_slice", compare_and_die(tmp_path / "died"))
-    with runtime.using(ScaleSettings("ray", workers=2)):
+    with engine.using(ScaleSettings("ray", workers=2)):
         found = flat(vectors)
     assert (tmp_path / "died").exists()
     agree(found, expected)
@@ -60,7 +60,7 @@ def test_a_whole_tree_of_more_workers_than_some_levels_have_nodes(ray, vectors, 
     settings = HierarchySettings(method=method, max_iterations=3, device="cpu")
     few = vectors[:60].numpy()
     expected = build_hierarchy(few, settings, seed=0)
-    with runtime.using(ScaleSettings("ray", workers=2)):
+    with engine.using(ScaleSettings("ray", workers=2)):
         found = build_hierarchy(few, settings, seed=0, make_lloyd=clustering.make_lloyd)
     assert [level.tobytes() for level in found.centroids] == [level.tobytes() for level in expected.centroids]
     assert found.leaves.tolist() == expected.leaves.tolist()

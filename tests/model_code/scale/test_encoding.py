@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from model_code.encoding.encoder import DocumentSide, Encoder
-from model_code.scale import encoding, runtime
+from model_code.scale import encoding, engine
 from model_code.scale.encoding import encode_resumably, encode_shards
-from model_code.scale.settings import ScaleSettings
+from model_code.scale.engine import ScaleSettings
 from tests.model_code.scale.jobs import Fragile
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -57,7 +57,7 @@ def test_workers_give_the_bytes_that_one_process_gives(workers, encoder, texts, 
     monkeypatch.setattr(encoding, "SHARD", 64)
     expected = encode_resumably(DocumentSide(encoder), texts, tmp_path / "here")
     seen = []
-    with runtime.using(workers):
+    with engine.using(workers):
         found = encode_resumably(
             DocumentSide(encoder), texts, tmp_path / "there", lambda done, total, note: seen.append(done)
         )
@@ -69,7 +69,7 @@ def test_workers_give_the_bytes_that_one_process_gives(workers, encoder, texts, 
 def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(ray, tmp_path):
     marker = tmp_path / "died"
     shards = [(0, ["a", "bb"]), (2, ["fatal"]), (3, ["", "ccc"]), (5, ["d"])]
-    with runtime.using(ScaleSettings("ray", workers=2)):
+    with engine.using(ScaleSettings("ray", workers=2)):
         found = dict(encode_shards(Fragile(marker), shards))
     assert marker.exists()
     assert {start: vectors.ravel().tolist() for start, vectors in found.items()} == {
@@ -78,5 +78,5 @@ def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(ray, tmp_path):
 
 
 def test_nothing_to_encode_starts_no_worker(ray, encoder):
-    with runtime.using(ScaleSettings("ray")):
+    with engine.using(ScaleSettings("ray")):
         assert list(encode_shards(encoder, [])) == []

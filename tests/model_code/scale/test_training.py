@@ -10,8 +10,8 @@ import torch
 
 from model_code.context import StageContext
 from model_code.errors import FreshetError, SettingsError
-from model_code.scale import runtime
-from model_code.scale.settings import ScaleSettings
+from model_code.scale import engine
+from model_code.scale.engine import ScaleSettings
 from model_code.scale.training import _process, train
 from model_code.training.accelerator import make_accelerator
 from tests.model_code.scale.jobs import train_and_die, train_tiny
@@ -51,7 +51,7 @@ def test_processes_that_cannot_share_a_steps_batches_are_refused(monkeypatch):
 
 def test_one_process_of_ray_train_gives_the_same_bits(ray, tmp_path, expected):
     context = context_in(tmp_path)
-    with runtime.using(ScaleSettings(engine="ray", workers=1)):
+    with engine.using(ScaleSettings(engine="ray", workers=1)):
         report = train(train_tiny, context, 2)
     assert report == expected[1]
     assert torch.equal(weights(context), expected[0])
@@ -63,7 +63,7 @@ def test_paths_count_from_where_it_was_asked_for_and_not_from_where_ray_was_star
     context_in(tmp_path)
     monkeypatch.chdir(tmp_path)
     here = StageContext(Path(), {"encoder": Path("tiny")}, Path("output"), {}, Path("checkpoints"))
-    with runtime.using(ScaleSettings(engine="ray", workers=1)):
+    with engine.using(ScaleSettings(engine="ray", workers=1)):
         train(train_tiny, here, 2)
     assert torch.equal(weights(here), expected[0])
 
@@ -83,7 +83,7 @@ def test_a_machine_without_the_projects_folder_is_named(tmp_path, monkeypatch):
 
 def test_two_processes_share_the_batches_and_a_death_is_resumed(ray, tmp_path, expected):
     context = context_in(tmp_path)
-    with runtime.using(ScaleSettings(engine="ray", workers=2)):
+    with engine.using(ScaleSettings(engine="ray", workers=2)):
         report = train(train_and_die, context, 2)
     assert (tmp_path / "died").exists()
     assert report["processes"] == 2
