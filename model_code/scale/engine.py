@@ -60,7 +60,8 @@ class ScaleSettings:
         return "cuda" if self.gpus_per_worker else "cpu"
 
 
-_CURRENT: ContextVar[ScaleSettings] = ContextVar("scale", default=ScaleSettings())  # this process alone
+LOCAL = ScaleSettings()  # this process alone
+_CURRENT: ContextVar[ScaleSettings] = ContextVar("scale", default=LOCAL)
 
 
 def current() -> ScaleSettings:
