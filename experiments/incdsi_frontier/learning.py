@@ -16,7 +16,7 @@ from model_code.dsi.queries import QueryVectors
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.progress import Progress, silent
 from model_code.training.data import DevQueries, Pairs, Passages, TrainingData
-from model_code.training.dev import DevEvaluator
+from model_code.training.dev_evaluation import DevEvaluator
 from model_code.training.settings import TrainingSettings
 
 DEV_QUERIES = 1000  # that choose the best epoch

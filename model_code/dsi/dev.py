@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from model_code.progress import Progress, silent
-from model_code.training.dev import DevEvaluator, TextEncoder
+from model_code.training.dev_evaluation import DevEvaluator, TextEncoder
 
 
 class EncodedOnce:

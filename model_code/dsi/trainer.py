@@ -16,7 +16,7 @@ from model_code.dsi.settings import DocumentVectorSettings
 from model_code.encoding.encoder import Encoder
 from model_code.hierarchy.tree import Hierarchy
 from model_code.training.data import TrainingData
-from model_code.training.dev import DevEvaluator
+from model_code.training.dev_evaluation import DevEvaluator
 from model_code.training.optimisation import make_optimizer
 from model_code.training.settings import TrainingSettings
 from model_code.training.trainer import Trainer

@@ -22,7 +22,7 @@ from model_code.lexical.layout import save_encoder, start_encoder
 from model_code.lexical.settings import LexicalSettings, MainSearch
 from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
 from model_code.training.data import TrainingData
-from model_code.training.dev import DEPTH, DevEvaluator
+from model_code.training.dev_evaluation import DEPTH, DevEvaluator
 from model_code.training.fit import data_report, result_report
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables

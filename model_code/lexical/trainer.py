@@ -24,11 +24,10 @@ from model_code.lexical.losses import BagBatch, BetaObjective, ScaledObjective, 
 from model_code.lexical.settings import LexicalSettings
 from model_code.retriever import Ranking
 from model_code.token_index.index import TokenIndex
-from model_code.training.ancestors import Ancestors
 from model_code.training.batches import BatchSchedule
-from model_code.training.collator import membership
+from model_code.training.collator import Ancestors, membership
 from model_code.training.data import TrainingData
-from model_code.training.negatives.base import Drawing, Negatives, sample
+from model_code.training.negatives import Drawing, Negatives, sample
 from model_code.training.settings import TrainingSettings
 from model_code.training.trainer import Trainer, to_device
 

@@ -18,11 +18,9 @@ from model_code.progress import Progress, silent
 from model_code.queries.generator_pairs import IGNORED, GeneratorPair, PairTokens, document_numbers
 from model_code.queries.sequence_models import Loaded
 from model_code.queries.training_settings import GeneratorTrainingSettings
-from model_code.training.accelerator import make_accelerator
 from model_code.training.batches import PairStream
-from model_code.training.checkpoints import latest_checkpoint, load_training_state, save_checkpoint
-from model_code.training.optimisation import freeze, learning_rate_factor, set_learning_rate
-from model_code.training.state import Row, TrainingState
+from model_code.training.checkpoints import Row, TrainingState, latest_checkpoint, load_training_state, save_checkpoint
+from model_code.training.optimisation import freeze, learning_rate_factor, make_accelerator, set_learning_rate
 
 METRIC = "log_likelihood"  # of held-out queries, mean per token
 

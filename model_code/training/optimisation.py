@@ -1,18 +1,28 @@
-"""The optimiser: what learns, how fast, and what stays frozen."""
+"""What learns, how fast and by which arithmetic: frozen layers, optimiser, learning rate, attention, accelerator."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from model_code.encoding.base_models import positions
+from model_code.encoding.hardware import uses_bfloat16
+from model_code.encoding.sides import TwoSided
 from model_code.errors import SettingsError
+from model_code.settings import require
 from model_code.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from model_code.training.objective import Objective
+
+SHORT = 128  # tokens: from 256 on the fused one is as fast, and keeps no (T, T) probabilities
+CUT_BY = ("query_max_tokens", "document_max_tokens")
 
 
 def freeze(backbone: Any, frozen_layers: int | None) -> None:
@@ -88,3 +98,49 @@ def learning_rate_factor(step: int, steps: int, warmup_share: float) -> float:
     if step < warmup:
         return (step + 1) / warmup
     return (steps - step) / max(1, steps - warmup)
+
+
+def choose_attention(encoder: TwoSided, max_tokens: int) -> None:
+    """Let `encoder` attend by plain products where it is to learn from short texts, in bfloat16, on a CPU.
+
+    There torch's fused attention takes 2 to 16 times as long as plain products, forward and backward together (texts of
+    24 to 96 tokens; the backward pass is to blame), and a whole step 1.4 times. Everywhere else the fused one stays.
+    """
+    if encoder.device.type != "cpu" or not uses_bfloat16(encoder.precision, encoder.device) or max_tokens > SHORT:
+        return
+    for side in encoder.sides:
+        side.backbone.set_attn_implementation("eager")
+
+
+def make_accelerator(device: torch.device, precision: str, accumulation: int = 1) -> Accelerator:
+    """An accelerator on `device`; precision: "auto", "float32" or "bfloat16", as in `EncoderSettings`.
+
+    accumulation: batches of a step, which the processes share evenly; SettingsError if they cannot. A step's gradient
+    is the mean over its batches, so it does not depend on how many processes there are.
+    """
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, PartialState
+
+    on_cpu = device.type == "cpu"
+    processes = PartialState(cpu=on_cpu).num_processes
+    require(
+        accumulation % processes == 0,
+        f"accumulation is {accumulation}, but {processes} processes share the batches of a step: set a multiple of it",
+    )
+    if processes == 1:
+        AcceleratorState._reset_state(reset_partial_state=True)  # a process may train one model after another
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # accelerate takes the current one
+    mixed = "bf16" if uses_bfloat16(precision, device) else "no"
+    return Accelerator(cpu=on_cpu, mixed_precision=mixed, gradient_accumulation_steps=accumulation // processes)
+
+
+def require_positions(encoder: TwoSided, settings: TrainingSettings, names: Sequence[str] = CUT_BY) -> None:
+    """SettingsError if one of the settings `names` allows longer texts than the transformer has positions for."""
+    for name in names:
+        most, tokens = positions(encoder.backbone), getattr(settings, name)
+        require(
+            most is None or tokens <= most,
+            f"{name} is {tokens}, but the encoder has positions for {most} tokens; lower it, or set an encoder.base "
+            "that has more",
+        )

@@ -11,7 +11,7 @@ from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, Judgements, judged, load_corpus, passage_texts
 from model_code.errors import FreshetError
 from model_code.training.data import DevQueries, Pairs, Passages, TrainingData, make_pairs
-from model_code.training.dev import DevEvaluator
+from model_code.training.dev_evaluation import DevEvaluator
 from model_code.training.settings import TrainingSettings
 
 HELD_OUT = "held_out_cloze"  # pseudo-queries of this kind are cut out of their document for training

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from model_code.encoding.encoder import DocumentSide, Encoder
@@ -22,20 +23,31 @@ from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.progress import Progress, silent
-from model_code.training.accelerator import make_accelerator
-from model_code.training.attention import choose_attention
 from model_code.training.batches import BatchSchedule
-from model_code.training.checkpoints import latest_checkpoint, load_negatives, load_training_state, save_checkpoint
+from model_code.training.checkpoints import (
+    Row,
+    TrainingState,
+    latest_checkpoint,
+    load_negatives,
+    load_training_state,
+    save_checkpoint,
+)
 from model_code.training.collator import Collator
-from model_code.training.cotraining import recluster
 from model_code.training.data import TrainingData
-from model_code.training.dev import DevEvaluator
-from model_code.training.lengths import CUT_BY, require_positions
-from model_code.training.negatives.kinds import make_negatives
+from model_code.training.dev_evaluation import DevEvaluator
+from model_code.training.negatives import make_negatives
 from model_code.training.objective import LAST_LAYER, Objective
-from model_code.training.optimisation import freeze, learning_rate_factor, make_optimizer, set_learning_rate
+from model_code.training.optimisation import (
+    CUT_BY,
+    choose_attention,
+    freeze,
+    learning_rate_factor,
+    make_accelerator,
+    make_optimizer,
+    require_positions,
+    set_learning_rate,
+)
 from model_code.training.settings import TrainingSettings
-from model_code.training.state import Row, TrainingState
 
 CPU_BATCH_TOKENS = 512  # few tokens keep a core busy, and small parts waste less on padding
 GPU_BATCH_TOKENS = 16_384
@@ -248,3 +260,22 @@ def _check(
         raise FreshetError(
             "cotraining re-clusters when the dev metric improves: give dev queries, or set cotraining false"
         )
+
+
+def recluster(
+    objective: Objective, optimizer: torch.optim.Optimizer, hierarchy: Hierarchy, settings: TrainingSettings
+) -> torch.optim.Optimizer:
+    """Give `objective` the centroids of `hierarchy`, and return a new optimiser that keeps the encoder's moments.
+
+    Co-training (HCE, Algorithm 3) clusters the corpus again with the current encoder whenever an evaluation beats all
+    before it. Paths, siblings and centroids are then the new tree's: the centroids' optimiser state, which belongs to
+    nodes that are gone, is dropped, the encoder's is kept, and learning rates follow their one schedule. Unlike in the
+    paper's listing, the encoder returned is the best one, not the last. Without a hierarchy loss there are no centroids: only siblings and leaves are the new tree's.
+    """
+    if settings.hierarchy_weight > 0:
+        objective.recluster(hierarchy)
+    fresh = make_optimizer(objective, settings)
+    for parameter in objective.encoder.parameters():
+        if parameter in optimizer.state:
+            fresh.state[parameter] = optimizer.state[parameter]
+    return fresh

@@ -23,7 +23,7 @@ from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer, TokenN
 from model_code.retrievers.lexical import index, open_folders
 from model_code.retrievers.settings import parse_retriever
 from model_code.stages import train
-from model_code.training.negatives.kinds import make_negatives
+from model_code.training.negatives import make_negatives
 from model_code.training.tables import TrainingTables
 from tests.model_code.lexical.corpus import TRAINING, make_context
 from tests.model_code.lexical.example import SETTINGS, make_encoder

@@ -14,7 +14,7 @@ import torch
 from model_code.context import StageContext
 from model_code.encoding.sides import TwoSided
 from model_code.scale import clustering
-from model_code.training.accelerator import make_accelerator
+from model_code.training.optimisation import make_accelerator
 from model_code.training.trainer import Trainer
 from tests.model_code.training.example import make_data, make_dev, make_encoder, make_settings, make_tree
 

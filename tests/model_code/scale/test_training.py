@@ -13,7 +13,7 @@ from model_code.errors import FreshetError, SettingsError
 from model_code.scale import engine
 from model_code.scale.engine import ScaleSettings
 from model_code.scale.training import _process, train
-from model_code.training.accelerator import make_accelerator
+from model_code.training.optimisation import make_accelerator
 from tests.model_code.scale.jobs import train_and_die, train_tiny
 from tests.model_code.training.example import make_encoder
 

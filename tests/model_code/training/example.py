@@ -9,7 +9,7 @@ import numpy as np
 from model_code.encoding.encoder import Encoder
 from model_code.hierarchy.tree import Hierarchy
 from model_code.training.data import DevQueries, Passages, TrainingData, make_pairs
-from model_code.training.dev import DevEvaluator
+from model_code.training.dev_evaluation import DevEvaluator
 from model_code.training.settings import TrainingSettings
 from tests.tiny_encoder import make_tiny_encoder
 

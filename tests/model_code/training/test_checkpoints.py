@@ -1,7 +1,9 @@
-"""Guards resuming: killed with SIGKILL in mid-training and started again, a run ends with the very same bytes."""
+"""Guards resuming: killed with SIGKILL in mid-training and started again, a run ends with the very same bytes; and the
+training state: rows of the history, the best of the evaluations, and a JSON that loses nothing."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json
-from model_code.training.checkpoints import latest_checkpoint
+from model_code.training.checkpoints import TrainingState, latest_checkpoint
 from tests.model_code.training.example import make_encoder
 from tests.model_code.training.training_process import train
 
@@ -46,3 +49,54 @@ def test_only_the_newest_whole_checkpoint_counts(tmp_path: Path):
 @pytest.mark.parametrize("folder", [None, Path("/nonexistent")])
 def test_no_folder_no_checkpoint(folder: Path | None):
     assert latest_checkpoint(folder) is None
+
+
+def parts(loss: float) -> dict[str, torch.Tensor]:
+    return {"loss": torch.tensor(loss), "contrastive": torch.tensor(2 * loss)}
+
+
+def test_a_row_is_the_mean_since_the_row_before():
+    state = TrainingState(window=[parts(1.0), parts(2.0)], step=2)
+    state.log(learning_rate=0.1)
+    state.log(learning_rate=0.3)  # nothing since: no new row
+    state.step, state.window = 3, [parts(7.0)]
+    state.log(learning_rate=0.2)
+    assert state.history == [
+        {"step": 2, "loss": 1.5, "contrastive": 3.0, "learning_rate": 0.1},
+        {"step": 3, "loss": 7.0, "contrastive": 14.0, "learning_rate": 0.2},
+    ]
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_training(loss: float):
+    with pytest.raises(FreshetError, match="step 4; lower learning_rate"):
+        TrainingState(window=[parts(loss)], step=4).log(learning_rate=0.1)
+
+
+def test_the_first_of_equal_evaluations_is_the_best_and_weights_are_copies():
+    state, weight = TrainingState(), torch.zeros(2)
+    improved = []
+    for step, value in [(0, 0.3), (5, 0.5), (10, 0.5), (15, 0.4)]:
+        state.step = step
+        weight.fill_(step)
+        improved.append(state.evaluated("hit@1", value, {"w": weight}))
+    assert improved == [True, True, False, False]
+    assert (state.best_step, state.best_metric, state.evaluations_since_best) == (5, 0.5, 2)
+    assert state.best_weights["w"].tolist() == [5, 5]
+    assert [row["hit@1"] for row in state.history] == [0.3, 0.5, 0.5, 0.4]
+
+
+def test_loss_and_metric_of_one_step_share_a_row():
+    state = TrainingState(window=[parts(1.0)], step=1)
+    state.log(0.1)
+    state.evaluated("hit@1", 0.5, {})
+    assert len(state.history) == 1
+
+
+def test_json_loses_nothing_but_tensors():
+    state = TrainingState(window=[parts(1 / 3)], step=1, reclustered_at=[1])
+    state.log(0.1)
+    state.evaluated("hit@1", 0.1 + 0.2, {"w": torch.zeros(1)})
+    again = TrainingState.from_json(json.loads(json.dumps(state.to_json())))
+    assert again.to_json() == state.to_json()
+    assert again.history == state.history

@@ -9,7 +9,7 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.training.data import Pairs, Passages, TrainingData, make_pairs
-from model_code.training.negatives.kinds import make_negatives
+from model_code.training.negatives import make_negatives
 from tests.model_code.training.example import LEAVES, make_passages, make_settings, make_tree
 
 TREE = make_tree(np.random.default_rng(0).standard_normal((24, 4)).astype(np.float32))

@@ -10,11 +10,10 @@ import pytest
 from model_code.errors import FreshetError
 from model_code.index.bm25 import Bm25
 from model_code.progress import Progress, silent
+from model_code.training import negatives as nearest
 from model_code.training.collator import Collator
 from model_code.training.data import Passages, TrainingData, make_pairs
-from model_code.training.negatives import nearest
-from model_code.training.negatives.base import Negatives
-from model_code.training.negatives.kinds import make_negatives
+from model_code.training.negatives import Negatives, make_negatives
 from tests.model_code.training.example import LEAVES, WORDS, make_settings, make_tree
 
 TREE = make_tree(np.random.default_rng(0).standard_normal((24, 4)).astype(np.float32))

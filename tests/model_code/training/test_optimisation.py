@@ -1,4 +1,5 @@
-"""Guards what learns and how fast: frozen layers (which store nothing for the backward pass), groups, rates."""
+"""Guards what learns and how fast: frozen layers (which store nothing for the backward pass), groups and rates; which
+attention learns; which GPU trains; and that texts longer than the encoder has positions for are refused by name."""
 
 from __future__ import annotations
 
@@ -13,14 +14,21 @@ from model_code.encoding.encoder import Encoder
 from model_code.errors import SettingsError
 from model_code.training.objective import Objective
 from model_code.training.optimisation import (
+    SHORT,
+    choose_attention,
     freeze,
     learning_rate_factor,
+    make_accelerator,
     make_optimizer,
     set_learning_rate,
     transformer_layers,
 )
-from tests.model_code.training.example import make_encoder, make_settings, make_tree
-from tests.tiny_encoder import make_tiny_model
+from model_code.training.trainer import Trainer
+from tests.model_code.training.example import ASKS, WORDS, make_data, make_encoder, make_settings, make_tree
+from tests.tiny_encoder import make_tiny_encoder, make_tiny_model
+
+TEXTS = ["open a file", "sort", "read a table of comma separated values and sort its rows"]
+PLAIN = {"hierarchy_weight": 0.0, "negatives": "random"}
 
 
 def learning(backbone) -> set[str]:
@@ -106,3 +114,75 @@ def test_the_rate_rises_falls_and_never_vanishes_before_the_end(steps: int, warm
     assert max(factors) == 1.0
     assert min(factors) > 0
     assert factors == sorted(factors[: peak + 1]) + sorted(factors[peak + 1 :], reverse=True)
+
+
+def load(folder: Path, precision: str) -> Encoder:
+    make_tiny_encoder(folder, TEXTS)
+    return Encoder.load(folder, 16, precision=precision, device="cpu")
+
+
+def implementations(encoder: Encoder) -> set[str]:
+    return {side.backbone.config._attn_implementation for side in encoder.sides}
+
+
+@pytest.mark.parametrize(
+    ("precision", "tokens", "expected"),
+    [("bfloat16", SHORT, "eager"), ("bfloat16", SHORT + 1, "sdpa"), ("float32", SHORT, "sdpa")],
+)
+def test_where_plain_products_attend(tmp_path: Path, precision: str, tokens: int, expected: str) -> None:
+    encoder = load(tmp_path / "tiny", precision)
+    encoder.separate()
+    choose_attention(encoder, tokens)
+    assert implementations(encoder) == {expected}
+
+
+def test_it_learns_the_same_and_is_not_saved(tmp_path: Path) -> None:
+    fused, plain = load(tmp_path / "tiny", "float32"), load(tmp_path / "tiny", "float32")
+    plain.precision = "bfloat16"
+    choose_attention(plain, 16)
+    assert implementations(plain) == {"eager"}
+    gradients = []
+    for encoder in (fused, plain):
+        vectors = encoder(encoder.tokenize(TEXTS))  # outside of autocast both compute in float32
+        (vectors @ torch.arange(vectors.shape[1], dtype=torch.float32)).sum().backward()
+        weights = [weight.grad for weight in encoder.backbone.parameters() if weight.grad is not None]
+        gradients.append(torch.cat([weight.flatten() for weight in weights]))
+        encoder.save(tmp_path / encoder.precision)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-5)
+    fingerprints = {Encoder.load(tmp_path / name, 16).fingerprint() for name in ("float32", "bfloat16")}
+    configs = {(tmp_path / name / "config.json").read_bytes() for name in ("float32", "bfloat16")}
+    assert len(fingerprints) == len(configs) == 1
+
+
+@pytest.mark.parametrize("kind", ["mpnet", "deberta-v2"])
+def test_what_has_no_fused_attention_trains(tmp_path: Path, kind: str) -> None:
+    make_tiny_model(tmp_path / "base", kind, WORDS + ASKS, max_position_embeddings=66)
+    encoder = Encoder.load(tmp_path / "base", 16, precision="bfloat16", device="cpu")
+    before = encoder.fingerprint()
+    settings = make_settings(hierarchy_weight=0.0, negatives="random", steps=2, evaluate_every=None)
+    result = Trainer(encoder, make_data(), settings, seed=0).fit()
+    assert result.steps == 2
+    assert encoder.fingerprint() != before
+    assert implementations(encoder) == {"eager"}
+
+
+@pytest.mark.parametrize(("device", "chosen"), [("cuda:1", ["cuda:1"]), ("cuda", []), ("cpu", [])])
+def test_the_named_gpu_trains(monkeypatch: pytest.MonkeyPatch, device: str, chosen: list[str]) -> None:
+    current: list[str] = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda number: current.append(str(number)))
+    make_accelerator(torch.device(device), "float32")
+    assert current == chosen
+
+
+@pytest.mark.parametrize("name", ["query_max_tokens", "document_max_tokens"])
+def test_texts_longer_than_the_positions_are_refused(tmp_path: Path, name: str) -> None:
+    encoder = make_encoder(tmp_path / "base")
+    with pytest.raises(SettingsError, match=f"{name} is 65, but the encoder has positions for 64 tokens; lower it"):
+        Trainer(encoder, make_data(), make_settings(**PLAIN, **{name: 65}), seed=0)
+    Trainer(encoder, make_data(), make_settings(**PLAIN, **{name: 64}), seed=0)
+
+
+def test_positions_before_the_padding_do_not_count(tmp_path: Path) -> None:
+    encoder = Encoder.load(make_tiny_model(tmp_path / "base", "roberta", WORDS + ASKS), 16, device="cpu")
+    with pytest.raises(SettingsError, match="query_max_tokens is 64, but the encoder has positions for 63 tokens"):
+        Trainer(encoder, make_data(), make_settings(**PLAIN), seed=0)

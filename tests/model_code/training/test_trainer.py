@@ -1,4 +1,5 @@
-"""Guards the training loop: it learns, returns the best step, treats the control as HCE, and stops when told."""
+"""Guards the training loop: it learns, returns the best step, treats the control as HCE, stops when told, and
+re-clustering keeps the encoder's moments while the centroids start anew."""
 
 from __future__ import annotations
 
@@ -9,9 +10,14 @@ import pytest
 import torch
 
 from model_code.errors import FreshetError
+from model_code.hierarchy.tree import Hierarchy
+from model_code.training.batches import BatchSchedule
 from model_code.training.checkpoints import latest_checkpoint
+from model_code.training.collator import Collator
 from model_code.training.data import Pairs, TrainingData
-from model_code.training.trainer import Trainer
+from model_code.training.objective import Objective
+from model_code.training.optimisation import freeze, make_optimizer
+from model_code.training.trainer import Trainer, recluster
 from tests.model_code.training.example import make_data, make_dev, make_encoder, make_settings, make_tree
 
 
@@ -251,3 +257,31 @@ def test_wants_that_cannot_be_met_are_refused(tmp_path: Path):
         Trainer(encoder, data, make_settings(), 0)
     with pytest.raises(FreshetError, match="cotraining re-clusters"):
         Trainer(encoder, data, make_settings(cotraining=True), 0, hierarchy=make_tree(np.eye(len(data.passages.texts))))
+
+
+def test_the_encoders_moments_stay_and_the_centroids_start_anew(tmp_path: Path):
+    encoder, data, settings = make_encoder(tmp_path / "tiny"), make_data(), make_settings()
+    freeze(encoder.backbone, settings.frozen_layers)
+    vectors = encoder.encode(data.passages.texts)
+    tree = make_tree(vectors)
+    objective = Objective(encoder, settings, tree)
+    optimizer = make_optimizer(objective, settings)
+    objective(Collator(data, settings, encoder.tokenize, 0, tree)(0, BatchSchedule(data, settings, 0)[0]))[
+        "loss"
+    ].backward()
+    optimizer.step()
+    moments = {p: optimizer.state[p]["exp_avg"].clone() for p in encoder.parameters() if p in optimizer.state}
+
+    smaller = Hierarchy(  # another number of nodes
+        tuple(centroids[:1] for centroids in tree.centroids), (np.zeros(1, np.int32),) * 2, np.zeros(24, np.int32)
+    )
+    fresh = recluster(objective, optimizer, smaller, settings)
+    assert len(moments) > 5
+    for parameter, moment in moments.items():
+        assert torch.equal(fresh.state[parameter]["exp_avg"], moment)
+        assert fresh.state[parameter]["step"] == 1
+    assert [parameter.shape for parameter in objective.hierarchy.parameters()] == [(1, 32), (1, 32)]
+    assert not any(parameter in fresh.state for parameter in objective.hierarchy.parameters())
+    assert {id(p) for g in fresh.param_groups for p in g["params"]} == {
+        id(p) for p in objective.parameters() if p.requires_grad
+    }

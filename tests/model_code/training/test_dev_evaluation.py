@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from model_code.training.data import DevQueries, Passages
-from model_code.training.dev import DevEvaluator
+from model_code.training.dev_evaluation import DevEvaluator
 
 
 class Lookup:

@@ -1,1 +1,0 @@
-"""Extra negative documents for each training query: drawn from the hierarchy, at random, or from a ranking."""
