@@ -26,7 +26,7 @@ from model_code.index.settings import Bm25Settings, IndexSettings
 from model_code.live.settings import LiveSettings
 from model_code.queries.settings import PseudoQuerySettings
 from model_code.retrievers.settings import RetrieverSettings, parse_retriever
-from model_code.scale.settings import ScaleSettings
+from model_code.scale.engine import ScaleSettings
 from model_code.settings import require
 from model_code.training.settings import TrainingSettings
 

@@ -210,7 +210,6 @@ class Bm25Negatives(RankedNegatives):
     """By BM25, over the very texts that the encoder sees.
 
     A query is ranked when its pair is first drawn for, so that a short run on large data ranks what it uses only.
-
     Passages that share no term with the query are no candidates.
     """
 

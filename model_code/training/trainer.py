@@ -270,7 +270,9 @@ def recluster(
     Co-training (HCE, Algorithm 3) clusters the corpus again with the current encoder whenever an evaluation beats all
     before it. Paths, siblings and centroids are then the new tree's: the centroids' optimiser state, which belongs to
     nodes that are gone, is dropped, the encoder's is kept, and learning rates follow their one schedule. Unlike in the
-    paper's listing, the encoder returned is the best one, not the last. Without a hierarchy loss there are no centroids: only siblings and leaves are the new tree's.
+    paper's listing, the encoder returned is the best one, not the last.
+
+    Without a hierarchy loss there are no centroids: only siblings and leaves are the new tree's.
     """
     if settings.hierarchy_weight > 0:
         objective.recluster(hierarchy)

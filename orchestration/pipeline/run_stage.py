@@ -24,7 +24,7 @@ from model_code.context import StageContext
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, read_json, replace_folder, write_json
 from model_code.progress import LineProgress
-from model_code.scale import runtime
+from model_code.scale import engine
 from orchestration import parameters
 from orchestration.parameters import Parameters, flatten
 from orchestration.pipeline import repro, stage_key, stages
@@ -66,7 +66,7 @@ def _execute(
     staging = _fresh_folder(project.state / "staging" / stage.address)
     checkpoints.mkdir(parents=True, exist_ok=True)
     context = stage_context(stage, project, settings, staging, checkpoints)
-    with runtime.using(settings.scale):
+    with engine.using(settings.scale):
         report = importlib.import_module(stage.module).run(context)
     canonical_json(report)  # a report that is not plain JSON must fail here, not after the output is in place
     write_json(staging / "report.json", report)
