@@ -18,7 +18,7 @@ import numpy as np
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import open_source
 from model_code.errors import FreshetError
-from model_code.queries.inverse_cloze import InverseCloze
+from model_code.queries.pseudo_queries import InverseCloze
 from model_code.queries.settings import PseudoQuerySettings
 
 HOME, NEIGHBOURS, JARGON = ("stdlib", "numpy", "pandas"), ("scipy", "matplotlib"), ("sklearn",)

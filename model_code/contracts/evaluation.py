@@ -1,27 +1,108 @@
-"""Contracts of evaluation folders: of a retriever with its variants, and of each baseline."""
+"""Contracts of evaluation folders, run files among them, and of the comparison: values in intervals, every table there.
+
+A TREC run is read as a data frame: hundreds of thousands of lines in a fraction of a second.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from model_code.context import StageContext
-from model_code.contracts.frames import validate
-from model_code.contracts.known import judgements, passage_documents
-from model_code.contracts.rules import WHOLE, require, require_files, require_same
-from model_code.contracts.runs import check_run
+from model_code.contracts.rules import (
+    WHOLE,
+    judgements,
+    passage_documents,
+    require,
+    require_files,
+    require_same,
+    validate,
+)
 from model_code.corpus.tables import Judgements
-from model_code.evaluation.scores import SPLITS, VARIANTS
+from model_code.evaluation.runs import escape, unescape
+from model_code.evaluation.scores import DIGITS, SPLITS, VARIANTS
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.system_evaluation import DIGITS, RERANK, RRF
+from model_code.evaluation.system_evaluation import RERANK, RRF
 from model_code.files import read_json
 
 if TYPE_CHECKING:
     import pandera.pandas as pa
+
+
+COLUMNS = ("query_id", "q0", "document_id", "rank", "score", "tag")
+Known = Collection[str]
+
+
+def check_run(path: Path, system: str, queries: Known, documents: Known, depth: int) -> None:
+    """Ranks from 1 without a gap, at most `depth`, scores that fall; each query and document known, none twice."""
+    require(path.is_file(), f"{path.name} is missing")
+    if path.stat().st_size:  # nothing is found where nothing is asked
+        validate(_schema(path.name, system, queries, documents, depth), read_frame(path))
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """A run's lines in their order; ids and tag as categories, ranks int64, scores float32."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    names = pa.dictionary(pa.int32(), pa.string())
+    kinds = dict.fromkeys(("query_id", "q0", "document_id", "tag"), names) | {"rank": pa.int64(), "score": pa.float64()}
+    table = csv.read_csv(
+        path,
+        read_options=csv.ReadOptions(column_names=list(COLUMNS)),
+        parse_options=csv.ParseOptions(delimiter=" ", quote_char=False, double_quote=False, escape_char=False),
+        convert_options=csv.ConvertOptions(column_types=kinds, strings_can_be_null=False, null_values=[]),
+    )
+    frame: pd.DataFrame = table.to_pandas().astype({"score": np.float32})
+    for name in ("query_id", "document_id"):
+        frame[name] = frame[name].cat.rename_categories([unescape(value) for value in frame[name].cat.categories])
+    return frame
+
+
+def _schema(name: str, system: str, queries: Known, documents: Known, depth: int) -> pa.DataFrameSchema:
+    import pandera.pandas as pa
+
+    return pa.DataFrameSchema(
+        {
+            "query_id": pa.Column(None, _known(queries, "a judged query")),
+            "q0": pa.Column(None, _known(["Q0"], "Q0")),
+            "document_id": pa.Column(None, _known(documents, "an initial document")),
+            "rank": pa.Column("int64", pa.Check.le(depth)),
+            "score": pa.Column("float32", pa.Check(np.isfinite, error="finite")),
+            "tag": pa.Column(None, _known([escape(system)], "the name of the system")),
+        },
+        checks=[
+            pa.Check(_ranks_in_order, error="ranks of a query must be 1, 2, 3, ..., one line after the other"),
+            pa.Check(_scores_fall, error="scores of a query must fall from rank to rank"),
+        ],
+        unique=["query_id", "document_id"],
+        name=name,
+    )
+
+
+def _known(names: Known, what: str) -> pa.Check:
+    """Asks each category once, not each line."""
+    import pandera.pandas as pa
+
+    def known(series: pd.Series) -> pd.Series:
+        return pd.Series(series.cat.categories.isin(list(names))[series.cat.codes], index=series.index)
+
+    return pa.Check(known, error=what)
+
+
+def _ranks_in_order(frame: pd.DataFrame) -> pd.Series:
+    return frame["rank"] == frame.groupby("query_id", observed=True, sort=False).cumcount() + 1
+
+
+def _scores_fall(frame: pd.DataFrame) -> pd.Series:
+    """trec_eval sorts by score, and breaks ties by document id, descending: a tie would be another ranking."""
+    steps = frame.groupby("query_id", observed=True, sort=False)["score"].diff()
+    return steps.isna() | (steps < 0)
 
 
 def check_evaluate(context: StageContext) -> None:
@@ -114,3 +195,84 @@ def _scores_schema() -> pa.DataFrameSchema:
     }
     key = ["query_id", "split", "metric"]
     return pa.DataFrameSchema(columns, strict=True, unique=key, name="scores.parquet")
+
+
+PAGES = ("comparison.md", "comparison.html", "metrics.png", "recall.csv", "levels.csv", "training.csv")
+ROUNDING = 2 * 10**-DIGITS
+
+
+def check_comparison(context: StageContext) -> None:
+    """The whole, its groups and dev are of the same systems; `metrics.json` has the means that `dvc metrics` shows."""
+    require_files(context.output, ["comparison.json", "metrics.json", *PAGES])
+    comparison = read_json(context.output / "comparison.json")
+    expected, main = _systems(context), context.settings["evaluation"].main_metric
+    require(comparison["main_metric"] == main, f"comparison.json must state the main metric {main!r}")
+    parts = {"comparison.json": comparison}
+    parts |= {f"comparison.json, queries {name!r}": part for name, part in comparison["groups"].items()}
+    if comparison["dev"]:
+        parts["comparison.json, dev"] = comparison["dev"]
+    for where, part in parts.items():
+        _check_part(where, part, expected, main)
+    means = {
+        system: {metric: cell["value"] for metric, cell in metrics.items()}
+        for system, metrics in comparison["systems"].items()
+    }
+    require(read_json(context.output / "metrics.json") == means, "metrics.json must hold the means of comparison.json")
+
+
+def _systems(context: StageContext) -> set[str]:
+    """The baselines and retrievers that were evaluated, with their variants."""
+    folders = [path.parent for path in context.inputs["baselines"].glob("*/metrics.json")]
+    folders += [context.inputs["evaluations"] / name for name in context.settings["retrievers"]]
+    found = {folder.name for folder in folders}
+    variants = (path.parent for folder in folders for path in folder.glob(f"{VARIANTS}/*/metrics.json"))
+    return found | {f"{path.parent.parent.name}.{path.name}" for path in variants}
+
+
+def _check_part(where: str, part: Mapping[str, Any], expected: set[str], main: str) -> None:
+    systems, queries = part["systems"], part["queries"]
+    require(queries > 0, f"{where} must be on at least one query")
+    require_same(f"{where}: the systems that were evaluated", systems, expected)
+    require(part["split"] in ("dev", "test"), f"{where}: unknown split {part['split']!r}")
+    require(part["source"] in ("qrels", "pseudo-queries"), f"{where}: unknown source {part['source']!r}")
+    for system, metrics in systems.items():
+        require(main in metrics, f"{where}: {system} must have the main metric {main}")
+        require_same(f"{where}: the metrics of {system}", metrics, next(iter(systems.values())))
+    _check_estimates(where, systems, queries)
+    if part["differences"]:
+        _check_differences(where, part["differences"], systems)
+
+
+def _check_estimates(where: str, systems: Mapping[str, Any], queries: int) -> None:
+    import pandera.pandas as pa
+
+    rows = [{"system": s, "metric": m} | cell for s, metrics in systems.items() for m, cell in metrics.items()]
+    share = pa.Column("float64", pa.Check.in_range(0, 1), coerce=True)
+    columns = {"system": pa.Column(str), "metric": pa.Column(str), "value": share, "low": share, "high": share}
+    columns["queries"] = pa.Column(int, pa.Check.eq(queries))
+    within = pa.Check(
+        lambda table: table["value"].between(table["low"] - ROUNDING, table["high"] + ROUNDING),
+        error="value must lie within its interval",
+    )
+    validate(pa.DataFrameSchema(columns, checks=within, name=where), pd.DataFrame(rows))
+
+
+def _check_differences(where: str, differences: list[Mapping[str, Any]], systems: Mapping[str, Any]) -> None:
+    import pandera.pandas as pa
+
+    table, number = pd.DataFrame(differences), pa.Column("float64", coerce=True)
+    chance = pa.Column("float64", pa.Check.in_range(0, 1), coerce=True)
+    known = pa.Column(str, pa.Check.isin(list(systems)))
+    columns = {"system": known, "reference": known, "metric": pa.Column(str), "difference": number}
+    columns |= {"low": number, "high": number, "p": chance, "p_holm": chance}
+    within = pa.Check(
+        lambda rows: rows["difference"].between(rows["low"] - ROUNDING, rows["high"] + ROUNDING),
+        error="difference must lie within its interval",
+    )
+    corrected = pa.Check(lambda rows: rows["p_holm"] >= rows["p"] - ROUNDING, error="p_holm must be p or more")
+    schema = pa.DataFrameSchema(columns, checks=[within, corrected], name=f"{where}, differences")
+    validate(schema, table)
+    value = [systems[row["system"]][row["metric"]]["value"] for row in differences]
+    other = [systems[row["reference"]][row["metric"]]["value"] for row in differences]
+    off = (table["difference"] - (pd.Series(value) - pd.Series(other))).abs() > ROUNDING
+    require(not off.any(), f"{where}: a difference must be that of the two systems' values")

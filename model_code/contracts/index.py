@@ -12,8 +12,15 @@ from typing import Any
 import numpy as np
 
 from model_code.context import StageContext
-from model_code.contracts.known import passage_documents
-from model_code.contracts.rules import PIECE, require, require_files, require_finite, require_same, require_shape
+from model_code.contracts.rules import (
+    PIECE,
+    passage_documents,
+    require,
+    require_files,
+    require_finite,
+    require_same,
+    require_shape,
+)
 from model_code.files import read_json
 from model_code.manifest import MANIFEST, verify
 from model_code.retrievers.kinds import Kind

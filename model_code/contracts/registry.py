@@ -14,12 +14,10 @@ from collections.abc import Callable
 from safetensors import SafetensorError
 
 from model_code.context import StageContext
-from model_code.contracts.comparison import check_comparison
 from model_code.contracts.corpus import check_acceptance, check_corpus, check_pseudo_queries
-from model_code.contracts.evaluation import check_baselines, check_evaluate
-from model_code.contracts.hierarchy import check_hierarchy
+from model_code.contracts.evaluation import check_baselines, check_comparison, check_evaluate
 from model_code.contracts.index import check_base_index, check_index
-from model_code.contracts.training import check_query_generator, check_train
+from model_code.contracts.training import check_hierarchy, check_query_generator, check_train
 from model_code.errors import FreshetError
 
 CONTRACTS: dict[str, Callable[[StageContext], None]] = {

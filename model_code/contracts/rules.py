@@ -1,13 +1,23 @@
-"""What contracts have in common: one line for a broken rule, files that must be there, numbers that must be finite."""
+"""What contracts share: rules that are told in one line, checks of data frames, and what is known of the inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
+from model_code.context import StageContext
+from model_code.corpus.tables import Corpus, Judgements, judged
 from model_code.errors import FreshetError
+from model_code.evaluation.scores import SPLITS
+from model_code.evaluation.system_evaluation import sampled
+
+if TYPE_CHECKING:
+    import pandera.pandas as pa
+
 
 PIECE = 4_194_304  # numbers that are looked at in one go, so that an index larger than the memory can be checked
 WHOLE = 1 + 1e-9  # the most that a share may be: nDCG's equal sums, added in another order, differ in the last bit
@@ -44,3 +54,67 @@ def require_finite(what: str, numbers: np.ndarray) -> None:
 def require_shape(what: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
     """FreshetError if an array has another shape."""
     require(array.shape == shape, f"{what} must have the shape {shape}, not {array.shape}")
+
+
+SHOWN_ROWS = 3
+
+
+def validate(schema: pa.DataFrameSchema, table: pd.DataFrame) -> None:
+    """FreshetError that names the schema, the first broken rule and the first rows that break it."""
+    import pandera.errors
+
+    try:
+        schema.validate(table, lazy=True)
+    except pandera.errors.SchemaErrors as error:
+        _explain(schema, table, error.failure_cases)
+
+
+def fail(table: str, rule: str, rows: pd.Series) -> None:
+    """FreshetError: so many rows of the table break the rule; `rows` are their values under their numbers."""
+    first = "; ".join(f"row {index}: {value!r}" for index, value in rows.head(SHOWN_ROWS).items())
+    raise FreshetError(f"the table {table} breaks its contract in {len(rows):,} rows: {rule}. First: {first}")
+
+
+def _explain(schema: pa.DataFrameSchema, table: pd.DataFrame, cases: pd.DataFrame) -> None:
+    first = _most_basic(cases)
+    if pd.isna(first["index"]):  # a column is missing, unknown or of another type: no row is to blame
+        raise FreshetError(
+            f"the table {schema.name} breaks its contract: {first['check']}, {first['failure_case']!r}; "
+            f"its columns are {', '.join(schema.columns)}"
+        )
+    same = cases[(cases["check"] == first["check"]) & (cases["column"] == first["column"])]
+    if first["check"] == "multiple_fields_uniqueness":
+        rule = f"{' and '.join(schema.unique)} must be unique"
+    elif first["schema_context"] == "DataFrameSchema":  # a rule over several columns: the whole rows are to blame
+        fail(str(schema.name), str(first["check"]), _whole(table, sorted(set(same["index"]))))
+    else:
+        rule = f"{first['column']} breaks {first['check']}"
+    fail(str(schema.name), rule, same.set_index("index")["failure_case"].sort_index())
+
+
+def _most_basic(cases: pd.DataFrame) -> pd.Series:
+    """Of all broken rules one about columns, else about values, else about whole rows; of its rows the first."""
+    over_rows = (cases["schema_context"] == "DataFrameSchema") & cases["index"].notna()
+    ordered = cases.assign(over_rows=over_rows).sort_values(["over_rows", "index"], na_position="first", kind="stable")
+    return ordered.iloc[0]
+
+
+def _whole(table: pd.DataFrame, rows: list[Any]) -> pd.Series:
+    shown = table.loc[rows]
+    return pd.Series([" ".join(map(str, values)) for values in shown.to_numpy()], index=shown.index, dtype=object)
+
+
+def passage_documents(corpus: Path) -> list[str]:
+    """The document of each passage, in the order of their table; together they are the initial documents."""
+    documents: list[str] = pd.read_parquet(corpus / "passages.parquet", columns=["document_id"])["document_id"].tolist()
+    return documents
+
+
+def judgements(context: StageContext) -> dict[str, Judgements]:
+    """The judged queries of dev and test, as the evaluation of this stage samples them."""
+    folder = context.inputs["corpus"]
+    documents = pd.read_parquet(folder / "documents.parquet", columns=["document_id", "part"])  # and not their texts
+    tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("queries", "qrels")}
+    corpus = Corpus(documents=documents, passages=documents.iloc[:0], **tables)
+    made = pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
+    return sampled({split: judged(corpus, made, split) for split in SPLITS}, context.settings["evaluation"])

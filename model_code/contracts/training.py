@@ -1,4 +1,7 @@
-"""Contracts of what training leaves: a learning curve and a model that its loader can read, per kind of retriever."""
+"""Contracts of what training needs and leaves: the hierarchy, a learning curve, and a model that its loader can read.
+
+Models are read without torch, whose import alone takes longer than all other contracts together.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,87 @@ import numpy as np
 import pandas as pd
 
 from model_code.context import StageContext
-from model_code.contracts.encoder_folder import check_encoder, check_sequence_model
-from model_code.contracts.frames import validate
-from model_code.contracts.known import passage_documents
-from model_code.contracts.rules import WHOLE, require, require_files, require_finite, require_same, require_shape
+from model_code.contracts.rules import (
+    WHOLE,
+    passage_documents,
+    require,
+    require_files,
+    require_finite,
+    require_same,
+    require_shape,
+    validate,
+)
 from model_code.dsi.folder import DocumentVectors
 from model_code.evaluation.plots import metrics_among
 from model_code.files import read_json
+from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes
+from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, Hierarchy
+from model_code.retrievers.kinds import Kind
 
 if TYPE_CHECKING:
     import pandera.pandas as pa
+
+
+TRANSFORMER = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+LAYOUT = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+WITH_WEIGHTS = ("Dense", "WeightedLayerPooling", "LexicalHead")
+WITHOUT_FILES = ("Transformer", "Normalize")  # the transformer's lie at the top
+QUERY_ENCODER = "query_encoder"
+
+
+def check_encoder(folder: Path, kind: Kind, separate: bool) -> None:
+    """A trained encoder and, if `separate`, that of queries below it; else there must be none."""
+    require(folder.is_dir(), f"{folder.name}/ is missing")
+    _check_side(folder, kind)
+    queries = folder / QUERY_ENCODER
+    if separate:
+        require(queries.is_dir(), f"encoders are separate, so {folder.name}/ must hold {QUERY_ENCODER}/")
+        _check_side(queries, kind)
+    else:
+        require(not queries.exists(), f"encoders are shared, so {folder.name}/ must not hold {QUERY_ENCODER}/")
+    _check_weights(folder)
+
+
+def check_sequence_model(folder: Path) -> None:
+    """A model that writes queries, with its tokenizer."""
+    require(folder.is_dir(), f"{folder.name}/ is missing")
+    require_files(folder, (*TRANSFORMER, "generation_config.json"))
+    _check_weights(folder)
+
+
+def _check_side(folder: Path, kind: Kind) -> None:
+    require_files(folder, (*TRANSFORMER, *LAYOUT, *(("lexical.json",) if kind == "lexical" else ())))
+    for name, module in _modules(folder).items():
+        if module not in WITHOUT_FILES:
+            weights = ("model.safetensors",) if module in WITH_WEIGHTS else ()
+            require_files(folder / name, ("config.json", *weights))
+
+
+def _modules(folder: Path) -> dict[str, str]:
+    """Folder -> kind of module, a router's own included."""
+    found = {module["path"]: module["type"].rsplit(".", 1)[-1] for module in read_json(folder / "modules.json")}
+    routers = [path for path, module in found.items() if module == "Router"]
+    for path in routers:
+        require_files(folder / path, ["router_config.json"])
+        types = read_json(folder / path / "router_config.json")["types"]
+        del found[path]
+        found |= {name: qualified.rsplit(".", 1)[-1] for name, qualified in types.items()}
+    return found
+
+
+def _check_weights(folder: Path) -> None:
+    """Every tensor can be read, and of floating-point ones every number is finite."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.rglob("*.safetensors")):
+        name = path.relative_to(folder.parent).as_posix()
+        try:
+            with safe_open(path, framework="numpy") as weights:
+                for tensor in weights.keys():  # noqa: SIM118  it is no mapping
+                    if weights.get_slice(tensor).get_dtype().startswith("F"):
+                        require_finite(f"{name}: {tensor}", weights.get_tensor(tensor))
+        except SafetensorError as error:
+            require(False, f"{name} cannot be read: {error}")
 
 
 def check_query_generator(context: StageContext) -> None:
@@ -85,3 +159,57 @@ def _check_document_vectors(folder: Path, documents: set[str]) -> None:
     require(bool((trained.representatives.counts >= 0).all()), "document_vectors/query_counts.npy must not be negative")
     scales = (trained.logit_scale, trained.encoding_scale)
     require(all(np.isfinite(scale) and scale > 0 for scale in scales), "document_vectors/: scales must be above 0")
+
+
+ROUNDING = 1e-3  # of a unit vector's norm, in float32
+
+
+def check_hierarchy(context: StageContext) -> None:
+    """`Hierarchy` refuses what is no tree; here are its place in the corpus, its size, its centroids and statistics."""
+    folder, documents = context.output, passage_documents(context.inputs["corpus"])
+    require_files(folder, [TENSORS, SUMMARY, DOCUMENT_IDS, "statistics.json", "hierarchy.png"])
+    tree = Hierarchy.load(folder)
+    passages = len(documents)
+    require(len(tree.leaves) == passages, f"{TENSORS} places {len(tree.leaves)} passages; the corpus has {passages}")
+    require(
+        read_json(folder / DOCUMENT_IDS) == documents,
+        f"{DOCUMENT_IDS} must name the document of each passage, in the order of the corpus's passages",
+    )
+    _check_sizes(tree, context.settings["hierarchy"])
+    for level, centroids in enumerate(tree.centroids, start=1):
+        _check_centroids(f"{TENSORS}: centroids.{level}", centroids)
+    _check_summary(tree, read_json(folder / SUMMARY))
+    _check_statistics(tree, read_json(folder / "statistics.json")["levels"])
+
+
+def _check_sizes(tree: Hierarchy, settings: HierarchySettings) -> None:
+    """`branching` is a mean, so it bounds the nodes of a level; k-means may leave a cluster without points out."""
+    most = level_sizes(len(tree.leaves), settings.branching or default_branching(len(tree.leaves)))
+    found = [len(parents) for parents in tree.parents]
+    fit = len(found) == len(most) and all(nodes <= bound for nodes, bound in zip(found, most, strict=True))
+    require(fit, f"{TENSORS} has {found} nodes on its levels, where the settings' branching allows {most}")
+
+
+def _check_centroids(what: str, centroids: np.ndarray) -> None:
+    require_finite(what, centroids)
+    far = float(np.abs(np.linalg.norm(centroids, axis=1) - 1).max())
+    require(far <= ROUNDING, f"{what} must have unit norm, but one is off by {far:.3g}")
+
+
+def _check_summary(tree: Hierarchy, summary: dict[str, object]) -> None:
+    nodes = [len(parents) for parents in tree.parents]
+    facts = {"depth": tree.depth, "dimension": tree.dimension, "passages": len(tree.leaves), "nodes": nodes}
+    wrong = [name for name, value in facts.items() if summary.get(name) != value]
+    require(not wrong, f"{SUMMARY} must state the tree's own {', '.join(wrong)}")
+
+
+def _check_statistics(tree: Hierarchy, levels: list[dict[str, float]]) -> None:
+    require([row["level"] for row in levels] == list(range(1, tree.depth + 1)), "statistics.json must have every level")
+    for row in levels:
+        sizes = tree.sizes(int(row["level"]))
+        facts = {"nodes": len(sizes), "passages_min": int(sizes.min()), "passages_max": int(sizes.max())}
+        wrong = [name for name, value in facts.items() if row[name] != value]
+        require(not wrong, f"statistics.json, level {row['level']}: {', '.join(wrong)} must be the tree's own")
+        cosines = (row["cosine_5th_percentile"], row["cosine_mean"])
+        sound = all(-1 - ROUNDING <= cosine <= 1 + ROUNDING for cosine in cosines)
+        require(sound, f"statistics.json, level {row['level']}: cosines must lie between -1 and 1")

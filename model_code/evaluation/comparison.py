@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from model_code.evaluation.scores import SystemScores, check_comparable
+from model_code.evaluation.scores import DIGITS, SystemScores, check_comparable
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 
-DIGITS = 6
 SMALLEST_GROUP = 20  # queries; below, an interval says nothing
 FAMILY = (
     "the differences on one metric and one set of queries, systems and variants apart: every system against each "

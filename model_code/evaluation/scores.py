@@ -11,6 +11,7 @@ import pandas as pd
 from model_code.errors import FreshetError
 from model_code.files import read_json
 
+DIGITS = 6  # of values that are written down; far below any interval, far above the rounding of sums
 SPLITS = ("dev", "test")
 VARIANTS = "variants"  # the folder, in a system's evaluation folder, that holds those of its variants
 

@@ -21,6 +21,7 @@ import pandas as pd
 from model_code.corpus.tables import Judgements
 from model_code.evaluation.metrics import Qrels, Run, evaluate_run
 from model_code.evaluation.runs import write_run
+from model_code.evaluation.scores import DIGITS
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import write_json
 from model_code.fusion import reciprocal_rank_fusion
@@ -64,7 +65,6 @@ def _right_levels(
 
 
 Search = Callable[[list[str], int], list[list[tuple[str, float]]]]  # (query texts, k) -> rankings, best first
-DIGITS = 6  # of the means in metrics.json; far below any interval, far above the rounding of sums
 
 
 def evaluate_system(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from model_code.errors import SettingsError
-from model_code.queries.pseudo_query import QueryGenerator
+from model_code.queries.pseudo_queries import QueryGenerator
 from model_code.queries.settings import PseudoQuerySettings
 
 Make = Callable[[PseudoQuerySettings, Path | None, str], QueryGenerator]
@@ -15,7 +15,7 @@ TRAINED_FOLDER = "model"  # where the stage `query_generator` leaves its model, 
 
 def _cloze(kind: str) -> Make:
     def make(settings: PseudoQuerySettings, trained: Path | None, device: str) -> QueryGenerator:
-        from model_code.queries.inverse_cloze import InverseCloze
+        from model_code.queries.pseudo_queries import InverseCloze
 
         return InverseCloze(kind, getattr(settings, kind))
 

@@ -1,25 +1,70 @@
-"""Make a query generator for one corpus: start from a model, train it, and see how its queries do in search."""
+"""Make a query generator for one corpus: start from a model, train it, and see how its queries do in search.
+
+Where no sequence-to-sequence model can be fetched, `warm_start` makes one from the base encoder: both sides start from
+its weights (Rothe et al., 2020, "BERT2BERT"), the decoder's self-attention sees only what is to its left, its
+cross-attention is new, and its output layer shares the word embeddings. It has never written a word when training
+begins, so it needs more pairs and steps than a model from the hub.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, load_corpus
+from model_code.encoding.base_models import load_tokenizer, locate, quiet
 from model_code.encoding.hardware import pick_device
+from model_code.encoding.layout import read_layout
+from model_code.errors import FreshetError
 from model_code.files import hash_text, write_json
-from model_code.queries.generator_pairs import GeneratorPair, PairTokens, generator_pairs
-from model_code.queries.generator_training import METRIC, GeneratorTrainer
+from model_code.queries.filtering import make_search, shares_found, source_ranks
+from model_code.queries.generator_training import METRIC, GeneratorPair, GeneratorTrainer, PairTokens, generator_pairs
 from model_code.queries.generators import TRAINED_FOLDER
-from model_code.queries.pseudo_query import PseudoQuery
-from model_code.queries.round_trip import make_search, shares_found, source_ranks
-from model_code.queries.sequence_models import Loaded, load_sequence_model, require_positions, save_sequence_model
-from model_code.queries.sequence_to_sequence import SequenceToSequence
-from model_code.queries.settings import TRAINING_GROUP, WRITING_GROUP
-from model_code.queries.training_settings import WARM_START, GeneratorTrainingSettings
-from model_code.queries.warm_start import warm_start
+from model_code.queries.pseudo_queries import PseudoQuery
+from model_code.queries.sequence_to_sequence import (
+    Loaded,
+    SequenceToSequence,
+    load_sequence_model,
+    require_positions,
+    save_sequence_model,
+)
+from model_code.queries.settings import TRAINING_GROUP, WARM_START, WRITING_GROUP, GeneratorTrainingSettings
+
+
+def warm_start(source: str | Path, seed: int) -> Loaded:
+    """Model and tokenizer from the encoder `source` (see `locate`); equal arguments give equal weights, in float32.
+
+    Raises FreshetError if the encoder's architecture cannot decode, or its tokenizer has no marks of begin and end.
+    """
+    from transformers import EncoderDecoderModel
+
+    folder = read_layout(locate(source)).transformer
+    tokenizer = load_tokenizer(folder)
+    with quiet(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            model = EncoderDecoderModel.from_encoder_decoder_pretrained(folder, folder)
+        except ValueError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise FreshetError(
+                f"encoder {str(source)!r} cannot be made a decoder ({reason}); set pseudo_queries.training.base to a "
+                "sequence-to-sequence model, or encoder.base to a BERT-like encoder"
+            ) from error
+    marks = {"decoder_start_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
+    marks["pad_token_id"] = tokenizer.pad_token_id
+    missing = [name for name, token in marks.items() if token is None]
+    if missing:
+        raise FreshetError(f"the tokenizer of encoder {str(source)!r} has no {missing[0]}, which a decoder needs")
+    for name, token in marks.items():
+        setattr(model.config, name, token)
+        setattr(model.generation_config, name, token)
+    return model.float().eval(), tokenizer
+
 
 Pairs = Sequence[GeneratorPair]
 

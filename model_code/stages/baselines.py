@@ -16,7 +16,7 @@ from model_code.encoding.encoder import Encoder
 from model_code.evaluation.system_evaluation import Search
 from model_code.index.bm25 import Bm25
 from model_code.index.dense_index import DenseIndex
-from model_code.queries.expansion import expanded_texts, generated_queries
+from model_code.queries.pseudo_queries import expanded_texts, generated_queries
 from model_code.retrievers.dense import DenseRetriever
 from model_code.stages.evaluate import Bench
 

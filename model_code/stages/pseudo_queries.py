@@ -9,11 +9,9 @@ import pandas as pd
 
 from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, judged, load_corpus
-from model_code.queries.filtering import REASONS, drop_lost, reasons_to_drop
+from model_code.queries.filtering import REASONS, drop_lost, make_search, reasons_to_drop, source_ranks
 from model_code.queries.generators import TRAINED_FOLDER, make_generator
-from model_code.queries.held_out import split_of
-from model_code.queries.pseudo_query import PseudoQuery
-from model_code.queries.round_trip import make_search, source_ranks
+from model_code.queries.pseudo_queries import PseudoQuery, split_of
 from model_code.queries.settings import PseudoQuerySettings
 
 COLUMNS = ("query_id", "document_id", "text", "kind", "split")

@@ -25,7 +25,7 @@ from model_code.fusion import reciprocal_rank_fusion
 from model_code.index.bm25 import Bm25
 from model_code.index.dense_index import DenseIndex
 from model_code.manifest import MANIFEST
-from model_code.queries.expansion import expanded_texts, generated_queries
+from model_code.queries.pseudo_queries import expanded_texts, generated_queries
 from model_code.retriever import Ranking, Retriever, Search
 from model_code.retrievers.dense import DenseRetriever
 from model_code.retrievers.kinds import open_retriever

@@ -1,20 +1,27 @@
-"""Guards the contracts of evaluation folders: of a retriever with variants, and of the baselines."""
+"""Guards the contracts of run files, evaluation folders and the comparison: each rule is broken once."""
 
 from __future__ import annotations
 
+import re
 import shutil
+import time
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from model_code.context import StageContext
+from model_code.contracts.evaluation import check_run, read_frame
 from model_code.contracts.registry import check
 from model_code.corpus.tables import judged, load_corpus
 from model_code.errors import FreshetError
+from model_code.evaluation import plots
 from model_code.evaluation.metrics import evaluate_run
+from model_code.evaluation.plots import Picture
+from model_code.evaluation.runs import read_run, write_run
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, search_splits
+from model_code.stages import comparison
 from tests.model_code.contracts.damage import (
     assert_refused,
     copied,
@@ -25,6 +32,85 @@ from tests.model_code.contracts.damage import (
     written,
 )
 from tests.model_code.evaluation.tiny_corpus import DOCUMENTS, write_corpus, write_pseudo_queries
+from tests.model_code.stages.test_comparison import context, write_inputs
+
+RUN = {"q 1": [("d1", 3.0), ("50 %", 3.0), ("d3", 1.0)], "q2": [("d2", 2.0)]}
+QUERIES, RUN_DOCUMENTS = ("q 1", "q2", "unanswered"), ("d1", "d2", "d3", "50 %")
+
+
+def check_lines(path, depth=3):
+    check_run(path, "hce", QUERIES, RUN_DOCUMENTS, depth)
+
+
+@pytest.fixture
+def path(tmp_path):
+    write_run(tmp_path / "run.test.trec", RUN, "hce")
+    return tmp_path / "run.test.trec"
+
+
+def test_a_whole_run_passes_and_so_does_an_empty_one(path):
+    check_lines(path)
+    frame = read_frame(path)
+    assert frame["document_id"].tolist() == ["d1", "50 %", "d3", "d2"]
+    assert {query: [name for name, _ in ranking] for query, ranking in read_run(path).items()} == {
+        "q 1": ["d1", "50 %", "d3"],
+        "q2": ["d2"],
+    }
+    path.write_text("")
+    check_lines(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("q2 Q0", "q3 Q0", "query_id breaks a judged query.*row 3: 'q3'"),
+        ("q2 Q0", "q2 0", "q0 breaks Q0"),
+        ("Q0 d3 ", "Q0 d9 ", "document_id breaks an initial document.*row 2: 'd9'"),
+        ("Q0 d3 ", "Q0 d1 ", "query_id and document_id must be unique"),
+        ("d3 3 1", "d3 2 1", "ranks of a query must be 1, 2, 3.*row 2: 'q 1 Q0 d3 2"),
+        ("d2 1 2", "d2 0 2", "ranks of a query must be 1, 2, 3"),
+        ("d3 3 1", "d3 3 3.5", "scores of a query must fall from rank to rank"),
+        ("d3 3 1", "d3 3 2.99999976", "scores of a query must fall"),
+        ("d1 1 3", "d1 1 inf", "score breaks finite"),
+        ("1 hce", "1 dsi", "tag breaks the name of the system"),
+    ],
+)
+def test_each_broken_rule_is_named_with_its_line(path, old, new, message):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(
+        FreshetError, match=re.escape("run.test.trec breaks its contract in ") + f"[12] rows: {message}"
+    ):
+        check_lines(path)
+
+
+def test_more_than_depth_documents_are_refused(path):
+    with pytest.raises(FreshetError, match=r"rank breaks .*\(2\).*row 2"):
+        check_lines(path, depth=2)
+
+
+@pytest.mark.parametrize("line", ["q2 Q0 d2 1 2\n", "q2 Q0 d2 1 2 hce more\n", "q2 Q0 d2 one 2 hce\n"])
+def test_a_line_of_another_form_cannot_be_read(path, line):
+    path.write_text(path.read_text() + line)
+    with pytest.raises(ValueError, match="CSV"):
+        check_lines(path)
+
+
+def test_a_missing_run_is_refused(tmp_path):
+    with pytest.raises(FreshetError, match="run.dev.trec is missing"):
+        check_lines(tmp_path / "run.dev.trec")
+
+
+def test_a_hundred_thousand_lines_take_no_second(tmp_path):
+    documents = [f"d{i}" for i in range(100)]
+    run = {f"q{i}": [(name, 100.0 - rank) for rank, name in enumerate(documents)] for i in range(1000)}
+    write_run(tmp_path / "run.test.trec", run, "hce")
+    check_run(tmp_path / "run.test.trec", "hce", run.keys(), documents, 100)
+    start = time.process_time()
+    check_run(tmp_path / "run.test.trec", "hce", run.keys(), documents, 100)
+    assert time.process_time() - start < 1
+
 
 SETTINGS = EvaluationSettings(depth=100)
 NODES = {name: [{i // 12}, {i // 6}] for i, name in enumerate(DOCUMENTS)}
@@ -151,3 +237,64 @@ def test_bm25_over_generated_queries_must_be_there_where_a_model_writes_some(bas
     settings = baselines.settings | {"pseudo_queries.generators": ("sequence_to_sequence",)}
     with pytest.raises(FreshetError, match="1 missing, such as 'bm25_generated'"):
         check("baselines", replace(baselines, settings=settings))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    root = tmp_path_factory.mktemp("comparison")
+    place = context(write_inputs(root), root / "output")
+    place.output.mkdir()
+    with pytest.MonkeyPatch.context() as patch:  # drawing takes seconds
+        patch.setattr(plots, "draw", lambda name, caption, size, paint: Picture(name, caption, b"png", "<svg></svg>"))
+        comparison.run(place)
+    return place
+
+
+def in_comparison(edit):
+    return json_edited("comparison.json", edit)
+
+
+def cell(comparison, **changes):
+    comparison["systems"]["hce"]["MAP"].update(changes)
+
+
+def test_a_whole_comparison_passes(compared):
+    check("comparison", compared)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (removed("comparison.html"), "must hold comparison.html"),
+        (written("training.csv"), "must hold training.csv: missing or empty"),
+        (written("comparison.json", "{"), "it cannot be read: JSONDecodeError"),
+        (json_with("comparison.json", main_metric="MAP"), "must state the main metric 'nDCG@10'"),
+        (json_with("metrics.json", hce={}), "metrics.json must hold the means"),
+        (json_with("comparison.json", queries=0), "must be on at least one query"),
+        (json_with("comparison.json", split="train"), "unknown split 'train'"),
+        (json_with("comparison.json", source="nobody"), "unknown source 'nobody'"),
+        (in_comparison(lambda value: value["systems"].pop("hce.rrf")), "1 missing, such as 'hce.rrf'"),
+        (in_comparison(lambda value: value["dev"]["systems"].pop("bm25")), "comparison.json, dev: .*such as 'bm25'"),
+        (in_comparison(lambda value: value["systems"]["hce"].pop("nDCG@10")), "hce must have the main metric"),
+        (in_comparison(lambda value: value["systems"]["hce"].pop("MAP")), "the metrics of hce: 1 missing"),
+        (in_comparison(lambda value: cell(value, low=0.99, high=1.0)), "value must lie within its interval.*hce MAP"),
+        (in_comparison(lambda value: cell(value, value=1.2, high=1.3)), "value breaks in_range.*1.2"),
+        (in_comparison(lambda value: cell(value, queries=3)), "queries breaks .*48"),
+        (in_comparison(lambda value: value["differences"][0].update(low=0.9)), "difference must lie within"),
+        (in_comparison(lambda value: value["differences"][0].update(p=1.5)), "p breaks in_range.*1.5"),
+        (in_comparison(lambda value: value["differences"][0].update(p=1.0, p_holm=0.1)), "p_holm must be p or more"),
+        (in_comparison(lambda value: value["differences"][0].update(reference="x")), "reference breaks isin"),
+        (
+            in_comparison(lambda value: value["differences"][0].update(difference=0.9, high=1.0)),
+            "a difference must be that of the two systems' values",
+        ),
+    ],
+)
+def test_each_broken_rule_is_named(compared, tmp_path, damage, message):
+    assert_refused("comparison", compared, tmp_path, damage, message)
+
+
+def test_another_main_metric_is_another_comparison(compared):
+    settings = compared.settings | {"evaluation": EvaluationSettings(main_metric="MAP")}
+    with pytest.raises(FreshetError, match="main metric 'MAP'"):
+        check("comparison", replace(compared, settings=settings))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from model_code.contracts.tables import check_tables
+from model_code.contracts.corpus import check_tables
 from model_code.corpus.build import build_corpus
 from model_code.corpus.settings import CorpusSettings, PartSettings, PassageSettings
 from model_code.errors import FreshetError

@@ -6,7 +6,7 @@ import pytest
 
 from model_code.errors import SettingsError
 from model_code.queries.generators import GENERATORS, make_generator
-from model_code.queries.pseudo_query import seed_of
+from model_code.queries.pseudo_queries import seed_of
 from model_code.queries.settings import ClozeSettings, PseudoQuerySettings
 
 

@@ -12,9 +12,8 @@ from model_code.errors import FreshetError
 from model_code.queries import sequence_to_sequence
 from model_code.queries.generators import make_generator
 from model_code.queries.sequence_to_sequence import GumbelTopK, SequenceToSequence
-from model_code.queries.settings import PseudoQuerySettings, SequenceToSequenceSettings
-from model_code.queries.training_settings import GeneratorTrainingSettings
-from tests.model_code.queries.tiny_t5 import make_tiny_t5
+from model_code.queries.settings import GeneratorTrainingSettings, PseudoQuerySettings, SequenceToSequenceSettings
+from tests.model_code.queries.toy import make_tiny_t5
 
 WORDS = [f"w{i}" for i in range(40)]
 TINY = SequenceToSequenceSettings(per_document=5, section_tokens=8, max_query_tokens=6, top_k=8, batch_size=7)

@@ -15,15 +15,15 @@ from model_code.context import StageContext
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json
-from model_code.queries.round_trip import make_search, source_ranks
-from model_code.queries.sequence_models import load_sequence_model
+from model_code.queries.filtering import make_search, source_ranks
+from model_code.queries.sequence_to_sequence import load_sequence_model
 from model_code.queries.settings import (
     ClozeSettings,
     ConsistencySettings,
+    GeneratorTrainingSettings,
     PseudoQuerySettings,
     SequenceToSequenceSettings,
 )
-from model_code.queries.training_settings import GeneratorTrainingSettings
 from model_code.stages import pseudo_queries, query_generator
 from tests.model_code.queries.toy import DOCUMENTS, WORDS
 from tests.tiny_encoder import make_tiny_encoder
@@ -85,7 +85,7 @@ def test_off_means_a_report_and_nothing_else(tmp_path: Path):
 def test_off_imports_nothing_slow():
     code = (
         "import sys; from types import SimpleNamespace as S; from model_code.stages import query_generator as stage;"
-        "from model_code.queries.training_settings import GeneratorTrainingSettings as T;"
+        "from model_code.queries.settings import GeneratorTrainingSettings as T;"
         "assert stage.run(S(settings={stage.TRAINING_GROUP: T()})) == {'trained': False};"
         "print(sorted({'torch', 'numpy', 'pandas', 'transformers', 'accelerate'} & set(sys.modules)))"
     )

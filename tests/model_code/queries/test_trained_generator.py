@@ -11,8 +11,8 @@ from transformers import AutoModelForSeq2SeqLM, EncoderDecoderModel
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError, SettingsError
 from model_code.files import hash_path
-from model_code.queries.sequence_models import load_sequence_model, require_positions, save_sequence_model
-from model_code.queries.warm_start import warm_start
+from model_code.queries.sequence_to_sequence import load_sequence_model, require_positions, save_sequence_model
+from model_code.queries.trained_generator import warm_start
 from tests.model_code.queries.toy import WORDS
 from tests.tiny_encoder import make_tiny_encoder
 

@@ -1,10 +1,14 @@
-"""Guards inverse cloze spans: lengths, places, independence of the other documents, and the held-out variant."""
+"""Guards pseudo-queries: spans of the asked length from every part of a text, held-out documents, expanded texts."""
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pandas as pd
 import pytest
 
-from model_code.queries.inverse_cloze import InverseCloze
+from model_code.index.bm25 import Bm25
+from model_code.queries.pseudo_queries import InverseCloze, expanded_texts, generated_queries, split_of
 from model_code.queries.settings import ClozeSettings
 from model_code.training.tables import without_span
 
@@ -57,3 +61,51 @@ def test_the_span_can_be_taken_out_of_its_document():
         rest = without_span(TEXT, query.text).split()
         start = WORDS.index(query.text.split()[0])
         assert rest == WORDS[:start] + WORDS[start + 64 :]
+
+
+IDS = [f"document-{i}" for i in range(5000)]
+
+
+def test_shares_are_met():
+    counts = Counter(split_of(i, 0.1, 0.2, seed=1) for i in IDS)
+    assert abs(counts["dev"] / 5000 - 0.1) < 0.015  # 3.5 standard errors
+    assert abs(counts["test"] / 5000 - 0.2) < 0.02
+
+
+def test_no_share_holds_nothing_out():
+    assert {split_of(i, 0.0, 0.0, seed=1) for i in IDS} == {"train"}
+
+
+def test_more_test_queries_take_none_from_dev():
+    dev = [i for i in IDS if split_of(i, 0.1, 0.2, seed=1) == "dev"]
+    assert dev == [i for i in IDS if split_of(i, 0.1, 0.5, seed=1) == "dev"]
+
+
+def test_the_seed_draws_other_documents():
+    assert [split_of(i, 0.3, 0.3, seed=1) for i in IDS] != [split_of(i, 0.3, 0.3, seed=2) for i in IDS]
+
+
+TABLE = pd.DataFrame(
+    [
+        ("a", "how to order", "sequence_to_sequence", "train"),
+        ("b", "what is a heap", "sequence_to_sequence", "test"),
+        ("a", "a list", "inverse_cloze", "train"),
+        ("a", "rank items", "sequence_to_sequence", "train"),
+    ],
+    columns=["document_id", "text", "kind", "split"],
+)
+
+
+def test_only_generated_training_queries_count():
+    assert generated_queries(TABLE) == {"a": ["how to order", "rank items"]}
+    assert generated_queries(TABLE.head(0)) == {}
+
+
+def test_every_passage_of_a_document_gets_its_queries_and_is_found_by_them():
+    texts, ids = ["sort a list", "more on sorting", "open a file"], ["a", "a", "c"]
+    expanded = expanded_texts(texts, ids, generated_queries(TABLE))
+    assert expanded == [
+        "sort a list how to order rank items", "more on sorting how to order rank items", "open a file"
+    ]  # fmt: skip
+    assert Bm25(texts, ids).search(["order"], 1) == [[]]
+    assert [document for document, _ in Bm25(expanded, ids).search(["order"], 1)[0]] == ["a"]
