@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from model_code.dsi.queries import QueryVectors
+from model_code.dsi.batches import QueryVectors
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.progress import Progress, silent
 from model_code.training.data import DevQueries, Pairs, Passages, TrainingData

@@ -19,7 +19,7 @@ from experiments.incdsi_frontier.frontier import Arrivals, Found, Point
 from experiments.incdsi_frontier.learning import learn
 from experiments.incdsi_frontier.spaces import Space
 from model_code.dsi.settings import DocumentVectorSettings, Start
-from model_code.dsi.start import random_vectors
+from model_code.dsi.vectors import random_vectors
 from model_code.incdsi.ranks import CachedRanks
 
 EPOCHS = 10

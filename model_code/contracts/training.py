@@ -23,7 +23,7 @@ from model_code.contracts.rules import (
     require_shape,
     validate,
 )
-from model_code.dsi.folder import DocumentVectors
+from model_code.dsi.vectors import DocumentVectors
 from model_code.evaluation.plots import metrics_among
 from model_code.files import read_json
 from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes

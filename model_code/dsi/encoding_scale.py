@@ -11,6 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from model_code.dsi.trainer import DocumentDev
+from model_code.dsi.vectors import document_means
+from model_code.encoding.encoder import Encoder
+from model_code.progress import Progress
+from model_code.training.data import Passages
+
 ENOUGH = 30  # queries that the sample could take; fewer would make the scale a matter of luck
 CELLS = 2**24  # scores held at once
 
@@ -81,3 +87,33 @@ def _blocks(
 ) -> Iterator[tuple[np.ndarray, Sequence[Collection[int]]]]:
     for start in range(0, len(queries), size):
         yield queries[start : start + size], relevant[start : start + size]
+
+
+SAMPLE = 5000  # documents that stand for added ones, at most half of all
+
+
+def measured_scale(
+    judge: DocumentDev | None, encoder: Encoder, encodings: np.ndarray | None, seed: int, progress: Progress
+) -> float | None:
+    """See `encoding_scale`; None without dev queries too.
+
+    judge: of the learned vectors. encodings: (n, H) of all documents by `encoder`, or None: those needed are made.
+    """
+    if judge is None:
+        return None
+    evaluator, vectors = judge.evaluator, judge.vectors.detach().cpu().numpy()
+    count = min(len(vectors) // 2, SAMPLE)
+    sample = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:count])
+    if count == 0:
+        return None
+    chosen = _encoded(evaluator.passages, sample, encoder, progress) if encodings is None else encodings[sample]
+    queries = (judge.frozen or encoder).encode(evaluator.queries)
+    relevant = [[int(document) for document in judged] for judged in evaluator.qrels.values()]
+    return encoding_scale(vectors, sample, chosen, queries, relevant)
+
+
+def _encoded(passages: Passages, documents: np.ndarray, encoder: Encoder, progress: Progress) -> np.ndarray:
+    rows = [passages.of(document) for document in documents.tolist()]
+    texts = [passages.texts[row] for own in rows for row in own.tolist()]
+    owners = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
+    return document_means(encoder.encode(texts, progress), owners, len(rows))

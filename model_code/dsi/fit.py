@@ -13,12 +13,11 @@ import numpy as np
 import torch
 
 from model_code.context import StageContext
-from model_code.dsi.added import measured_scale
-from model_code.dsi.folder import DocumentVectors, Representatives
-from model_code.dsi.queries import QueryVectors
+from model_code.dsi.batches import QueryVectors
+from model_code.dsi.encoding_scale import measured_scale
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.dsi.start import document_means, random_vectors
 from model_code.dsi.trainer import DocumentTrainer, loop_settings, pooled
+from model_code.dsi.vectors import DocumentVectors, Representatives, document_means, random_vectors
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.sides import QUERY_ENCODER
 from model_code.files import write_json

@@ -14,8 +14,7 @@ import numpy as np
 
 from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus
-from model_code.dsi.folder import DocumentVectors, Representatives
-from model_code.dsi.start import document_means
+from model_code.dsi.vectors import DocumentVectors, Representatives, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.files import read_json

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from experiments.incdsi_frontier.learning import Asking, KnownQueries, learn
-from model_code.dsi.losses import document_losses
+from model_code.dsi.objective import document_losses
 from model_code.dsi.settings import DocumentVectorSettings
 
 COUNT, WIDTH, QUERIES = 12, 8, 48

@@ -15,7 +15,7 @@ from experiments.incdsi_frontier.methods import ENCODED
 from experiments.incdsi_frontier.retraining import RETRAINING, WAYS, fine_tune, measure_ways, retrain
 from experiments.incdsi_frontier.spaces import LEARNED, Space
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.dsi.start import random_vectors
+from model_code.dsi.vectors import random_vectors
 from model_code.incdsi.tuning import TrialBench
 from tests.experiments.incdsi_collection import encoded_collection
 

@@ -11,7 +11,7 @@ import pytest
 
 from model_code.context import StageContext
 from model_code.contracts.registry import check
-from model_code.dsi.folder import Representatives
+from model_code.dsi.vectors import Representatives
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.index.dense_index import DenseIndex

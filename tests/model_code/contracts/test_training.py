@@ -13,7 +13,7 @@ import torch
 
 from model_code.context import StageContext
 from model_code.contracts.registry import check
-from model_code.dsi.folder import DocumentVectors, Representatives
+from model_code.dsi.vectors import DocumentVectors, Representatives
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.layers import Layers
 from model_code.encoding.settings import EncoderSettings

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from model_code.context import StageContext
-from model_code.dsi.folder import DocumentVectors
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.dsi.start import document_means
+from model_code.dsi.vectors import DocumentVectors, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.errors import SettingsError
 from model_code.evaluation.metrics import evaluate_run

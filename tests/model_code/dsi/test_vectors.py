@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.dsi.folder import VECTORS, DocumentVectors, Representatives
-from model_code.dsi.queries import QueryVectors
-from model_code.dsi.start import document_means, random_vectors
+from model_code.dsi.batches import QueryVectors
+from model_code.dsi.vectors import VECTORS, DocumentVectors, Representatives, document_means, random_vectors
 from model_code.errors import FreshetError
 from model_code.files import hash_path
 

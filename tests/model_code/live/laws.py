@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from model_code.documents import Document, canonical_fields
-from model_code.dsi.folder import Representatives
-from model_code.dsi.start import document_means
+from model_code.dsi.vectors import Representatives, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.layers import represent_documents
 from model_code.encoding.settings import EncoderSettings, LayerSettings

@@ -11,8 +11,8 @@ import pytest
 
 from model_code.context import StageContext
 from model_code.documents import Document, Remove
-from model_code.dsi.folder import DocumentVectors, Representatives
 from model_code.dsi.settings import DocumentVectorSettings
+from model_code.dsi.vectors import DocumentVectors, Representatives
 from model_code.errors import FreshetError
 from model_code.evaluation.runs import write_run
 from model_code.files import hash_path, read_json

@@ -10,10 +10,10 @@ import pytest
 
 from model_code.context import StageContext
 from model_code.documents import Document
-from model_code.dsi import added, encoding_scale
-from model_code.dsi.folder import DocumentVectors
+from model_code.dsi import encoding_scale
+from model_code.dsi import encoding_scale as added
 from model_code.dsi.settings import DocumentVectorSettings, Start
-from model_code.dsi.start import document_means
+from model_code.dsi.vectors import DocumentVectors, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.index.dense_index import DenseIndex
 from model_code.live.collection import open_generation_zero
