@@ -1,1 +1,1 @@
-"""What the Dagster UI says about each artifact: one file per family, a few lines each."""
+"""The Dagster assets, one file per family: what each is, how it is made, what its page shows, what is checked."""

@@ -1,17 +1,14 @@
-"""Documents, queries and qrels, the model that writes more queries, and the acceptance verdict over all of them."""
+"""Documents, queries and qrels: the lock of their source, and what was read, cleaned and merged from it."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from assets.family import AssetFamily, Check, first_rows, markdown_table, report_of
-from assets.learning_curve import learning_curve
-from model_code.context import StageContext
-from model_code.files import read_json
+import dagster as dg
 
-HELD_OUT = ("log_likelihood",)  # of held-out queries, what a generator's best step is chosen by
+from assets.pages import first_rows
+from assets.stage_assets import LOCK_KEY, Page, Result, StageAssets
+from orchestration.pipeline.stages import Stage
+from orchestration.project import Project
 
 
 def preview_corpus(folder: Path) -> Mapping[str, str]:
@@ -23,56 +20,24 @@ def preview_corpus(folder: Path) -> Mapping[str, str]:
     }
 
 
-def corpus_accepted(context: StageContext) -> tuple[bool, Mapping[str, Any]]:
-    """Whether every expectation was met."""
-    expectations = read_json(context.output / "verdict.json")["expectations"]
-    return all(row["passed"] for row in expectations), {"expectations": len(expectations)}
+CORPUS = Page("corpus", frozenset({"parquet", "pandera"}), preview_corpus)
 
 
-def preview_acceptance(folder: Path) -> Mapping[str, str]:
-    """Each expectation with its bounds and what was observed."""
-    return {"verdict": markdown_table(read_json(folder / "verdict.json")["expectations"])}
+def corpus_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
+    """`corpus_lock` and `corpus`."""
+    family = StageAssets(project, table, {"corpus": CORPUS})
 
+    @dg.multi_asset(name="corpus", **family.options())
+    def corpus(context: dg.AssetExecutionContext) -> Iterator[Result]:
+        yield from family.materialize(context)
 
-def preview_pseudo_queries(folder: Path) -> Mapping[str, str]:
-    """First generated queries."""
-    columns = ["query_id", "document_id", "text", "split"]
-    return {"first pseudo-queries": first_rows(folder / "pseudo_queries.parquet", columns)}
+    @dg.asset(key=LOCK_KEY, group_name="corpus", kinds={"json"})
+    def corpus_lock(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        """What the corpus's source holds now: versions and content hash, through which every stage sees it."""
+        from orchestration.pipeline.ingest import ingest
 
+        lock = ingest(project)
+        facts = {name: value for name, value in lock.items() if isinstance(value, (str, int, float))}
+        return dg.MaterializeResult(data_version=dg.DataVersion(lock["content_hash"]), metadata=facts)
 
-def preview_query_generator(folder: Path) -> Mapping[str, str]:
-    """The learning curve, if a generator was trained at all."""
-    if not report_of(folder)["trained"]:
-        return {"history": "no generator was trained (`pseudo_queries.training.base` is null)"}
-    return learning_curve(folder, HELD_OUT)
-
-
-CORPUS = AssetFamily(
-    stage="corpus",
-    noun="corpus",
-    group="corpus",
-    kinds=frozenset({"parquet", "pandera"}),
-    preview=preview_corpus,
-)
-QUERY_GENERATOR = AssetFamily(
-    stage="query_generator",
-    noun="query_generator",
-    group="corpus",
-    kinds=frozenset({"torch"}),
-    preview=preview_query_generator,
-)
-PSEUDO_QUERIES = AssetFamily(
-    stage="pseudo_queries",
-    noun="pseudo_queries",
-    group="corpus",
-    kinds=frozenset({"parquet"}),
-    preview=preview_pseudo_queries,
-)
-ACCEPTANCE = AssetFamily(
-    stage="acceptance",
-    noun="acceptance_verdict",
-    group="corpus",
-    kinds=frozenset({"great_expectations"}),
-    preview=preview_acceptance,
-    checks=(Check("corpus_accepted", "Every expectation of the acceptance suite is met.", corpus_accepted),),
-)
+    return [corpus_lock, corpus]

@@ -1,14 +1,17 @@
 """Rankings, scores and the comparison of all systems."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from assets.family import AssetFamily, Check, markdown_table, picture
+import dagster as dg
+
+from assets.pages import markdown_table, picture
+from assets.stage_assets import Check, Page, Result, StageAssets
 from model_code.context import StageContext
 from model_code.files import read_json
+from orchestration.pipeline.stages import Stage
+from orchestration.project import Project
 
 
 def preview_evaluation(folder: Path) -> Mapping[str, str]:
@@ -57,25 +60,18 @@ def has_queries(context: StageContext) -> tuple[bool, Mapping[str, Any]]:
     return any(queries.values()), queries
 
 
-BASELINES = AssetFamily(
-    stage="baselines",
-    noun="baselines",
-    group="evaluation",
-    kinds=frozenset({"bm25"}),
-    preview=preview_baselines,
-)
-EVALUATE = AssetFamily(
-    stage="evaluate",
-    noun="evaluation",
-    group="retriever",
-    kinds=frozenset({"trec"}),
-    preview=preview_evaluation,
-    checks=(Check("has_queries", "There is at least one judged dev or test query.", has_queries),),
-)
-COMPARISON = AssetFamily(
-    stage="comparison",
-    noun="comparison",
-    group="evaluation",
-    kinds=frozenset({"markdown"}),
-    preview=preview_comparison,
-)
+BASELINES = Page("evaluation", frozenset({"bm25"}), preview_baselines)
+JUDGED = Check("has_queries", "There is at least one judged dev or test query.", has_queries)
+EVALUATE = Page("retriever", frozenset({"trec"}), preview_evaluation, (JUDGED,))
+COMPARISON = Page("evaluation", frozenset({"markdown"}), preview_comparison)
+
+
+def evaluation_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
+    """`baselines`, `NAME/evaluation` of each retriever, and `comparison`."""
+    family = StageAssets(project, table, {"baselines": BASELINES, "evaluate": EVALUATE, "comparison": COMPARISON})
+
+    @dg.multi_asset(name="evaluation", **family.options())
+    def evaluation(context: dg.AssetExecutionContext) -> Iterator[Result]:
+        yield from family.materialize(context)
+
+    return [evaluation]

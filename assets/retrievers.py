@@ -1,30 +1,29 @@
-"""Encoders, trained and untrained, and their indexes."""
+"""Trained encoders and their indexes."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
 
-from collections.abc import Mapping
-from pathlib import Path
+import dagster as dg
 
-from assets.family import AssetFamily, markdown_table
-from assets.learning_curve import learning_curve
-from model_code.files import read_json
+from assets.pages import index_page, learning_curve
+from assets.stage_assets import Page, Result, StageAssets
+from orchestration.pipeline.stages import Stage
+from orchestration.project import Project
 
-
-def preview_index(folder: Path) -> Mapping[str, str]:
-    """What the index is, and how large."""
-    facts = read_json(folder / "index" / "manifest.json")
-    names = ("kind", "passages", "documents", "dimension", "vectors_per_passage", "factory", "search", "fingerprint")
-    shown = {name: facts[name] for name in names if name in facts}
-    files = [path for path in (folder / "index").rglob("*") if path.is_file()]
-    size = sum(path.stat().st_size for path in files) / 1e6
-    rows = shown | {"files": len(files), "size": f"{size:,.1f} MB"}
-    return {"index": markdown_table([{"fact": name, "value": value} for name, value in rows.items()])}
+TRAIN = Page("retriever", frozenset({"torch"}), learning_curve)
+INDEX = Page("retriever", frozenset({"faiss"}), index_page)
 
 
-BASE_INDEX = AssetFamily(
-    stage="base_index", noun="base_index", group="hierarchy", kinds=frozenset({"faiss"}), preview=preview_index
-)
-TRAIN = AssetFamily(
-    stage="train", noun="encoder", group="retriever", kinds=frozenset({"torch"}), preview=learning_curve
-)
-INDEX = AssetFamily(stage="index", noun="index", group="retriever", kinds=frozenset({"faiss"}), preview=preview_index)
+def retriever_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
+    """`NAME/encoder`, which waits for the one slot of its pool, and `NAME/index` of each retriever."""
+    encoders = StageAssets(project, table, {"train": TRAIN})
+    indexes = StageAssets(project, table, {"index": INDEX})
+
+    @dg.multi_asset(name="training", **encoders.options())
+    def training(context: dg.AssetExecutionContext) -> Iterator[Result]:
+        yield from encoders.materialize(context)
+
+    @dg.multi_asset(name="indexing", **indexes.options())
+    def indexing(context: dg.AssetExecutionContext) -> Iterator[Result]:
+        yield from indexes.materialize(context)
+
+    return [training, indexing]

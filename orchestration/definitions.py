@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import dagster as dg  # isort: skip
+import dagster as dg
 
-from assets.build import build_assets
-from assets.release_assets import release_assets
+from assets.corpus import corpus_assets
+from assets.evaluation import evaluation_assets
+from assets.hierarchy import hierarchy_assets
+from assets.live import live_assets
+from assets.queries import query_assets
+from assets.registry import registry_assets
+from assets.retrievers import retriever_assets
 from orchestration import parameters
 from orchestration.freshness_assets import freshness_assets
 from orchestration.freshness_sensor import sensors
@@ -19,7 +24,16 @@ def definitions(project: Project) -> dg.Definitions:
     table = stages.expand(parameters.load(project.params_file).retrievers)
     live = live_jobs()
     return dg.Definitions(
-        assets=[*build_assets(project, table), *release_assets(project, table), *freshness_assets(project)],
+        assets=[
+            *corpus_assets(project, table),
+            *query_assets(project, table),
+            *hierarchy_assets(project, table),
+            *retriever_assets(project, table),
+            *evaluation_assets(project, table),
+            *registry_assets(project, table),
+            *live_assets(project),
+            *freshness_assets(project),
+        ],
         jobs=[*jobs(table), *live],
         sensors=sensors(project, live),
         executor=dg.in_process_executor,

@@ -1,10 +1,13 @@
-"""The project's own Dagster home: made once, with telemetry off and one slot per pool."""
+"""The project's own Dagster home, telemetry off and one slot per pool, and its runs that nobody ends any more."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from model_code.errors import FreshetError
 from model_code.files import write_text
@@ -22,6 +25,8 @@ concurrency: {pools: {default_limit: 1, granularity: op}}
 MONITORING = "run_monitoring: {enabled: true, free_slots_after_run_end_seconds: 60}\n"
 CONFIG = EARLIER + MONITORING  # nothing else frees the slot of a run that was killed: its pool would be closed for good
 DATABASE = "FRESHET_DAGSTER_DATABASE"
+CLOCK = 60.0  # seconds by which the time of a process's start may be off, as clocks are set
+GONE = "its process is gone: this machine or Dagster's daemon was stopped while it ran"
 DRIVER = "postgresql+psycopg2://"
 STORAGE = f"storage: {{postgres: {{postgres_url: {{env: {DATABASE}}}}}}}\n"
 
@@ -77,3 +82,42 @@ def open_instance(project: Project) -> dg.DagsterInstance:
     import dagster as dg
 
     return dg.DagsterInstance.from_config(str(dagster_home(project)))
+
+
+def fail_abandoned_runs(project: Project) -> list[str]:
+    """Mark as failed what is in progress for Dagster and whose process has ended; the ids of these runs.
+
+    Their slots are freed a minute later, and a retrain among them is tried again. In a database that several machines
+    share nothing is done: a process of another machine cannot be looked for.
+    """
+    if DATABASE in os.environ:
+        return []
+    with open_instance(project) as instance:
+        return _fail_abandoned(instance)
+
+
+def _fail_abandoned(instance: dg.DagsterInstance) -> list[str]:
+    import dagster as dg
+
+    started = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+    gone = [run for run in started if not any(_is_running(*start) for start in _starts(instance, run.run_id))]
+    for run in gone:
+        instance.report_run_failed(run, GONE)
+    return [run.run_id for run in gone]
+
+
+def _starts(instance: dg.DagsterInstance, run_id: str) -> Iterator[tuple[int, float]]:
+    """The process that works on a run, by its id, and when (seconds since 1970) it began."""
+    from dagster import DagsterEventType
+
+    for entry in instance.all_logs(run_id, of_type=DagsterEventType.RUN_START):
+        yield entry.get_dagster_event().pid, entry.timestamp
+
+
+def _is_running(pid: int, moment: float) -> bool:
+    """Whether the process `pid` of that moment still runs, and not another one that has its number now."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < moment + CLOCK
+    except psutil.NoSuchProcess:
+        return False

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.asset_graph import asset_key
+from assets.stage_assets import asset_key
 from orchestration.freshness_assets import BATCHES, RETRAINS
 from orchestration.pilot_asset import PILOTS
 from orchestration.pipeline.stages import Stage

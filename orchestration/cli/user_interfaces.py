@@ -17,8 +17,7 @@ from types import FrameType
 
 from model_code.errors import FreshetError
 from model_code.files import write_text
-from orchestration.abandoned_runs import fail_abandoned_runs
-from orchestration.instance import dagster_home
+from orchestration.instance import dagster_home, fail_abandoned_runs
 from orchestration.pipeline.repro import environment
 from orchestration.project import Project
 from orchestration.registry.runs import record_all, tracking_uri

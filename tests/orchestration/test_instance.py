@@ -17,9 +17,7 @@ from dagster._core.storage.dagster_run import DagsterRunStatus
 from dagster._daemon.monitoring import execute_concurrency_slots_iteration
 
 from model_code.files import write_text
-from orchestration import abandoned_runs
-from orchestration.abandoned_runs import fail_abandoned_runs
-from orchestration.instance import DATABASE, EARLIER, dagster_home, open_instance
+from orchestration.instance import DATABASE, EARLIER, dagster_home, fail_abandoned_runs, open_instance
 from orchestration.project import Project
 
 POOL = "live_writer"
@@ -92,7 +90,7 @@ def test_another_process_with_the_same_number_is_not_taken_for_it(project, monke
     """After a restart of the machine numbers are given out anew."""
     with open_instance(project) as instance:
         run_id = start(instance)
-    monkeypatch.setattr(abandoned_runs, "CLOCK", -1e6)
+    monkeypatch.setattr("orchestration.instance.CLOCK", -1e6)
     assert fail_abandoned_runs(project) == [run_id]
 
 

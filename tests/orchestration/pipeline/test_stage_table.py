@@ -10,12 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dagster as dg
 import pytest
 from ruamel.yaml import YAML
 
-from assets.catalogue import FAMILIES
 from orchestration import parameters
 from orchestration.pipeline import dvc_file, stages
+from orchestration.project import Project
 
 ROOT = Path(__file__).parents[3]
 LAYERS = ("model_code", "assets", "orchestration")
@@ -48,28 +49,24 @@ def test_dvc_resolves_the_file_to_the_same_graph(table):
             assert upstream == {other.address for other in stages.upstream(stage, table)}
 
 
-def test_the_asset_graph_is_the_same_graph(table):
-    from assets.asset_graph import LOCK_KEY, asset_key, asset_spec
-
-    for stage in table:
-        spec = asset_spec(stage, table, ROOT)
-        expected = {asset_key(other) for other in stages.upstream(stage, table)} or {LOCK_KEY}
-        assert {dependency.asset_key for dependency in spec.deps} == expected
-        assert spec.description == stage.description
-
-
-def test_every_stage_has_an_asset_family_and_every_family_a_stage():
-    assert set(FAMILIES) == {stage.name for stage in stages.TABLE}
-
-
-def test_every_stage_has_a_contract_and_every_asset_a_blocking_check_of_it(table):
-    from assets.asset_graph import asset_key, check_specs
+def test_the_asset_graph_is_the_same_graph_with_a_contract_to_each_asset(table):
+    from assets.stage_assets import LOCK_KEY, asset_key
     from model_code.contracts.registry import CONTRACTS
+    from orchestration.definitions import definitions
 
     assert list(CONTRACTS) == [stage.name for stage in stages.TABLE]
-    found = [spec for spec in check_specs(table) if spec.name == "contract_holds"]
-    assert [spec.asset_key for spec in found] == [asset_key(stage) for stage in table]
-    assert all(spec.blocking for spec in found)
+    made = [assets for assets in definitions(Project(ROOT)).assets if isinstance(assets, dg.AssetsDefinition)]
+    specs = {spec.key: spec for assets in made for spec in assets.specs}
+    checks = {check.asset_key for assets in made for check in assets.check_specs if is_contract(check)}
+    assert checks == {asset_key(stage) for stage in table}
+    for stage in table:
+        before = {asset_key(other) for other in stages.upstream(stage, table)} or {LOCK_KEY}
+        assert {dependency.asset_key for dependency in specs[asset_key(stage)].deps} == before
+        assert specs[asset_key(stage)].description == stage.description
+
+
+def is_contract(check) -> bool:
+    return check.name == "contract_holds" and check.blocking
 
 
 def test_no_stage_depends_on_the_code_of_contracts():

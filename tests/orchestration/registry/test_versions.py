@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from assets.release_assets import release_assets
+from assets.live import live_assets
+from assets.registry import registry_assets
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
@@ -147,7 +148,7 @@ def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(track
         release.parameters, "load", lambda path: SimpleNamespace(promotion=RULES, seed=0, retrievers={})
     )
     before = history.read(tracked_project)
-    result = dg.materialize(release_assets(tracked_project, ())[1:])
+    result = dg.materialize([*registry_assets(tracked_project, ()), *live_assets(tracked_project)])
     (shown,) = result.asset_materializations_for_node("champion")
     assert shown.metadata["passed"].value
     assert shown.metadata["champion"].value == "version 1 (hce)"

@@ -6,8 +6,7 @@ import base64
 
 import numpy as np
 
-from assets.learning_curve import learning_curve
-from assets.retrievers import preview_index
+from assets.pages import index_page, learning_curve
 from model_code.files import write_json
 from model_code.index.dense_index import DenseIndex
 
@@ -25,6 +24,6 @@ def test_the_learning_curve_is_a_png_beside_the_last_rows(tmp_path):
 
 def test_an_index_shows_its_kind_rows_and_size(tmp_path):
     DenseIndex.build(np.eye(4, dtype=np.float32), ["a", "a", "b", "c"], "f" * 64).save(tmp_path / "index")
-    text = preview_index(tmp_path)["index"]
+    text = index_page(tmp_path)["index"]
     for row in ("kind | dense", "passages | 4", "documents | 3", "factory | Flat", "files | 3", "size | 0.0 MB"):
         assert f"| {row} |" in text

@@ -1,8 +1,8 @@
-"""Guards what the pages of the corpus's assets show of a query generator, trained or not, and the verdict's check."""
+"""Guards what the pages of the queries' assets show of a query generator, trained or not, and the verdict's check."""
 
 from __future__ import annotations
 
-from assets.corpus import corpus_accepted, preview_query_generator
+from assets.queries import corpus_accepted, preview_query_generator
 from model_code.context import StageContext
 from model_code.files import write_json
 

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 
-from assets import build
-from assets.asset_graph import asset_key
+from assets.retrievers import INDEX as PAGE
+from assets.stage_assets import StageAssets, asset_key, contract_check
+from model_code.context import StageContext
 from model_code.contracts.registry import CONTRACTS
 from model_code.contracts.rules import require
-from orchestration.pipeline.stages import INDEX
+from orchestration.pipeline.stages import INDEX, TABLE
 from orchestration.project import Project
 
 
@@ -21,6 +22,10 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "params.yaml").write_text("retrievers: {hce: {hierarchy_weight: 0.2}}\n")
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
     return Project(tmp_path)
+
+
+def assets_of(project):
+    return StageAssets(project, [INDEX.for_retriever("hce")], {"index": PAGE})
 
 
 def test_a_broken_contract_fails_the_blocking_check_of_the_asset(project, monkeypatch):
@@ -33,10 +38,11 @@ def test_a_broken_contract_fails_the_blocking_check_of_the_asset(project, monkey
     monkeypatch.setitem(CONTRACTS, "index", refuse_once)
     stage = INDEX.for_retriever("hce")
     run = SimpleNamespace(selected_asset_check_keys={dg.AssetCheckKey(asset_key(stage), "contract_holds")})
-    (failed,) = build._check_results(run, project, stage)
-    (passed,) = build._check_results(run, project, stage)
+    (failed,) = assets_of(project).check_results(run, stage)
+    (passed,) = assets_of(project).check_results(run, stage)
     assert (failed.passed, failed.asset_key, failed.check_name) == (False, asset_key(stage), "contract_holds")
     assert failed.metadata["violation"].value == "index/vectors.npy must be finite numbers"
+    assert "dvc repro --force --single-item index@hce makes it again" in failed.metadata["what to do"].value
     assert passed.passed
     assert seen[0].output == project.root / "artifacts" / "index" / "hce"
     assert seen[0].inputs["trained"] == project.root / "artifacts" / "train" / "hce"
@@ -47,4 +53,21 @@ def test_a_broken_contract_fails_the_blocking_check_of_the_asset(project, monkey
 def test_a_check_that_is_not_selected_is_not_asked(project, monkeypatch):
     monkeypatch.setitem(CONTRACTS, "index", pytest.fail)
     run = SimpleNamespace(selected_asset_check_keys=set())
-    assert not list(build._check_results(run, project, INDEX.for_retriever("hce")))
+    assert not list(assets_of(project).check_results(run, INDEX.for_retriever("hce")))
+
+
+@pytest.mark.parametrize("stage", [stage.name for stage in TABLE])
+def test_the_check_asks_the_contract_of_its_stage_and_tells_the_violation(stage, tmp_path, monkeypatch):
+    asked = []
+
+    def broken(context):
+        asked.append(context)
+        require(len(asked) > 1, "a rule is broken")
+
+    monkeypatch.setitem(CONTRACTS, stage, broken)
+    context, check = StageContext(tmp_path, {}, tmp_path, {}, tmp_path), contract_check(stage)
+    passed, seen = check.ask(context)
+    assert (passed, seen["violation"]) == (False, "a rule is broken")
+    assert f"dvc repro --force --single-item {stage} makes it again" in seen["what to do"]
+    assert check.ask(context) == (True, {})
+    assert asked == [context, context]

@@ -1,0 +1,59 @@
+"""Queries: the model that writes some, those that were written, and the verdict over corpus and queries."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from assets.pages import first_rows, learning_curve, markdown_table, report_of
+from assets.stage_assets import Check, Page, Result, StageAssets
+from model_code.context import StageContext
+from model_code.files import read_json
+from orchestration.pipeline.stages import Stage
+from orchestration.project import Project
+
+HELD_OUT = ("log_likelihood",)  # of held-out queries, what a generator's best step is chosen by
+
+
+def preview_query_generator(folder: Path) -> Mapping[str, str]:
+    """The learning curve, if a generator was trained at all."""
+    if not report_of(folder)["trained"]:
+        return {"history": "no generator was trained (`pseudo_queries.training.base` is null)"}
+    return learning_curve(folder, HELD_OUT)
+
+
+def preview_pseudo_queries(folder: Path) -> Mapping[str, str]:
+    """First generated queries."""
+    columns = ["query_id", "document_id", "text", "split"]
+    return {"first pseudo-queries": first_rows(folder / "pseudo_queries.parquet", columns)}
+
+
+def corpus_accepted(context: StageContext) -> tuple[bool, Mapping[str, Any]]:
+    """Whether every expectation was met."""
+    expectations = read_json(context.output / "verdict.json")["expectations"]
+    return all(row["passed"] for row in expectations), {"expectations": len(expectations)}
+
+
+def preview_acceptance(folder: Path) -> Mapping[str, str]:
+    """Each expectation with its bounds and what was observed."""
+    return {"verdict": markdown_table(read_json(folder / "verdict.json")["expectations"])}
+
+
+QUERY_GENERATOR = Page("corpus", frozenset({"torch"}), preview_query_generator)
+PSEUDO_QUERIES = Page("corpus", frozenset({"parquet"}), preview_pseudo_queries)
+ACCEPTED = Check("corpus_accepted", "Every expectation of the acceptance suite is met.", corpus_accepted)
+ACCEPTANCE = Page("corpus", frozenset({"great_expectations"}), preview_acceptance, (ACCEPTED,))
+
+
+def query_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
+    """`query_generator`, `pseudo_queries` and `acceptance_verdict`."""
+    family = StageAssets(
+        project, table, {"query_generator": QUERY_GENERATOR, "pseudo_queries": PSEUDO_QUERIES, "acceptance": ACCEPTANCE}
+    )
+
+    @dg.multi_asset(name="queries", **family.options())
+    def queries(context: dg.AssetExecutionContext) -> Iterator[Result]:
+        yield from family.materialize(context)
+
+    return [queries]
