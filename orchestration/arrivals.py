@@ -56,7 +56,7 @@ def rows_of_mappings(mappings: Iterable[Mapping[str, Any]], settings: CorpusSett
 def admit(rows: Iterable[Row | Malformed], settings: CorpusSettings) -> Arrivals:
     """Clean the rows; what the corpus stage would put into quarantine is refused, with the same reason."""
     from model_code.corpus.cleaning import document_of
-    from model_code.corpus.quarantine import Quarantine
+    from model_code.corpus.rows import Quarantine
 
     def check(row: Row) -> tuple[int, Document]:
         clean = document_of(row, settings.max_characters, settings.keep_title_only)

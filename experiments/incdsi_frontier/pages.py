@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from model_code.additions.texts import constraint_texts
+from model_code.corpus.judgements import position
 from model_code.corpus.settings import CorpusSettings, PartSettings
 from model_code.corpus.sources.base import Source, open_source
-from model_code.corpus.splits import position
 from model_code.settings import require
 
 TUNING_PART = 10  # by date, one in so many new documents is for tuning

@@ -10,16 +10,12 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from model_code.corpus.cleaning import document_of
-from model_code.corpus.duplicates import merge_duplicates, merge_into_earliest
-from model_code.corpus.judgements import Known, Qrels, take_qrels
+from model_code.corpus.cleaning import Query, document_of, merge_duplicates, merge_into_earliest, query_of
+from model_code.corpus.judgements import Known, Qrels, part_of, take_qrels
 from model_code.corpus.passages import passage_rows
-from model_code.corpus.quarantine import Quarantine
-from model_code.corpus.queries import Query, query_of
-from model_code.corpus.rows import Row, Unfit
+from model_code.corpus.rows import Quarantine, Row, Unfit
 from model_code.corpus.settings import CorpusSettings, PartSettings, PassageSettings
 from model_code.corpus.sources.base import Source
-from model_code.corpus.splits import part_of
 from model_code.corpus.tables import frame
 from model_code.documents import Document, canonical_fields
 from model_code.errors import FreshetError

@@ -1,4 +1,9 @@
-"""Cleaning of texts, and the checks that a document's row must pass."""
+"""Cleaning: the text of a source as it is kept, the checks that a document's or query's row must pass, and duplicates.
+
+Documents with the same text or title become one, and judgements follow the one that is kept: of two documents that say
+the same, a judgement of one is an error about the other, and no index that learns one vector per document can tell them
+apart (IncDSI's authors merged Natural Questions by title for this reason).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,8 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -104,9 +110,9 @@ def _as_json(fields: Mapping[str, Any]) -> str:
 
 def _without_nan(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _without_nan(one) for name, one in value.items()}
+        return {name: _without_nan(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_nan(one) for one in value]
+        return [_without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -136,3 +142,113 @@ def require_whole(text: str, name: str) -> str:
     if not is_whole(text):
         raise Unfit("invalid UTF-8", f"{name} holds bytes that are no UTF-8")
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A clean query. `answers` are strings that answer it, as data sets of questions name them; others have none.
+
+    `unread` says that the row names answers of a shape that is not known.
+    """
+
+    query_id: str
+    text: str
+    answers: tuple[str, ...] = ()
+    unread: bool = False
+
+
+def query_of(row: Row, max_characters: int) -> Query:
+    """The clean query in a row; raises `Unfit` as `document_of` does, but never for its answers.
+
+    Answers only filter what training draws as negatives, so they must not decide which queries there are.
+    """
+    query_id = identifier(row.values, "id")
+    text = clean_line(text_in(row.values, "text"))
+    if len(text) > max_characters:
+        raise Unfit("huge text", f"{len(text):,} characters, corpus.max_characters is {max_characters:,}")
+    if not text:
+        raise Unfit("empty text", "no text")
+    answers = _answers(row.values.get("answers"), max_characters)
+    return Query(query_id, text, answers or (), unread=answers is None)
+
+
+def _answers(given: Any, max_characters: int) -> tuple[str, ...] | None:
+    """The answers, cleaned, none of them empty or twice; None if they cannot be read, or are too long together."""
+    listed = _listed(given)
+    if not isinstance(listed, list) or not all(map(_is_answer, listed)):
+        return None
+    answers = tuple(dict.fromkeys(filter(None, (clean_line(str(answer)) for answer in listed))))
+    return answers if sum(map(len, answers)) <= max_characters else None
+
+
+def _listed(given: Any) -> Any:
+    """The list in what is given: itself, that of SQuAD's {"text": list}, or one of a single answer; empty for None."""
+    if isinstance(given, str):
+        given = _from_json(given)
+    if isinstance(given, Mapping):
+        given = given.get("text", given)
+    if given is None:
+        return []
+    return given if isinstance(given, list) else [given]
+
+
+def _from_json(text: str) -> Any:
+    """The list (or null) that a text is as JSON, since CSV and TSV have no lists; the text itself if it is none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return found if found is None or isinstance(found, list) else text
+
+
+def _is_answer(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return is_whole(value) if isinstance(value, str) else isinstance(value, int) and not isinstance(value, bool)
+
+
+def normalised(text: str) -> str:
+    """The key under which two texts count as the same: compatibility forms, case and white space do not matter.
+
+    >>> normalised("The  ﬁrst\\nDocument") == normalised("the first document")
+    True
+    """
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def merge_duplicates(documents: Iterable[Document], by: str) -> tuple[list[Document], dict[str, str]]:
+    """Keep the first of each group of duplicates; return the kept documents and {merged id: kept id}.
+
+    `by` is "text", "title", "either" or "none"; an empty title or text makes no duplicate. With "either" a merged
+    document's own title and text lead to the kept one from then on.
+    """
+    kept: list[Document] = []
+    merged: dict[str, str] = {}
+    first: dict[tuple[str, str], str] = {}  # (kind of key, key) -> id of the kept document
+    for document in documents:
+        keys = _keys(document, by)
+        known = next((first[key] for key in keys if key in first), None)
+        if known is None:
+            kept.append(document)
+        else:
+            merged[document.document_id] = known
+        for key in keys:
+            first.setdefault(key, known or document.document_id)
+    return kept, merged
+
+
+def merge_into_earliest(documents: Iterable[Document], by: str) -> tuple[list[Document], dict[str, str]]:
+    """`merge_duplicates`, but the earliest of each group is kept (of one date the first), in the order given.
+
+    Every document must have a date.
+    """
+    given = list(documents)
+    number = {document.document_id: place for place, document in enumerate(given)}
+    kept, merged = merge_duplicates(sorted(given, key=lambda document: parse_date(document.date)), by)
+    return sorted(kept, key=lambda document: number[document.document_id]), merged
+
+
+def _keys(document: Document, by: str) -> list[tuple[str, str]]:
+    texts = {"text": document.text, "title": document.title}
+    chosen = texts if by == "either" else {by: texts[by]} if by in texts else {}
+    return [(kind, key) for kind, text in chosen.items() if (key := normalised(text))]

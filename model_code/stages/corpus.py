@@ -6,7 +6,7 @@ from typing import Any
 
 from model_code.context import StageContext
 from model_code.corpus.build import build_corpus
-from model_code.corpus.lock import locked_source
+from model_code.corpus.sources.base import locked_source
 from model_code.corpus.tables import write_table
 from model_code.files import read_json
 

@@ -13,7 +13,7 @@ from orchestration.project import Project
 
 def ingest(project: Project) -> dict[str, Any]:
     """Renew the lock; the file is written only if something changed, so that nothing runs again for nothing."""
-    from model_code.corpus.lock import make_lock
+    from model_code.corpus.sources.base import make_lock
 
     settings = parameters.load(project.params_file)
     with project.lock():

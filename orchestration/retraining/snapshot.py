@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from model_code.corpus.sources.snapshot import write_snapshot
+from model_code.corpus.sources.files import write_snapshot
 from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.files import fsync_tree, hash_text, replace_folder

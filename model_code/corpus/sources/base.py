@@ -1,13 +1,16 @@
-"""The interface of a source of documents, and the one function that opens the source that the settings name."""
+"""The interface of a source, opening the one that the settings name, its columns, and the lock of what was ingested.
+
+`corpus.lock.json` says what was ingested, by content: the corpus stage refuses a source that changed since.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from model_code.corpus.rows import Malformed, Row, Table
+from model_code.corpus.rows import Malformed, Row, Table, printable
 from model_code.corpus.settings import ColumnSettings, CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, hash_text
@@ -15,7 +18,7 @@ from model_code.progress import Progress, silent
 
 
 class Source(Protocol):
-    """Where documents, queries and qrels come from. A new kind is one more module with a `Source` class of its own.
+    """Where documents, queries and qrels come from. A new kind is one more class, and a line in `SOURCES`.
 
     Its constructor takes (settings, root, locked): the settings, the project's root, and the description that
     `corpus.lock.json` holds, or None while the lock is made.
@@ -28,13 +31,20 @@ class Source(Protocol):
         """Yield the rows of one table as they are read, always in the same order; none for a table that it lacks."""
 
 
+SOURCES = {  # by `corpus.source`; each is imported when it is opened
+    "beir": "model_code.corpus.sources.files:BeirSource",
+    "files": "model_code.corpus.sources.files:FilesSource",
+    "hub": "model_code.corpus.sources.hub:HubSource",
+    "installed_packages": "model_code.corpus.sources.installed_packages:InstalledPackagesSource",
+    "snapshot": "model_code.corpus.sources.files:SnapshotSource",
+}
 RELEVANCE = "relevance"  # our name for it, and the usual one of qrels that do not call it `score`
 
 
 def open_source(settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> Source:
     """The source named by `settings.source`; relative paths are resolved against `root`."""
-    module = importlib.import_module(f"model_code.corpus.sources.{settings.source}")
-    return module.Source(settings, root, locked)
+    module, _, name = SOURCES[settings.source].partition(":")
+    return getattr(importlib.import_module(module), name)(settings, root, locked)
 
 
 def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
@@ -68,3 +78,70 @@ def hash_files(files: Mapping[str, Path]) -> dict[str, Any]:
             raise FreshetError(f"{path} does not exist; the settings under `corpus` in params.yaml name it")
     hashes = {name: hash_path(path) for name, path in sorted(files.items())}
     return {"versions": {}, "watermark": None, "files": hashes, "content_hash": hash_text(canonical_json(hashes))}
+
+
+def require_columns(rows: Iterable[Row | Malformed], table: Table, columns: ColumnSettings, name: str) -> None:
+    """Raise `FreshetError` unless each column that `columns` expects of `table` occurs in one of its rows.
+
+    rows: as they are found, under the source's own names, read only until all are seen; without any there is nothing to
+    say. name: what the error calls the table.
+    """
+    missing, held = columns.expected(table), dict[str, None]()
+    for row in rows:
+        held |= dict.fromkeys(_names(row))
+        missing = {key: column for key, column in missing.items() if column not in held}
+        if not missing:
+            return
+    if held:
+        sought = ", ".join(f"{column!r} (corpus.columns.{key})" for key, column in missing.items())
+        raise FreshetError(
+            f"{name} has no column {sought}; it has: {printable(', '.join(map(str, held)), 300)}. "
+            "Say under corpus.columns in params.yaml which column holds what"
+        )
+
+
+def _names(row: Row | Malformed) -> list[str]:
+    """The row's columns; those of a query include what lies in its `metadata`, where its answers may be."""
+    if isinstance(row, Malformed):
+        return []
+    metadata = row.values.get("metadata") if row.table == "queries" else None
+    return [*row.values, *(metadata if isinstance(metadata, Mapping) else ())]
+
+
+def make_lock(settings: CorpusSettings, root: Path) -> dict[str, Any]:
+    """The content of `corpus.lock.json` for the source as it is now: `source`, `versions`, `watermark`, `content_hash`.
+
+    Cheap (it hashes files, or asks the hub for a commit), pure (no time or absolute path), equal for equal content.
+    """
+    return {"source": settings.source, **open_source(settings, root).describe()}
+
+
+def locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, Any]) -> Source:
+    """Open the source that `lock` describes; raise `FreshetError` if it is another one, or no longer the same."""
+    if lock.get("source") != settings.source:
+        raise FreshetError(
+            f"corpus.lock.json was made from {lock.get('source')!r}, but corpus.source in params.yaml is "
+            f"{settings.source!r}. Run `freshet ingest` to lock the new source."
+        )
+    source = open_source(settings, root, lock)
+    now = source.describe()
+    settings_now = now.get("settings")
+    if now["content_hash"] != lock.get("content_hash") or lock.get("settings", settings_now) != settings_now:
+        raise FreshetError(
+            f"the source changed since `freshet ingest`{_difference(lock, now)}. Builds read only what the lock names: "
+            "run `freshet ingest` again to accept the change."
+        )
+    return source
+
+
+def _difference(lock: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """In words, which setting, version or file is another one than the lock's; empty where the lock does not tell."""
+    for kind in ("settings", "versions", "files"):
+        before, after = lock.get(kind), now.get(kind)
+        if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+            continue
+        changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+        if changed:
+            name = changed[0]
+            return f" ({name}: {before.get(name) or 'absent'} -> {after.get(name) or 'absent'})"
+    return ""

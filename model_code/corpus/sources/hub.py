@@ -15,8 +15,7 @@ from typing import Any
 
 from model_code.corpus.rows import Malformed, Row, Table
 from model_code.corpus.settings import CorpusSettings
-from model_code.corpus.sources.base import renamed
-from model_code.corpus.sources.columns import require_columns
+from model_code.corpus.sources.base import renamed, require_columns
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, hash_text
 from model_code.progress import Progress, silent
@@ -24,7 +23,7 @@ from model_code.progress import Progress, silent
 _OUR_SPLITS = {"validation": "dev", "valid": "dev"}
 
 
-class Source:
+class HubSource:
     """Reads up to three configurations of one or two data sets."""
 
     def __init__(self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> None:

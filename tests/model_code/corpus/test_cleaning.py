@@ -1,4 +1,4 @@
-"""Guards cleaning (idempotent, loses no visible letter), identity of contents, and every refusal of a row."""
+"""Guards cleaning: texts, what a document's or query's row must hold, and which duplicates become one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
-from model_code.corpus.cleaning import clean_line, clean_text, document_of, parse_date
+from model_code.corpus.cleaning import (
+    Query,
+    clean_line,
+    clean_text,
+    document_of,
+    merge_duplicates,
+    merge_into_earliest,
+    parse_date,
+    query_of,
+)
 from model_code.corpus.rows import Row, Unfit
+from model_code.documents import Document
 
 LETTERS = "ab é\u0301\u200b\ufeff\x00\x07\x85\t \n\r\u2028京🙂"
 
@@ -92,3 +102,106 @@ def test_dates_are_read_in_any_iso_form_and_kept_as_a_field_otherwise():
     assert document(id="1", text="t", date="2025-01-31").date == "2025-01-31T00:00:00+00:00"
     unread = document(id="1", text="t", date="spring")
     assert (unread.date, unread.fields) == (None, {"date": "spring"})
+
+
+def query(**values) -> Query:
+    return query_of(Row("queries", "here:1", {"id": "1", "text": "when", **values}), 100)
+
+
+def refusal(row: Row) -> str:
+    with pytest.raises(Unfit) as refused:
+        query_of(row, 100)
+    return refused.value.reason
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"), [({"id": "1", "text": "\n"}, "empty text"), ({"id": "1"}, "missing column")]
+)
+def test_malformed_queries_are_refused_with_their_reason(values, reason):
+    assert refusal(Row("queries", "here:1", values)) == reason
+
+
+@pytest.mark.parametrize("given", [{}, {"answers": None}, {"answers": []}, {"answers": " "}, {"answers": "null"}])
+def test_a_query_need_not_name_answers(given):
+    assert query(**given) == Query("1", "when", ())
+
+
+def test_answers_are_cleaned_and_each_is_kept_once_in_the_order_given():
+    assert query(answers=["in  2008", "2008", "in 2008", "cafe\u0301"]).answers == ("in 2008", "2008", "café")
+
+
+@pytest.mark.parametrize(
+    ("given", "answers"),
+    [
+        ('["2008", "two"]', ("2008", "two")),
+        ("in  2008", ("in 2008",)),
+        ("2008", ("2008",)),
+        ('{"text": ["2008"]}', ('{"text": ["2008"]}',)),
+        ({"text": ["2008", "two"], "answer_start": [3, 9]}, ("2008", "two")),
+        ({"text": [], "answer_start": []}, ()),
+        ([2008, 2.5, "two"], ("2008", "2.5", "two")),
+        (2008, ("2008",)),
+        (["2008", " ", ""], ("2008",)),
+        ([""], ()),
+    ],
+)
+def test_answers_are_read_from_each_shape_that_data_sets_give_them(given, answers):
+    assert query(answers=given) == Query("1", "when", answers)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"aliases": ["2008"]},
+        {"text": {"a": 1}},
+        [None],
+        [["2008"]],
+        True,
+        [float("nan")],
+        ["caf\udce9"],
+        "caf\udce9",
+        ["x" * 51, "y" * 50],
+        "[" * 100_000,
+    ],
+)
+def test_a_query_stays_without_answers_that_cannot_be_read(given):
+    assert query(answers=given) == Query("1", "when", (), unread=True)
+
+
+DOCUMENTS = [
+    Document("a", "Sea", "waves and tides"),
+    Document("b", "Ocean", "Waves  and TIDES"),
+    Document("c", "OCEAN", "deep water"),
+    Document("d", "", "moss"),
+    Document("e", "", "fern"),
+    Document("f", "Sea", "salt"),
+]
+
+
+@pytest.mark.parametrize(
+    ("by", "merged"),
+    [
+        ("none", {}),
+        ("text", {"b": "a"}),
+        ("title", {"c": "b", "f": "a"}),
+        ("either", {"b": "a", "c": "a", "f": "a"}),  # c shares b's title, and b became a
+    ],
+)
+def test_duplicates_are_merged_into_the_first(by, merged):
+    kept, found = merge_duplicates(DOCUMENTS, by)
+    assert found == merged
+    assert [document.document_id for document in kept] == [name for name in "abcdef" if name not in merged]
+
+
+def test_the_earliest_is_kept_where_it_stands_and_of_one_date_the_first():
+    dates = {"x": ("moss", "2025-01-01"), "w": ("fern", "2026-01-01"), "b": ("Moss", "2020-01-01"),
+             "a": ("moss", "2020-01-01")}  # fmt: skip
+    kept, merged = merge_into_earliest([Document(n, "", text, date=date) for n, (text, date) in dates.items()], "text")
+    assert [document.document_id for document in kept] == ["w", "b"]
+    assert merged == {"x": "b", "a": "b"}
+
+
+def test_merging_again_changes_nothing():
+    for by in ("text", "title"):
+        kept, _ = merge_duplicates(DOCUMENTS, by)
+        assert merge_duplicates(kept, by) == (kept, {})

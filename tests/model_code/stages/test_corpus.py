@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from model_code.context import StageContext
-from model_code.corpus.lock import make_lock
 from model_code.corpus.settings import CorpusSettings, PassageSettings
+from model_code.corpus.sources.base import make_lock
 from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
 from model_code.files import hash_path, write_json

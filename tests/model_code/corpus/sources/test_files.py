@@ -1,15 +1,17 @@
-"""Guards the files source: columns are mapped, other columns kept as fields, formats may differ from table to table."""
+"""Guards sources of files: plain tables, the BEIR layout, and that a snapshot is built again as it was written."""
 
 from __future__ import annotations
 
 import json
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from model_code.corpus.build import build_corpus
 from model_code.corpus.settings import ColumnSettings, CorpusSettings, FileSettings, PassageSettings
-from model_code.corpus.sources.files import Source
+from model_code.corpus.sources.base import make_lock, open_source
+from model_code.corpus.sources.files import BeirSource, FilesSource, write_snapshot
 from model_code.errors import FreshetError
 
 COLUMNS = ColumnSettings(
@@ -25,7 +27,7 @@ def test_mapped_columns_of_three_formats(tmp_path):
     settings = CorpusSettings(
         source="files", path="products.csv", files=FileSettings("asked.parquet", "judged.jsonl"), columns=COLUMNS
     )
-    source = Source(settings, tmp_path)
+    source = FilesSource(settings, tmp_path)
     rows = {table: [dict(row.values) for row in source.rows(table)] for table in ("documents", "queries", "qrels")}
     assert rows == {
         "documents": [
@@ -51,13 +53,13 @@ def test_answers_are_read_from_their_column_in_every_format(tmp_path, suffix):
     (tmp_path / "judged.jsonl").write_text('{"query-id": "1", "corpus-id": "d"}\n')
     files, columns = FileSettings(f"asked.{suffix}", "judged.jsonl"), ColumnSettings(answers="strings")
     settings = CorpusSettings(source="files", path="notes.jsonl", files=files, columns=columns)
-    queries = build_corpus(Source(settings, tmp_path), settings, PassageSettings()).tables["queries"]
+    queries = build_corpus(FilesSource(settings, tmp_path), settings, PassageSettings()).tables["queries"]
     assert queries["answers"].tolist() == ['["in 2008", "2008"]', None]
 
 
 def test_a_missing_file_is_one_clear_error(tmp_path):
     with pytest.raises(FreshetError, match="absent.jsonl does not exist"):
-        Source(CorpusSettings(source="files", path="absent.jsonl"), tmp_path).describe()
+        FilesSource(CorpusSettings(source="files", path="absent.jsonl"), tmp_path).describe()
 
 
 @pytest.mark.parametrize(
@@ -76,5 +78,120 @@ def test_relevance_is_the_named_column_or_the_usual_ones(tmp_path, columns, judg
     (tmp_path / "judged.jsonl").write_text(json.dumps({"query-id": "1", "corpus-id": "d"} | judged) + "\n")
     files = FileSettings("asked.jsonl", "judged.jsonl")
     settings = CorpusSettings(source="files", path="notes.jsonl", files=files, columns=columns)
-    (row,) = Source(settings, tmp_path).rows("qrels")
+    (row,) = FilesSource(settings, tmp_path).rows("qrels")
     assert [value for name, value in row.values.items() if name == "relevance"] == read
+
+
+BEIR_DOCUMENTS = [{"_id": "d1", "title": "Moss", "text": "soft", "place": "wood"}, {"_id": "d2", "text": "hard"}]
+BEIR_QUERIES = [{"_id": "q1", "text": "what is soft"}]
+
+
+def beir_source(root, **more) -> BeirSource:
+    return BeirSource(CorpusSettings(source="beir", path="data", **more), root)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("splits", [("train", "dev", "test"), ("train", "test"), ("test",)])
+def test_plain_or_compressed_with_any_splits(tmp_path, write_beir, compress, splits):
+    write_beir(
+        tmp_path / "data", BEIR_DOCUMENTS, BEIR_QUERIES, {split: [("q1", "d1", 1)] for split in splits}, compress
+    )
+    beir = beir_source(tmp_path)
+    documents = [row.values for row in beir.rows("documents")]
+    assert documents[0] == {"id": "d1", "title": "Moss", "text": "soft", "fields": {"place": "wood"}}
+    assert documents[1]["id"] == "d2"
+    assert [row.values for row in beir.rows("queries")] == [{"id": "q1", "text": "what is soft"}]
+    judged = [{"query_id": "q1", "document_id": "d1", "relevance": "1", "split": split} for split in splits]
+    assert [row.values for row in beir.rows("qrels")] == judged
+    end = ".gz" if compress else ""
+    assert [row.location for row in beir.rows("qrels")] == [f"qrels/{split}.tsv{end}:2" for split in splits]
+
+
+def test_answers_stand_beside_the_text_or_among_the_metadata(tmp_path, write_beir):
+    queries = [
+        {"_id": "q1", "text": "one", "answers": ["1"]},
+        {"_id": "q2", "text": "two", "metadata": {"answers": ["2"], "query": "an id"}},
+        {"_id": "q3", "text": "three", "metadata": {}},
+        {"_id": "q4", "text": "four", "answers": None, "metadata": {"answers": ["4"]}},
+    ]
+    write_beir(tmp_path / "data", BEIR_DOCUMENTS, queries, {"test": [("q1", "d1", 1)]})
+    assert [row.values.get("answers") for row in beir_source(tmp_path).rows("queries")] == [["1"], ["2"], None, ["4"]]
+    none = beir_source(tmp_path, columns=ColumnSettings(answers=None))
+    assert {name for row in none.rows("queries") for name in row.values} == {"id", "text"}
+
+
+def test_judgements_of_another_folder(tmp_path, write_beir):
+    write_beir(tmp_path / "data", BEIR_DOCUMENTS, BEIR_QUERIES, {"test": [("q1", "d1", 1)]})
+    write_beir(tmp_path / "data", BEIR_DOCUMENTS, BEIR_QUERIES, {"dev": [("q1", "d2", 1)]}, qrels_folder="qrels-seen")
+    chosen = beir_source(tmp_path, qrels="qrels-seen")
+    assert [(row.values["document_id"], row.values["split"]) for row in chosen.rows("qrels")] == [("d2", "dev")]
+    assert beir_source(tmp_path).describe()["content_hash"] != chosen.describe()["content_hash"]
+    with pytest.raises(FreshetError, match="corpus.qrels names that folder"):
+        beir_source(tmp_path, qrels="qrels-typo")
+
+
+def test_documents_alone_are_enough_but_not_less(tmp_path, write_beir):
+    write_beir(tmp_path / "data", BEIR_DOCUMENTS)
+    assert [list(beir_source(tmp_path).rows(table)) for table in ("queries", "qrels")] == [[], []]
+    (tmp_path / "data/corpus.jsonl").unlink()
+    with pytest.raises(FreshetError, match="must name a BEIR folder"):
+        beir_source(tmp_path)
+
+
+def test_a_misspelt_column_is_refused_and_the_split_needs_none(tmp_path, write_beir):
+    write_beir(tmp_path / "data", BEIR_DOCUMENTS, BEIR_QUERIES, {"test": [("q1", "d1", 1)]})
+    named = beir_source(tmp_path, columns=ColumnSettings(split="fold"))
+    named.describe()
+    assert [row.values["split"] for row in named.rows("qrels")] == ["test"]
+    with pytest.raises(FreshetError, match=r"^qrels of data has no column 'grade' \(corpus.columns.relevance\)"):
+        beir_source(tmp_path, columns=ColumnSettings(relevance="grade")).describe()
+
+
+SETTINGS = CorpusSettings(source="snapshot", path="snapshot", merge_duplicates="none")
+TABLES = {
+    "documents": [
+        {"id": "b", "title": "Boats", "text": "sails and masts", "fields": '{"date": "soon", "text": "a field"}'},
+        {"id": "a", "title": "", "text": "sails and masts", "fields": "{}"},
+    ],
+    "queries": [{"id": "q1", "text": "what has sails"}, {"id": "q2", "text": "what has masts"}],
+    "qrels": [
+        {"query_id": "q1", "document_id": "a", "relevance": 2, "split": "test"},
+        {"query_id": "q2", "document_id": "b", "relevance": 1, "split": None},
+    ],
+}
+
+
+def test_documents_queries_and_splits_come_back(tmp_path):
+    write_snapshot(tmp_path / "snapshot", TABLES)
+    built = build_corpus(open_source(SETTINGS, tmp_path), SETTINGS, PassageSettings())
+    documents = built.tables["documents"].set_index("document_id")
+    assert list(documents["text"]) == ["sails and masts"] * 2, "duplicates were settled before"
+    assert json.loads(documents.loc["b", "fields"]) == {"date": "soon", "text": "a field"}
+    splits = built.tables["queries"].set_index("query_id")["split"]
+    assert splits["q1"] == "test"
+    assert splits["q2"] in ("train", "dev", "test"), "a query without a split gets one"
+    assert built.report["documents_quarantined"] == 0
+    assert built.tables["qrels"].set_index("query_id").loc["q1", "relevance"] == 2
+
+
+def test_answers_come_back_and_a_snapshot_without_any_has_no_column_for_them(tmp_path):
+    named = {**TABLES, "queries": [{**TABLES["queries"][0], "answers": '["a boat"]'}, TABLES["queries"][1]]}
+    for tables, expected in ((named, ['["a boat"]', None]), (TABLES, None)):
+        write_snapshot(tmp_path / "snapshot", tables)
+        queries = build_corpus(open_source(SETTINGS, tmp_path), SETTINGS, PassageSettings()).tables["queries"]
+        assert (queries["answers"].tolist() if "answers" in queries else None) == expected
+        held = pq.read_schema(tmp_path / "snapshot" / "queries.parquet").names
+        assert held == (["id", "text"] if expected is None else ["id", "text", "answers"])
+
+
+def test_equal_contents_have_equal_hashes_wherever_they_lie(tmp_path):
+    for place in ("one", "two"):
+        write_snapshot(tmp_path / place / "snapshot", TABLES)
+    locks = [make_lock(SETTINGS, tmp_path / place) for place in ("one", "two")]
+    assert locks[0] == locks[1]
+    assert str(tmp_path) not in json.dumps(locks)
+
+
+def test_a_missing_table_is_named(tmp_path):
+    with pytest.raises(FreshetError, match=r"documents.parquet does not exist"):
+        make_lock(SETTINGS, tmp_path)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from model_code.corpus.lock import locked_source, make_lock
 from model_code.corpus.settings import ColumnSettings, CorpusSettings, HubSettings
 from model_code.corpus.sources import hub
+from model_code.corpus.sources.base import locked_source, make_lock
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text
 
@@ -54,7 +54,7 @@ def settings(**more) -> CorpusSettings:
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_three_tables_of_a_data_set(tmp_path, data, streaming):
-    source = hub.Source(settings(streaming=streaming), tmp_path)
+    source = hub.HubSource(settings(streaming=streaming), tmp_path)
     documents = list(source.rows("documents"))
     assert [row.values["id"] for row in documents] == ["d0", "d1", "d2"]
     assert documents[1].values["fields"] == {"shade": 1}
@@ -65,20 +65,20 @@ def test_three_tables_of_a_data_set(tmp_path, data, streaming):
 
 
 def test_documents_alone(tmp_path, data):
-    source = hub.Source(settings(queries=None), tmp_path)
+    source = hub.HubSource(settings(queries=None), tmp_path)
     assert [list(source.rows(table)) for table in ("queries", "qrels")] == [[], []]
 
 
 def test_an_unknown_configuration_is_one_clear_error(tmp_path, data):
     with pytest.raises(FreshetError, match=r"configuration 'leaves'\) does not load"):
-        list(hub.Source(settings(documents="leaves"), tmp_path).rows("documents"))
+        list(hub.HubSource(settings(documents="leaves"), tmp_path).rows("documents"))
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_broken_file_is_one_clear_error(tmp_path, data, streaming):
     (data / "corpus.jsonl").write_bytes(b"\x88 no JSON")
     with pytest.raises(FreshetError, match="does not load"):
-        list(hub.Source(settings(streaming=streaming), tmp_path).rows("documents"))
+        list(hub.HubSource(settings(streaming=streaming), tmp_path).rows("documents"))
 
 
 def test_the_lock_of_a_local_folder_follows_its_content(tmp_path, data):
@@ -106,7 +106,7 @@ def test_a_build_reads_the_commits_that_were_locked(tmp_path, monkeypatch):
     asked.clear()
     loads = []
     monkeypatch.setattr("datasets.load_dataset", lambda *place, **how: loads.append((place, how)) or {})
-    source = hub.Source(chosen, tmp_path, lock)
+    source = hub.HubSource(chosen, tmp_path, lock)
     assert source.describe()["content_hash"] == lock["content_hash"]
     assert list(source.rows("documents")) == []
     opened = (("BeIR/nq", "corpus"), {"revision": "a1", "streaming": False})
@@ -115,7 +115,7 @@ def test_a_build_reads_the_commits_that_were_locked(tmp_path, monkeypatch):
 
 
 def test_another_revision_than_the_locked_one_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(hub.Source, "_newest", lambda self, name: f"commit of {self.hub.revision}")
+    monkeypatch.setattr(hub.HubSource, "_newest", lambda self, name: f"commit of {self.hub.revision}")
     lock = make_lock(settings(name="BeIR/nq"), tmp_path)
     locked_source(settings(name="BeIR/nq"), tmp_path, lock)
     with pytest.raises(FreshetError, match=r"\(corpus.hub.revision: absent -> v2\).*run `freshet ingest` again"):
@@ -123,7 +123,7 @@ def test_another_revision_than_the_locked_one_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_lock_that_does_not_say_what_revision_was_asked_for_is_accepted(tmp_path, monkeypatch):
-    monkeypatch.setattr(hub.Source, "_newest", lambda self, name: "a1")
+    monkeypatch.setattr(hub.HubSource, "_newest", lambda self, name: "a1")
     chosen = settings(name="BeIR/nq", qrels="BeIR/nq", revision="main")
     digest = hash_text(canonical_json({"BeIR/nq": "a1"}))
     lock = {"source": "hub", "versions": {"BeIR/nq": "a1"}, "watermark": "a1", "content_hash": digest}
@@ -143,5 +143,7 @@ def test_a_misspelt_column_is_refused_when_the_rows_are_read(tmp_path, data, str
     with pytest.raises(
         FreshetError, match=r"org/woods/corpus has no column 'opend' \(corpus.columns.date\); it has: _id"
     ):
-        list(hub.Source(chosen, tmp_path).rows("documents"))
-    assert len(list(hub.Source(replace(chosen, columns=ColumnSettings(date="shade")), tmp_path).rows("documents"))) == 3
+        list(hub.HubSource(chosen, tmp_path).rows("documents"))
+    assert (
+        len(list(hub.HubSource(replace(chosen, columns=ColumnSettings(date="shade")), tmp_path).rows("documents"))) == 3
+    )

@@ -1,12 +1,14 @@
-"""Guards that a column which the settings name and no row has is refused, and that defaults stay optional."""
+"""Guards what sources share: the columns that the settings name must be there, and a source that changed is refused."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
 from model_code.corpus.rows import Malformed, Row
-from model_code.corpus.settings import ColumnSettings
-from model_code.corpus.sources.columns import require_columns
+from model_code.corpus.settings import ColumnSettings, CorpusSettings
+from model_code.corpus.sources.base import locked_source, make_lock, require_columns
 from model_code.errors import FreshetError
 
 DOCUMENTS = [{"ticket": 1, "body": "moss"}, {"ticket": 2, "body": "fern", "opened": "2025-01-01"}]
@@ -61,3 +63,39 @@ def test_it_reads_no_further_than_it_must_and_says_nothing_of_a_table_without_ro
 
     require_columns(rows(), "documents", ColumnSettings(), "it")
     check([], title="subject")
+
+
+LOCKED = [{"_id": "1", "text": "moss"}]
+
+
+def beir_settings(path: str = "data", **more) -> CorpusSettings:
+    return CorpusSettings(source="beir", path=path, **more)
+
+
+def test_the_lock_does_not_depend_on_where_the_source_lies(tmp_path, write_beir):
+    for place in ("here", "there/deep"):
+        write_beir(tmp_path / place / "data", LOCKED)
+    first, second = make_lock(beir_settings(), tmp_path / "here"), make_lock(beir_settings(), tmp_path / "there/deep")
+    absolute = make_lock(beir_settings(str(tmp_path / "here/data")), tmp_path)
+    assert first == second == absolute
+    assert {"source", "versions", "watermark", "content_hash"} <= first.keys()
+    assert str(tmp_path) not in json.dumps(absolute)
+
+
+def test_an_unchanged_source_opens(tmp_path, write_beir):
+    write_beir(tmp_path / "data", LOCKED)
+    source = locked_source(beir_settings(), tmp_path, make_lock(beir_settings(), tmp_path))
+    assert [row.values["id"] for row in source.rows("documents")] == ["1"]
+
+
+def test_a_changed_added_or_other_source_is_refused_with_the_remedy(tmp_path, write_beir):
+    write_beir(tmp_path / "data", LOCKED)
+    lock = make_lock(beir_settings(), tmp_path)
+    with pytest.raises(FreshetError, match="corpus.source in params.yaml is 'installed_packages'.*freshet ingest"):
+        locked_source(CorpusSettings(), tmp_path, lock)
+    write_beir(tmp_path / "data", [*LOCKED, {"_id": "2", "text": "fern"}])
+    with pytest.raises(FreshetError, match=r"changed since `freshet ingest` \(corpus.jsonl: .* -> .*\).*again"):
+        locked_source(beir_settings(), tmp_path, lock)
+    write_beir(tmp_path / "data", LOCKED, [{"_id": "q", "text": "?"}], {"test": [("q", "1", 1)]})
+    with pytest.raises(FreshetError, match=r"qrels/test.tsv: absent -> "):
+        locked_source(beir_settings(), tmp_path, lock)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_code.corpus.quarantine import Quarantine
-from model_code.corpus.rows import Malformed, Row, Unfit
+from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit
 from model_code.corpus.tables import COLUMNS
 from model_code.errors import FreshetError
 
