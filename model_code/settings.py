@@ -28,6 +28,18 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
         f"retrievers.*.lexical.{key}": "its default is a constant now"
         for key in ("scale", "bias*", "head_*", "ridge", "punctuation", "cache")
     },
+    **{
+        f"{group}.{key}": instead
+        for group in ("training", "retrievers.*")
+        for key, instead in {
+            "hierarchy_temperature": "the hierarchy loss has the contrastive one's temperature",
+            "shared_negatives": "an extra document is a negative of the query that it was drawn for",
+            "negatives_skip": "negatives come from the first negatives_depth ranks",
+            "negatives_margin": "what is known to answer, or holds one of the query's answers, is never drawn",
+            "negatives_outside_leaf": "what is known to answer, or holds one of the query's answers, is never drawn",
+            "negatives_refresh": "negatives: mined, searched once, was measured to help as much as searching again",
+        }.items()
+    },
 }
 
 

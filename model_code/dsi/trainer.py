@@ -127,9 +127,6 @@ def loop_settings(own: DocumentVectorSettings, training: TrainingSettings, pairs
         batches="random",
         negatives="random",
         negatives_per_query=0,
-        negatives_skip=0,
-        negatives_margin=None,
-        negatives_outside_leaf=False,
         evaluate_every=every,
         patience=own.patience,
     )

@@ -104,11 +104,6 @@ class TokenNegatives(Drawing):
         self.before, self.lexical, self.tokens, self.first = before, settings, tokens, first
         self.encoder: LexicalEncoder | None = None
 
-    @property
-    def outside_leaf(self) -> bool:
-        """Always, once negatives come from this search; only a query with answers may be given its own from there."""
-        return self.before.outside_leaf if self.encoder is None else True
-
     def needs_refresh(self, step: int) -> bool:
         """From step `first` on, every time: the encoder of that step is the one that searches."""
         return step >= self.first
@@ -235,9 +230,6 @@ def first_stage(settings: TrainingSettings, lexical: LexicalSettings) -> Trainin
         batches="random",
         negatives="random",
         negatives_per_query=0,
-        negatives_margin=None,
-        negatives_skip=0,
-        negatives_outside_leaf=False,
     )
 
 

@@ -65,18 +65,13 @@ class RetrieverSettings:
             "out; set in_training_negatives: 0",
         )
         settings.require(
-            training.negatives not in ("mined", "nearest") or training.negatives_per_query == 0,
+            training.negatives != "mined" or training.negatives_per_query == 0,
             f"negatives is {training.negatives}, but a lexical retriever is searched by tokens; set negatives: bm25 or "
             "random, and lexical.in_training_negatives for those that its own search finds",
         )
         settings.require(
             not (training.cotraining and training.needs_hierarchy),
             "cotraining clusters vectors of passages, and a lexical retriever has none; set cotraining: false",
-        )
-        settings.require(
-            training.hierarchy_temperature is None or training.hierarchy_weight == 0,
-            f"hierarchy_temperature is {training.hierarchy_temperature}, but a lexical retriever's scores are divided "
-            "by lexical.score_scale; set hierarchy_temperature: null",
         )
 
     def _check_dsi(self) -> None:

@@ -24,7 +24,7 @@ class Batch(NamedTuple):
     queries: Buckets  # of the B queries
     documents: Buckets  # of the B positives, then the E extra negatives
     relevant: Tensor  # (B, B) bool: document j is relevant to query i
-    allowed: Tensor  # (B, E) bool: extra document e is a negative of query i
+    allowed: Tensor  # (B, E) bool: extra document e was drawn for query i
     unsupervised: Tensor  # (B,) bool: the pair comes from a pseudo-query
     paths: Tensor | None  # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
     excluded: list[Tensor | None] | None  # per level None or (B, K_t) bool: nodes above other relevant passages
@@ -50,7 +50,6 @@ class Collator:
         self.data, self.settings, self.tokenize, self.seed = data, settings, tokenize, seed
         self.batch_tokens = batch_tokens
         self.negatives = negatives or make_negatives(data, settings, hierarchy)
-        self.leaves = None if hierarchy is None else hierarchy.leaves
         self.ancestors: Ancestors | None = None
         if hierarchy is not None and settings.hierarchy_weight > 0:
             self.ancestors = Ancestors(hierarchy, settings.hierarchy_levels)
@@ -70,24 +69,11 @@ class Collator:
             queries=bucketed(self.tokenize(queries, self.settings.query_max_tokens), self.batch_tokens),
             documents=bucketed(self.tokenize(documents, self.settings.document_max_tokens), self.batch_tokens),
             relevant=torch.from_numpy(membership(relevant, passages.documents[own])),
-            allowed=torch.from_numpy(self._allowed(drawn, pairs, np.array(extra, dtype=np.int64), relevant)),
+            allowed=torch.from_numpy(membership(drawn, np.array(extra, dtype=np.int64))),
             unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
             paths=None if self.ancestors is None else self.ancestors.of(own),
             excluded=None if self.ancestors is None else self.ancestors.excluded(known),
         )
-
-    def _allowed(
-        self, drawn: list[list[int]], pairs: np.ndarray, extra: np.ndarray, relevant: Sequence[frozenset[int]]
-    ) -> np.ndarray:
-        own_only = membership(drawn, extra)
-        if not self.settings.shared_negatives:
-            return own_only
-        every = self.data.pairs
-        allowed = ~membership(relevant, self.data.passages.documents[extra])
-        allowed &= ~self.data.answers.held([every.queries[pair] for pair in pairs], extra)
-        if self.leaves is not None and self.negatives.outside_leaf:
-            allowed &= self.leaves[every.passages[pairs]][:, None] != self.leaves[extra]
-        return allowed | own_only  # a query with answers may have been given negatives of its positive's leaf
 
 
 def membership(sets: Sequence[Sequence[int] | frozenset[int]], items: np.ndarray) -> np.ndarray:

@@ -175,14 +175,6 @@ class Answers:
             return None
         return lambda passage: any(answer in self._words(passage) for answer in wanted)
 
-    def held(self, queries: Sequence[str], passages: np.ndarray) -> np.ndarray:
-        """Which of m passages hold an answer of which of n queries: (n, m) bool."""
-        found = np.zeros((len(queries), len(passages)), dtype=bool)
-        for row, query in enumerate(queries):
-            if (holds := self.of(query)) is not None:
-                found[row] = [holds(passage) for passage in passages.tolist()]
-        return found
-
     def _words_of(self, passage: int) -> str:
         return f" {normalised(self.texts[passage])} "
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import cached_property
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -39,11 +39,6 @@ class Negatives(Protocol):
         """
         ...
 
-    @property
-    def outside_leaf(self) -> bool:
-        """Whether passages of a positive's leaf are no negatives of its query, as things are."""
-        ...
-
     def needs_refresh(self, step: int) -> bool:
         """Whether `refresh` has to come before the batches of `step` (0, 1, ...) are drawn."""
         ...
@@ -66,12 +61,12 @@ class Negatives(Protocol):
 
 
 class Drawing:
-    """The parts that all kinds share: left out are the batch's own passages, those that hold an answer of the query
-    and, if asked for, the positive's leaf.
+    """Draws from `candidates`, each as likely as another, but for the batch's own passages and those that hold an
+    answer of the query. A query of which too few are left gets fewer.
     """
 
     def __init__(self, data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> None:
-        """hierarchy: needed if the settings draw siblings or avoid leaves; `recluster` may give it, too."""
+        """hierarchy: needed if the settings draw siblings; `recluster` may give it, too."""
         self.data, self.settings, self.hierarchy = data, settings, hierarchy
 
     def draw(self, pairs: np.ndarray, known: list[np.ndarray], rng: np.random.Generator) -> list[list[int]]:
@@ -83,13 +78,12 @@ class Drawing:
             self._draw_one(int(pair), batch.union(own.tolist()), rng) for pair, own in zip(pairs, known, strict=True)
         ]
 
-    def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
+    def candidates(self, pair: int) -> np.ndarray:
+        """The passages that may be drawn for a pair, those apart that this class leaves out: (n,) int64."""
         raise NotImplementedError
 
-    @property
-    def outside_leaf(self) -> bool:
-        """As the settings say."""
-        return self.settings.negatives_outside_leaf
+    def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
+        return sample(self.candidates(pair), self.settings.negatives_per_query, banned, rng, self._holds(pair))
 
     def needs_refresh(self, step: int) -> bool:
         """Never."""
@@ -113,14 +107,6 @@ class Drawing:
         """Whether a passage holds an answer of the pair's query; None if the data names none."""
         return self.data.answers.of(self.data.pairs.queries[pair])
 
-    def _leaf(self, pair: int) -> np.ndarray:
-        """The passages in the leaf of the pair's passage, if `negatives_outside_leaf` keeps them from being drawn."""
-        if self.hierarchy is None or not self.settings.negatives_outside_leaf:
-            return np.empty(0, dtype=np.int64)
-        depth = self.hierarchy.depth
-        node = self.hierarchy.leaves[self.data.pairs.passages[pair]]
-        return self.hierarchy.documents_under(depth, int(node))
-
 
 def sample(
     candidates: np.ndarray, count: int, banned: Collection[int], rng: np.random.Generator, holds: Holds | None = None
@@ -131,16 +117,16 @@ def sample(
     """
     most = count + len(banned) + (0 if holds is None else SPARE)
     drawn = rng.choice(candidates, min(len(candidates), most), replace=False)
-    kept = (one for one in drawn.tolist() if one not in banned and (holds is None or not holds(one)))
+    kept = (passage for passage in drawn.tolist() if passage not in banned and (holds is None or not holds(passage)))
     return list(islice(kept, count))
 
 
 class RandomNegatives(Drawing):
-    """Any passages of the corpus, each as likely as another."""
+    """Any passages of the corpus."""
 
-    def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
-        banned = banned.union(self._leaf(pair).tolist())
-        return sample(self._everything, self.settings.negatives_per_query, banned, rng, self._holds(pair))
+    def candidates(self, pair: int) -> np.ndarray:
+        """See `Drawing.candidates`."""
+        return self._everything
 
     @cached_property
     def _everything(self) -> np.ndarray:
@@ -167,65 +153,35 @@ class SiblingNegatives(Drawing):
         return drawn
 
 
-class Candidates(NamedTuple):
-    """What a scorer ranks high for one pair's query."""
+def best_unknown(scores: np.ndarray, passages: np.ndarray, known: np.ndarray, depth: int) -> np.ndarray:
+    """Positions in `passages` (n,) of the `depth` best ones, best first, once the known ones are left out.
 
-    passages: np.ndarray  # (n,) int64, best first
-    scores: np.ndarray  # (n,) float32, descending
-    positive: float  # the score of the pair's own passage
-
-
-class RankedNegatives(Drawing):
-    """Draws from the ranks `negatives_skip` to `negatives_skip + negatives_depth - 1`, each as likely as another.
-
-    Of these, passages are dropped that score above the positive's score minus `negatives_margin` (they may well answer
-    the query, though nobody said so), those that hold an answer of the query, where the data names answers, and, with
-    `negatives_outside_leaf`, those in the positive's leaf. A query of which too few are left gets fewer.
-    """
-
-    def candidates(self, pair: int) -> Candidates:
-        """The passages at those ranks, before any is dropped; fewer where the scorer finds fewer."""
-        raise NotImplementedError
-
-    def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
-        passages, scores, positive = self.candidates(pair)
-        if self.settings.negatives_margin is not None:
-            passages = passages[scores <= positive - self.settings.negatives_margin]
-        banned = banned.union(self._leaf(pair).tolist())
-        return sample(passages, self.settings.negatives_per_query, banned, rng, self._holds(pair))
-
-
-def best_unknown(scores: np.ndarray, passages: np.ndarray, known: np.ndarray, skip: int, depth: int) -> np.ndarray:
-    """Positions in `passages` (n,) of those at the ranks skip to skip + depth - 1 once the known ones are left out.
-
-    >>> best_unknown(np.array([.9, .8, .7, .8]), np.array([4, 3, 2, 1]), known=np.array([4]), skip=1, depth=2).tolist()
-    [1, 2]
+    >>> best_unknown(np.array([.9, .8, .7, .8]), np.array([4, 3, 2, 1]), known=np.array([4]), depth=2).tolist()
+    [3, 1]
     """
     unknown = np.flatnonzero(~np.isin(passages, known))
-    order = np.lexsort((passages[unknown], -scores[unknown]))
-    return unknown[order[skip : skip + depth]]
+    return unknown[np.lexsort((passages[unknown], -scores[unknown]))[:depth]]
 
 
-class Bm25Negatives(RankedNegatives):
-    """By BM25, over the very texts that the encoder sees.
+class Bm25Negatives(Drawing):
+    """The first `negatives_depth` ranks by BM25, over the very texts that the encoder sees.
 
     A query is ranked when its pair is first drawn for, so that a short run on large data ranks what it uses only.
     Passages that share no term with the query are no candidates.
     """
 
-    def candidates(self, pair: int) -> Candidates:
-        """See `RankedNegatives.candidates`."""
+    def candidates(self, pair: int) -> np.ndarray:
+        """See `Drawing.candidates`."""
         if pair not in self._ranked:
             self._ranked[pair] = self._rank(pair)
         return self._ranked[pair]
 
-    def _rank(self, pair: int) -> Candidates:
-        pairs, passages, settings = self.data.pairs, self.data.passages, self.settings
+    def _rank(self, pair: int) -> np.ndarray:
+        pairs, passages = self.data.pairs, self.data.passages
         scores = self._index.scores(pairs.queries[pair])
-        found = np.flatnonzero(scores > 0)
+        matching = np.flatnonzero(scores > 0)
         known = np.concatenate([passages.of(document) for document in sorted(pairs.relevant[pair])])
-        rows = found[best_unknown(scores[found], found, known, settings.negatives_skip, settings.negatives_depth)]
-        return Candidates(rows, scores[rows], float(scores[pairs.passages[pair]]))
+        return matching[best_unknown(scores[matching], matching, known, self.settings.negatives_depth)]
 
     @cached_property
     def _index(self) -> Bm25:
@@ -233,37 +189,26 @@ class Bm25Negatives(RankedNegatives):
         return Bm25(texts, [str(document) for document in self.data.passages.documents.tolist()])
 
     @cached_property
-    def _ranked(self) -> dict[int, Candidates]:
+    def _ranked(self) -> dict[int, np.ndarray]:
         return {}
 
 
-class NearestNegatives(RankedNegatives):
-    """The passages nearest to the query by an encoder: one table for all pairs, one row per different query text.
+class MinedNegatives(Drawing):
+    """The `negatives_depth` passages nearest to the query by the encoder that training starts from.
 
-    Mined once by the encoder that training starts from, or again and again by the one that is being trained (ANCE;
-    Xiong et al., 2021, with whole refreshes between steps rather than beside them). A refresh is a function of the
-    weights at its step, and checkpoints keep its result: a run that resumes draws what an uninterrupted one draws.
+    One table for all pairs, one row per different query text. Checkpoints keep it: a run that resumes draws what an
+    uninterrupted one draws.
     """
 
-    def __init__(
-        self,
-        data: TrainingData,
-        settings: TrainingSettings,
-        hierarchy: Hierarchy | None = None,
-        every: int | None = None,
-    ) -> None:
-        """every: steps between two refreshes; None: mine before step 0 only."""
+    def __init__(self, data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> None:
         super().__init__(data, settings, hierarchy)
-        self.every = every
         rows = {query: row for row, query in enumerate(dict.fromkeys(data.pairs.queries))}
         self.queries, self.row = list(rows), np.array([rows[query] for query in data.pairs.queries], dtype=np.int64)
         self.passages = np.empty((0, 0), dtype=np.int32)  # (queries, negatives_depth), -1 where there are fewer
-        self.scores = np.empty((0, 0), dtype=np.float32)
-        self.positives = np.empty(0, dtype=np.float32)  # (pairs,)
 
     def needs_refresh(self, step: int) -> bool:
-        """Before step 0, and before every `every`-th."""
-        return step == 0 or (self.every is not None and step % self.every == 0)
+        """Before step 0."""
+        return step == 0
 
     def refresh(self, encoder: TextEncoder, vectors: np.ndarray | None = None) -> None:
         """Encode passages and queries, each by its own side, and rank the passages for each query."""
@@ -271,38 +216,32 @@ class NearestNegatives(RankedNegatives):
             vectors = encode_passages(encoder, self.data.passages.texts)
         queries = encoder.encode(self.queries)
         parts = [self._search(queries, vectors, start) for start in range(0, len(queries), QUERIES)]
-        self.passages, self.scores = (np.concatenate(part) for part in zip(*parts, strict=True))
-        self.positives = np.einsum("nh,nh->n", queries[self.row], vectors[self.data.pairs.passages])
+        self.passages = np.concatenate(parts)
 
-    def candidates(self, pair: int) -> Candidates:
-        """See `RankedNegatives.candidates`."""
-        if not len(self.positives):
+    def candidates(self, pair: int) -> np.ndarray:
+        """See `Drawing.candidates`."""
+        if not len(self.passages):
             raise FreshetError(f"negatives: {self.settings.negatives} are mined by `refresh`, before the first draw")
-        row = self.row[pair]
-        found = self.passages[row] >= 0
-        return Candidates(
-            self.passages[row][found].astype(np.int64), self.scores[row][found], float(self.positives[pair])
-        )
+        passages = self.passages[self.row[pair]]
+        return passages[passages >= 0].astype(np.int64)
 
     def state(self) -> dict[str, np.ndarray]:
         """The table."""
-        return {"passages": self.passages, "scores": self.scores, "positives": self.positives}
+        return {"passages": self.passages}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """See `Negatives.restore`."""
-        self.passages, self.scores, self.positives = state["passages"], state["scores"], state["positives"]
+        self.passages = state["passages"]
 
-    def _search(self, queries: np.ndarray, vectors: np.ndarray, start: int) -> tuple[np.ndarray, np.ndarray]:
-        """The table's rows of the queries from `start` on: passages and scores, (QUERIES, negatives_depth) each."""
-        settings, known = self.settings, self._known[start : start + QUERIES]
-        count = settings.negatives_skip + settings.negatives_depth + max(map(len, known))
-        scores, found = nearest(queries[start : start + QUERIES], vectors, count)  # (QUERIES, count)
-        table = np.full((len(known), settings.negatives_depth), -1, dtype=np.int32)
-        values = np.zeros(table.shape, dtype=np.float32)
-        for row, own in enumerate(known):
-            best = best_unknown(scores[row], found[row], own, settings.negatives_skip, settings.negatives_depth)
-            table[row, : len(best)], values[row, : len(best)] = found[row][best], scores[row][best]
-        return table, values
+    def _search(self, queries: np.ndarray, vectors: np.ndarray, start: int) -> np.ndarray:
+        """The table's rows of the queries from `start` on: passages (QUERIES, negatives_depth)."""
+        depth, known = self.settings.negatives_depth, self._known[start : start + QUERIES]
+        scores, passages = nearest(queries[start : start + QUERIES], vectors, depth + max(map(len, known)))
+        table = np.full((len(known), depth), -1, dtype=np.int32)
+        for row, answers in enumerate(known):
+            best = best_unknown(scores[row], passages[row], answers, depth)
+            table[row, : len(best)] = passages[row][best]
+        return table
 
     @cached_property
     def _known(self) -> list[np.ndarray]:
@@ -313,12 +252,9 @@ class NearestNegatives(RankedNegatives):
 
 
 def make_negatives(data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> Negatives:
-    """What `settings.negatives` names; "mined" and "nearest" must be refreshed before they are drawn from.
+    """What `settings.negatives` names; "mined" must be refreshed before they are drawn from.
 
-    hierarchy: needed where the settings draw siblings or leave out leaves.
+    hierarchy: needed where the settings draw siblings.
     """
-    if settings.negatives in ("mined", "nearest") and settings.negatives_per_query:
-        every = settings.negatives_refresh if settings.negatives == "nearest" else None
-        return NearestNegatives(data, settings, hierarchy, every)
-    kinds = {"siblings": SiblingNegatives, "bm25": Bm25Negatives}
-    return kinds.get(settings.negatives, RandomNegatives)(data, settings, hierarchy)
+    kinds = {"siblings": SiblingNegatives, "random": RandomNegatives, "bm25": Bm25Negatives, "mined": MinedNegatives}
+    return kinds[settings.negatives if settings.negatives_per_query else "random"](data, settings, hierarchy)

@@ -55,9 +55,8 @@ class Objective(nn.Module):
         levels = slice(0, self.settings.hierarchy_levels)
         centroids = [torch.from_numpy(level) for level in hierarchy.centroids[levels]]
         parents = [torch.from_numpy(level) for level in hierarchy.parents[levels]]
-        temperature = self.settings.hierarchy_temperature or self.settings.temperature
         device = next(self.encoder.parameters()).device
-        self.hierarchy = HierarchyLoss(centroids, parents, temperature).to(device)
+        self.hierarchy = HierarchyLoss(centroids, parents, self.settings.temperature).to(device)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """`loss`, to be minimised, and without gradient its parts `contrastive`, `hierarchy_1`, ...: batch means."""

@@ -31,18 +31,12 @@ class TrainingSettings:
         lexical retriever are divided by its `score_scale` instead, those of the hierarchy loss too.
       hierarchy_weight: of the hierarchy loss; 0 is plain contrastive training.
       hierarchy_levels: M, the number of levels it covers from the root; None: all.
-      hierarchy_temperature: None takes `temperature`.
 
     Extra negatives (none is known to answer the query, or holds one of its answers where the corpus names such)
-      negatives: "siblings" from below its document's ancestors; "random" from the whole corpus; "bm25", "mined" and
-        "nearest" from what BM25, the encoder before training and the encoder as it is now rank high for the query.
+      negatives: "siblings" from below its document's ancestors; "random" from the whole corpus; "bm25" and "mined" from
+        what BM25 and the encoder before training rank high for the query.
       negatives_per_query: how many (each costs one more document to encode).
-      shared_negatives: every query of the batch is contrasted with all extra documents, not only with its own.
-      negatives_depth, negatives_skip: draw from so many ranks, after the first few of them.
-      negatives_margin: leave out what scores above the positive's score minus this, in the scorer's own unit (cosines,
-        or BM25's points), as it may well be an answer; None: leave nothing out.
-      negatives_outside_leaf: leave out what lies in the positive's own leaf of the hierarchy, for the same reason.
-      negatives_refresh: steps after which "nearest" encodes the whole corpus again.
+      negatives_depth: draw from so many ranks.
 
     Optimisation
       learning_rate decays linearly to 0 after `warmup_share` of the steps; so does centroid_learning_rate (a lexical
@@ -74,15 +68,9 @@ class TrainingSettings:
     temperature: float = 0.05
     hierarchy_weight: float = 0.2
     hierarchy_levels: int | None = None
-    hierarchy_temperature: float | None = None
-    negatives: Literal["siblings", "random", "bm25", "mined", "nearest"] = "siblings"
+    negatives: Literal["siblings", "random", "bm25", "mined"] = "siblings"
     negatives_per_query: int = 1
-    shared_negatives: bool = False
     negatives_depth: int = 50
-    negatives_skip: int = 0
-    negatives_margin: float | None = None
-    negatives_outside_leaf: bool = False
-    negatives_refresh: int = 100
 
     learning_rate: float = 5e-5
     centroid_learning_rate: float = 1e-3
@@ -106,12 +94,11 @@ class TrainingSettings:
         Metric.parse(self.dev_metric)
         require_at_least(1, self, "batch_size", "accumulation", "dev_queries", "log_every", "checkpoint_every")
         require_at_least(1, self, "steps", "hierarchy_levels", "dev_passages", "evaluate_every", "patience")
-        require_at_least(1, self, "negatives_depth", "negatives_refresh")
+        require_at_least(1, self, "negatives_depth")
         require_at_least(0, self, "negatives_per_query", "frozen_layers", "hierarchy_weight", "unsupervised_weight")
         require_at_least(0, self, "learning_rate", "centroid_learning_rate", "weight_decay", "seed_offset")
-        require_at_least(0, self, "negatives_skip")
         require_at_least(3, self, "query_max_tokens", "document_max_tokens")
-        for name in ("epochs", "temperature", "hierarchy_temperature", "gradient_clip"):
+        for name in ("epochs", "temperature", "gradient_clip"):
             value = getattr(self, name)
             require(value is None or value > 0, f"{name} is {value}, but must be above 0")
         for name in ("warmup_share", "unsupervised_share"):
@@ -128,7 +115,6 @@ class TrainingSettings:
             f"a joint batch of {self.batch_size} pairs with unsupervised_share {self.unsupervised_share} has only one "
             "kind of pair; set another share, a larger batch_size, or supervision: supervised",
         )
-        self._check_negatives()
 
     @property
     def unsupervised_in_batch(self) -> int:
@@ -139,28 +125,9 @@ class TrainingSettings:
     @property
     def needs_hierarchy(self) -> bool:
         """Whether training reads the document hierarchy at all."""
-        return self.hierarchy_weight > 0 or self.batches == "siblings" or self.draws_siblings or self.avoids_leaves
+        return self.hierarchy_weight > 0 or self.batches == "siblings" or self.draws_siblings
 
     @property
     def draws_siblings(self) -> bool:
         """Whether extra negatives come from below the ancestors of the query's document."""
         return self.negatives == "siblings" and self.negatives_per_query > 0
-
-    @property
-    def avoids_leaves(self) -> bool:
-        """Whether extra negatives are kept out of the leaf of the query's document."""
-        return self.negatives_outside_leaf and self.negatives_per_query > 0
-
-    def _check_negatives(self) -> None:
-        ranked = self.negatives in ("bm25", "mined", "nearest")
-        for name in ("negatives_skip", "negatives_margin"):
-            require(
-                ranked or not getattr(self, name),
-                f"{name} is {getattr(self, name)}, but {self.negatives} negatives have no ranks or scores; "
-                f"set negatives to bm25, mined or nearest, or leave {name} out",
-            )
-        require(
-            self.negatives != "siblings" or not self.avoids_leaves,
-            "negatives: siblings come from the positive's own leaf, and negatives_outside_leaf leaves just those out; "
-            "set one of the two otherwise",
-        )

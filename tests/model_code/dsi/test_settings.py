@@ -35,7 +35,7 @@ def test_impossible_values_are_refused(changes: dict, message: str):
 
 def test_the_loop_reads_its_own_epochs_and_no_negatives():
     shared = TrainingSettings(
-        epochs=9, batch_size=8, negatives="bm25", negatives_skip=3, negatives_margin=0.1, negatives_outside_leaf=True,
+        epochs=9, batch_size=8, negatives="bm25", negatives_per_query=3,
         hierarchy_weight=0.0, batches="siblings", learning_rate=1e-5,
     )  # fmt: skip
     loop = loop_settings(DocumentVectorSettings(epochs=2, batch_size=10), shared, pairs=105)

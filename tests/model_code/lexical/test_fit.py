@@ -217,46 +217,6 @@ def test_a_corpus_with_answers_trains_on_drawn_negatives_that_hold_none(
         assert (False, True) in found, "queries without answers may be given the same passages"
 
 
-def test_shared_negatives_keep_out_of_every_querys_leaf_once_they_are_searched(tmp_path: Path) -> None:
-    context, tables, encoder, data = parts_of(tmp_path)
-    texts, hierarchy = tables.passages.texts, Hierarchy.load(context.inputs["hierarchy"])
-    tokens = index_tokens(encoder, texts, [str(passage) for passage in range(len(texts))])
-    settings = replace(TRAINING, negatives_per_query=4, shared_negatives=True)
-    lexical = replace(SETTINGS, in_training_negatives=12, in_training_margin=9.0)
-    options = {"hierarchy": hierarchy, "lexical": lexical, "tokens": tokens}
-    trainer = LexicalTrainer(encoder, data, settings, 0, **options)
-    pairs, inside = trainer.schedule[0], []
-    for _ in range(2):
-        known = [tables.passages.of(next(iter(data.pairs.relevant[pair]))) for pair in pairs]
-        drawn = trainer.negatives.draw(pairs, known, np.random.default_rng([0, 0]))
-        extra = sorted({passage for row in drawn for passage in row})
-        same = hierarchy.leaves[data.pairs.passages[pairs]][:, None] == hierarchy.leaves[extra]
-        inside.append((same.sum(), (trainer.collate(0, pairs).allowed.numpy() & same).sum()))
-        trainer.negatives.refresh(encoder)
-    (_, before), (drawn_inside, now) = inside
-    assert before > 0  # at random, as the settings say: other queries' negatives lie where they lie
-    assert drawn_inside > now == 0
-
-
-def test_a_query_with_answers_keeps_shared_negatives_of_its_own_that_lie_in_its_leaf(tmp_path: Path) -> None:
-    context, tables, encoder, data = parts_of(tmp_path)
-    texts, hierarchy = tables.passages.texts, Hierarchy.load(context.inputs["hierarchy"])
-    data = replace(data, supervised=replace(data.supervised, answers=dict.fromkeys(data.pairs.queries, ["word3"])))
-    tokens = index_tokens(encoder, texts, [str(passage) for passage in range(len(texts))])
-    settings = replace(TRAINING, negatives_per_query=4, shared_negatives=True)
-    options = {"hierarchy": hierarchy, "lexical": replace(SETTINGS, in_training_negatives=12), "tokens": tokens}
-    trainer = LexicalTrainer(encoder, data, settings, 0, **options)
-    trainer.negatives.refresh(encoder)
-    pairs = trainer.schedule[0]
-    known = [tables.passages.of(next(iter(data.pairs.relevant[pair]))) for pair in pairs]
-    drawn = trainer.negatives.draw(pairs, known, np.random.default_rng([0, 0]))
-    allowed, extra = trainer.collate(0, pairs).allowed.numpy(), sorted({passage for row in drawn for passage in row})
-    own = np.array([[passage in row for passage in extra] for row in drawn])
-    same = hierarchy.leaves[data.pairs.passages[pairs]][:, None] == hierarchy.leaves[extra]
-    assert (own & same).any()
-    assert allowed[own].all()
-
-
 def test_scales_are_measured_before_training_or_left_at_one(tmp_path: Path) -> None:
     _, tables, encoder, data = parts_of(tmp_path)
     trainer = LexicalTrainer(encoder, data, TRAINING, 0, lexical=SETTINGS)
@@ -297,7 +257,6 @@ def test_first_stage_scores_are_weights_times_bags(tmp_path: Path) -> None:
     [
         ({"cotraining": True, "evaluate_every": 5, "batches": "siblings"}, "set cotraining: false"),
         ({"negatives": "mined", "negatives_per_query": 1}, "negatives is mined.*in_training_negatives for those"),
-        ({"hierarchy_weight": 0.2, "hierarchy_temperature": 0.1}, "is 0.1.*set hierarchy_temperature: null"),
         ({"lexical": {"in_training_negatives": 5, "semi_parametric": False, "first_stage_steps": 9},
           "negatives_per_query": 1}, "set in_training_negatives: 0"),
     ],
@@ -310,7 +269,7 @@ def test_what_only_dense_vectors_can_do_is_refused_when_it_is_read(changes: dict
 
 
 def test_shared_settings_that_do_not_touch_a_retriever_without_a_tree_are_let_be(tmp_path: Path) -> None:
-    shared = {"cotraining": True, "hierarchy_temperature": 0.1, "evaluate_every": 2}
+    shared = {"cotraining": True, "evaluate_every": 2}
     report = train.run(make_context(tmp_path, SETTINGS, **shared))
     assert report["steps"] == 4
 

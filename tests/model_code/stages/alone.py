@@ -36,7 +36,7 @@ def run_all(root: Path) -> dict[str, Any]:
     base = make_tiny_encoder(root / "base", TEXTS.values())
     training = TrainingSettings(
         steps=6, batch_size=8, learning_rate=1e-2, evaluate_every=2, checkpoint_every=2, document_max_tokens=16,
-        frozen_layers=None, negatives="nearest", negatives_refresh=2,
+        frozen_layers=None, negatives="mined",
     )  # fmt: skip
     settings = {
         "encoder": EncoderSettings(str(base), max_tokens=16, include_title=False, precision="float32", device="cpu"),

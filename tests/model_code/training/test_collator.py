@@ -59,27 +59,6 @@ def test_own_negatives_are_the_querys_only(negatives: str):
     assert len(texts_of(batch.documents)) == len(pairs) + batch.allowed.shape[1]
 
 
-def test_shared_negatives_are_all_that_do_not_answer_the_query():
-    batch, pairs = make_batch(shared_negatives=True, negatives="random")
-    extra = [int(text.split()[1]) % 12 for text in texts_of(batch.documents)[len(pairs) :]]
-    assert batch.allowed.tolist() == [[document not in {i, (i + 1) % 12} for document in extra] for i in pairs]
-
-
-def test_shared_negatives_hold_no_answer_of_the_query_they_stand_against():
-    data = two_passages_each()
-    answers = {f"query {i}": [f"Text {(i + 5) % 12}"] for i in range(0, 12, 2)}
-    data = replace(data, supervised=replace(data.supervised, answers=answers))
-    dropped = 0
-    for number in range(3):
-        batch, pairs = make_batch(number, data, shared_negatives=True, negatives="random")
-        extra = [int(text.split()[1]) for text in texts_of(batch.documents)[len(pairs) :]]
-        free = [[e % 12 not in {i, (i + 1) % 12} for e in extra] for i in pairs]
-        held = [[i % 2 == 0 and e == (i + 5) % 12 for e in extra] for i in pairs]
-        assert batch.allowed.tolist() == (np.array(free) & ~np.array(held)).tolist()
-        dropped += np.sum(np.array(free) & np.array(held))
-    assert dropped > 0
-
-
 def test_documents_are_the_positives_and_then_the_extra_ones():
     batch, pairs = make_batch()
     texts = texts_of(batch.documents)

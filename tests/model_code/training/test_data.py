@@ -13,6 +13,7 @@ import pytest
 
 from model_code.training import data as module
 from model_code.training.data import Answers, Pairs, Passages, TrainingData, make_pairs, normalised
+from tests.model_code.training.example import held
 
 PIECES = ["the", "The", "a", "an", "An", "moss", "Moss", "fern", "fern's", "69,197", "69197", "U.S.", "us", "(in)",
           "in", "-", "...", "theory", "than", "Ana", "café", "1996–2001", "–", "the.", "\n", "$"]  # fmt: skip
@@ -53,8 +54,7 @@ def test_answers_are_those_of_the_judged_queries_and_looked_for_in_the_passages(
     passages = long_documents()
     supervised = replace(make_pairs(passages, [("delta", [1]), ("beta", [0])]), answers={"delta": ["Gamma, gamma"]})
     data = TrainingData(passages, supervised, make_pairs(passages, [("gamma", [1])]))
-    held = data.answers.held(data.pairs.queries, np.arange(4))
-    assert held.tolist() == [[False, False, True, False], [False] * 4, [False] * 4]
+    assert held(data.answers, data.pairs.queries, range(4)) == [[False, False, True, False], [False] * 4, [False] * 4]
 
 
 def test_no_judgements_make_no_pairs():
@@ -89,7 +89,7 @@ def test_passages_hold_what_a_search_word_by_word_finds(seed: int):
     queries = [*named, "a query that names none"]
     expected = [[any(holds(text, one) for one in named.get(query, [])) for text in texts] for query in queries]
     assert 0.05 < np.mean(expected) < 0.95
-    assert Answers(texts, named).held(queries, np.arange(40)).tolist() == expected
+    assert held(Answers(texts, named), queries, range(40)) == expected
 
 
 def test_texts_are_normalised_as_squad_does():
@@ -107,5 +107,5 @@ def test_only_the_passages_asked_about_are_read_and_each_once(monkeypatch: pytes
     read: list[str] = []
     monkeypatch.setattr(module, "normalised", lambda text: read.append(text) or text)
     answers = Answers([f"text {i}" for i in range(1000)], {"one": ["text 3"], "two": ["text 5"]})
-    assert answers.held(["one", "two"], np.array([5, 3, 7])).tolist() == [[False, True, False], [True, False, False]]
+    assert held(answers, ["one", "two"], [5, 3, 7]) == [[False, True, False], [True, False, False]]
     assert sorted(read) == ["text 3", "text 3", "text 5", "text 5", "text 7"]  # two of them as answers

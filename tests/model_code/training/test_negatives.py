@@ -72,12 +72,6 @@ def test_none_wanted_none_drawn():
     assert draw(0, negatives_per_query=0) == []
 
 
-def test_random_negatives_may_be_kept_out_of_the_positives_leaf():
-    settings = {"negatives": "random", "negatives_per_query": 3, "negatives_outside_leaf": True}
-    drawn = {other for seed in range(60) for other in draw(0, seed, **settings)}
-    assert drawn == set(np.flatnonzero(LEAVES[0] != LEAVES).tolist())
-
-
 def test_siblings_without_a_tree_are_refused():
     sampler = make_negatives(one_pair_per_passage(make_passages()), make_settings())
     with pytest.raises(FreshetError, match="there is none; set negatives"):

@@ -10,14 +10,13 @@ import pytest
 from model_code.errors import FreshetError
 from model_code.index.bm25 import Bm25
 from model_code.progress import Progress, silent
-from model_code.training import negatives as nearest
-from model_code.training.collator import Collator
+from model_code.training import negatives as sources
 from model_code.training.data import Passages, TrainingData, make_pairs
 from model_code.training.negatives import Negatives, make_negatives
 from tests.model_code.training.example import LEAVES, WORDS, make_settings, make_tree
 
 TREE = make_tree(np.random.default_rng(0).standard_normal((24, 4)).astype(np.float32))
-RANKED = ("bm25", "mined", "nearest")
+RANKED = ("bm25", "mined")
 
 
 class FakeEncoder:
@@ -70,16 +69,13 @@ def score_table(kind: str) -> np.ndarray:
     return encoder.encode(queries).astype(float) @ encoder.encode(texts).astype(float).T
 
 
-def pool(kind: str, pair: int, skip: int = 0, depth: int = 50, margin: float | None = None, leaf: bool = False) -> list:
+def pool(kind: str, pair: int, depth: int = 50) -> list:
     """What may be drawn for a pair, best first: a loop over all passages, as the settings' documentation says it."""
-    scores, own = score_table(kind)[pair], DATA.pairs.passages[pair]
+    scores = score_table(kind)[pair]
     ranked = sorted((i for i in range(24) if i not in known(pair)), key=lambda i: (-round(scores[i], 5), i))
     if kind == "bm25":
         ranked = [i for i in ranked if scores[i] > 0]
-    kept = ranked[skip : skip + depth]
-    if margin is not None:
-        kept = [i for i in kept if scores[i] <= scores[own] - margin]
-    return [i for i in kept if not (leaf and LEAVES[i] == LEAVES[own])]
+    return ranked[:depth]
 
 
 def drawn(negatives: Negatives, pair: int, draws: int = 40) -> set[int]:
@@ -89,25 +85,12 @@ def drawn(negatives: Negatives, pair: int, draws: int = 40) -> set[int]:
 
 
 @pytest.mark.parametrize("kind", RANKED)
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, {}),
-        ({"negatives_depth": 4}, {"depth": 4}),
-        ({"negatives_depth": 3, "negatives_skip": 2}, {"depth": 3, "skip": 2}),
-        ({"negatives_margin": 0.1}, {"margin": 0.1}),
-        ({"negatives_outside_leaf": True, "negatives_depth": 9}, {"leaf": True, "depth": 9}),
-        (
-            {"negatives_outside_leaf": True, "negatives_depth": 6, "negatives_skip": 1, "negatives_margin": 0.0},
-            {"leaf": True, "depth": 6, "skip": 1, "margin": 0.0},
-        ),
-    ],
-)
-def test_draws_come_from_the_ranks_and_filters_asked_for(kind: str, settings: dict, expected: dict):
-    negatives = make(kind, **settings)
-    assert any(pool(kind, pair, **expected) for pair in range(len(DATA.pairs)))
+@pytest.mark.parametrize("depth", [50, 4])
+def test_draws_come_from_the_ranks_asked_for(kind: str, depth: int):
+    negatives = make(kind, negatives_depth=depth)
+    assert any(pool(kind, pair, depth) for pair in range(len(DATA.pairs)))
     for pair in range(0, len(DATA.pairs), 3):
-        assert drawn(negatives, pair, draws=60) == set(pool(kind, pair, **expected)), pair
+        assert drawn(negatives, pair, draws=60) == set(pool(kind, pair, depth)), pair
 
 
 @pytest.mark.parametrize("kind", [*RANKED, "random", "siblings"])
@@ -174,14 +157,14 @@ def test_equal_seeds_draw_alike_whatever_was_drawn_before(kind: str):
 
 def test_chunks_of_queries_do_not_change_the_table(monkeypatch: pytest.MonkeyPatch):
     whole = make("mined").state()
-    monkeypatch.setattr(nearest, "QUERIES", 3)
+    monkeypatch.setattr(sources, "QUERIES", 3)
     for name, array in make("mined").state().items():
         np.testing.assert_allclose(array, whole[name], rtol=0, atol=1e-6)
 
 
 def test_a_refresh_asks_for_the_passages_of_a_document_once_per_query(monkeypatch: pytest.MonkeyPatch):
     """Not once more for every chunk of queries, which would make mining quadratic in their number."""
-    monkeypatch.setattr(nearest, "QUERIES", 2)
+    monkeypatch.setattr(sources, "QUERIES", 2)
     asked, of = [], Passages.of
     monkeypatch.setattr(Passages, "of", lambda passages, document: asked.append(document) or of(passages, document))
     negatives = make_negatives(DATA, make_settings(negatives="mined"))
@@ -200,16 +183,15 @@ def test_a_query_is_encoded_once_and_vectors_at_hand_are_used():
     }
 
 
-def test_static_mining_refreshes_before_step_0_only_and_nearest_every_so_often():
-    mined, often = make("mined"), make("nearest", negatives_refresh=3)
+def test_mining_is_before_step_0_only():
+    mined = make("mined")
     assert [step for step in range(10) if mined.needs_refresh(step)] == [0]
-    assert [step for step in range(10) if often.needs_refresh(step)] == [0, 3, 6, 9]
     assert not any(make(kind).needs_refresh(0) for kind in ("bm25", "random", "siblings"))
     assert not make("mined", negatives_per_query=0).needs_refresh(0)
 
 
 def test_a_refresh_follows_the_encoder():
-    negatives = make("nearest", negatives_depth=3)
+    negatives = make("mined", negatives_depth=3)
     before = drawn(negatives, 1)
     negatives.refresh(FakeEncoder(seed=5))
     after = drawn(negatives, 1)
@@ -223,25 +205,3 @@ def test_a_restored_table_draws_alike():
         drawn(fresh, 1)
     fresh.restore(make("mined").state())
     assert drawn(fresh, 1) == drawn(make("mined"), 1)
-
-
-def test_shared_negatives_keep_out_of_every_querys_leaf():
-    settings = make_settings(negatives="mined", negatives_outside_leaf=True, shared_negatives=True)
-    seen: list[list[str]] = []
-
-    def tokenize(texts: list[str], most: int) -> dict:
-        import torch
-
-        seen.append(list(texts))
-        return {"attention_mask": torch.ones(len(texts), 1, dtype=torch.long)}
-
-    distinct = replace(DATA.passages, texts=[f"{text} {i}" for i, text in enumerate(DATA.passages.texts)])
-    data = replace(DATA, passages=distinct)
-    pairs = np.array([0, 5, 11, 16])
-    batch = Collator(data, settings, tokenize, 0, TREE, negatives=make("mined", negatives_outside_leaf=True))(0, pairs)
-    extra = [int(text.split()[-1]) for text in seen[1][len(pairs) :]]
-    expected = [
-        [LEAVES[e] != LEAVES[DATA.pairs.passages[p]] and e not in known(p).tolist() for e in extra] for p in pairs
-    ]
-    assert batch.allowed.tolist() == expected
-    assert not np.all(expected)

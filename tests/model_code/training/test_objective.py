@@ -26,11 +26,9 @@ def build(tmp_path: Path, **changes):
 
 @pytest.mark.parametrize("levels", [None, 1])
 def test_the_loss_is_equations_6_and_7(tmp_path: Path, levels: int | None):
-    objective, batch, encoder, tree = build(
-        tmp_path, hierarchy_weight=0.3, hierarchy_levels=levels, hierarchy_temperature=0.1
-    )
+    objective, batch, encoder, tree = build(tmp_path, hierarchy_weight=0.3, hierarchy_levels=levels, temperature=0.1)
     queries, documents = encode(encoder, batch.queries), encode(encoder, batch.documents)
-    losses = contrastive_losses(queries, documents[:6], 0.05, batch.relevant, documents[6:], batch.allowed)
+    losses = contrastive_losses(queries, documents[:6], 0.1, batch.relevant, documents[6:], batch.allowed)
     assert len(documents) > 6
     for t in range(levels or 2):
         centroids, parents = torch.from_numpy(tree.centroids[t]), torch.from_numpy(PARENTS[t])

@@ -13,12 +13,12 @@ from model_code.training.settings import TrainingSettings
     ("changes", "reason"),
     [
         ({"temperature": 0.0}, "temperature is 0.0"),
-        ({"hierarchy_temperature": -1.0}, "hierarchy_temperature is -1.0"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"steps": 0}, "steps is 0"),
         ({"epochs": 0.0}, "epochs is 0.0"),
         ({"warmup_share": 1.0}, "warmup_share is 1.0"),
         ({"negatives_per_query": -1}, "negatives_per_query is -1"),
+        ({"negatives_depth": 0}, "negatives_depth is 0"),
         ({"document_max_tokens": 2}, "document_max_tokens is 2"),
         ({"batch_size": 1}, "only one kind"),
         ({"unsupervised_share": 0.001}, "only one kind"),
@@ -47,35 +47,15 @@ def test_plain_contrastive_training_needs_no_hierarchy():
     assert not TrainingSettings(hierarchy_weight=0.0, negatives_per_query=0).needs_hierarchy
     assert TrainingSettings(hierarchy_weight=0.0).needs_hierarchy
     assert TrainingSettings(hierarchy_weight=0.0, negatives="random", batches="siblings").needs_hierarchy
+    for kind in ("bm25", "mined"):
+        assert not TrainingSettings(hierarchy_weight=0.0, negatives=kind).needs_hierarchy
+
+
+@pytest.mark.parametrize("group", ["training", "retrievers.hce"])
+def test_a_removed_key_says_what_to_do_instead(group: str):
+    with pytest.raises(SettingsError, match=rf"{group}.negatives_skip is no longer a setting: .*negatives_depth"):
+        parse(TrainingSettings, {"negatives_skip": 3}, group)
 
 
 def test_a_single_pair_is_a_batch_without_joint_training():
     assert TrainingSettings(batch_size=1, supervision="supervised").batch_size == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"negatives_depth": 0}, "negatives_depth is 0"),
-        ({"negatives_refresh": 0}, "negatives_refresh is 0"),
-        ({"negatives": "bm25", "negatives_skip": -1}, "negatives_skip is -1"),
-        ({"negatives": "random", "negatives_skip": 3}, "skip is 3, but random.*set negatives to bm25, mined"),
-        ({"negatives_margin": 0.1}, "margin is 0.1, but siblings negatives have no ranks"),
-        ({"negatives_outside_leaf": True}, "siblings come from the positive's own leaf"),
-    ],
-)
-def test_what_has_no_effect_or_contradicts_itself_is_refused(changes: dict, reason: str):
-    with pytest.raises(SettingsError, match=reason):
-        TrainingSettings(**changes)
-
-
-@pytest.mark.parametrize("kind", ["random", "bm25", "mined", "nearest"])
-def test_the_tree_is_needed_only_to_leave_leaves_out(kind: str):
-    plain = {"negatives": kind, "hierarchy_weight": 0.0}
-    assert not TrainingSettings(**plain).needs_hierarchy
-    assert TrainingSettings(**plain, negatives_outside_leaf=True).needs_hierarchy
-    assert not TrainingSettings(**plain, negatives_outside_leaf=True, negatives_per_query=0).needs_hierarchy
-
-
-def test_no_siblings_are_drawn_none_are_contradicted():
-    assert TrainingSettings(negatives_per_query=0, negatives_outside_leaf=True).negatives_outside_leaf

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from model_code.corpus.tables import Corpus, frame
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables, without_span
+from tests.model_code.training.example import held
 
 NAMED = {"q1": '["x"]', "q2": '["y", "z"]', "q3": None, "q4": '["w"]'}
 TEXTS = {"q1": "when", "q2": "when", "q3": "who", "q4": "why"}
@@ -37,8 +37,11 @@ def test_training_queries_keep_their_answers_and_those_of_equal_text_share_them(
     data = make_tables().training_data(TrainingSettings(supervision=supervision))
     assert dict(data.pairs.answers) == answers
     if answers:
-        held = data.answers.held(["when", "who", "4 w"], np.arange(4))
-        assert held.tolist() == [[True, True, True, False], [False] * 4, [False] * 4]
+        assert held(data.answers, ["when", "who", "4 w"], range(4)) == [
+            [True, True, True, False],
+            [False] * 4,
+            [False] * 4,
+        ]
 
 
 def test_taking_out_matches_whole_words_and_the_first_occurrence_only():
