@@ -32,13 +32,13 @@ def _added(project: Project) -> dg.AssetsDefinition:
     )
     def added_documents(context: dg.AssetExecutionContext) -> Iterator[Result]:
         """A batch of changes of the ledger, applied to the live collection as one new generation."""
-        from orchestration.freshening import Freshener
-        from orchestration.upkeep import Upkeep
+        from orchestration.live.collection import LiveCollection
+        from orchestration.live.upkeep import Upkeep
 
-        freshener = Freshener(project)
-        applied = freshener.apply_pending()
-        behind = Upkeep(project, {freshener.retriever: freshener}.get).finish()
-        generation = applied.generation if applied else freshener.collection.current()
+        collection = LiveCollection(project)
+        applied = collection.apply()
+        behind = Upkeep(project, {collection.retriever: collection}.get).finish()
+        generation = applied.generation if applied else collection.generation
         facts: dict[str, Any] = {"generation": generation.number, "documents": generation.manifest["documents"]}
         facts |= {name: len(getattr(applied, name)) for name in ("added", "updated", "deleted")} if applied else {}
         facts |= {f"{name} is behind": why for name, why in behind.items()}
@@ -53,10 +53,9 @@ def _added(project: Project) -> dg.AssetsDefinition:
 
 def missing_documents(project: Project, document_ids: tuple[str, ...]) -> list[str]:
     """Those of `document_ids` that the current generation does not hold."""
-    from orchestration.freshening import Freshener
-    from orchestration.known_documents import held
+    from orchestration.live.collection import LiveCollection, held
 
-    found = held(Freshener(project).collection.current(), document_ids)
+    found = held(LiveCollection(project).collection.current(), document_ids)
     return sorted(set(document_ids) - found.keys())
 
 

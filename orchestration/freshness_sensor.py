@@ -69,12 +69,12 @@ def _freshness(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]
 def tick(project: Project) -> list[Step]:
     """Receive the inbox and say what is to be done."""
     from model_code.live.collection import retrievers
-    from orchestration.freshening import Freshener
     from orchestration.freshness_steps import next_steps
-    from orchestration.inbox import take_all, waiting
+    from orchestration.live.collection import LiveCollection
+    from orchestration.live.inbox import take_all, waiting
 
     if waiting(project) and retrievers(project.live):
-        take_all(Freshener(project))
+        take_all(LiveCollection(project))
     return next_steps(project)
 
 
@@ -105,7 +105,7 @@ def note_end(project: Project, run: dg.DagsterRun, message: str | None) -> None:
     """Keep in the ledger that an addition, a pilot or a retrain failed or was canceled, once for each run and unless
     the gate refused the retrain, which is a verdict and noted already. Other runs are nobody's business.
     """
-    from orchestration.freshening import Freshener
+    from orchestration.live.collection import LiveCollection
     from orchestration.retraining.plan import read_plan
 
     canceled = run.status == dg.DagsterRunStatus.CANCELED
@@ -117,7 +117,9 @@ def note_end(project: Project, run: dg.DagsterRun, message: str | None) -> None:
     key = run.tags.get(PARTITION, "")
     asking = asking_retriever(project, key) if run.job_name == PILOT_JOB else None
     plan = read_plan(project, key) if key and asking is None else None
-    ledger = Freshener(project, asking or (plan and plan.retriever)).ledger  # another one may be searched meanwhile
+    ledger = LiveCollection(
+        project, asking or (plan and plan.retriever)
+    ).ledger  # another one may be searched meanwhile
     if not any(one["details"].get("run") == run.run_id for one in ledger.last_decisions(REMEMBERED)):
         details = {"run": run.run_id, "key": key}
         ledger.record_decision(kind, message or f"the run {'was canceled' if canceled else 'failed'}", details)

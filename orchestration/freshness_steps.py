@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from model_code.files import hash_text
-from orchestration.followed import followed
 from orchestration.ledgers import existing_ledger
+from orchestration.live.collection import subscribers
 from orchestration.project import Project
 from orchestration.watermark import mark_of
 
@@ -54,7 +54,7 @@ def next_steps(project: Project) -> list[Step]:
 
 def _due_addition(project: Project, decisions: Decisions) -> Step | None:
     """An addition, if changes wait for the default retriever or, when it has them, for another one that follows it."""
-    for number, name in enumerate(followed(project)):
+    for number, name in enumerate(subscribers(project)):
         ledger = existing_ledger(project, name)
         pending = ledger.pending() if ledger else []
         if pending:

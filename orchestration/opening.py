@@ -73,7 +73,7 @@ def _least_undone(searched: Collection, made: Generation, ledger: Ledger) -> Gen
 
 def _add_lacking(project: Project, candidate: Collection, ledger: Ledger) -> Applied | None:
     from model_code.live.guard import everything_is_found
-    from orchestration.additions import writer_of
+    from orchestration.live.additions import writer_of
 
     opened = candidate.current()
     events = ledger.lacking(opened.number, unknown(ledger, opened), searched_instead(opened))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from model_code.documents import Document
 from model_code.ledger.records import ROLLED_BACK
-from orchestration.known_documents import forecast
 from orchestration.ledgers import existing_ledger
+from orchestration.live.collection import forecast
 from orchestration.project import Project
 
 NAMED = 5  # documents

@@ -23,7 +23,7 @@ from benchmarks.faults.retrains import retrain_rows
 from benchmarks.faults.rows import row
 from model_code.errors import FreshetError
 from model_code.live.collection import Collection
-from orchestration.freshening import Freshener
+from orchestration.live.collection import LiveCollection
 from orchestration.project import Project
 
 KILLS = 200
@@ -102,23 +102,23 @@ class Trial:
         before = self.state
         after = before if interrupted is None else fault_checks.changed(before, interrupted, self.generations)
         self.found["interrupted"] += interrupted is not None
-        freshener = Freshener(Project(self.root))
+        collection = LiveCollection(Project(self.root))
         try:
-            if fault_checks.searched(freshener) not in (before, after):
+            if fault_checks.searched(collection) not in (before, after):
                 self._note(PROBLEMS[0], f"{interrupted}")
         except FreshetError as error:
             self._note(PROBLEMS[0], str(error))
-        freshener.reconcile()
-        freshener.apply_pending()
-        self.state = fault_checks.searched(freshener)
+        collection.reconcile()
+        collection.apply()
+        self.state = fault_checks.searched(collection)
         if self.state not in (before, after):
             self._note(PROBLEMS[1], f"{interrupted}: {fault_checks.difference(self.state, after)}")
-        self.generations[freshener.collection.current().number] = self.state
+        self.generations[collection.generation.number] = self.state
         ids = [*self.base, *(f"new-{i}" for i in range(fault_worker.DOCUMENTS))]
-        problem = fault_checks.ledger_problem(freshener, self.state, ids)
+        problem = fault_checks.ledger_problem(collection, self.state, ids)
         if problem:
             self._note(PROBLEMS[2], problem)
-        freshener.ledger.close()
+        collection.ledger.close()
 
     def _note(self, what: str, problem: str) -> None:
         self.found[what] += 1

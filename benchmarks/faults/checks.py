@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from model_code.errors import FreshetError
-from orchestration.freshening import Freshener
-from orchestration.known_documents import held
+from orchestration.live.collection import LiveCollection, held
 
 State = dict[str, str]  # document id -> text
 
@@ -21,14 +20,14 @@ def changed(state: State, action: Mapping[str, Any], generations: Mapping[int, S
     return generations[action["to"]] if action["kind"] == "switch" else state
 
 
-def searched(freshener: Freshener) -> State:
+def searched(collection: LiveCollection) -> State:
     """All documents that a search finds, with their texts, from one whole generation; FreshetError if it is not whole.
 
     Whole: every file has its checksum, no document is found twice, and as many are found as the manifest says.
     """
     from model_code.live.searcher import Searcher
 
-    searcher = Searcher.open(freshener.project.live, freshener.retriever)
+    searcher = Searcher.open(collection.project.live, collection.retriever)
     generation = searcher.generation
     generation.verify_all()
     found = [hit.document_id for hit in searcher.search("the array of a string", k=10_000)]
@@ -43,12 +42,12 @@ def searched(freshener: Freshener) -> State:
     return texts
 
 
-def ledger_problem(freshener: Freshener, state: State, ids: Iterable[str]) -> str | None:
+def ledger_problem(collection: LiveCollection, state: State, ids: Iterable[str]) -> str | None:
     """What the ledger says of `ids` that is not so in `state`, in words; None if all agrees."""
-    if freshener.ledger.pending():
+    if collection.ledger.pending():
         return "events are pending after they were applied"
     for one in ids:
-        last = [event for event in freshener.ledger.history(one) if event.state in ("live", "deleted", "absorbed")]
+        last = [event for event in collection.ledger.history(one) if event.state in ("live", "deleted", "absorbed")]
         text = last[0].payload["text"] if last and last[0].payload else None
         if len(last) > 1 or (last or one.startswith("new-")) and text != state.get(one):
             return f"the ledger says of {one}: {[event.state for event in last]} {text!r}, found: {state.get(one)!r}"

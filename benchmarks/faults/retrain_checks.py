@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from model_code.live.generation import Generation
-from orchestration.freshening import Freshener
 from orchestration.garbage import MODEL_VERSION
+from orchestration.live.collection import LiveCollection
 from orchestration.project import Project
 from orchestration.registry import history, versions
 
@@ -24,39 +24,39 @@ def live_version(generation: Generation) -> str:
     return str(_build(generation).manifest["provenance"].get(MODEL_VERSION, NOBODY))
 
 
-def roles_problem(freshener: Freshener, before: str, finished: bool) -> str | None:
+def roles_problem(collection: LiveCollection, before: str, finished: bool) -> str | None:
     """What is wrong with champion and live build, in words; None if both are the old or both the new version, or the
     retrain was killed between the new one's switch and its alias.
 
     before: the version that was both when the retrain began. finished: it was not killed, so both must be another one.
     """
-    champion, live = champion_of(freshener.project), live_version(freshener.collection.current())
-    newest = max((one.version for one in versions.versions(freshener.project)), key=int, default=NOBODY)
+    champion, live = champion_of(collection.project), live_version(collection.generation)
+    newest = max((one.version for one in versions.versions(collection.project)), key=int, default=NOBODY)
     allowed = {(newest, newest)} if finished else {(before, before), (before, newest), (newest, newest)}
     if (champion, live) in allowed and not (finished and live == before):
         return None
     return f"champion {champion}, live {live}; there was {before}, and the newest is {newest}"
 
 
-def absorbed_problem(freshener: Freshener, ids: Iterable[str], finished: bool) -> str | None:
+def absorbed_problem(collection: LiveCollection, ids: Iterable[str], finished: bool) -> str | None:
     """The first document that the ledger calls absorbed while the live build was not trained on it, in words; if
     `finished`, also one that the build was trained on and that is not absorbed.
     """
-    current = freshener.collection.current()
+    current = collection.generation
     contained = _build(current).watermark
     for one in ids:
-        for event in freshener.ledger.history(one):
+        for event in collection.ledger.history(one):
             wrong = "absorbed" if event.id > contained else "live"
             if event.state == wrong and (finished or wrong == "absorbed"):
                 return f"event {event.id} of {one} is {wrong}, but generation {current.build} holds up to {contained}"
     return None
 
 
-def notes_problem(freshener: Freshener, version: str) -> str | None:
+def notes_problem(collection: LiveCollection, version: str) -> str | None:
     """What is missing or said twice of a promotion that ended, in the ledger and in the history; None if nothing is."""
-    decided = [one for one in freshener.ledger.last_decisions(1000) if one["kind"] == "promoted"]
+    decided = [one for one in collection.ledger.last_decisions(1000) if one["kind"] == "promoted"]
     of_ledger = sum(one["details"]["version"] == version for one in decided)
-    of_history = sum((line["action"], line["to"]) == ("promote", version) for line in history.read(freshener.project))
+    of_history = sum((line["action"], line["to"]) == ("promote", version) for line in history.read(collection.project))
     if (of_ledger, of_history) == (1, 1):
         return None
     return f"version {version} is promoted {of_ledger} times in the ledger and {of_history} times in the history"

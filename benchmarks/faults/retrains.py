@@ -27,8 +27,8 @@ from benchmarks.faults import worker as fault_worker
 from benchmarks.faults.retrain_project import make_retrain_project
 from benchmarks.faults.rows import row
 from model_code.errors import FreshetError
-from orchestration.freshening import Freshener
 from orchestration.ledgers import URL
+from orchestration.live.collection import LiveCollection
 from orchestration.project import Project
 from orchestration.registry import release
 
@@ -122,12 +122,12 @@ class RetrainTrial:
 
     def _change(self) -> None:
         """Documents come or go while a retrain is not running, or lies there killed."""
-        freshener, action = Freshener(self.project), {"kind": ""}
+        collection, action = LiveCollection(self.project), {"kind": ""}
         while action["kind"] not in ("put", "remove"):
             action = fault_worker.draw(self.chance, [0])
-        fault_worker.perform(freshener, action)
+        fault_worker.perform(collection, action)
         self.state = fault_checks.changed(self.state, action, {})
-        freshener.ledger.close()
+        collection.ledger.close()
 
     def attempt(self, key: str, part: str | None = None) -> bool:
         """Run the retrain `key`, and kill it in `part`; then compare. Returns whether it was killed."""
@@ -178,48 +178,48 @@ class RetrainTrial:
             raise FreshetError(f"a retrain failed by itself: {said or journal.path.with_suffix('.log').read_text()}")
 
     def _compare(self, finished: bool) -> None:
-        freshener = Freshener(Project(self.root))
-        if self._searched(freshener) != self.state:
+        collection = LiveCollection(Project(self.root))
+        if self._searched(collection) != self.state:
             self._note(PROBLEMS[0], "before the ledger was reconciled")
-        self._disagreement(freshener, finished, notes=False)
-        freshener.reconcile()
-        freshener.apply_pending()
-        found = self._searched(freshener)
+        self._disagreement(collection, finished, notes=False)
+        collection.reconcile()
+        collection.apply()
+        found = self._searched(collection)
         if found != self.state:
             self._note(PROBLEMS[1], fault_checks.difference(found or {}, self.state))
-        self._disagreement(freshener, finished, notes=finished)
-        problem = fault_checks.ledger_problem(freshener, self.state, self.ids)
+        self._disagreement(collection, finished, notes=finished)
+        problem = fault_checks.ledger_problem(collection, self.state, self.ids)
         if problem:
             self._note(PROBLEMS[1], problem)
         if finished:
             self.version = fault_retrain_checks.champion_of(self.project)
-        freshener.ledger.close()
+        collection.ledger.close()
 
-    def _searched(self, freshener: Freshener) -> fault_checks.State | None:
+    def _searched(self, collection: LiveCollection) -> fault_checks.State | None:
         try:
-            return fault_checks.searched(freshener)
+            return fault_checks.searched(collection)
         except FreshetError as error:
             self._note(PROBLEMS[0], str(error))
             return None
 
-    def _disagreement(self, freshener: Freshener, finished: bool, notes: bool) -> None:
+    def _disagreement(self, collection: LiveCollection, finished: bool, notes: bool) -> None:
         said = [
-            fault_retrain_checks.roles_problem(freshener, self.version, finished),
-            fault_retrain_checks.absorbed_problem(freshener, self.ids, finished),
+            fault_retrain_checks.roles_problem(collection, self.version, finished),
+            fault_retrain_checks.absorbed_problem(collection, self.ids, finished),
         ]
         if notes:
-            said.append(fault_retrain_checks.notes_problem(freshener, fault_retrain_checks.champion_of(self.project)))
+            said.append(fault_retrain_checks.notes_problem(collection, fault_retrain_checks.champion_of(self.project)))
         for problem in filter(None, said):
             self._note(PROBLEMS[2], problem)
 
     def _roll_back(self) -> None:
         """The champion before is whole, too."""
         release.rollback(self.project)
-        freshener = Freshener(Project(self.root))
-        freshener.apply_pending()
-        if self._searched(freshener) != self.state:
+        collection = LiveCollection(Project(self.root))
+        collection.apply()
+        if self._searched(collection) != self.state:
             self._note(PROBLEMS[1], "after a rollback of the champion")
-        freshener.ledger.close()
+        collection.ledger.close()
 
     def _note(self, what: str, problem: str) -> None:
         self.found[what] += 1

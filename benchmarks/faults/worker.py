@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.faults.collection import document_text, write_build
 from model_code.live.generation import Generation
-from orchestration.freshening import Freshener
+from orchestration.live.collection import LiveCollection
 from orchestration.opening import open_complete
 from orchestration.project import Project
 from orchestration.retraining.snapshot import live_documents
@@ -47,13 +47,13 @@ def work(root: Path, journal: Path, seed: int, generations: Mapping[int, Any]) -
     """Change the collection under `root` until killed, or left alone. generations: those that may be switched to."""
     written, chance, known = Journal(journal), random.Random(seed), list(generations)
     try:
-        freshener = Freshener(Project(root))
+        collection = LiveCollection(Project(root))
         while _is_wanted():
-            whole = {generation.number for generation in freshener.collection.generations() if generation.whole}
+            whole = {generation.number for generation in collection.collection.generations() if generation.whole}
             action = draw(chance, [number for number in known if number in whole])
             written.write(begin=action)
-            perform(freshener, action)
-            known.append(freshener.collection.current().number)
+            perform(collection, action)
+            known.append(collection.generation.number)
             written.write(end=known[-1])
     except BaseException:
         written.write(error=traceback.format_exc())
@@ -78,41 +78,41 @@ def draw(chance: random.Random, generations: list[int]) -> dict[str, Any]:
     return {"kind": kind, "to": chance.choice(generations[-3:])} if kind == "switch" else {"kind": kind}
 
 
-def perform(freshener: Freshener, action: Mapping[str, Any]) -> None:
+def perform(collection: LiveCollection, action: Mapping[str, Any]) -> None:
     """Do what `draw` drew, as the commands of the same names do."""
     kind = action["kind"]
     if kind == "put":
-        _receive(freshener, action["documents"])
-        freshener.apply_pending()
+        _receive(collection, action["documents"])
+        collection.apply()
     elif kind == "remove":
-        freshener.remove(action["ids"], "faults")
-        freshener.apply_pending()
+        collection.remove(action["ids"], "faults")
+        collection.apply()
     elif kind == "retrain":
-        _retrain(freshener, action["documents"], action["seed"])
+        _retrain(collection, action["documents"], action["seed"])
     elif kind == "compact":
-        freshener.compact()
+        collection.compact()
     elif kind == "switch":
-        freshener.rollback(action["to"])
+        collection.rollback(action["to"])
     else:
-        freshener.collect_garbage(keep=3)
+        collection.collect_garbage(keep=3)
 
 
-def _receive(freshener: Freshener, documents: Mapping[str, str]) -> None:
-    freshener.receive([{"id": one, "title": one, "text": text} for one, text in documents.items()], "faults")
+def _receive(collection: LiveCollection, documents: Mapping[str, str]) -> None:
+    collection.receive([{"id": one, "title": one, "text": text} for one, text in documents.items()], "faults")
 
 
-def _retrain(freshener: Freshener, arriving: Mapping[str, str], seed: int) -> None:
+def _retrain(collection: LiveCollection, arriving: Mapping[str, str], seed: int) -> None:
     """Build anew from what is live, while documents arrive, and promote it, as a retrain does behind its gate."""
     from model_code.live.collection import open_generation_zero
 
-    searcher, root = freshener.writer.searcher, freshener.project.root
+    searcher, root = collection.writer.searcher, collection.project.root
     watermark, texts = searcher.generation.watermark, dict(_texts(searcher.generation))
-    _receive(freshener, arriving)
+    _receive(collection, arriving)
     with tempfile.TemporaryDirectory(dir=root) as folder:
         built = write_build(root, Path(folder), searcher.base.retriever.encoder, texts, seed)  # type: ignore[attr-defined]
-        make = partial(open_generation_zero, root, freshener.retriever, **built, watermark=watermark, switch=False)
-        open_complete(freshener.project, freshener.retriever, make)
-    freshener.ledger.absorb(f"seed {seed}", watermark)
+        make = partial(open_generation_zero, root, collection.retriever, **built, watermark=watermark, switch=False)
+        open_complete(collection.project, collection.retriever, make)
+    collection.ledger.absorb(f"seed {seed}", watermark)
 
 
 def _texts(generation: Generation) -> Iterator[tuple[str, str]]:

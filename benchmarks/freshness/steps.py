@@ -29,14 +29,14 @@ def step_seconds(project: Project, rows: Iterable[Row]) -> dict[str, float]:
     The first one warms up and does not count.
     """
     from model_code.live.searcher import Searcher
-    from orchestration.freshening import Freshener
+    from orchestration.live.collection import LiveCollection
 
-    freshener, searcher = Freshener(project), Searcher.open(project.live)
+    collection, searcher = LiveCollection(project), Searcher.open(project.live)
 
     def add(row: Row) -> None:
         nonlocal searcher
-        freshener.receive([row], "bench")
-        freshener.apply_pending()
+        collection.receive([row], "bench")
+        collection.apply()
         searcher = searcher.renewed()
 
     first, *others = rows

@@ -28,7 +28,7 @@ def tune_additions(
     old and added documents are found, old ones weighing five times as much (IncDSI's F-beta); a refinement that does
     not beat the plain encoding is not chosen. Take out about as many documents as you expect to add.
     """
-    from orchestration.additions import tune
+    from orchestration.live.additions import tune
     from orchestration.project import Project
 
     report, best = tune(Project.find(), documents, trials, seed, retriever)

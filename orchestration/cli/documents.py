@@ -18,7 +18,7 @@ def documents(
     from itertools import islice
 
     from orchestration import parameters
-    from orchestration.documents_out import package_documents
+    from orchestration.live.rows import package_documents
 
     project = Project.find()
     found = package_documents(project, parameters.load(project.params_file).corpus, packages)

@@ -13,7 +13,7 @@ import typer
 from orchestration.project import Project
 
 if TYPE_CHECKING:
-    from orchestration.outcome import Outcome
+    from orchestration.live.commands import Outcome
 
 
 class Format(StrEnum):
@@ -42,7 +42,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Add documents, or update those whose id is there; the same again changes nothing."""
-    _put(files, input_format, dry_run, retriever, as_json, known_only=False)
+    _put(files, input_format, dry_run, retriever, as_json, only_known=False)
 
 
 def update(
@@ -53,7 +53,7 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Update documents; unknown ids are refused."""
-    _put(files, input_format, dry_run, retriever, as_json, known_only=True)
+    _put(files, input_format, dry_run, retriever, as_json, only_known=True)
 
 
 def delete(
@@ -62,36 +62,33 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete documents; `freshet rollback --generation` brings them back."""
-    from orchestration.changing import delete_documents
-    from orchestration.freshening import Freshener
+    from orchestration.live.collection import LiveCollection
+    from orchestration.live.commands import delete_documents
 
-    _show(delete_documents(Freshener(Project.find(), retriever), ids), as_json)
+    _show(delete_documents(LiveCollection(Project.find(), retriever), ids), as_json)
 
 
 def compact(retriever: Retriever = None) -> None:
     """Merge what was added into one segment, without what was deleted; searches find the same, faster."""
-    from orchestration.freshening import Freshener
+    from orchestration.live.collection import LiveCollection
 
-    generation = Freshener(Project.find(), retriever).compact()
+    generation = LiveCollection(Project.find(), retriever).compact()
     typer.echo(f"{generation.retriever} generation {generation.number}, {generation.manifest['documents']:,} documents")
 
 
 def _put(
-    files: list[Path], input_format: Format, dry_run: bool, retriever: str | None, as_json: bool, known_only: bool
+    files: list[Path], input_format: Format, dry_run: bool, retriever: str | None, as_json: bool, only_known: bool
 ) -> None:
-    from orchestration.changing import add_files, preview_files
-    from orchestration.freshening import Freshener
+    from orchestration.live.collection import LiveCollection
+    from orchestration.live.commands import add_files
 
-    act = preview_files if dry_run else add_files
-    _show(act(Freshener(Project.find(), retriever), files, f".{input_format}", known_only), as_json, dry_run)
+    live = LiveCollection(Project.find(), retriever)
+    _show(add_files(live, files, f".{input_format}", only_known, dry_run), as_json, dry_run)
 
 
 def _show(outcome: Outcome, as_json: bool, dry_run: bool = False) -> None:
-    from orchestration.outcome import outcome_text
-
-    text = outcome_text(outcome)
     plain = dataclasses.asdict(outcome) | {"dry_run": dry_run}
-    typer.echo(json.dumps(plain, indent=2, ensure_ascii=False) if as_json else f"{'would be: ' * dry_run}{text}")
+    typer.echo(json.dumps(plain, indent=2, ensure_ascii=False) if as_json else f"{'would be: ' * dry_run}{outcome}")
     if outcome.failed:
         raise typer.Exit(1)
 

@@ -50,7 +50,7 @@ def _service(project: Project) -> dict[str, Any] | None:
 def _live(project: Project) -> list[dict[str, Any]]:
     """The current generation of each live collection, the one that is searched by default first."""
     from model_code.live.collection import Collection, default_retriever, retrievers
-    from orchestration.additions import settings_of, untuned
+    from orchestration.live.additions import settings_of, untuned
 
     names = retrievers(project.live)
     if not names:

@@ -148,9 +148,9 @@ def rollback_generation(project: Project, number: int, retriever: str | None = N
 
     Documents that arrived since are rolled back: adding them again brings them back, and so does going forward again.
     """
-    from orchestration.freshening import Freshener
+    from orchestration.live.collection import LiveCollection
 
-    return Freshener(project, retriever).rollback(number)
+    return LiveCollection(project, retriever).rollback(number)
 
 
 def open_live(project: Project) -> Generation:

@@ -171,9 +171,9 @@ def _begin(project: Project, key: str) -> Plan:
 
     Work of another collection is deleted only then: a ledger that is not the collection's own is an error before.
     """
-    from orchestration.freshening import Freshener
+    from orchestration.live.collection import LiveCollection
 
-    Freshener(project).apply_pending()
+    LiveCollection(project).apply()
     plan, folder = make_plan(project, key), folder_of(project, key)
     if folder.is_dir():
         shutil.rmtree(folder)

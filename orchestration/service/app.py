@@ -38,14 +38,14 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 def create_app(
     project: Project,
     settings: ServiceSettings,
-    make_freshener: Callable[[str], Any] | None = None,
+    open_collection: Callable[[str], Any] | None = None,
     opener: Callable[[Path, str], Searcher] | None = None,
 ) -> FastAPI:
     """The service of `project` as an ASGI application; its life cycle starts and stops what works behind it.
 
-    make_freshener, opener: stand-ins for the real `Freshener` and `Searcher.open`.
+    open_collection, opener: stand-ins for the real `LiveCollection` and `Searcher.open`.
     """
-    service = Service(project, settings, make_freshener, opener)
+    service = Service(project, settings, open_collection, opener)
     app = FastAPI(
         title="Freshet", description=DESCRIPTION, lifespan=_life_cycle(service), responses=REFUSALS, version="1"
     )

@@ -51,6 +51,10 @@ class ServiceClient:
         body = {"ids": list(document_ids), "source": source}
         return self._call("POST", f"/documents/delete?wait={str(wait).lower()}", body, CHANGE_SECONDS)
 
+    def apply(self) -> dict[str, Any]:
+        """Make searchable what the ledger has already; the answer is that of `POST /documents/apply`."""
+        return self._call("POST", "/documents/apply", None, CHANGE_SECONDS)
+
     def status(self) -> dict[str, Any]:
         """Where the service stands, as `GET /status` says."""
         return self._call("GET", "/status", None, SEARCH_SECONDS)

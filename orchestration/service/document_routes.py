@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from orchestration.service.jobs import Job, addition, deletion
+from orchestration.service.jobs import Job, addition, application, deletion
 from orchestration.service.models import AddRequest, ChangeResponse, DeleteRequest, RefusedResponse, Rejected
 from orchestration.service.refusals import Busy, NotFound, NothingAccepted, TooLarge
 from orchestration.service.service import Service
@@ -28,6 +28,12 @@ async def add(wanted: AddRequest, request: Request, response: Response, wait: Wa
     service: Service = request.app.state.service
     _check(len(wanted.documents), service)
     return await _change(service, addition(wanted.documents, wanted.source), response, wait)
+
+
+@router.post("/documents/apply", responses={202: {"model": ChangeResponse, "description": "Searchable soon"}})
+async def apply(request: Request, response: Response, wait: Wait = True) -> ChangeResponse:
+    """Make searchable what the ledger has already, such as what `freshet add` recorded."""
+    return await _change(request.app.state.service, application(), response, wait)
 
 
 @router.post(

@@ -8,11 +8,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from model_code.ledger.records import Receipt
+
 Row = Mapping[str, Any]
 
 
 class Receipts(Protocol):
-    """What of `orchestration.freshening.Freshener` a job needs."""
+    """What of `orchestration.live.collection.LiveCollection` a job needs."""
 
     def receive(self, rows: Sequence[Row], source: str) -> Any:
         """Record documents to add or update in the ledger."""
@@ -52,9 +54,14 @@ class Job:
 
 def addition(rows: Sequence[Row], source: str) -> Job:
     """A job that adds or updates documents."""
-    return Job(len(rows), lambda freshener: freshener.receive(rows, source))
+    return Job(len(rows), lambda live: live.receive(rows, source))
+
+
+def application() -> Job:
+    """A job that brings nothing: what the ledger has already becomes searchable."""
+    return Job(0, lambda live: Receipt(0, 0, (), ()))
 
 
 def deletion(document_ids: Sequence[str], source: str) -> Job:
     """A job that deletes documents."""
-    return Job(len(document_ids), lambda freshener: freshener.remove(document_ids, source))
+    return Job(len(document_ids), lambda live: live.remove(document_ids, source))

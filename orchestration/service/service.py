@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from model_code.ledger.database import is_there
 from model_code.live.searcher import Searcher
 from orchestration.ledgers import ledger_url
+from orchestration.live.upkeep import Upkeep
 from orchestration.project import Project
 from orchestration.service import query_log
 from orchestration.service.job_queue import JobQueue
@@ -25,7 +26,6 @@ from orchestration.service.search_pool import SearchPool
 from orchestration.service.searchers import Searchers, Watcher
 from orchestration.service.settings import ServiceSettings
 from orchestration.service.writer import WriterThread
-from orchestration.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -38,10 +38,10 @@ class Service:
         self,
         project: Project,
         settings: ServiceSettings,
-        make_freshener: Callable[[str], Any] | None = None,
+        open_collection: Callable[[str], Any] | None = None,
         opener: Callable[[Path, str], Searcher] | None = None,
     ) -> None:
-        """make_freshener, opener: stand-ins for `Freshener(project, retriever)` and `Searcher.open`."""
+        """open_collection, opener: stand-ins for `LiveCollection(project, retriever)` and `Searcher.open`."""
         self.project, self.settings = project, settings
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
         self.searchers = Searchers(project.live, settings.poll_seconds, opener)
@@ -49,18 +49,18 @@ class Service:
         self.queue, self.metrics = JobQueue(settings.queued_documents), Metrics()
         self.watcher = Watcher(self.searchers)
         self.upkeep = Upkeep(
-            project, lambda name: self._current_freshener() if name == self.searchers.default() else None
+            project, lambda name: self._current_collection() if name == self.searchers.default() else None
         )
         self.writer = WriterThread(
-            self._current_freshener,
+            self._current_collection,
             self.queue,
             self.searchers.newest,
             self.metrics.changed,
             settings.retry_seconds,
             self._spare,
         )
-        self._make_freshener = make_freshener or _real_freshener(project)
-        self._freshener: tuple[str, Any] | None = None
+        self._open_collection = open_collection or _warm_collection(project)
+        self._collection: tuple[str, Any] | None = None
         self.freshness_failure: str | None = None  # why nobody could tell, when last asked, how fresh all is
         self._making = threading.Lock()
         self._query_log: QueryLog | None = None
@@ -76,7 +76,7 @@ class Service:
             self._query_log = QueryLog(folder, self.settings.query_log_bytes, self.settings.query_log_files)
         if self.not_ready() is None:
             self.searchers.current().search("warm", 1)  # the first search of a process is the slow one
-            self._current_freshener()
+            self._current_collection()
         self.writer.start(resume=is_there(ledger_url(self.project)))  # to look makes no ledger
         self.watcher.start()
         self._running = True
@@ -105,7 +105,7 @@ class Service:
         does not answer: `failure` says why.
         """
         try:
-            return self._told(lambda: self._current_freshener().status(), None)
+            return self._told(lambda: self._current_collection().status(), None)
         except NotReady:
             return None
 
@@ -124,13 +124,13 @@ class Service:
         """The process that serves."""
         return os.getpid()
 
-    def _current_freshener(self) -> Any:
-        """The freshener of the default retriever, which a promotion may have changed."""
+    def _current_collection(self) -> Any:
+        """The collection of the default retriever, which a promotion may have changed."""
         name = self.searchers.default()
         with self._making:
-            if self._freshener is None or self._freshener[0] != name:
-                self._freshener = (name, self._make_freshener(name))
-            return self._freshener[1]
+            if self._collection is None or self._collection[0] != name:
+                self._collection = (name, self._open_collection(name))
+            return self._collection[1]
 
     def _spare(self) -> bool:
         """Keep up the other live retrievers, and delete old generations, a piece at a time."""
@@ -159,9 +159,9 @@ class Service:
         return self._told(self._waiting_seconds, math.nan)
 
     def _waiting_seconds(self) -> float:
-        if self._freshener is None or not is_there(ledger_url(self.project)):
+        if self._collection is None or not is_there(ledger_url(self.project)):
             return 0.0
-        return self._freshener[1].ledger.lag()["seconds"] or 0.0
+        return self._collection[1].ledger.lag()["seconds"] or 0.0
 
     def _told(self, question: Callable[[], T], unknown: T) -> T:
         """The answer; `unknown` if the ledger gives none, which the pages that tell of failures must survive."""
@@ -184,12 +184,12 @@ class Service:
         return self.writer.failure or self.searchers.failure or self.freshness_failure
 
 
-def _real_freshener(project: Project) -> Callable[[str], Any]:
+def _warm_collection(project: Project) -> Callable[[str], Any]:
     def make(retriever: str) -> Any:
-        from orchestration.freshening import Freshener
+        from orchestration.live.collection import LiveCollection
 
-        freshener = Freshener(project, retriever)
-        _ = freshener.writer.searcher  # loads encoder and index, before the first document comes
-        return freshener
+        collection = LiveCollection(project, retriever)
+        _ = collection.writer.searcher  # loads encoder and index, before the first document comes
+        return collection
 
     return make

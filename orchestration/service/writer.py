@@ -19,26 +19,26 @@ LONGEST = 300.0  # seconds between two attempts at what fails again and again, e
 
 
 class WriterThread:
-    """Runs jobs by a `Freshener`. What the ledger has and could not be applied is tried again after `retry_seconds`,
-    then after twice as long and so on, up to `LONGEST`; the next job begins anew.
+    """Runs jobs by a `LiveCollection`. What the ledger has and could not be applied is tried again after
+    `retry_seconds`, then after twice as long and so on, up to `LONGEST`; the next job begins anew.
     """
 
     def __init__(
         self,
-        make_freshener: Callable[[], Any],
+        open_collection: Callable[[], Any],
         queue: JobQueue,
         switched: Callable[[], tuple[str, int | None]],
         measured: Callable[[float, Sequence[float]], None],
         retry_seconds: float,
         spare: Callable[[], bool] = lambda: False,
     ) -> None:
-        """make_freshener: for the retriever that is the default one now, called for each batch; returns the same
-        `Freshener` while that stays so. switched: make the searchers see the new generation; returns the retriever that
-        is the default one now, and the generation that is searched, None while the new one cannot be opened. measured:
-        told the seconds of each batch, and of each of its jobs from arrival to searchable. spare: called after a batch
-        whenever no job waits for a moment, until it says that there is nothing more to do.
+        """open_collection: for the retriever that is the default one now, called for each batch; returns the same
+        `LiveCollection` while that stays so. switched: make the searchers see the new generation; returns the retriever
+        that is the default one now, and the generation that is searched, None while the new one cannot be opened.
+        measured: told the seconds of each batch, and of each of its jobs from arrival to searchable. spare: called
+        after a batch whenever no job waits for a moment, until it says that there is nothing more to do.
         """
-        self.make_freshener, self.queue, self.switched, self.measured = make_freshener, queue, switched, measured
+        self.open_collection, self.queue, self.switched, self.measured = open_collection, queue, switched, measured
         self.retry_seconds, self.spare = retry_seconds, spare
         self.failure: str | None = None  # why received documents are not searchable
         self._resume = self._more = False
@@ -80,9 +80,9 @@ class WriterThread:
     def _work(self, jobs: Sequence[Job]) -> None:
         started = time.monotonic()
         try:
-            freshener = self.make_freshener()
-            received = [job for job in jobs if _receive(freshener, job)]
-            settled = self._apply(freshener)
+            collection = self.open_collection()
+            received = [job for job in jobs if _receive(collection, job)]
+            settled = self._apply(collection)
         except Exception as error:
             self._fail(jobs, error)
             return
@@ -93,14 +93,14 @@ class WriterThread:
         for job in received:
             job.applied.set_result(settled)
 
-    def _apply(self, freshener: Any) -> Settled:
+    def _apply(self, collection: Any) -> Settled:
         """Make what waits searchable, for another retriever, too, if that became the default one meanwhile."""
         while True:
-            applied = freshener.apply_pending()
+            applied = collection.apply()
             retriever, number = self.switched()
-            if retriever == freshener.retriever:
+            if retriever == collection.retriever:
                 return Settled(number, applied.statuses if applied else {})
-            freshener = self.make_freshener()
+            collection = self.open_collection()
 
     def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
         if str(error) != self.failure:
@@ -113,10 +113,10 @@ class WriterThread:
             job.fail(Failed(f"{kept}: {self.failure}; the service tries again in {self._pause:g} s, then less often"))
 
 
-def _receive(freshener: Any, job: Job) -> bool:
+def _receive(collection: Any, job: Job) -> bool:
     """Record a job in the ledger; what the ledger refuses is this job's own and leaves the others alone."""
     try:
-        receipt = job.receive(freshener)
+        receipt = job.receive(collection)
     except FreshetError as error:
         job.fail(error)
         return False

@@ -17,7 +17,7 @@ from model_code.drift.shares import refined
 from model_code.live.documents import read_documents
 from model_code.live.searcher import Searcher
 from model_code.live.trained import trained_documents
-from orchestration.additions import resolved, statuses_of
+from orchestration.live.additions import resolved, statuses_of
 from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.service import query_log

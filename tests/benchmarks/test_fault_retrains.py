@@ -21,19 +21,19 @@ from orchestration.ledgers import open_ledger
 from orchestration.pipeline.stages import TABLE
 from orchestration.project import Project
 from orchestration.registry import history, versions
-from tests.orchestration.live_example import freshener_of, make_project
+from tests.orchestration.live_example import collection_of, make_project
 
 
 @pytest.fixture
-def freshener(tmp_path, monkeypatch):
+def collection(tmp_path, monkeypatch):
     """Of a collection to which three documents were added."""
     for name in fault_retrains.OUTSIDE:
         monkeypatch.delenv(name, raising=False)
     make_project(tmp_path)
-    freshener = freshener_of(Project(tmp_path))
-    freshener.receive([{"id": one, "title": one, "text": f"about {one}"} for one in "abc"], "api")
-    freshener.apply_pending()
-    return freshener
+    collection = collection_of(Project(tmp_path))
+    collection.receive([{"id": one, "title": one, "text": f"about {one}"} for one in "abc"], "api")
+    collection.apply()
+    return collection
 
 
 class Scripted(fault_retrains.RetrainTrial):
@@ -109,37 +109,37 @@ def test_a_kill_with_children_leaves_none():
         ("1", "2", True, True),
     ],
 )
-def test_champion_and_live_build_are_both_old_or_both_new(monkeypatch, freshener, champion, live, finished, wrong):
+def test_champion_and_live_build_are_both_old_or_both_new(monkeypatch, collection, champion, live, finished, wrong):
     known = [SimpleNamespace(version=number) for number in ("1", "2")]
     monkeypatch.setattr(versions, "versions", lambda project: known)
     monkeypatch.setattr(checks, "champion_of", lambda project: champion)
     monkeypatch.setattr(checks, "live_version", lambda generation: live)
-    assert (checks.roles_problem(freshener, "1", finished) is not None) == wrong
+    assert (checks.roles_problem(collection, "1", finished) is not None) == wrong
 
 
-def test_a_build_is_live_as_the_version_that_it_was_opened_as(freshener):
-    assert checks.live_version(freshener.collection.current()) == checks.NOBODY
+def test_a_build_is_live_as_the_version_that_it_was_opened_as(collection):
+    assert checks.live_version(collection.generation) == checks.NOBODY
 
 
-def test_what_is_absorbed_must_be_in_the_build(freshener):
-    assert checks.absorbed_problem(freshener, "abc", finished=True) is None
-    freshener.ledger.absorb("version 7", 2)
-    assert checks.absorbed_problem(freshener, "abc", finished=False).startswith("event 1 of a is absorbed, but")
+def test_what_is_absorbed_must_be_in_the_build(collection):
+    assert checks.absorbed_problem(collection, "abc", finished=True) is None
+    collection.ledger.absorb("version 7", 2)
+    assert checks.absorbed_problem(collection, "abc", finished=False).startswith("event 1 of a is absorbed, but")
 
 
-def test_once_a_retrain_ended_what_is_in_its_build_must_be_absorbed(freshener, monkeypatch):
+def test_once_a_retrain_ended_what_is_in_its_build_must_be_absorbed(collection, monkeypatch):
     monkeypatch.setattr(checks, "_build", lambda generation: SimpleNamespace(watermark=2))
-    assert checks.absorbed_problem(freshener, "abc", finished=False) is None
-    assert checks.absorbed_problem(freshener, "abc", finished=True).startswith("event 1 of a is live, but")
-    freshener.ledger.absorb("version 7", 2)
-    assert checks.absorbed_problem(freshener, "abc", finished=True) is None
+    assert checks.absorbed_problem(collection, "abc", finished=False) is None
+    assert checks.absorbed_problem(collection, "abc", finished=True).startswith("event 1 of a is live, but")
+    collection.ledger.absorb("version 7", 2)
+    assert checks.absorbed_problem(collection, "abc", finished=True) is None
 
 
-def test_a_promotion_is_noted_once_in_each_place(freshener):
-    project = freshener.project
-    assert checks.notes_problem(freshener, "7").startswith("version 7 is promoted 0 times in the ledger")
+def test_a_promotion_is_noted_once_in_each_place(collection):
+    project = collection.project
+    assert checks.notes_problem(collection, "7").startswith("version 7 is promoted 0 times in the ledger")
     open_ledger(project, "hce").record_decision("promoted", "why", {"version": "7"})
     history.append(project, "promote", None, "7", None)
-    assert checks.notes_problem(freshener, "7") is None
+    assert checks.notes_problem(collection, "7") is None
     open_ledger(project, "hce").record_decision("promoted", "why", {"version": "7"})
-    assert checks.notes_problem(freshener, "7").startswith("version 7 is promoted 2 times in the ledger and 1")
+    assert checks.notes_problem(collection, "7").startswith("version 7 is promoted 2 times in the ledger and 1")

@@ -10,7 +10,7 @@ from benchmarks.faults import checks as fault_checks
 from benchmarks.faults import collection as fault_collection
 from benchmarks.faults.worker import ACTIONS, Journal, perform
 from model_code.errors import FreshetError
-from orchestration.freshening import Freshener
+from orchestration.live.collection import LiveCollection
 from tests.tiny_encoder import make_tiny_encoder
 
 
@@ -47,18 +47,18 @@ def test_a_damaged_generation_is_noticed(trial):
     file = trial.project.live / "hce" / "generations" / "000000" / "documents.parquet"
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     with pytest.raises(FreshetError, match="was changed"):
-        fault_checks.searched(Freshener(trial.project))
+        fault_checks.searched(LiveCollection(trial.project))
 
 
 def test_a_ledger_that_says_otherwise_is_noticed(trial):
-    freshener = Freshener(trial.project)
-    freshener.receive([{"id": "new-1", "title": "", "text": "some text"}], "x")
-    assert fault_checks.ledger_problem(freshener, trial.state, []) == "events are pending after they were applied"
-    freshener.apply_pending()
-    state = fault_checks.searched(freshener)
+    collection = LiveCollection(trial.project)
+    collection.receive([{"id": "new-1", "title": "", "text": "some text"}], "x")
+    assert fault_checks.ledger_problem(collection, trial.state, []) == "events are pending after they were applied"
+    collection.apply()
+    state = fault_checks.searched(collection)
     assert state == trial.state | {"new-1": "some text"}
-    assert fault_checks.ledger_problem(freshener, state, ["new-1", "base-1"]) is None
-    assert "the ledger says of new-1" in fault_checks.ledger_problem(freshener, trial.state, ["new-1"])
+    assert fault_checks.ledger_problem(collection, state, ["new-1", "base-1"]) is None
+    assert "the ledger says of new-1" in fault_checks.ledger_problem(collection, trial.state, ["new-1"])
 
 
 def test_the_model_follows_every_action():
@@ -72,7 +72,7 @@ def test_the_model_follows_every_action():
 
 
 def test_every_action_does_what_the_model_says(trial):
-    freshener, state, generations = Freshener(trial.project), trial.state, dict(trial.generations)
+    collection, state, generations = LiveCollection(trial.project), trial.state, dict(trial.generations)
     put = {"kind": "put", "documents": {"new-1": "the array", "base-3": "the string"}}
     retrain = {"kind": "retrain", "documents": {"new-2": "the file", "new-1": "a table"}, "seed": 5}
     removal, back = {"kind": "remove", "ids": ["new-2", "base-1"]}, {"kind": "switch", "to": None}
@@ -81,12 +81,12 @@ def test_every_action_does_what_the_model_says(trial):
     for action in (put, retrain, removal, *others, retrain | {"seed": 6}, back):
         if action is back:
             action = back | {"to": sorted(generations)[-2]}  # of the build before
-        perform(freshener, action)
+        perform(collection, action)
         state = fault_checks.changed(state, action, generations)
-        assert fault_checks.searched(freshener) == state, action
-        assert fault_checks.ledger_problem(freshener, state, [*state, "new-1", "new-2"]) is None
-        generations[freshener.collection.current().number] = state
-    assert len({one.build for one in freshener.collection.generations()}) >= 2
+        assert fault_checks.searched(collection) == state, action
+        assert fault_checks.ledger_problem(collection, state, [*state, "new-1", "new-2"]) is None
+        generations[collection.generation.number] = state
+    assert len({one.build for one in collection.collection.generations()}) >= 2
 
 
 def test_it_is_a_benchmark():

@@ -42,7 +42,7 @@ with open_instance(project) as instance:
 RETRAIN = """
 from pathlib import Path
 from model_code.evaluation.promotion import Verdict
-from orchestration.freshening import Freshener
+from orchestration.live.collection import LiveCollection
 from orchestration.project import Project
 from orchestration.retraining import retrain
 
@@ -50,7 +50,7 @@ judged = {}
 def gate(challenger, champion, settings, new, seed):
     judged["new"] = sorted(new)
     latecomer = {"id": "late", "title": "late", "text": "mirage nomad heat"}
-    Freshener(Project(Path.cwd())).receive([latecomer], "while it was trained")
+    LiveCollection(Project(Path.cwd())).receive([latecomer], "while it was trained")
     return Verdict(True, ("as the test wants it",), challenger.queries, challenger.source, ())
 
 retrain.judge_retrain = gate

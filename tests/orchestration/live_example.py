@@ -16,8 +16,7 @@ from model_code.live.generation import DOCUMENTS, FORMAT, Generation
 from model_code.live.net_changes import net_effect
 from model_code.live.removed import read_removed, write_removed
 from model_code.manifest import seal
-from orchestration.freshening import Freshener
-from orchestration.known_documents import held
+from orchestration.live.collection import LiveCollection, held
 from orchestration.project import Project
 
 BASE = {"numpy.sort": "Return a sorted copy of an array.", "str.split": "Split a string into words."}
@@ -41,11 +40,11 @@ def open_build(
     return _switch(Collection(project.live, retriever), rows, None, watermark, {})
 
 
-def freshener_of(project: Project) -> Freshener:
-    """A freshener with the stand-in writer."""
-    freshener = Freshener(project)
-    freshener.__dict__["writer"] = StandInWriter(project.live, "hce")
-    return freshener
+def collection_of(project: Project) -> LiveCollection:
+    """A collection with the stand-in writer."""
+    collection = LiveCollection(project)
+    collection.__dict__["writer"] = StandInWriter(project.live, "hce")
+    return collection
 
 
 def texts(project: Project, asked: Iterable[str], retriever: str = "hce") -> dict[str, str]:

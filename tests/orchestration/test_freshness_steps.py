@@ -16,7 +16,7 @@ from orchestration.freshness_sensor import PARTITION, note_end
 from orchestration.freshness_steps import ATTEMPTS, due_retrain, next_steps
 from orchestration.retraining.plan import keep_plan, make_plan
 from orchestration.watermark import Watermark
-from tests.orchestration.live_example import BASE, freshener_of, make_project, open_build
+from tests.orchestration.live_example import BASE, collection_of, make_project, open_build
 
 
 def decisions(*kinds):
@@ -91,7 +91,7 @@ def test_what_became_of_a_retrain_is_told_by_its_key_whatever_came_between():
 
 
 def test_a_retrain_that_a_person_canceled_is_not_started_again_by_itself(project):
-    ledger = freshener_of(project).ledger
+    ledger = collection_of(project).ledger
     asked = ledger.record_decision("retrain", "topics moved", {"batch": [1, 2]})
     key = f"{asked}-{asked_at(ledger, asked)}-1"
     assert keys(project) == [("retrain", key)]
@@ -100,14 +100,14 @@ def test_a_retrain_that_a_person_canceled_is_not_started_again_by_itself(project
 
 
 def test_an_addition_that_failed_is_asked_for_again_and_not_for_ever(project):
-    freshener_of(project).receive([{"id": "a", "title": "a", "text": "some text"}], "api")
+    collection_of(project).receive([{"id": "a", "title": "a", "text": "some text"}], "api")
     for attempt in range(1, ATTEMPTS + 1):
         key = f"00000001-00000001-{mark(project, 1)}-{attempt}"
         assert keys(project) == [("add", key)]
         for _ in range(2):
             note_end(project, run("add_documents", key, attempt), "disk full")
     assert keys(project) == []
-    freshener_of(project).receive([{"id": "b", "title": "b", "text": "some text"}], "api")
+    collection_of(project).receive([{"id": "b", "title": "b", "text": "some text"}], "api")
     assert keys(project) == [("add", f"00000001-00000002-{mark(project, 2)}-1")]
 
 
@@ -115,8 +115,8 @@ def test_keys_differ_from_those_of_a_ledger_that_was_deleted(tmp_path, project, 
     """Dagster starts no second run of a key, and its history outlives the ledger whose numbers are in it."""
 
     def life(project):
-        freshener_of(project).receive([{"id": "a", "title": "a", "text": "some text"}], "api")
-        freshener_of(project).ledger.record_decision("retrain", "topics moved", {"batch": [1, 1]})
+        collection_of(project).receive([{"id": "a", "title": "a", "text": "some text"}], "api")
+        collection_of(project).ledger.record_decision("retrain", "topics moved", {"batch": [1, 1]})
         return keys(project)
 
     first = life(project)
@@ -127,7 +127,7 @@ def test_keys_differ_from_those_of_a_ledger_that_was_deleted(tmp_path, project, 
 
 
 def test_a_failure_is_noted_for_the_retriever_that_was_retrained(project):
-    ledger = freshener_of(project).ledger
+    ledger = collection_of(project).ledger
     asked = ledger.record_decision("retrain", "topics moved", {"batch": [1, 2]})
     keep_plan(project, make_plan(project, f"{asked}-1"))
     open_build(project, BASE, retriever="other")
@@ -137,7 +137,7 @@ def test_a_failure_is_noted_for_the_retriever_that_was_retrained(project):
 
 
 def test_what_failed_is_noted_once_and_a_refusal_is_no_failure(project):
-    ledger = freshener_of(project).ledger
+    ledger = collection_of(project).ledger
     asked = ledger.record_decision("retrain", "topics moved", {"batch": [1, 2]})
     for _ in range(2):
         note_end(project, run("retrain", f"{asked}-1", 1), "out of memory")
@@ -149,7 +149,7 @@ def test_what_failed_is_noted_once_and_a_refusal_is_no_failure(project):
 
 
 def test_a_pilot_that_drift_asked_for_is_due_until_it_came_to_something_and_not_for_ever(project):
-    ledger = freshener_of(project).ledger
+    ledger = collection_of(project).ledger
     asked = ledger.record_decision("add", "topics moved", {"batch": [1, 2], "pilot": True})
     for attempt in range(1, ATTEMPTS + 1):
         key = f"{asked}-{asked_at(ledger, asked)}-{attempt}"
@@ -167,14 +167,14 @@ def test_a_pilot_that_drift_asked_for_is_due_until_it_came_to_something_and_not_
 
 @pytest.mark.parametrize("kind", ["retrain", "promoted", "refused"])
 def test_no_pilot_is_due_behind_what_it_would_ask_for(project, kind):
-    ledger = freshener_of(project).ledger
+    ledger = collection_of(project).ledger
     ledger.record_decision("add", "mmd", {"batch": [1, 2], "pilot": True})
     ledger.record_decision(kind, "harm", {"batch": [3, 4]})
     assert "pilot" not in [step.kind for step in next_steps(project)]
 
 
 def test_a_pilot_that_a_person_canceled_is_not_started_again_by_itself(project):
-    ledger = freshener_of(project).ledger
+    ledger = collection_of(project).ledger
     ledger.record_decision("add", "mmd", {"batch": [1, 2], "pilot": True})
     ((_, key),) = keys(project)
     note_end(project, run("pilot", key, 1, dg.DagsterRunStatus.CANCELED), None)

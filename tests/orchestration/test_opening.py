@@ -16,8 +16,8 @@ from model_code.live import collection as collections
 from model_code.live.collection import Collection, open_generation_zero, set_default_retriever
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from orchestration.freshening import Freshener
 from orchestration.ledgers import first_free_number
+from orchestration.live.collection import LiveCollection
 from orchestration.opening import open_complete
 from orchestration.project import Project
 from tests.model_code.live.laws import NEW, OLD, RULES, make_encoder, open_build
@@ -50,14 +50,14 @@ def project(builds, tmp_path, monkeypatch):
     project = Project(tmp_path)
     for one in (A, B):
         receive(project, one)
-        Freshener(project).apply_pending()
+        LiveCollection(project).apply()
     receive(project, C)
     return project
 
 
 def receive(project, document_id):
     title, text = NEW[document_id]
-    return Freshener(project).receive([{"id": document_id, "title": title, "text": text}], "test")
+    return LiveCollection(project).receive([{"id": document_id, "title": title, "text": text}], "test")
 
 
 def candidate(builds, project, which="new", watermark=1, retriever="r"):
@@ -79,7 +79,7 @@ def found(project):
 
 
 def states(project):
-    return {state: number for state, number in Freshener(project).ledger.counts().items() if number}
+    return {state: number for state, number in LiveCollection(project).ledger.counts().items() if number}
 
 
 def cut_off_rollback(project, monkeypatch, number):
@@ -87,7 +87,7 @@ def cut_off_rollback(project, monkeypatch, number):
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "roll_back", die)
         with pytest.raises(Killed):
-            Freshener(project).rollback(number)
+            LiveCollection(project).rollback(number)
 
 
 def test_the_first_generation_of_the_new_build_that_is_searched_has_all_that_arrived(builds, project, monkeypatch):
@@ -105,7 +105,7 @@ def test_the_first_generation_of_the_new_build_that_is_searched_has_all_that_arr
     assert [names for *_, names in seen] == [{A, B}, {A, B}, {A, B, C}, {A, B, C}]
     assert (generation.base, generation.watermark, generation.manifest["provenance"]["events"]) == (3, 3, [2, 3])
     assert states(project) == {"absorbed": 1, "live": 2}
-    assert Freshener(project).apply_pending() is None
+    assert LiveCollection(project).apply() is None
     names = {path.name for path in (project.live / "r").iterdir()}
     assert names == {"current", "generations"}
 
@@ -113,8 +113,8 @@ def test_the_first_generation_of_the_new_build_that_is_searched_has_all_that_arr
 def test_what_arrives_afterwards_and_going_back_work_as_ever(builds, project):
     open_complete(project, "r", candidate(builds, project))
     receive(project, sorted(NEW)[3])
-    assert Freshener(project).apply_pending().added == (sorted(NEW)[3],)
-    assert Freshener(project).rollback(2).number == 2
+    assert LiveCollection(project).apply().added == (sorted(NEW)[3],)
+    assert LiveCollection(project).rollback(2).number == 2
     assert found(project) == {A, B}
 
 
@@ -128,7 +128,7 @@ def test_opening_what_is_live_leaves_it_and_what_waits_alone(builds, project):
 
 @pytest.mark.parametrize("place", ["build", "addition", "switch"])
 def test_dying_before_the_switch_leaves_the_old_generation_and_the_ledger(builds, project, monkeypatch, place):
-    before, said = Collection(project.live, "r").current(), Freshener(project).ledger.between(0, 99)
+    before, said = Collection(project.live, "r").current(), LiveCollection(project).ledger.between(0, 99)
     make, switch = candidate(builds, project), Collection.switch
 
     def switched(self, *arguments, **options):
@@ -142,8 +142,8 @@ def test_dying_before_the_switch_leaves_the_old_generation_and_the_ledger(builds
         with pytest.raises(Killed):
             open_complete(project, "r", make)
     assert (Collection(project.live, "r").current(), found(project)) == (before, {A, B})
-    assert Freshener(project).ledger.between(0, 99) == said
-    assert Freshener(project).apply_pending().added == (C,)
+    assert LiveCollection(project).ledger.between(0, 99) == said
+    assert LiveCollection(project).apply().added == (C,)
     assert open_complete(project, "r", make).base > 0
     assert found(project) == {A, B, C}
     assert states(project) == {"absorbed": 1, "live": 2}
@@ -156,7 +156,7 @@ def test_dying_between_switch_and_ledger_is_made_up_for(builds, project, monkeyp
         with pytest.raises(Killed):
             open_complete(project, "r", candidate(builds, project))
     assert found(project) == {A, B, C}
-    Freshener(project).reconcile()
+    LiveCollection(project).reconcile()
     assert states(project) == {"absorbed": 1, "live": 2}
 
 
@@ -171,7 +171,7 @@ def test_what_arrives_while_the_build_is_made_ready_is_applied_by_whoever_receiv
     monkeypatch.setattr(collections, "write_text", watched)
     open_complete(project, "r", candidate(builds, project))
     assert found(project) == {A, B, C}
-    assert Freshener(project).apply_pending().added == (late,), "as after every receipt: no second look is needed"
+    assert LiveCollection(project).apply().added == (late,), "as after every receipt: no second look is needed"
 
 
 def test_a_rollback_to_another_build_that_is_cut_off_is_a_rollback_all_the_same(builds, project, monkeypatch):
@@ -180,7 +180,7 @@ def test_a_rollback_to_another_build_that_is_cut_off_is_a_rollback_all_the_same(
 
     cut_off_rollback(project, monkeypatch, 2)
     assert found(project) == {A, B}, "the pointer is switched"
-    assert Freshener(project).apply_pending() is None, "C is rolled back, and does not come back by itself"
+    assert LiveCollection(project).apply() is None, "C is rolled back, and does not come back by itself"
     assert found(project) == {A, B}
     assert states(project) == {"live": 2, "rolled_back": 1}
     assert not (project.live / "r" / "rollback").exists()
@@ -194,21 +194,21 @@ def test_a_collection_that_was_deleted_comes_back_with_what_the_ledger_has(build
     made = open_complete(project, "r", make)
     assert (made.number, made.base, found(project)) == (4, 3, {A, B, C})
     assert (before, states(project)) == ({"pending": 1, "live": 2}, {"absorbed": 1, "live": 2})
-    Freshener(project).rollback(3)
+    LiveCollection(project).rollback(3)
     assert found(project) == {A}
-    assert Freshener(project).apply_pending() is None
+    assert LiveCollection(project).apply() is None
 
 
 @pytest.mark.parametrize("cut_off", [False, True])
 def test_a_rollback_that_could_not_be_is_not_taken_for_the_next_promotion(builds, project, monkeypatch, cut_off):
     """The new build gets the number that was asked for in vain."""
-    Freshener(project).apply_pending()
+    LiveCollection(project).apply()
     with monkeypatch.context() as patch:
         if cut_off:
             patch.setattr(Collection, "switch", die)
             patch.setattr("orchestration.announced_rollback.forget_rollback", lambda collection: None)
         with pytest.raises(Killed if cut_off else FreshetError):
-            Freshener(project).rollback(4)
+            LiveCollection(project).rollback(4)
     assert (project.live / "r" / "rollback").exists() == cut_off
     assert open_complete(project, "r", candidate(builds, project)).base == 4
     assert found(project) == {A, B, C}
@@ -216,7 +216,7 @@ def test_a_rollback_that_could_not_be_is_not_taken_for_the_next_promotion(builds
 
 
 def test_a_promotion_after_a_rollback_that_was_cut_off_keeps_to_it(builds, project, monkeypatch):
-    Freshener(project).apply_pending()
+    LiveCollection(project).apply()
     cut_off_rollback(project, monkeypatch, 2)
     open_complete(project, "r", candidate(builds, project))
     assert found(project) == {A, B}
@@ -224,56 +224,61 @@ def test_a_promotion_after_a_rollback_that_was_cut_off_keeps_to_it(builds, proje
 
 
 def test_going_back_to_a_build_does_not_bring_back_what_was_rolled_back_in_it(builds, project):
-    Freshener(project).apply_pending()
-    Freshener(project).rollback(2)  # C was a bad document
+    LiveCollection(project).apply()
+    LiveCollection(project).rollback(2)  # C was a bad document
     open_complete(project, "r", candidate(builds, project))
     receive(project, D)
     assert open_complete(project, "r", candidate(builds, project, "old", 0)).base == 0
     assert found(project) == {A, B, D}
-    assert [event.state for event in Freshener(project).ledger.between(1, 4)] == ["live", "live", "rolled_back", "live"]
+    assert [event.state for event in LiveCollection(project).ledger.between(1, 4)] == [
+        "live",
+        "live",
+        "rolled_back",
+        "live",
+    ]
 
 
 def test_a_build_whose_own_corpus_had_what_was_rolled_back_is_opened_with_it(builds, project):
     """There is no generation of it without the document, and the ledger says so."""
     open_complete(project, "r", candidate(builds, project))
-    Freshener(project).rollback(0)
+    LiveCollection(project).rollback(0)
     open_complete(project, "r", candidate(builds, project))
     assert found(project) == {A}
     assert states(project) == {"absorbed": 1, "rolled_back": 2}
 
 
 def test_an_aborted_return_to_a_build_leaves_what_was_rolled_back_so(builds, project, monkeypatch):
-    Freshener(project).apply_pending()
-    Freshener(project).rollback(2)
+    LiveCollection(project).apply()
+    LiveCollection(project).rollback(2)
     open_complete(project, "r", candidate(builds, project))
     receive(project, D)
-    said = Freshener(project).ledger.between(0, 99)
+    said = LiveCollection(project).ledger.between(0, 99)
     with monkeypatch.context() as patch:
         patch.setattr(LiveWriter, "apply", die)
         with pytest.raises(Killed):
             open_complete(project, "r", candidate(builds, project, "old", 0))
-    assert Freshener(project).ledger.between(0, 99) == said
-    assert Freshener(project).apply_pending().added == (D,)
+    assert LiveCollection(project).ledger.between(0, 99) == said
+    assert LiveCollection(project).apply().added == (D,)
 
 
 def test_what_was_rolled_back_is_so_for_another_retriever_that_takes_over(builds, project):
-    Freshener(project).apply_pending()
-    Freshener(project).rollback(1)
+    LiveCollection(project).apply()
+    LiveCollection(project).rollback(1)
     open_complete(project, "s", candidate(builds, project, "old", 0, "s"))
-    assert (Freshener(project).retriever, found(project)) == ("s", {A})
+    assert (LiveCollection(project).retriever, found(project)) == ("s", {A})
     assert states(project) == {"live": 1, "rolled_back": 2}
     receive(project, B)
-    assert Freshener(project).apply_pending().added == (B,), "added again, it comes back"
+    assert LiveCollection(project).apply().added == (B,), "added again, it comes back"
 
 
 def test_a_live_retriever_that_takes_over_gives_up_what_was_rolled_back(builds, project):
     partial(candidate(builds, project, "old", 0, "s"), switch=True)()
     set_default_retriever(project.live, "r")
-    Freshener(project, "s").apply_pending()
-    Freshener(project).rollback(1)
+    LiveCollection(project, "s").apply()
+    LiveCollection(project).rollback(1)
     receive(project, D)
     open_complete(project, "s", candidate(builds, project, "old", 0, "s"))
-    assert (Freshener(project).retriever, found(project)) == ("s", {A, C, D})
+    assert (LiveCollection(project).retriever, found(project)) == ("s", {A, C, D})
     assert states(project) == {"live": 3, "rolled_back": 1}
 
 
@@ -284,31 +289,31 @@ def test_a_live_retriever_that_lagged_behind_takes_over_with_all_but_what_was_ro
 ):
     partial(candidate(builds, project, "old", 0, "s"), switch=True)()
     set_default_retriever(project.live, "r")
-    Freshener(project, "s").apply_pending()
-    Freshener(project).apply_pending()
+    LiveCollection(project, "s").apply()
+    LiveCollection(project).apply()
     receive(project, D)
-    before = Freshener(project).apply_pending().generation.manifest["parent"]
-    Freshener(project).rollback(before)
+    before = LiveCollection(project).apply().generation.manifest["parent"]
+    LiveCollection(project).rollback(before)
     for one in late:
         receive(project, one)
-        Freshener(project).apply_pending()
+        LiveCollection(project).apply()
     with monkeypatch.context() as patch, suppress(Killed):
         if place is not None:
             patch.setattr(Ledger, place, die)
         open_complete(project, "s", candidate(builds, project, "old", 0, "s"))
     open_complete(project, "s", candidate(builds, project, "old", 0, "s"))
-    assert (Freshener(project).retriever, found(project)) == ("s", {A, B, C, *late})
+    assert (LiveCollection(project).retriever, found(project)) == ("s", {A, B, C, *late})
     assert states(project) == {"live": 3 + len(late), "rolled_back": 1}
-    assert Freshener(project).apply_pending() is None
+    assert LiveCollection(project).apply() is None
 
 
 def test_a_retrain_that_another_retriever_wins_did_not_train_on_what_was_rolled_back(builds, project):
     """B lies before the snapshot's watermark, but was not in the snapshot."""
-    Freshener(project).rollback(1)
-    Freshener(project).apply_pending()
+    LiveCollection(project).rollback(1)
+    LiveCollection(project).apply()
     watermark = Collection(project.live, "r").current().watermark
     open_complete(project, "s", candidate(builds, project, "new", watermark, "s"))
-    ledger = Freshener(project).ledger
+    ledger = LiveCollection(project).ledger
     assert [event.state for event in ledger.between(1, 3)] == ["absorbed", "rolled_back", "absorbed"]
     assert len(receive(project, B).events) == 1
-    assert Freshener(project).apply_pending().added == (B,)
+    assert LiveCollection(project).apply().added == (B,)

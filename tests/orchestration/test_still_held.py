@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from model_code.live.collection import set_default_retriever
 from orchestration.cli import app
-from orchestration.freshening import Freshener
+from orchestration.live.collection import LiveCollection
 from orchestration.project import Project
 from orchestration.still_held import still_held
 from tests.orchestration.live_example import BASE, StandInWriter, make_project, open_build
@@ -28,16 +28,16 @@ def project(tmp_path, monkeypatch):
     set_default_retriever(Project(tmp_path).live, "hce")
     arriving = [FOUND, FOUND | {"id": "b", "title": "b"}, {"id": "str.split", "title": "str.split", "text": "changed"}]
     for name in ("hce", "contrastive"):
-        freshener = freshener_of(Project(tmp_path), name)
-        freshener.receive(arriving, "api")
-        freshener.apply_pending()
+        collection = collection_of(Project(tmp_path), name)
+        collection.receive(arriving, "api")
+        collection.apply()
     return Project(tmp_path)
 
 
-def freshener_of(project, name):
-    freshener = Freshener(project, name)
-    freshener.__dict__["writer"] = StandInWriter(project.live, name)
-    return freshener
+def collection_of(project, name):
+    collection = LiveCollection(project, name)
+    collection.__dict__["writer"] = StandInWriter(project.live, name)
+    return collection
 
 
 def rolled_back(*options):
@@ -60,10 +60,10 @@ def test_one_that_is_not_searched_by_default_takes_nothing_from_others(project):
 
 
 def test_what_another_retriever_has_in_another_state_is_not_named(project):
-    freshener = freshener_of(project, "contrastive")
-    freshener.remove(["a"], "api")
-    freshener.receive([FOUND | {"id": "b", "text": "newer"}], "api")
-    freshener.apply_pending()
+    collection = collection_of(project, "contrastive")
+    collection.remove(["a"], "api")
+    collection.receive([FOUND | {"id": "b", "text": "newer"}], "api")
+    collection.apply()
     rolled_back("0")
     assert still_held(project, "hce") == {"contrastive": ["str.split"]}
 

@@ -15,8 +15,8 @@ from model_code.files import read_json, write_json
 from model_code.live.collection import Collection
 from model_code.manifest import MANIFEST
 from orchestration import parameters
-from orchestration.additions import folder_of, settings_of
 from orchestration.garbage import collect, find_garbage
+from orchestration.live.additions import folder_of, settings_of
 from orchestration.project import Project
 from orchestration.unneeded_additions import unneeded_stores
 from tests.orchestration.live_example import BASE, make_project, open_build

@@ -16,8 +16,8 @@ from model_code.evaluation.promotion import Verdict
 from model_code.files import canonical_json, write_json, write_text
 from model_code.live.collection import Collection
 from model_code.live.text_rules import TextRules
-from orchestration.freshening import Freshener
 from orchestration.ledgers import open_ledger
+from orchestration.live.collection import LiveCollection
 from orchestration.project import Project
 from orchestration.registry import release, versions
 from orchestration.registry.build import Build
@@ -130,7 +130,7 @@ def test_after_a_refusal_a_champion_that_is_not_live_is_opened(builds, project, 
     move = release.promote(project)
     assert (move.passed, move.champion.version) == (False, "2")
     assert current(project).manifest["provenance"]["model_version"] == "2"
-    Freshener(project)
+    LiveCollection(project)
 
 
 @pytest.mark.parametrize("move", ["promote", "rollback"])
@@ -169,8 +169,8 @@ def test_a_version_of_before_rules_were_kept_is_opened_by_the_settings(builds, p
 
 def add(project, document_id):
     title, text = NEW[document_id]
-    Freshener(project).receive([{"id": document_id, "title": title, "text": text}], "test")
-    Freshener(project).apply_pending()
+    LiveCollection(project).receive([{"id": document_id, "title": title, "text": text}], "test")
+    LiveCollection(project).apply()
 
 
 def test_a_version_knows_up_to_which_event_it_was_built_wherever_its_generation_went(builds, project):

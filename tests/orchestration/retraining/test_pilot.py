@@ -17,7 +17,7 @@ from orchestration.ledgers import open_ledger
 from orchestration.retraining import pilot as pilots
 from orchestration.retraining.pilot import FOLDER, NoPilot, pilot, sample
 from orchestration.retraining.plan import make_plan
-from tests.orchestration.live_example import freshener_of, make_project
+from tests.orchestration.live_example import collection_of, make_project
 
 IDS = [f"document {i}" for i in range(40)]
 
@@ -28,11 +28,11 @@ def project(tmp_path, monkeypatch):
     monkeypatch.delenv("FRESHET_LEDGER", raising=False)
     monkeypatch.delenv("FRESHET_STATE", raising=False)
     made = make_project(tmp_path)
-    freshener = freshener_of(made)
+    collection = collection_of(made)
     rows = [{"id": one, "title": one, "text": one, "queries": [f"about {one}"] * (one != "c")} for one in "abcd"]
-    freshener.receive(rows, "api")
-    freshener.remove(["a"], "api")
-    freshener.apply_pending()
+    collection.receive(rows, "api")
+    collection.remove(["a"], "api")
+    collection.apply()
     parameters.assign(made.params_file, ["drift.minimum_batch=10"])  # 2 documents must be asked for
     return made
 

@@ -23,7 +23,7 @@ from orchestration.retraining.pilot import NoPilot, PilotResult
 from orchestration.retraining.pilot_steps import SETTLED, pilot_by_hand, pilot_for_drift
 from orchestration.retraining.plan import make_plan
 from orchestration.watching.watch import past
-from tests.orchestration.live_example import BASE, freshener_of, make_project, open_build
+from tests.orchestration.live_example import BASE, collection_of, make_project, open_build
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def project(tmp_path, monkeypatch):
     monkeypatch.delenv("FRESHET_LEDGER", raising=False)
     monkeypatch.delenv("FRESHET_STATE", raising=False)
     made = make_project(tmp_path)
-    freshener_of(made).receive([{"id": "a", "title": "a", "text": "a"}], "api")
-    freshener_of(made).apply_pending()
+    collection_of(made).receive([{"id": "a", "title": "a", "text": "a"}], "api")
+    collection_of(made).apply()
     return made
 
 

@@ -26,7 +26,7 @@ from orchestration.retraining.plan import PLAN, folder_of
 from orchestration.retraining.retrain import finish, prepare, prepared
 from orchestration.watching.watch import past
 from orchestration.watermark import Watermark
-from tests.orchestration.live_example import BASE, freshener_of, make_project, open_build
+from tests.orchestration.live_example import BASE, collection_of, make_project, open_build
 
 KEY, DOCUMENTS = "hce-000001", ("a", "b", "c")
 
@@ -52,9 +52,9 @@ def challenger(watermark=Watermark(), retriever="contrastive"):  # noqa: B008
 
 
 def add(project, document_ids):
-    freshener = freshener_of(project)
-    freshener.receive([{"id": one, "title": one, "text": f"about {one}"} for one in document_ids], "api")
-    freshener.apply_pending()
+    collection = collection_of(project)
+    collection.receive([{"id": one, "title": one, "text": f"about {one}"} for one in document_ids], "api")
+    collection.apply()
 
 
 def promoting(monkeypatch, project, passed=True):

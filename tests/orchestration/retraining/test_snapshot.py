@@ -11,7 +11,7 @@ import pytest
 from model_code.corpus.tables import frame
 from model_code.live.collection import Collection
 from orchestration.retraining.snapshot import export, query_id
-from tests.orchestration.live_example import freshener_of, make_project
+from tests.orchestration.live_example import collection_of, make_project
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ def snapshot(project, tmp_path):
 
 
 def test_a_query_that_several_documents_came_with_is_one_query_that_all_of_them_answer(project, tmp_path):
-    freshener = freshener_of(project)
+    collection = collection_of(project)
     asked = {"a": ["shared", "own"], "b": ["shared"], "gone": ["shared", "of what is gone"]}
-    freshener.receive([{"id": one, "title": one, "text": one, "queries": asked[one]} for one in asked], "api")
-    freshener.remove(["gone"], "api")
-    freshener.apply_pending()
+    collection.receive([{"id": one, "title": one, "text": one, "queries": asked[one]} for one in asked], "api")
+    collection.remove(["gone"], "api")
+    collection.apply()
     found = snapshot(project, tmp_path)
     assert dict(zip(found["queries"]["id"], found["queries"]["text"], strict=True)) == {
         "1": "how to sort", query_id("own"): "own", query_id("shared"): "shared",
@@ -52,10 +52,10 @@ def test_a_query_that_several_documents_came_with_is_one_query_that_all_of_them_
 
 
 def test_a_part_of_the_documents_comes_with_the_queries_for_them_alone(project, tmp_path):
-    freshener = freshener_of(project)
+    collection = collection_of(project)
     rows = [{"id": one, "title": one, "text": one, "queries": ["shared", f"of {one}"]} for one in "ab"]
-    freshener.receive(rows, "api")
-    freshener.apply_pending()
+    collection.receive(rows, "api")
+    collection.apply()
     folder = export(project, Collection(project.live, "hce").current(), tmp_path / "part", {"a", "str.split"})
     found = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("documents", "queries", "qrels")}
     assert list(found["documents"]["id"]) == ["a", "str.split"]
@@ -67,19 +67,19 @@ def test_the_strings_that_answer_a_query_go_along(project, tmp_path):
     assert "answers" not in snapshot(project, tmp_path)["queries"]
     path = project.artifacts / "corpus" / "queries.parquet"
     pd.read_parquet(path).assign(answers='["by sort"]').to_parquet(path)
-    freshener = freshener_of(project)
-    freshener.receive([{"id": "a", "title": "a", "text": "a", "queries": ["new"]}], "api")
-    freshener.apply_pending()
+    collection = collection_of(project)
+    collection.receive([{"id": "a", "title": "a", "text": "a", "queries": ["new"]}], "api")
+    collection.apply()
     rows = snapshot(project, tmp_path)["queries"].set_index("id")["answers"]
     assert rows.to_dict() == {query_id("new"): None, "1": '["by sort"]'}
 
 
 def test_a_query_that_the_corpus_judges_already_stays_that_one_in_its_split(project, tmp_path):
     """What `freshet documents` prints of the corpus's own packages; test queries must not be trained on."""
-    freshener = freshener_of(project)
+    collection = collection_of(project)
     asked = {"numpy.sort": ["How to sort"], "list.sort": ["how to sort", "new"]}
-    freshener.receive([{"id": one, "title": one, "text": "new", "queries": asked[one]} for one in asked], "api")
-    freshener.apply_pending()
+    collection.receive([{"id": one, "title": one, "text": "new", "queries": asked[one]} for one in asked], "api")
+    collection.apply()
     found = snapshot(project, tmp_path)
     assert list(found["queries"]["id"]) == [query_id("new"), "1"]
     rows = found["qrels"][["query_id", "document_id", "split"]].fillna("").itertuples(index=False, name=None)

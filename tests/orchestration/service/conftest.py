@@ -76,8 +76,8 @@ class FakeSearcher:
         raise FreshetError("a dense retriever does not score by token")
 
 
-class FakeFreshener:
-    """Receives and applies as `Freshener` does; rows without text are rejected."""
+class FakeCollection:
+    """Receives and applies as `LiveCollection` does; rows without text are rejected."""
 
     def __init__(self, live: FakeLive, retriever: str = "hce") -> None:
         self.live, self.retriever, self.events = live, retriever, 0
@@ -100,7 +100,7 @@ class FakeFreshener:
         rejected = tuple(Rejection(i, None, "empty text") for i in bad)
         return SimpleNamespace(received=len(rows), unchanged=0, rejected=rejected, events=events)
 
-    def apply_pending(self, limit=None):
+    def apply(self, limit=None):
         if not self.live.pending:
             return None
         assert self.live.gate.wait(10)
@@ -147,7 +147,7 @@ def serve(project: Project, live: FakeLive):
         app = create_app(
             project,
             chosen,
-            lambda name: FakeFreshener(lives.get(name, live), name),
+            lambda name: FakeCollection(lives.get(name, live), name),
             lambda folder, name: FakeSearcher(lives.get(name, live), name),
         )
         client = TestClient(app, raise_server_exceptions=False)

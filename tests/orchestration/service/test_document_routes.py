@@ -37,6 +37,17 @@ def test_what_is_added_updated_or_deleted_is_so_when_the_answer_comes(serve):
     assert client.get("/status").json()["open"] == [{"retriever": "hce", "generation": 4, "documents": 0}]
 
 
+def test_what_another_process_recorded_becomes_searchable_on_demand(serve, live):
+    client = serve()
+    live.pending.append(("c", "cake"))
+    answer = client.post("/documents/apply")
+    assert (answer.status_code, answer.json()) == (200, {
+        "searchable": True, "generation": 1, "received": 0, "unchanged": 0, "rejected": [], "events": [],
+    })  # fmt: skip
+    assert found(client, "cake") == ["c"]
+    assert client.post("/documents/apply").json()["generation"] == 1, "nothing waits"
+
+
 def test_a_request_of_which_nothing_was_accepted_is_refused_and_says_why(serve):
     client = serve()
     for path, body in (("", {"documents": [{"_id": "x", "text": ""}]}), ("/delete", {"ids": ["zzz"]})):

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 
 from model_code.live.searcher import Searcher
-from orchestration.freshening import Freshener
+from orchestration.live.collection import LiveCollection
 from orchestration.project import Project
 from orchestration.service.client import ServiceClient, ServiceError
 from orchestration.service.registration import running
@@ -109,9 +109,9 @@ def test_what_is_added_updated_and_deleted_is_found_at_once(project, client):
 
 def test_what_another_process_adds_is_swapped_in(project, client):
     before = client.status()["open"][0]["generation"]
-    freshener = Freshener(project)
-    freshener.receive([{"_id": "os.walk", "title": "os.walk", "text": "Walk the tree below a folder."}], "other")
-    number = freshener.apply_pending().generation.number
+    collection = LiveCollection(project)
+    collection.receive([{"_id": "os.walk", "title": "os.walk", "text": "Walk the tree below a folder."}], "other")
+    number = collection.apply().generation.number
     assert number > before
     latest = time.monotonic() + 5
     while client.status()["open"][0]["generation"] != number:
@@ -142,6 +142,6 @@ def test_it_ends_gracefully(project, process, client):
     assert printed.splitlines()[-1] == "stopped; everything that was received is kept"
     assert not (project.state / "service.json").exists()
     assert ServiceClient.of(project) is None
-    freshener = Freshener(project)
-    assert freshener.ledger.lag()["pending"] == 0
-    assert freshener.apply_pending() is None
+    collection = LiveCollection(project)
+    assert collection.ledger.lag()["pending"] == 0
+    assert collection.apply() is None

@@ -12,7 +12,7 @@ from orchestration.service.job_queue import JobQueue
 from orchestration.service.jobs import Job, addition
 from orchestration.service.refusals import Failed
 from orchestration.service.writer import WriterThread
-from tests.orchestration.service.conftest import FakeFreshener, FakeLive
+from tests.orchestration.service.conftest import FakeCollection, FakeLive
 
 
 def first_generation():
@@ -22,9 +22,9 @@ def first_generation():
 @pytest.mark.parametrize("resume", [True, False])
 def test_what_was_left_is_applied_first(resume):
     live, measured = FakeLive(pending=[("left", "over")]), []
-    freshener, queue = FakeFreshener(live), JobQueue(10)
+    collection, queue = FakeCollection(live), JobQueue(10)
     writer = WriterThread(
-        lambda: freshener, queue, lambda: ("hce", len(live.generations) - 1), lambda *each: measured.append(each), 1
+        lambda: collection, queue, lambda: ("hce", len(live.generations) - 1), lambda *each: measured.append(each), 1
     )
     job = queue.put(addition([{"_id": "new", "text": "tea"}], "test"))
     writer.start(resume)
@@ -39,7 +39,7 @@ def test_what_was_left_is_applied_first(resume):
 def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
     monkeypatch.setattr("orchestration.service.writer.IDLE", 0.01)
     live, order, left, finished = FakeLive(), [], [True, True, False, False], threading.Event()
-    freshener, queue = FakeFreshener(live), JobQueue(10)
+    collection, queue = FakeCollection(live), JobQueue(10)
 
     def spare():
         order.append("spare")
@@ -47,7 +47,7 @@ def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
         return left.pop(0)
 
     writer = WriterThread(
-        lambda: freshener, queue, lambda: order.append("job") or ("hce", 1), lambda *each: None, 1, spare
+        lambda: collection, queue, lambda: order.append("job") or ("hce", 1), lambda *each: None, 1, spare
     )
     writer.start(resume=False)
     assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(5)
@@ -68,7 +68,7 @@ def test_upkeep_that_fails_ends_nothing(monkeypatch):
         raise SettingsError("params.yaml: line 3 is half a line")
 
     queue = JobQueue(10)
-    writer = WriterThread(lambda: FakeFreshener(live), queue, first_generation, lambda *each: None, 1, spare)
+    writer = WriterThread(lambda: FakeCollection(live), queue, first_generation, lambda *each: None, 1, spare)
     writer.start(resume=False)
     assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(5)
     assert tried.wait(5)
@@ -80,11 +80,11 @@ def test_upkeep_that_fails_ends_nothing(monkeypatch):
 def test_what_the_database_does_not_take_fails_its_own_request_alone():
     live, queue = FakeLive(), JobQueue(10)
 
-    def refused(freshener):
+    def refused(collection):
         raise ValueError("a NUL byte")
 
     bad, good = queue.put(Job(1, refused)), queue.put(addition([{"_id": "new", "text": "tea"}], "test"))
-    writer = WriterThread(lambda: FakeFreshener(live), queue, first_generation, lambda *each: None, 1)
+    writer = WriterThread(lambda: FakeCollection(live), queue, first_generation, lambda *each: None, 1)
     writer.start(resume=False)
     assert good.applied.result(5).generation == 1
     with pytest.raises(Failed, match="not received: a NUL byte"):
@@ -95,8 +95,8 @@ def test_what_the_database_does_not_take_fails_its_own_request_alone():
 
 def test_what_fails_again_and_again_is_tried_ever_more_seldom_until_a_job_comes():
     live = FakeLive(pending=[("left", "over")], failing="not every document is found")
-    freshener = FakeFreshener(live)
-    writer = WriterThread(lambda: freshener, JobQueue(10), first_generation, lambda *each: None, 5)
+    collection = FakeCollection(live)
+    writer = WriterThread(lambda: collection, JobQueue(10), first_generation, lambda *each: None, 5)
     pauses = []
     for jobs in ([], [], [], [], [], [], [], [], [addition([{"_id": "new", "text": "tea"}], "test")], []):
         writer._work(jobs)

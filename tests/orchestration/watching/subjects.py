@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from orchestration.freshening import Freshener
+from orchestration.live.collection import LiveCollection
 
 SEA = ["wave", "tide", "harbour", "sail", "anchor", "gull", "reef", "current", "deck", "mast", "rope", "keel"]
 SPACE = ["orbit", "comet", "lunar", "rocket", "galaxy", "probe", "star", "crater", "solar", "nebula", "dust", "ring"]
@@ -28,12 +28,12 @@ def queries(words, count, seed):
 
 def add(project, texts, asked=None):
     """Add documents, with the queries that they come with by id, and return the ledger."""
-    freshener = Freshener(project)
+    collection = LiveCollection(project)
     rows = [{"id": name, "title": name, "text": text} for name, text in texts.items()]
     given = [{"queries": asked[row["id"]]} if asked else {} for row in rows]
-    freshener.receive([row | one for row, one in zip(rows, given, strict=True)], "test")
-    freshener.apply_pending()
-    return freshener.ledger
+    collection.receive([row | one for row, one in zip(rows, given, strict=True)], "test")
+    collection.apply()
+    return collection.ledger
 
 
 def others(texts):

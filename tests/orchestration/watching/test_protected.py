@@ -15,7 +15,7 @@ from model_code.corpus.tables import frame
 from model_code.drift.quality import RANKS
 from model_code.drift.questions import Questions
 from model_code.live.searcher import Searcher
-from orchestration.freshening import Freshener
+from orchestration.live.collection import LiveCollection
 from orchestration.live_status import live_status, live_status_lines
 from orchestration.watching import protected
 from orchestration.watching.protected import protected_queries, protected_scores
@@ -102,9 +102,9 @@ def test_whenever_the_reference_is_made_it_is_of_the_collection_as_it_was_opened
 
 def test_queries_whose_answers_were_changed_or_deleted_are_left_out(project, dev):
     add(project, documents(SEA, 24, "more", 1))
-    freshener = Freshener(project)
-    freshener.remove([f"sea-{number:03}" for number in range(30)], "test")
-    freshener.apply_pending()
+    collection = LiveCollection(project)
+    collection.remove([f"sea-{number:03}" for number in range(30)], "test")
+    collection.apply()
     add(project, {"sea-030": "an orbit about nothing"})
     assert measured(watch(project)).detail["queries"] == 89
 

@@ -16,7 +16,7 @@ from model_code.drift.questions import Question
 from model_code.files import write_text
 from model_code.live.searcher import Searcher
 from orchestration import parameters
-from orchestration.freshening import Freshener
+from orchestration.live.collection import LiveCollection
 from orchestration.watching.batches import Batch
 from orchestration.watching.gathering import Gatherer
 from orchestration.watching.quality import asked_scores, first_ranks, old_scores, questions_for
@@ -93,9 +93,9 @@ def test_growth_is_no_harm_to_what_comes_later(project, corpus):
 
 
 def test_old_documents_that_were_changed_or_deleted_are_no_measure(project):
-    freshener = Freshener(project)
-    freshener.remove(["sea-000"], "test")
-    freshener.apply_pending()
+    collection = LiveCollection(project)
+    collection.remove(["sea-000"], "test")
+    collection.apply()
     add(project, {"sea-001": "an orbit about nothing"})
     asked = [Question(f"sea-{number:03}", text, frozenset([f"sea-{number:03}"]))
              for number, text in enumerate(documents(SEA, 150, "sea", 0).values())]  # fmt: skip

@@ -10,8 +10,8 @@ import pytest
 
 from model_code.files import write_text
 from model_code.live.collection import set_default_retriever
-from orchestration.freshening import Freshener
 from orchestration.freshness_steps import ATTEMPTS, next_steps
+from orchestration.live.collection import LiveCollection
 from orchestration.watching import watch as watch_module
 from orchestration.watching.batches import batches
 from orchestration.watching.watch import past, watch
@@ -94,10 +94,10 @@ def test_an_arrival_that_came_to_nothing_the_second_time_is_one_still(project):
     arrived = documents(SPACE, 24, "more", 1)
     add(project, arrived)
     assert watch(project, record=False).report.documents == 24
-    freshener = Freshener(project)
-    freshener.remove(list(arrived), "test")
-    freshener.receive([{"id": one, "title": one, "text": text} for one, text in arrived.items()], "test")
-    freshener.apply_pending()
+    collection = LiveCollection(project)
+    collection.remove(list(arrived), "test")
+    collection.receive([{"id": one, "title": one, "text": text} for one, text in arrived.items()], "test")
+    collection.apply()
     assert watch(project, record=False).report.documents == 24
 
 
@@ -127,9 +127,9 @@ def test_a_small_corpus_that_grew_little_says_that_nothing_else_was_measured(pro
 
 def test_what_was_deleted_meanwhile_is_not_measured(project):
     add(project, documents(SEA, 24, "one", 5))
-    freshener = Freshener(project)
-    freshener.remove(["one-000", "one-001"], "test")
-    freshener.apply_pending()
+    collection = LiveCollection(project)
+    collection.remove(["one-000", "one-001"], "test")
+    collection.apply()
     assert watch(project).report.documents == 22
 
 
@@ -141,7 +141,7 @@ def test_what_a_retrain_was_trained_on_is_no_arrival(project, tmp_path, retrieve
     old = documents(SEA, 150, "sea", 0)
     open_build(tmp_path, make_build(tmp_path / "again", old | arrived), retriever, watermark=24)
     set_default_retriever(project.live, retriever)
-    Freshener(project).reconcile()
+    LiveCollection(project).reconcile()
     ledger.absorb("version 2", 24)
     assert watch(project) is None
     add(project, documents(SEA, 24, "more", 1))

@@ -14,11 +14,11 @@ from model_code.errors import FreshetError
 from model_code.files import write_text
 from model_code.live.collection import Collection
 from orchestration import garbage, parameters
-from orchestration.followed import followed
+from orchestration.live.collection import subscribers
 from orchestration.project import Project
 
 if TYPE_CHECKING:
-    from orchestration.freshening import Freshener
+    from orchestration.live.collection import LiveCollection
 
 log = logging.getLogger(__name__)
 PIECE = 100  # changes that a retriever takes in at a time
@@ -28,16 +28,16 @@ COLLECTED = "collected"  # in a collection's folder: how many generations had be
 class Upkeep:
     """Does what is due, piece by piece; `failures`: why a retriever could not take in what arrived, by its name."""
 
-    def __init__(self, project: Project, loaded: Callable[[str], Freshener | None] = lambda name: None) -> None:
-        """loaded: a retriever's freshener if one is there already, with encoder and index in memory."""
+    def __init__(self, project: Project, loaded: Callable[[str], LiveCollection | None] = lambda name: None) -> None:
+        """loaded: a retriever's collection if it is open already, with encoder and index in memory."""
         self.project, self._loaded = project, loaded
         self.failures: dict[str, str] = {}
-        self._own: dict[str, Freshener] = {}
+        self._own: dict[str, LiveCollection] = {}
         self._failed_now: set[str] = set()
 
     def step(self, limit: int | None = PIECE) -> bool:
         """Do one piece, of at most `limit` changes; False if none is left but that of retrievers that failed."""
-        names = followed(self.project)
+        names = subscribers(self.project)
         for gone in self.failures.keys() - set(names):
             del self.failures[gone]
         for name in names:
@@ -65,7 +65,7 @@ class Upkeep:
             return False
 
     def _take_in(self, name: str, limit: int | None) -> bool:
-        applied = self._freshener(name).apply_pending(limit)
+        applied = self._collection(name).apply(limit)
         self.failures.pop(name, None)
         return applied is not None
 
@@ -81,18 +81,18 @@ class Upkeep:
         if settings.keep_generations is None or made - _collected(collection) < settings.collect_every:
             return False
         kept = {one.number for one in garbage.opened_builds(collection)} | garbage.planned(self.project, collection)
-        self._freshener(name).collect_garbage(settings.keep_generations, kept)
+        self._collection(name).collect_garbage(settings.keep_generations, kept)
         write_text(collection.folder / COLLECTED, f"{made}\n")
         return True
 
-    def _freshener(self, name: str) -> Freshener:
-        from orchestration.freshening import Freshener
+    def _collection(self, name: str) -> LiveCollection:
+        from orchestration.live.collection import LiveCollection
 
         if (loaded := self._loaded(name)) is not None:
             self._own.pop(name, None)
             return loaded
         if name not in self._own:
-            self._own[name] = Freshener(self.project, name)
+            self._own[name] = LiveCollection(self.project, name)
         return self._own[name]
 
 

@@ -22,12 +22,12 @@ from model_code.ledger.ledger import Ledger
 from model_code.live.collection import Collection, open_generation_zero, set_default_retriever
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from orchestration import additions
 from orchestration.cli import additions as command
 from orchestration.cli.project_status import project_status, status_text
-from orchestration.freshening import Freshener
+from orchestration.live import additions
+from orchestration.live.collection import LiveCollection
+from orchestration.live.upkeep import Upkeep
 from orchestration.project import Project
-from orchestration.upkeep import Upkeep
 from tests.model_code.live.laws import RULES, WORDS, make_encoder, open_build
 
 PARAMS = """
@@ -117,15 +117,15 @@ def test_documents_that_arrive_are_refined_and_their_statuses_told(
 ) -> None:
     monkeypatch.delenv("FRESHET_LEDGER", raising=False)
     setting(project, monkeypatch, refine=True)
-    freshener = Freshener(project)
-    freshener.__dict__["writer"] = additions.writer_of(project, "r")
-    freshener.receive([{"id": "n", "title": "word1", "text": "word2 word3", "queries": ["word4"]}], "test")
-    applied = freshener.apply_pending()
+    collection = LiveCollection(project)
+    collection.__dict__["writer"] = additions.writer_of(project, "r")
+    collection.receive([{"id": "n", "title": "word1", "text": "word2 word3", "queries": ["word4"]}], "test")
+    applied = collection.apply()
     assert (applied.added, applied.statuses) == (("n",), {"n": "added"})
     told = additions.statuses_of(project, applied.generation)
     assert told.keys() == {"n"}
     assert told["n"] in Status.__members__
-    freshener.rollback(0)
+    collection.rollback(0)
     assert additions.statuses_of(project, Collection(project.live, "r").current()) == {}
 
 
@@ -139,7 +139,7 @@ def vectors(project: Project, retriever: str = "r") -> dict[str, list[float]]:
 
 def receive(project: Project, *names: str) -> None:
     rows = [{"id": name, "title": "word1", "text": f"word2 word3 word{len(name)}"} for name in names]
-    Freshener(project).receive(rows, "test")
+    LiveCollection(project).receive(rows, "test")
 
 
 def test_crashes_and_pieces_leave_the_ledgers_order_and_so_the_vectors(
@@ -148,15 +148,15 @@ def test_crashes_and_pieces_leave_the_ledgers_order_and_so_the_vectors(
     monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)  # padding moves the last bits of encodings
     setting(own, monkeypatch, refine=True, gamma1=2.0, on_conflict="keep")
     receive(own, "z", "yy", "aaa", "mmmm", "b")
-    Freshener(own).remove(["yy"], "test")
+    LiveCollection(own).remove(["yy"], "test")
     once = Project(Path(shutil.copytree(own.root, tmp_path / "once")))
-    Freshener(once).apply_pending()
+    LiveCollection(once).apply()
     for where, limit in ((Ledger, "settle"), 1), ((Collection, "switch"), 2):  # after the switch, and before it
         with monkeypatch.context() as patch:
             patch.setattr(*where, lambda *_, **__: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                Freshener(own).apply_pending(limit)
-    while Freshener(own).apply_pending(limit=2):
+                LiveCollection(own).apply(limit)
+    while LiveCollection(own).apply(limit=2):
         pass
     assert vectors(own) == vectors(once)
     assert {"z", "aaa", "mmmm", "b"} <= vectors(own).keys()
@@ -197,6 +197,7 @@ def test_one_that_was_not_tuned_takes_in_what_arrives_and_the_status_says_by_whi
 def test_each_retriever_is_tuned_for_itself(two: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(two.root)
     app = typer.Typer()
+    app.callback()(lambda: None)
     command.add_to(app)
     arguments = ["tune-additions", "--documents", "6", "--trials", "0", "--retriever", "s"]
     assert "used for s if" in CliRunner().invoke(app, arguments, catch_exceptions=False).stdout

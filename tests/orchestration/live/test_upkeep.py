@@ -8,14 +8,13 @@ import pytest
 
 from model_code.live.collection import Collection
 from model_code.live.garbage import collect
-from orchestration import freshening
-from orchestration.changing import add_files
 from orchestration.cli.project_status import status_text
-from orchestration.followed import followed
-from orchestration.freshening import Freshener
 from orchestration.freshness_steps import next_steps
+from orchestration.live import collection as freshening
+from orchestration.live.collection import LiveCollection, subscribers
+from orchestration.live.commands import add_files
+from orchestration.live.upkeep import Upkeep
 from orchestration.retraining.plan import Plan, keep_plan, snapshot_of
-from orchestration.upkeep import Upkeep
 from orchestration.watermark import Watermark
 from tests.orchestration.cli.test_status import ALIASES, NOTHING
 from tests.orchestration.live_example import BASE, StandInWriter, make_project, open_build, texts
@@ -35,7 +34,7 @@ def project(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.fsync", lambda handle: None)
     monkeypatch.setattr(
-        freshening.Freshener, "writer", property(lambda self: Writer(self.project.live, self.retriever))
+        freshening.LiveCollection, "writer", property(lambda self: Writer(self.project.live, self.retriever))
     )
     project = make_project(tmp_path)
     open_build(project, BASE, retriever="other")
@@ -48,11 +47,11 @@ def settings(project, **values):
 
 
 def receive(project, *names):
-    return Freshener(project).receive([{"id": one, "title": one, "text": f"about {one}"} for one in names], "test")
+    return LiveCollection(project).receive([{"id": one, "title": one, "text": f"about {one}"} for one in names], "test")
 
 
 def pending(project, name):
-    return Freshener(project, name).ledger.lag()["pending"]
+    return LiveCollection(project, name).ledger.lag()["pending"]
 
 
 def generations(project, name="hce"):
@@ -60,7 +59,7 @@ def generations(project, name="hce"):
 
 
 def test_every_live_retriever_takes_in_what_arrives_the_default_first(project):
-    assert followed(project) == ["hce", "other"]
+    assert subscribers(project) == ["hce", "other"]
     receive(project, "a", "b")
     upkeep = Upkeep(project)
     assert upkeep.step()
@@ -72,7 +71,7 @@ def test_every_live_retriever_takes_in_what_arrives_the_default_first(project):
 
 def test_it_goes_on_in_pieces(project):
     receive(project, "a", "b", "c")
-    Freshener(project).apply_pending()
+    LiveCollection(project).apply()
     upkeep = Upkeep(project)
     assert [upkeep.step(2) for _ in range(3)] == [True, True, False]
     assert pending(project, "other") == 0
@@ -96,7 +95,7 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
 
     monkeypatch.setattr(Writer, "apply", apply)
     (tmp_path / "a.jsonl").write_text('{"id": "a", "title": "a", "text": "about a"}\n')
-    outcome = add_files(Freshener(project), [tmp_path / "a.jsonl"])
+    outcome = add_files(LiveCollection(project), [tmp_path / "a.jsonl"])
     assert (outcome.added, outcome.behind) == (["a"], {"other": "no space left"})
     assert (pending(project, "hce"), pending(project, "other"), pending(project, "third")) == (0, 1, 0)
     (step,) = next_steps(project)
@@ -109,7 +108,7 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
 
 def test_the_status_tells_how_far_each_is_behind(project):
     receive(project, "a")
-    Freshener(project).apply_pending()
+    LiveCollection(project).apply()
     live = [
         {
             "retriever": name,
@@ -119,8 +118,8 @@ def test_the_status_tells_how_far_each_is_behind(project):
             "untuned": None,
             "freshness": freshness,
         }
-        for name in followed(project)
-        for freshness in [Freshener(project, name).status()]
+        for name in subscribers(project)
+        for freshness in [LiveCollection(project, name).status()]
     ]
     lines = status_text(NOTHING | dict.fromkeys(ALIASES) | {"live": live}).splitlines()
     assert [line.partition(",")[0] for line in lines if line.startswith("lag")] == [
@@ -139,10 +138,10 @@ def test_old_generations_go_every_so_many_additions_whatever_process_made_them(p
     monkeypatch.setattr(Writer, "collect_garbage", collect_garbage)
     for number in range(10):
         receive(project, f"d{number}")
-        Freshener(project).apply_pending()
+        LiveCollection(project).apply()
         assert Upkeep(project).finish() == {}, "each in a process of its own"
         if number % 3 == 0:
-            Freshener(project).compact()
+            LiveCollection(project).compact()
     assert asked == [(2, 4), (2, 8), (2, 12)], "the first Upkeep to see four more generations"
     assert len(texts(project, [f"d{i}" for i in range(10)])) == 10
     assert Collection(project.live, "hce").current().needs <= set(generations(project))

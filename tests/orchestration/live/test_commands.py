@@ -12,10 +12,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from orchestration import changing, freshening, garbage
+from orchestration import garbage
 from orchestration.cli import live, release
+from orchestration.live import commands
+from orchestration.live.collection import LiveCollection
+from orchestration.live.rows import read_file
 from orchestration.live_status import live_status
-from tests.orchestration.live_example import BASE, StandInWriter, freshener_of, make_project, texts
+from tests.orchestration.live_example import BASE, StandInWriter, collection_of, make_project, texts
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def project(tmp_path, monkeypatch):
     for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
         monkeypatch.delenv(name, raising=False)
     writer = property(lambda self: StandInWriter(self.project.live, self.retriever))
-    monkeypatch.setattr(freshening.Freshener, "writer", writer)
+    monkeypatch.setattr(LiveCollection, "writer", writer)
     monkeypatch.chdir(tmp_path)
     return make_project(tmp_path)
 
@@ -86,7 +89,7 @@ def test_formats_and_standard_input(run, project, tmp_path):
 
 
 def test_the_same_file_again_makes_searchable_what_a_killed_process_only_recorded(run, project, more):
-    freshener_of(project).receive_file(more, "more.jsonl")
+    collection_of(project).receive(read_file(more), "more.jsonl")
     told = json.loads(run("add", more, "--dry-run", "--json")[1])
     done = json.loads(run("add", more, "--json")[1])
     assert (done["added"], done["updated"], done["unchanged"], done["generation"]) == (["a"], ["str.split"], 1, 1)
@@ -97,7 +100,7 @@ def test_the_same_file_again_makes_searchable_what_a_killed_process_only_recorde
 
 def test_the_same_command_again_goes_on_where_it_failed(run, project, more, monkeypatch):
     with monkeypatch.context() as broken:
-        broken.setattr(freshening.Freshener, "apply_pending", lambda *_: 1 / 0)
+        broken.setattr(LiveCollection, "apply", lambda *_: 1 / 0)
         for command in (("add", more), ("delete", "numpy.sort")):
             with pytest.raises(ZeroDivisionError):
                 run(*command)
@@ -109,7 +112,7 @@ def test_the_same_command_again_goes_on_where_it_failed(run, project, more, monk
 def test_rows_that_say_nothing_new_apply_nothing_whatever_waits_besides(run, project, more):
     """Another process has recorded a document and is about to make it searchable with those that follow it."""
     run("add", more)
-    freshening.Freshener(project).receive([{"id": "z", "title": "z", "text": "waits"}], "another process")
+    LiveCollection(project).receive([{"id": "z", "title": "z", "text": "waits"}], "another process")
     assert run("add", more)[1].startswith("1 rejected, 3 unchanged (generation 1)")
     assert run("delete", "nothing")[0] == 1
     assert texts(project, ["z"]) == {}
@@ -152,75 +155,45 @@ def test_compact_and_roll_back_to_a_generation(run, project, more):
     assert run("add", more)[1].startswith("1 added, 1 updated")
 
 
-def test_the_running_service_does_the_work(project, more, monkeypatch):
-    serving = freshener_of(project)
+def serve(monkeypatch, project, searchable=True):
+    """A running service that makes searchable what the ledger has, in this process; returns how often it was asked."""
+    asked = []
 
-    class Client:
-        """What the service would do, in this process."""
+    def apply():
+        asked.append(1)
+        if searchable:
+            collection_of(project).apply()
+        return {"searchable": searchable}
 
-        def add(self, rows, source):
-            receipt = serving.receive(rows, source)
-            serving.apply_pending()
-            return vars(receipt) | {"rejected": [vars(one) for one in receipt.rejected]}
+    monkeypatch.setattr(commands.ServiceClient, "of", lambda project: SimpleNamespace(apply=apply))
+    return asked
 
-        def delete(self, ids, source):
-            receipt = serving.remove(ids, source)
-            serving.apply_pending()
-            return vars(receipt) | {"rejected": [vars(one) for one in receipt.rejected]}
 
-    monkeypatch.setattr(changing.ServiceClient, "of", lambda project: Client())
-    monkeypatch.setattr(changing, "PART", 2)
-    own = freshener_of(project)
-    monkeypatch.setattr(own, "apply_pending", None)  # never called: the service does it
-    found = changing.add_files(own, [more])
-    assert (found.added, found.updated, found.unchanged, found.failed) == (["a"], ["str.split"], 1, False)
-    assert [one["row"] for one in found.rejected] == [4]
+def test_the_running_service_makes_searchable_what_is_recorded_here(project, more, monkeypatch):
+    asked, own = serve(monkeypatch, project), collection_of(project)
+    monkeypatch.setattr(own, "apply", None)  # never called: the service does it
+    outcome = commands.add_files(own, [more])
+    assert (outcome.added, outcome.updated, outcome.unchanged, outcome.failed) == (["a"], ["str.split"], 1, False)
+    assert (outcome.generation, asked) == (1, [1])
+    assert [row["row"] for row in outcome.rejected] == [4]
     assert own.ledger.counts()["rejected"] == 1
-    assert changing.add_files(own, [more], known_only=True).unchanged == 3
-    assert changing.delete_documents(own, ["a"]).deleted == ["a"]
-
-
-def test_many_ids_are_deleted_by_the_service_in_requests_that_it_takes(project, monkeypatch):
-    own, sizes = freshener_of(project), []
-
-    def delete(ids, source):
-        sizes.append(len(ids))
-        receipt = own.remove(ids, source)
-        own.apply_pending()
-        return vars(receipt) | {"rejected": [vars(one) for one in receipt.rejected]}
-
-    monkeypatch.setattr(changing.ServiceClient, "of", lambda project: SimpleNamespace(delete=delete))
-    monkeypatch.setattr(changing, "PART", 2)
-    found = changing.delete_documents(own, ["str.split", "x", "y", "numpy.sort", "z"])
-    assert sizes == [2, 2, 1]
-    assert found.deleted == ["str.split", "numpy.sort"]
-    assert [(one["row"], one["document_id"]) for one in found.rejected] == [(2, "x"), (3, "y"), (5, "z")]
+    assert commands.add_files(own, [more], only_known=True).unchanged == 3
+    assert asked == [1], "nothing new: the service is not asked"
+    assert commands.delete_documents(own, ["a"]).deleted == ["a"]
 
 
 def test_a_file_whose_name_is_no_utf_8_is_added(run, project, tmp_path):
     (tmp_path / "caf\udce9.jsonl").write_text('{"id": "a", "title": "a", "text": "some text"}\n')
     assert run("add", "caf\udce9.jsonl")[1] == "1 added (generation 1)\n"
-    assert freshener_of(project).ledger.history("a")[0].source == "caf?.jsonl"
+    assert collection_of(project).ledger.history("a")[0].source == "caf?.jsonl"
 
 
 def test_what_the_service_has_not_applied_yet_waits(project, monkeypatch):
-    own = freshener_of(project)
-    client = SimpleNamespace(delete=lambda ids, source: vars(own.remove(ids, source)))
-    monkeypatch.setattr(changing.ServiceClient, "of", lambda project: client)
+    asked = serve(monkeypatch, project, searchable=False)
     for _ in range(2):
-        found = changing.delete_documents(own, ["str.split"])
-        assert (found.waiting, found.unchanged) == (["str.split"], 0)
-
-
-def test_rows_survive_the_way_through_the_service(project, monkeypatch):
-    own = freshener_of(project)
-    rows = [{"_id": "x", "title": "T", "text": "some\ntext", "date": "2025-01-02", "queries": ["q"],
-             "fields": {"fields": {"n": 1}, "queries": "text"}, "package": "p"}]  # fmt: skip
-    arrive = changing.arrivals
-    first = arrive.admit(arrive.rows_of_mappings(rows, own.settings, "x"), own.settings).documents
-    assert (first[0].queries, first[0].fields) == (("q",), {"fields": {"n": 1}, "queries": "text", "package": "p"})
-    again = [arrive.as_row(one, own.settings) for one in first]
-    assert arrive.admit(arrive.rows_of_mappings(again, own.settings, "x"), own.settings).documents == first
+        outcome = commands.delete_documents(collection_of(project), ["str.split"])
+        assert (outcome.waiting, outcome.deleted, outcome.unchanged) == (["str.split"], [], 0)
+    assert len(asked) == 2
 
 
 def test_generations_that_nothing_needs_can_be_freed(run, project):
@@ -238,15 +211,5 @@ def test_generations_that_nothing_needs_can_be_freed(run, project):
 
 def test_standard_input_is_read_as_bytes(monkeypatch):
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"\xff")))
-    with changing._readable(changing.STANDARD_INPUT, ".jsonl") as (path, name):
+    with commands._readable(commands.STANDARD_INPUT, ".jsonl") as (path, name):
         assert (path.read_bytes(), path.suffix, name) == (b"\xff", ".jsonl", "standard input")
-
-
-def test_requests_to_the_service_are_cut_by_rows_and_by_bytes(monkeypatch):
-    monkeypatch.setattr(changing, "PART", 3)
-    monkeypatch.setattr(changing, "PART_BYTES", 100)
-    rows = [{"text": "é" * size} for size in (1, 1, 1, 1, 30, 200, 1)]
-    parts = list(changing._parts(rows))
-    assert [len(part) for part in parts] == [3, 2, 1, 1], "three rows, then 16 + 72 bytes"
-    assert [row for part in parts for row in part] == rows
-    assert list(changing._parts([])) == []

@@ -22,9 +22,9 @@ from model_code.corpus.rows import printable
 from model_code.errors import FreshetError
 from model_code.files import fsync, hash_path, write_text
 from model_code.ledger.records import Receipt
-from orchestration import arrivals
 from orchestration.file_lock import file_lock
-from orchestration.freshening import Freshener
+from orchestration.live.collection import LiveCollection
+from orchestration.live.rows import read_file
 from orchestration.project import Project
 
 log = logging.getLogger(__name__)
@@ -49,18 +49,18 @@ def waiting(project: Project) -> list[Path]:
     return sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
-def take_all(freshener: Freshener) -> list[Taken]:
-    """Receive every finished file; `freshener.apply_pending()` then makes the documents searchable."""
-    if not waiting(freshener.project):
+def take_all(live: LiveCollection) -> list[Taken]:
+    """Receive every finished file; `live.apply` then makes the documents searchable."""
+    if not waiting(live.project):
         return []
-    with file_lock(freshener.project.root / INBOX / ".lock"):
-        return list(_take_all(freshener))
+    with file_lock(live.project.root / INBOX / ".lock"):
+        return list(_take_all(live))
 
 
-def _take_all(freshener: Freshener) -> Iterator[Taken]:
-    for path in waiting(freshener.project):
+def _take_all(live: LiveCollection) -> Iterator[Taken]:
+    for path in waiting(live.project):
         try:
-            taken = _take(freshener, path)
+            taken = _take(live, path)
         except Exception as error:  # the files behind it do not suffer from it
             expected = isinstance(error, (FreshetError, OSError))
             said = printable(f"{path.name} stays in {INBOX}/: {error or type(error).__name__}", 1000)
@@ -70,19 +70,19 @@ def _take_all(freshener: Freshener) -> Iterator[Taken]:
             yield taken
 
 
-def _take(freshener: Freshener, path: Path) -> Taken | None:
+def _take(live: LiveCollection, path: Path) -> Taken | None:
     """Receive one file; None if it changed meanwhile, so that it is not finished after all."""
-    settings, batch = freshener.settings, hash_path(path)
+    batch = hash_path(path)
     name = printable(path.name, len(path.name))  # which a ledger can hold, whatever the file is called
     try:
-        found = arrivals.admit(arrivals.rows_of_file(path, settings, name), settings)
+        rows = live.clean(read_file(path, name), name)
     except (FreshetError, OSError, ValueError) as error:  # whatever the readers of the formats say of a broken file
         reason = printable(error, 1000)
         _put_aside(path, _target(path, FAILED, batch), reason)
         return Taken(name, None, reason)
     if hash_path(path) != batch:
         return None
-    receipt = freshener.take(found, f"{INBOX}/{name}", batch=f"{INBOX}:{batch}")
+    receipt = live.receive(rows, f"{INBOX}/{name}", f"{INBOX}:{batch}")
     if receipt.rejected and not (receipt.events or receipt.unchanged):
         reason = _refusals(receipt)
         _put_aside(path, _target(path, FAILED, batch), reason)

@@ -1,0 +1,1 @@
+"""Documents on their way into the live collections: read, recorded, made searchable, kept up."""

@@ -1,0 +1,154 @@
+"""What `freshet add`, `update` and `delete` do: record here, then make searchable, and say what came of it.
+
+If the service runs it does the latter, its encoder being warm; if not, this process does.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from model_code.corpus.rows import printable
+from model_code.documents import Change, Remove
+from model_code.ledger.records import Receipt, Rejection
+from model_code.live.collection import default_retriever
+from orchestration.live.collection import LiveCollection
+from orchestration.live.rows import CleanRows, read_file
+from orchestration.live.upkeep import Upkeep
+from orchestration.service.client import ServiceClient
+
+STANDARD_INPUT = Path("-")
+CHANGES = ("added", "updated", "deleted")
+
+
+@dataclass
+class Outcome:
+    """What came of a command: document ids by what became of them, refused rows as plain values, the generation.
+
+    waiting: recorded, and not searchable yet; behind: which other live retrievers could not take the documents in, and
+    why.
+    """
+
+    added: list[str] = field(default_factory=list)
+    updated: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    unchanged: int = 0
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+    generation: int | None = None
+    behind: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def changed(self) -> list[str]:
+        """The documents that are to change for who searches."""
+        return [*self.added, *self.updated, *self.deleted]
+
+    @property
+    def failed(self) -> bool:
+        """Whether rows were refused and none was accepted."""
+        return bool(self.rejected) and not (self.unchanged or self.changed or self.waiting)
+
+    def wait(self) -> None:
+        """The changes are recorded and cannot be found yet."""
+        self.waiting = self.changed
+        self.added, self.updated, self.deleted = [], [], []
+
+    def __str__(self) -> str:
+        """A line, and a line for each refused row."""
+        lists = {name: len(getattr(self, name)) for name in (*CHANGES, "waiting", "rejected")}
+        counts = (lists | {"unchanged": self.unchanged}).items()
+        line = ", ".join(f"{number:,} {name}" for name, number in counts if number) or "nothing to do"
+        end = "" if self.generation is None else f" (generation {self.generation})"
+        behind = (f"  behind    {name}  {reason}" for name, reason in sorted(self.behind.items()))
+        return "\n".join([line + end, *map(_refused_text, self.rejected), *behind])
+
+
+def add_files(
+    live: LiveCollection,
+    files: Sequence[Path],
+    suffix: str = ".jsonl",
+    only_known: bool = False,
+    dry_run: bool = False,
+) -> Outcome:
+    """Add the documents of files, "-" for standard input of the format `suffix`.
+
+    only_known: refuse unknown ids; dry_run: only say what would come of it.
+    """
+    batches = [_read(live, file, suffix, only_known) for file in files]
+    documents = [document for _, rows in batches for document in rows.documents]
+    rejected = [refused for name, rows in batches for refused in _plain(name, rows.rejected)]
+    outcome = _forecast(live, documents, rejected)
+    if not dry_run:
+        _apply(live, outcome, [live.receive(rows, name) for name, rows in batches])
+    return outcome
+
+
+def delete_documents(live: LiveCollection, document_ids: Sequence[str], source: str = "freshet delete") -> Outcome:
+    """Remove documents."""
+    before = live.forecast(map(Remove, document_ids))
+    receipt = live.remove(document_ids, source)
+    rejected = _plain(source, receipt.rejected)
+    outcome = Outcome(deleted=before["deleted"], rejected=rejected)
+    outcome.unchanged = receipt.received - len(rejected) - len(outcome.deleted)
+    _apply(live, outcome, [receipt])
+    return outcome
+
+
+def _forecast(live: LiveCollection, changes: Sequence[Change], rejected: list[dict[str, Any]]) -> Outcome:
+    """What making `changes` searchable would come to, beside rows that were refused."""
+    ids = live.forecast(changes)
+    outcome = Outcome(ids["added"], ids["updated"], ids["deleted"], rejected=rejected)
+    outcome.unchanged = len(changes) - len(outcome.changed)
+    return outcome
+
+
+def _apply(live: LiveCollection, outcome: Outcome, receipts: Iterable[Receipt]) -> None:
+    """Make what was recorded searchable, or have the service do it; nothing if the rows said nothing new.
+
+    A document that a process recorded which was killed then is new to who searches, though its row says nothing new.
+    """
+    if outcome.changed or any(receipt.events for receipt in receipts):
+        client = _service(live)
+        if client is None:
+            live.apply()
+            outcome.behind = Upkeep(live.project, {live.retriever: live}.get).finish()
+        elif not client.apply()["searchable"]:
+            outcome.wait()
+    outcome.generation = live.generation.number
+
+
+def _service(live: LiveCollection) -> ServiceClient | None:
+    """The service, if one runs; it changes the default retriever's collection only."""
+    return ServiceClient.of(live.project) if live.retriever == default_retriever(live.project.live) else None
+
+
+def _read(live: LiveCollection, file: Path, suffix: str, only_known: bool) -> tuple[str, CleanRows]:
+    """What to call a file, and its rows, sound and refused ones."""
+    with _readable(file, suffix) as (path, name):
+        return name, live.clean(read_file(path, name), name, only_known)
+
+
+@contextmanager
+def _readable(file: Path, suffix: str) -> Iterator[tuple[Path, str]]:
+    """A file that can be read twice and tells its format by its name, and what to call it."""
+    if file != STANDARD_INPUT:
+        yield file, printable(file.name, len(file.name))  # a name that any ledger can hold
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"input{suffix}"
+        path.write_bytes(sys.stdin.buffer.read())
+        yield path, "standard input"
+
+
+def _plain(name: str, refused: Iterable[Rejection]) -> list[dict[str, Any]]:
+    return [{"file": name} | vars(row) for row in refused]
+
+
+def _refused_text(row: Mapping[str, Any]) -> str:
+    place = f"{row['file']}:{row['row']}  " if row["row"] is not None else ""
+    return f"  rejected  {place}{row['document_id'] or '(no id)'}  {row['reason']}"

@@ -1,0 +1,151 @@
+"""Rows that arrive for the live collection: read, cleaned and refused by the same rules as those of the corpus.
+
+What differs: a repeated id is a change of that document, not an error, and a list under `queries` are queries that the
+document shall be found by; anything else there is refused. The id may also be called `id`, and `fields` may be an
+object of its own, whose keys are fields whatever they are called.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from model_code.corpus.cleaning import clean_line, document_of
+from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit
+from model_code.corpus.settings import ColumnSettings, CorpusSettings, PartSettings, PassageSettings
+from model_code.corpus.sources.base import renamed
+from model_code.corpus.sources.readers import read_rows
+from model_code.documents import Document
+from model_code.errors import FreshetError
+from model_code.ledger.records import Rejection
+from orchestration.project import Project
+
+RawRow = Row | Malformed | Mapping[str, Any]
+"""A row of a file as `read_file` yields it, or plain values such as those in the body of a request."""
+
+
+@dataclass(frozen=True)
+class CleanRows:
+    """The sound documents of some rows, in their order, with the numbers of their rows, and the rows refused."""
+
+    documents: tuple[Document, ...]
+    numbers: tuple[int, ...]
+    rejected: tuple[Rejection, ...]
+
+    @property
+    def document_ids(self) -> list[str]:
+        """The id of each sound document."""
+        return [document.document_id for document in self.documents]
+
+    def restricted_to(self, known: Set[str], reason: str) -> CleanRows:
+        """The same with documents of other ids refused, for this reason."""
+        numbered = list(zip(self.numbers, self.documents, strict=True))
+        kept = [(number, document) for number, document in numbered if document.document_id in known]
+        refused = [
+            Rejection(number, document.document_id, reason)
+            for number, document in numbered
+            if document.document_id not in known
+        ]
+        return CleanRows(
+            tuple(document for _, document in kept),
+            tuple(number for number, _ in kept),
+            (*self.rejected, *refused),
+        )
+
+
+def read_file(path: Path, name: str | None = None) -> Iterator[Row | Malformed]:
+    """The rows of a .jsonl, .csv, .tsv or .parquet file, plain or .gz; `name` is what locations call it.
+
+    FreshetError if the file has another format or cannot be read as a whole.
+    """
+    if not path.is_file():
+        raise FreshetError(f"{path} is not a file; name a .jsonl, .csv, .tsv or .parquet file, or - for standard input")
+    yield from read_rows(path, "documents", name or path.name)
+
+
+def clean(rows: Iterable[RawRow], settings: CorpusSettings, source: str) -> CleanRows:
+    """Clean the rows; what the corpus stage would put into quarantine is refused, with the same reason."""
+
+    def check(row: Row) -> tuple[int, Document]:
+        document = document_of(row, settings.max_characters, settings.keep_title_only)
+        return _number(row), replace(document, queries=_clean_queries(row.values["queries"]))
+
+    quarantine = Quarantine()
+    located = (_located(row, source, number) for number, row in enumerate(rows, 1))
+    unfolded = (_unfolded(renamed(row, settings.columns)) for row in located)
+    sound = list(quarantine.admit(unfolded, check))
+    refused = [Rejection(_number(row), row.record_id, f"{row.reason}: {row.detail}") for row in quarantine.refused]
+    return CleanRows(tuple(document for _, document in sound), tuple(number for number, _ in sound), tuple(refused))
+
+
+def as_row(document: Document, settings: CorpusSettings) -> dict[str, Any]:
+    """A document as a row that `clean` reads to the same document."""
+    columns = settings.columns.of("documents")
+    row = {columns["id"]: document.document_id, columns["title"]: document.title, columns["text"]: document.text}
+    dated = {} if document.date is None else {columns["date"]: document.date}
+    return row | dated | {"fields": dict(document.fields), "queries": list(document.queries)}
+
+
+def package_documents(project: Project, settings: CorpusSettings, packages: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The docstrings of installed packages, in the corpus's own columns, as rows that `clean` takes.
+
+    Each has the queries that are judged to ask for it. FreshetError if a package is not installed.
+    """
+    rules = replace(settings, source="installed_packages", packages=tuple(packages), limit=None)
+    for document in _corpus_documents(project, replace(rules, columns=ColumnSettings(), parts=PartSettings())):
+        yield as_row(document, settings)
+
+
+def _corpus_documents(project: Project, settings: CorpusSettings) -> Iterator[Document]:
+    """Every sound document of the source that `settings` name, with the queries that are judged to ask for it."""
+    from model_code.corpus.build import build_corpus
+    from model_code.corpus.sources.base import open_source
+
+    tables = build_corpus(open_source(settings, project.root), settings, PassageSettings(words=0)).tables
+    texts = dict(zip(tables["queries"]["query_id"], tables["queries"]["text"], strict=True))
+    queries: dict[str, list[str]] = {}
+    for query, document in zip(tables["qrels"]["query_id"], tables["qrels"]["document_id"], strict=True):
+        queries.setdefault(document, []).append(texts[query])
+    if tables["documents"].empty:
+        raise FreshetError("the source holds no document")
+    for row in tables["documents"].itertuples():
+        judged = tuple(queries.get(row.document_id, ()))
+        yield Document(row.document_id, row.title, row.text, json.loads(row.fields), judged)
+
+
+def _located(row: RawRow, source: str, number: int) -> Row | Malformed:
+    """A row that says where it stands."""
+    return Row("documents", f"{source}:{number}", dict(row)) if isinstance(row, Mapping) else row  # type: ignore[misc]
+
+
+def _number(row: Row | Malformed) -> int:
+    """The number of a row in its source."""
+    return int(row.location.rpartition(":")[2])
+
+
+def _unfolded(row: Row | Malformed) -> Row | Malformed:
+    """The row with an `id`, with the object under `fields` as fields of their own, and with what is under `queries`."""
+    if isinstance(row, Malformed):
+        return row
+    fields, values = dict(row.values.get("fields") or {}), dict(row.values)
+    if "id" not in values and "id" in fields:
+        values["id"] = fields.pop("id")
+    queries = fields.pop("queries", None)
+    if isinstance(fields.get("fields"), Mapping):
+        fields |= fields.pop("fields")
+    return Row(row.table, row.location, values | {"fields": fields, "queries": queries})
+
+
+def _clean_queries(queries: Any) -> tuple[str, ...]:
+    """The texts of a list; none of no value, or of an empty cell."""
+    if queries is None or queries == "":
+        return ()
+    if not isinstance(queries, list):
+        raise Unfit("wrong type", f"queries is a {type(queries).__name__}, not a list of texts; call a field otherwise")
+    for query in queries:
+        if not isinstance(query, str):
+            raise Unfit("wrong type", f"queries holds a {type(query).__name__}, not text")
+    return tuple(filter(None, map(clean_line, queries)))

@@ -1,0 +1,261 @@
+"""Guards the inbox: each finished file once, by content, through crashes; unreadable ones aside with their reason."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestration.freshness_sensor import tick
+from orchestration.live import inbox
+from tests.orchestration.live_example import collection_of, make_project
+
+LINE = '{{"_id": "{0}", "title": "{0}", "text": "{1}"}}\n'
+
+
+@pytest.fixture
+def collection(tmp_path, monkeypatch):
+    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
+    (tmp_path / "inbox").mkdir()
+    return collection_of(make_project(tmp_path))
+
+
+def drop(collection, name: str, content: str, age: float = 0) -> Path:
+    path = collection.project.root / "inbox" / name
+    path.write_text(content)
+    os.utime(path, (1e9 - age, 1e9 - age))
+    return path
+
+
+def listing(collection) -> list[str]:
+    folder = collection.project.root / "inbox"
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_finished_files_are_received_in_order_and_moved(collection):
+    drop(collection, "new.jsonl", LINE.format("a", "2"), age=1)
+    drop(collection, "old.csv", "_id,title,text\na,a,1\nb,b,\n", age=2)
+    drop(collection, "growing.jsonl.part", "{")
+    drop(collection, ".hidden.jsonl", "{")
+    old, new = inbox.take_all(collection)
+    assert (old.file, len(old.receipt.events), len(old.receipt.rejected)) == ("old.csv", 1, 1)
+    assert (new.file, len(new.receipt.events), new.reason) == ("new.jsonl", 1, None)
+    assert listing(collection) == [".hidden.jsonl", ".lock", "done/new.jsonl", "done/old.csv", "growing.jsonl.part"]
+    assert collection.apply().added == ("a",)
+    assert collection.ledger.history("a")[-1].payload["text"] == "2"
+    assert collection.ledger.history("a")[-1].source == "inbox/new.jsonl"
+    assert inbox.take_all(collection) == []
+
+
+def test_an_empty_or_missing_inbox_is_no_work_and_no_ledger(collection):
+    assert inbox.take_all(collection) == []
+    (collection.project.root / "inbox").rmdir()
+    assert inbox.take_all(collection) == []
+    assert not (collection.project.live / "ledger.sqlite").exists()
+
+
+def test_the_same_content_again_is_received_no_more_whatever_its_name(collection):
+    drop(collection, "one.jsonl", LINE.format("a", "1"))
+    inbox.take_all(collection)
+    collection.receive([{"id": "a", "title": "a", "text": "2"}], "api")
+    drop(collection, "two.jsonl", LINE.format("a", "1"))
+    assert inbox.take_all(collection)[0].receipt.events == ()
+    assert collection.ledger.history("a")[-1].payload["text"] == "2"
+    assert listing(collection) == [".lock", "done/one.jsonl", "done/two.jsonl"]
+
+
+def test_a_file_whose_documents_were_rolled_back_is_received_again(collection):
+    drop(collection, "one.jsonl", LINE.format("a", "1"))
+    inbox.take_all(collection)
+    collection.apply()
+    collection.rollback(0)
+    for _ in range(2):
+        drop(collection, "one.jsonl", LINE.format("a", "1"))
+        (again,) = inbox.take_all(collection)
+        collection.apply()
+    assert [event.state for event in collection.ledger.history("a")] == ["rolled_back", "live"]
+    assert (again.receipt.events, again.receipt.unchanged) == ((), 1)
+
+
+def test_a_file_that_was_refused_as_a_whole_is_received_again(collection, monkeypatch):
+    content = '{"_id": "a", "title": "a", "text": "%s"}\n' % ("long " * 9)
+    parameters = collection.project.params_file
+    parameters.write_text("{retrievers: {hce: {}}, corpus: {max_characters: 10}}\n")
+    for _ in range(2):
+        drop(collection, "one.jsonl", content)
+        (refused,) = inbox.take_all(collection)
+    parameters.write_text("{retrievers: {hce: {}}}\n")
+    drop(collection, "one.jsonl", content)
+    (accepted,) = inbox.take_all(collection)
+    assert (len(refused.receipt.rejected), len(accepted.receipt.events)) == (1, 1)
+
+
+def test_a_file_of_which_every_row_was_refused_fails_and_says_why(collection):
+    drop(collection, "bad.jsonl", LINE.format("a", "") * 25)
+    (taken,) = inbox.take_all(collection)
+    assert (len(taken.receipt.rejected), taken.receipt.events) == (25, ())
+    assert listing(collection) == [".lock", "failed/bad.jsonl", "failed/bad.jsonl.reason"]
+    lines = (collection.project.root / "inbox/failed/bad.jsonl.reason").read_text().splitlines()
+    assert lines[0] == "no row was accepted, 25 were refused:"
+    assert lines[1].startswith("row 1  a  empty text")
+    assert lines[-2:] == ["and 5 more", "Mend the file and drop it into inbox/ again."]
+    assert collection.ledger.counts()["rejected"] == 25
+
+
+def test_a_file_that_said_nothing_new_is_received_again_after_a_rollback(collection):
+    collection.receive([{"id": "a", "title": "a", "text": "1"}], "api")
+    collection.apply()
+    for _ in range(2):
+        drop(collection, "one.jsonl", LINE.format("a", "1"))
+        (taken,) = inbox.take_all(collection)
+        assert taken.receipt.events == ()
+    collection.rollback(0)
+    drop(collection, "one.jsonl", LINE.format("a", "1"))
+    inbox.take_all(collection)
+    assert collection.apply().added == ("a",)
+
+
+def test_a_file_that_said_nothing_new_does_not_undo_what_came_after_it(collection):
+    collection.receive([{"id": "a", "title": "a", "text": "1"}], "api")
+    for again in (False, True):
+        drop(collection, "one.jsonl", LINE.format("a", "1"))
+        inbox.take_all(collection)
+        assert collection.ledger.history("a")[-1].payload["text"] == ("2" if again else "1")
+        collection.receive([{"id": "a", "title": "a", "text": "2"}], "api")
+
+
+def test_a_refused_file_is_received_again_though_another_of_its_name_was_refused_for_the_same_row(collection):
+    rows = [LINE.format(one, "word " * 9) for one in "ab"]
+    settings = collection.project.params_file
+    settings.write_text("{retrievers: {hce: {}}, corpus: {max_characters: 10}}\n")
+    for content in (rows[0], "".join(rows)):
+        drop(collection, "feed.jsonl", content)
+        inbox.take_all(collection)
+    settings.write_text("{retrievers: {hce: {}}}\n")
+    drop(collection, "feed.jsonl", rows[0])
+    assert len(inbox.take_all(collection)[0].receipt.events) == 1
+
+
+def test_two_broken_files_of_one_name_each_have_their_reason(collection):
+    for content in ("%PDF", "no PDF"):
+        drop(collection, "x.pdf", content)
+        inbox.take_all(collection)
+    names = [name.removeprefix("failed/") for name in listing(collection) if name.startswith("failed/")]
+    assert len(names) == 4
+    assert {f"{name}.reason" for name in names if not name.endswith(".reason")} <= set(names)
+
+
+def test_files_of_one_name_and_other_content_are_all_kept(collection):
+    for text in "123":
+        drop(collection, "x.jsonl", LINE.format("a", text))
+        inbox.take_all(collection)
+    assert len(list((collection.project.root / "inbox" / "done").iterdir())) == 3
+    assert len(collection.ledger.history("a")) == 3
+
+
+@pytest.mark.parametrize(("name", "content", "reason"), [
+    ("x.pdf", "%PDF", "unknown format"),
+    ("x.parquet", "no parquet", "not a Parquet file"),
+    ("x.jsonl.gz", "no gzip", "not a whole .gz file"),
+])  # fmt: skip
+def test_an_unreadable_file_fails_alone_and_says_why(collection, name, content, reason):
+    drop(collection, name, content, age=9)
+    drop(collection, "good.jsonl", LINE.format("a", "1"))
+    bad, good = inbox.take_all(collection)
+    assert bad.receipt is None
+    assert reason in bad.reason
+    assert len(good.receipt.events) == 1
+    assert listing(collection) == [".lock", "done/good.jsonl", f"failed/{name}", f"failed/{name}.reason"]
+    assert reason in (collection.project.root / "inbox" / "failed" / f"{name}.reason").read_text()
+
+
+@pytest.mark.parametrize("point", ["receive", "_move", "write_text"])
+def test_a_crash_at_any_point_receives_everything_once(collection, monkeypatch, point):
+    drop(collection, "bad.pdf", "%PDF", age=3)
+    drop(collection, "a.jsonl", LINE.format("a", "1"), age=2)
+    drop(collection, "b.jsonl", LINE.format("a", "2"), age=1)
+    where = collection if point == "receive" else inbox
+    kept, calls = getattr(where, point), []
+
+    def crash(*arguments, **named):
+        calls.append(1)
+        if len(calls) % 2:
+            raise KeyboardInterrupt
+        return kept(*arguments, **named)
+
+    monkeypatch.setattr(where, point, crash)
+    for _ in range(4):
+        try:
+            inbox.take_all(collection)
+        except KeyboardInterrupt:
+            continue
+    assert [event.payload["text"] for event in collection.ledger.history("a")] == ["1", "2"]
+    assert listing(collection) == [".lock", "done/a.jsonl", "done/b.jsonl", "failed/bad.pdf", "failed/bad.pdf.reason"]
+
+
+def test_a_file_that_changes_while_it_is_read_is_left_for_later(collection, monkeypatch):
+    path = drop(collection, "a.jsonl", LINE.format("a", "1"))
+    clean = collection.clean
+
+    def slow(*arguments):
+        rows = clean(*arguments)
+        path.write_text(path.read_text() + LINE.format("b", "1"))
+        return rows
+
+    monkeypatch.setattr(collection, "clean", slow)
+    assert inbox.take_all(collection) == []
+    monkeypatch.setattr(collection, "clean", clean)
+    assert len(inbox.take_all(collection)[0].receipt.events) == 2
+
+
+def test_a_name_that_is_no_utf_8_is_received_like_any_other(collection):
+    folder = collection.project.root / "inbox"
+    for name, content in ((b"caf\xe9.jsonl", LINE.format("a", "1")), (b"caf\xe9.pdf", "%PDF")):
+        Path(os.fsdecode(os.path.join(os.fsencode(folder), name))).write_text(content)
+    found = {taken.file: taken.reason for taken in inbox.take_all(collection)}
+    assert found.keys() == {"caf?.jsonl", "caf?.pdf"}
+    assert "caf?.pdf has an unknown format" in found["caf?.pdf"]
+    assert collection.ledger.history("a")[-1].source == "inbox/caf?.jsonl"
+    assert [os.fsencode(name) for name in listing(collection)] == [
+        b".lock", b"done/caf\xe9.jsonl", b"failed/caf\xe9.pdf", b"failed/caf\xe9.pdf.reason"
+    ]  # fmt: skip
+
+
+def test_rows_that_are_nested_too_deeply_are_refused_alone(collection):
+    rows = [json.dumps({"id": "x", "title": "x", "text": "x", "f": 1}).replace("1", "[" * n + "NaN" + "]" * n)
+            for n in (900, 970, 101)]  # fmt: skip
+    drop(collection, "deep.jsonl", "\n".join([*rows, LINE.format("a", "1")]))
+    (taken,) = inbox.take_all(collection)
+    assert len(taken.receipt.events) == 1
+    assert [one.row for one in taken.receipt.rejected] == [1, 2, 3]
+    assert taken.receipt.rejected[-1].reason == "bad JSON: values are nested more than 100 deep"
+
+
+def test_long_names_are_cut_where_files_are_put_aside(collection):
+    for text in "12":
+        drop(collection, "x" * 249 + ".jsonl", LINE.format("a", text), age=2)
+        drop(collection, "é" * 125 + ".pdf", f"%PDF {text}", age=1)
+        assert [taken.reason is None for taken in inbox.take_all(collection)] == [True, False]
+    names = [name.rpartition("/")[2] for name in listing(collection)]
+    assert sum(name.endswith("x.jsonl") for name in names) == 2
+    assert sum(name.endswith("é.pdf") for name in names) == sum(name.endswith("é.pdf.reason") for name in names) == 2
+
+
+def test_a_file_that_cannot_be_taken_stays_and_stops_neither_the_others_nor_the_sensor(collection, monkeypatch, caplog):
+    bad = drop(collection, "bad.jsonl", LINE.format("b", "1"), age=9)
+    drop(collection, "good.jsonl", LINE.format("a", "1"))
+    hash_path = inbox.hash_path
+
+    def unreadable(path):
+        if path == bad:
+            raise PermissionError(f"permission denied: {path}")
+        return hash_path(path)
+
+    monkeypatch.setattr(inbox, "hash_path", unreadable)
+    assert [step.kind for step in tick(collection.project)] == ["add"]
+    assert listing(collection) == [".lock", "bad.jsonl", "done/good.jsonl"]
+    assert "bad.jsonl stays in inbox/: permission denied" in caplog.text
+    monkeypatch.setattr(inbox, "hash_path", hash_path)
+    assert [taken.file for taken in inbox.take_all(collection)] == ["bad.jsonl"]
