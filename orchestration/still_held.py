@@ -38,12 +38,7 @@ def _held(project: Project, retriever: str, gone: list[Document]) -> list[str]:
     """The documents that a retriever finds as they are in `gone`."""
     from model_code.live.collection import Collection
 
-    ledger = existing_ledger(project, retriever)
-    try:
-        return forecast(Collection(project.live, retriever).current(), gone, ledger)["unchanged"]
-    finally:
-        if ledger is not None:
-            ledger.close()
+    return forecast(Collection(project.live, retriever).current(), gone)["unchanged"]
 
 
 def still_held_lines(project: Project, retriever: str) -> Iterator[str]:
