@@ -133,10 +133,10 @@ class DenseIndex:
         kept, queries = frozenset(allowed), self._accepted(queries, fingerprint)
         self.ids.require_known(kept)
         few, least = len(kept) <= max(FEW, self.ids.documents * FEW_SHARE), min(k, len(kept))
-        found: list[Ranking] = [[] for _ in queries] if few else self._search_kept(queries, k, kept)
-        short = [len(ranking) < least for ranking in found]
+        rankings: list[Ranking] = [[] for _ in queries] if few else self._search_kept(queries, k, kept)
+        short = [len(ranking) < least for ranking in rankings]
         rows = self.ids.rows_of(kept if any(short) else ())
-        each = zip(queries, found, short, strict=True)
+        each = zip(queries, rankings, short, strict=True)
         return [self._rank(query, rows, k) if lacks else ranking for query, ranking, lacks in each]
 
     def _search_kept(self, queries: np.ndarray, k: int, kept: frozenset[str]) -> list[Ranking]:
@@ -144,7 +144,9 @@ class DenseIndex:
             return self.search(some, count, self.fingerprint)
 
         documents = self.ids.documents
-        return search_kept(search, queries, k, lambda one: one in kept, SPARE + k * documents // len(kept), documents)
+        return search_kept(
+            search, queries, k, lambda document: document in kept, SPARE + k * documents // len(kept), documents
+        )
 
     def best_passage(self, query: np.ndarray, document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) is nearest to `query` (H,); the first of equals."""
@@ -240,7 +242,7 @@ class DenseIndex:
         """Inner products (r,) float32. Summing row by row gives a pair the same bits whatever else is in the batch."""
         wide = query.astype(np.float64)  # products (r, H) are exact: 24-bit factors in a 53-bit format
         pieces = (rows[start : start + PIECE] for start in range(0, max(1, len(rows)), PIECE))
-        return np.concatenate([(self.vectors[own] * wide).sum(axis=1).astype(np.float32) for own in pieces])
+        return np.concatenate([(self.vectors[piece] * wide).sum(axis=1).astype(np.float32) for piece in pieces])
 
     def _rank(self, query: np.ndarray, rows: np.ndarray, k: int) -> Ranking:
         rows = rows[rows >= 0]

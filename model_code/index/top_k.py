@@ -158,11 +158,11 @@ class Ranker:
         keys |= self.places if rows is None else self.places[rows]
         count = k
         while True:
-            found = _descending(keys, count)
+            best = _descending(keys, count)
             if self.passages_per_document > 1:
-                found = found[np.sort(np.unique(found & LOW, return_index=True)[1])]  # each document's best
-            if len(found) >= k or count >= len(keys):
-                return self._named(found[:k], zeros)
+                best = best[np.sort(np.unique(best & LOW, return_index=True)[1])]  # each document's best
+            if len(best) >= k or count >= len(keys):
+                return self._named(best[:k], zeros)
             count *= 2  # several passages of one document: more of them hold k documents
 
     def _named(self, keys: np.ndarray, zeros: bool) -> Ranking:

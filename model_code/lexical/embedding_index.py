@@ -81,8 +81,8 @@ class EmbeddingIndex:
         rankings = []
         for query in queries:
             scores = self.scores(query)
-            found = np.flatnonzero(scores > 0) if rows is None else rows[scores[rows] > 0]
-            rankings.append(self._rank(scores, found, k) if len(found) else [])
+            hits = np.flatnonzero(scores > 0) if rows is None else rows[scores[rows] > 0]
+            rankings.append(self._rank(scores, hits, k) if len(hits) else [])
         return rankings
 
     def rank(self, queries: Sequence[Sparse], candidates: Sequence[Iterable[str]], fingerprint: str) -> list[Ranking]:
@@ -98,8 +98,8 @@ class EmbeddingIndex:
         """The score of every passage: (N,) float64."""
         scores = np.zeros(len(self.ids))
         for entry, weight in zip(*query, strict=True):
-            own = slice(self.starts[entry], self.starts[entry + 1])
-            scores[self.passages[own]] += float(weight) * self.weights[own].astype(np.float64)
+            postings = slice(self.starts[entry], self.starts[entry + 1])
+            scores[self.passages[postings]] += float(weight) * self.weights[postings].astype(np.float64)
         return scores
 
     def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:

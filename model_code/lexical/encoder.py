@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from model_code.encoding.batching import pad, token_batches
@@ -200,8 +201,6 @@ class LexicalEncoder(TwoSided):
     @cached_property
     def _uncut(self) -> Any:
         """The tokenizer without truncation, as one of its own: `token_ids` sets it, maybe in another thread."""
-        from tokenizers import Tokenizer
-
         return Tokenizer.from_str(tokenizer_rules(self.tokenizer))
 
     def forward(self, features: Features) -> Tensor:
@@ -275,8 +274,8 @@ class LexicalEncoder(TwoSided):
         bfloat16 = uses_bfloat16(self.precision, self.device)
         with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16):
             for rows, ids in self._batches(texts):
-                found = read(pad(ids, self.tokenizer.pad_token_id or 0), ids)
-                for row, result in zip(rows, found, strict=True):
+                encoded = read(pad(ids, self.tokenizer.pad_token_id or 0), ids)
+                for row, result in zip(rows, encoded, strict=True):
                     results[row] = result
                 done += len(rows)
                 progress(done, len(texts), "texts")

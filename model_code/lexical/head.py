@@ -126,7 +126,7 @@ def load_masked_model(folder: Path, max_tokens: int) -> MaskedModel:
 
     backbone = load_transformer(folder, max_tokens)  # its config: checked positions, dropout 0
     with quiet():
-        model, found = AutoModelForMaskedLM.from_pretrained(
+        model, loading = AutoModelForMaskedLM.from_pretrained(
             folder,
             config=backbone.config,
             dtype=torch.float32,
@@ -134,8 +134,8 @@ def load_masked_model(folder: Path, max_tokens: int) -> MaskedModel:
             use_safetensors=True,
             output_loading_info=True,
         )
-    if found["missing_keys"]:
-        missing = sorted(found["missing_keys"])
+    if loading["missing_keys"]:
+        missing = sorted(loading["missing_keys"])
         raise FreshetError(
             f"{folder.name} has no whole masked-language-model head ({missing[0]!r} is missing); set head: closed_form"
         )

@@ -87,8 +87,8 @@ class LexicalIndex:
         if name in BY_TOKENS:
             return self.tokens.search(queries, k, self.tokens.fingerprint, allowed)
         if name == "beta_rerank":
-            found = self.tokens.search(queries, max(k, self.rerank_depth), self.tokens.fingerprint, allowed)
-            candidates = [[document for document, _ in ranking] for ranking in found]
+            proposals = self.tokens.search(queries, max(k, self.rerank_depth), self.tokens.fingerprint, allowed)
+            candidates = [[document for document, _ in ranking] for ranking in proposals]
             return [ranking[:k] for ranking in self._embedded.rank(queries, candidates, self.fingerprint)]
         index = self._embedded
         if not isinstance(index, EmbeddingIndex):
@@ -102,8 +102,8 @@ class LexicalIndex:
             return self.tokens.matches(query, document_id, self.tokens.fingerprint)
         rows = self._embedded.ids.rows_of([document_id])
         parts = self._embedded.parts(query, int(rows[np.argmax(self._embedded.scores_at(query, rows))]))
-        found = zip(query[0][parts > 0].tolist(), parts[parts > 0].tolist(), strict=True)
-        return sorted(found, key=lambda match: (-match[1], match[0]))
+        matches = zip(query[0][parts > 0].tolist(), parts[parts > 0].tolist(), strict=True)
+        return sorted(matches, key=lambda match: (-match[1], match[0]))
 
     @property
     def _embedded(self) -> EmbeddingIndex | PassagesOnTheFly:

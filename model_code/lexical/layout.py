@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from model_code.encoding.base_models import load_tokenizer, load_transformer, locate, save_tokenizer, save_transformer
@@ -180,15 +181,11 @@ def _on_closed_form(
 
 def _read_head(folder: Path) -> dict[str, Tensor]:
     """What `_save_head` wrote."""
-    from safetensors.torch import load_file
-
     return load_file(folder / HEAD / "model.safetensors")
 
 
 def _save_head(encoder: LexicalEncoder, folder: Path) -> None:
     """Write what the transformer's own files lack."""
-    from safetensors.torch import save_file
-
     folder.mkdir(exist_ok=True)
     weights, facts = {"blocked": encoder.blocked}, {"head": encoder.config.head, "scale": encoder.config.scale}
     if not isinstance(encoder.body, MaskedModel):

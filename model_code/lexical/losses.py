@@ -105,10 +105,10 @@ def quarter_deviation(scores: Tensor, relevant: Tensor | None = None) -> Tensor:
     scores: (B, P); relevant: (B, B) bool for the first B columns. Never below 1e-6. No gradient.
     """
     scores = scores.detach()
-    own = torch.zeros_like(scores, dtype=torch.bool)
+    matching = torch.zeros_like(scores, dtype=torch.bool)
     if relevant is not None:
-        own[:, : len(relevant)] = relevant | torch.eye(len(relevant), dtype=torch.bool, device=scores.device)
-    others = scores[~own]
+        matching[:, : len(relevant)] = relevant | torch.eye(len(relevant), dtype=torch.bool, device=scores.device)
+    others = scores[~matching]
     if len(others) < 2:
         return scores.new_ones(())
     return (others.std() / 4).clamp(min=1e-6)
@@ -280,8 +280,8 @@ class SemiParametricObjective(ScaledObjective):
         return self._views(batch.queries, self.encoder.query_side), self._views(batch.documents, self.encoder)
 
     def _views(self, texts: Buckets, side: LexicalEncoder) -> Views:
-        own = torch.cat([side.own(part) for part in texts.parts])[texts.rows]
-        return Views(self._embed(texts, side), own)
+        tokens = torch.cat([side.own(part) for part in texts.parts])[texts.rows]
+        return Views(self._embed(texts, side), tokens)
 
     def _spread(self, batch: Batch) -> Tensor:
         queries, documents = self._sides(batch)

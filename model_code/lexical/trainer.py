@@ -56,12 +56,12 @@ class BagCollator:
     def __call__(self, number: int, pairs: np.ndarray) -> BagBatch:
         """Batch `number` of the run, made of `pairs` (B,)."""
         every, passages = self.data.pairs, self.data.passages
-        own, shown = every.passages[pairs], self._shown(number, every.passages[pairs])
+        targets, shown = every.passages[pairs], self._shown(number, every.passages[pairs])
         queries = self.encoder.tokenize([every.queries[pair] for pair in pairs], self.training.query_max_tokens)
         relevant = [every.relevant[pair] for pair in pairs]
         cut = {row: every.positives[pair] for row, pair in enumerate(pairs.tolist()) if pair in every.positives}
         bags = [self.bags[passage] for passage in shown] + self.encoder.bags(list(cut.values()))
-        positives, answers = np.searchsorted(shown, own), np.ones((len(pairs), len(bags)), dtype=bool)
+        positives, answers = np.searchsorted(shown, targets), np.ones((len(pairs), len(bags)), dtype=bool)
         positives[list(cut)] = np.arange(len(shown), len(bags))
         answers[:, : len(shown)] = membership(relevant, passages.documents[shown])
         lines = np.repeat(np.arange(len(bags)), [len(bag) for bag in bags])
@@ -71,15 +71,15 @@ class BagCollator:
             answers=torch.from_numpy(answers),
             unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
             bags=torch.from_numpy(np.stack([lines, np.concatenate(bags)])),
-            paths=None if self.ancestors is None else self.ancestors.of(own),
+            paths=None if self.ancestors is None else self.ancestors.of(targets),
             excluded=None if self.ancestors is None else self.ancestors.excluded(list(map(passages.of_all, relevant))),
         )
 
-    def _shown(self, number: int, own: np.ndarray) -> np.ndarray:
+    def _shown(self, number: int, targets: np.ndarray) -> np.ndarray:
         """The passages of the batch, ascending: those of the pairs, and `first_stage_passages` drawn from all."""
         count = min(self.settings.first_stage_passages, len(self.bags))
         drawn = np.random.default_rng([self.seed, number]).choice(len(self.bags), count, replace=False)
-        return np.unique(np.concatenate([own, drawn]))
+        return np.unique(np.concatenate([targets, drawn]))
 
 
 class TokenNegatives(Drawing):
@@ -121,15 +121,15 @@ class TokenNegatives(Drawing):
         """See `Negatives.draw`."""
         if self.encoder is None or not self.settings.negatives_per_query:
             return self.before.draw(pairs, known, rng)
-        own = self.data.pairs.passages[pairs]
+        targets = self.data.pairs.passages[pairs]
         queries = self.encoder.encode_queries([self.data.pairs.queries[pair] for pair in pairs])
-        most = self.lexical.in_training_negatives + max(map(len, known)) + len(own)  # m are left without those banned
-        found = self.tokens.search(queries, most, self.tokens.fingerprint)
-        positives = self.tokens.rank(queries, [[str(passage)] for passage in own.tolist()], self.tokens.fingerprint)
-        batch = set(own.tolist())
+        most = self.lexical.in_training_negatives + max(map(len, known)) + len(targets)  # m beside those banned
+        rankings = self.tokens.search(queries, most, self.tokens.fingerprint)
+        positives = self.tokens.rank(queries, [[str(passage)] for passage in targets.tolist()], self.tokens.fingerprint)
+        batch = set(targets.tolist())
         return [
             self._draw_from(ranking, positive[0][1], pair, batch.union(answers.tolist()), rng)
-            for ranking, positive, pair, answers in zip(found, positives, pairs.tolist(), known, strict=True)
+            for ranking, positive, pair, answers in zip(rankings, positives, pairs.tolist(), known, strict=True)
         ]
 
     def _draw_from(

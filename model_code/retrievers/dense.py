@@ -115,13 +115,13 @@ def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
     """Fine-tune the base encoder; writes `encoder/` and `history.json`."""
     from model_code.training.fit import fit_encoder
 
-    own: RetrieverSettings = context.settings["retriever"]
-    return fit_encoder(context, tables, own.training, own.layers, separate=own.encoders == "separate")
+    retriever: RetrieverSettings = context.settings["retriever"]
+    return fit_encoder(context, tables, retriever.training, retriever.layers, separate=retriever.encoders == "separate")
 
 
 def index(context: StageContext) -> dict[str, Any]:
     """Encode and index the corpus's passages with the encoder in `inputs["trained"]`."""
-    from model_code.retrievers.indexing import index_passages
+    from model_code.retrievers.indexing import index_passages  # with pandas, which a search does without
 
     folder = context.inputs["trained"] / "encoder"
     return index_passages(context, Encoder.from_settings(context.settings["encoder"], folder, for_search=True))

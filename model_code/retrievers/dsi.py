@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from model_code.context import StageContext
-from model_code.corpus.tables import load_corpus
 from model_code.dsi.vectors import DocumentVectors, Representatives, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
@@ -23,7 +22,6 @@ from model_code.manifest import MANIFEST, add_facts
 from model_code.retrievers import dense
 from model_code.retrievers.base import NewPassages
 from model_code.retrievers.dense import DenseRetriever
-from model_code.retrievers.indexing import save_index
 
 if TYPE_CHECKING:
     from model_code.training.tables import TrainingTables
@@ -64,8 +62,8 @@ class DsiRetriever(DenseRetriever):
         vectors = self._refined(new, names, encoded)
         self._exact_index(vectors, names).save(folder)
         queries = self.query_vectors(new, names)
-        means = [own.mean(axis=0) if len(own) else vector for own, vector in zip(queries, vectors, strict=True)]
-        counts = np.array([len(own) for own in queries], np.int64)
+        counts = np.array([len(rows) for rows in queries], np.int64)
+        means = [rows.mean(axis=0) if len(rows) else vectors[i] for i, rows in enumerate(queries)]
         complete(folder, Representatives(np.stack(means).astype(np.float32), counts), self.scales)
 
     def reopen(self, folder: Path) -> Self:
@@ -110,6 +108,9 @@ def index(context: StageContext) -> dict[str, Any]:
     The folder `index/` is a `DenseIndex`, so its passages are the documents, with the representatives of `folder.py`
     beside it: what goes live can be added to. FreshetError if the corpus has other documents than were trained on.
     """
+    from model_code.corpus.tables import load_corpus  # with pandas, which a search does without
+    from model_code.retrievers.indexing import save_index
+
     trained = DocumentVectors.load(context.inputs["trained"] / "document_vectors")
     _check_documents(trained, set(load_corpus(context.inputs["corpus"]).passages["document_id"]))
     built = DenseIndex.build(trained.vectors, trained.document_ids, trained.fingerprint, context.settings["index"])

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from model_code.context import StageContext
-from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.files import read_json
 from model_code.index.id_map import IdMap
 from model_code.lexical.embedding_index import TEXTS, EmbeddingIndex, PassagesOnTheFly
@@ -93,9 +92,9 @@ class LexicalRetriever(IndexedRetriever[list[Sparse]]):
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """The tokens that matched, the heaviest first; their weights sum to the document's score."""
         encoder = self.index.encoder
-        own, name = set(encoder.bags([text])[0].tolist()), encoder.tokenizer.convert_ids_to_tokens
+        own_tokens, name = set(encoder.bags([text])[0].tolist()), encoder.tokenizer.convert_ids_to_tokens
         matches = self.index.matches(self.main, text, document_id)
-        return [TokenMatch(name(token), weight, token not in own) for token, weight in matches]
+        return [TokenMatch(name(token), weight, token not in own_tokens) for token, weight in matches]
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Index the tokens of passages in `folder`, and what else the base has of its own."""
@@ -143,17 +142,17 @@ class LexicalRetriever(IndexedRetriever[list[Sparse]]):
         Inner products survive on average, with a standard deviation of at most |a| |b| sqrt(2 / D) (Achlioptas 2003,
         Database-friendly random projections): good enough to place passages among topics, at a hundredth of the memory.
         """
-        found = np.zeros((len(document_ids), PROJECTED), np.float32)
+        projected = np.zeros((len(document_ids), PROJECTED), np.float32)
         signs = _signs(self.index.encoder.vocabulary_size)
         index = self.index.passages
         if isinstance(index, EmbeddingIndex):
             for entry in np.flatnonzero(np.diff(index.starts)).tolist():
-                own = slice(index.starts[entry], index.starts[entry + 1])
-                found[index.passages[own]] += index.weights[own, None].astype(np.float32) * signs[entry]
-            return found
+                postings = slice(index.starts[entry], index.starts[entry + 1])
+                projected[index.passages[postings]] += index.weights[postings, None].astype(np.float32) * signs[entry]
+            return projected
         for row in range(len(document_ids)):
-            found[row] = signs[self.index.tokens.blocks.bag(row)].sum(axis=0, dtype=np.float32)
-        return found
+            projected[row] = signs[self.index.tokens.blocks.bag(row)].sum(axis=0, dtype=np.float32)
+        return projected
 
     def _embedding_index(self, embeddings: Sequence[Sparse], document_ids: Sequence[str]) -> EmbeddingIndex:
         """An index beside the base's, of its precision."""
@@ -175,6 +174,8 @@ def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
 
 def index(context: StageContext) -> dict[str, Any]:
     """Index the corpus's passages: their tokens, and with the encoder in `inputs["trained"]` their embeddings."""
+    from model_code.corpus.tables import load_corpus, passage_texts  # with pandas, which a search does without
+
     base = context.settings["encoder"]
     folder = context.inputs["trained"] / "encoder"
     encoder = load_encoder(folder, base.max_tokens, base.precision, base.device, for_search=True)
@@ -214,5 +215,5 @@ def _embeddings(index: EmbeddingIndex, rows: np.ndarray) -> Iterator[Sparse]:
     order = np.lexsort((entries, index.passages))
     ends = np.cumsum(np.bincount(index.passages, minlength=len(index.ids)))
     for row in rows.tolist():
-        own = order[ends[row - 1] if row else 0 : ends[row]]
-        yield entries[own], index.weights[own].astype(np.float32)
+        places = order[ends[row - 1] if row else 0 : ends[row]]
+        yield entries[places], index.weights[places].astype(np.float32)

@@ -49,18 +49,18 @@ class RetrieverSettings:
 
     def _check_lexical(self) -> None:
         """Refuse what only dense vectors can be trained with."""
-        training, own = self.training, self.lexical
+        training, lexical = self.training, self.lexical
         settings.require(
             training.start is None,
             "start names a dense encoder to go on from, and a lexical one has a head beside it; leave start out",
         )
         settings.require(
-            not own.in_training_negatives or training.negatives_per_query > 0,
-            f"lexical.in_training_negatives is {own.in_training_negatives}, but negatives_per_query, how many "
+            not lexical.in_training_negatives or training.negatives_per_query > 0,
+            f"lexical.in_training_negatives is {lexical.in_training_negatives}, but negatives_per_query, how many "
             "of them a query is trained against, is 0; set negatives_per_query (1), or in_training_negatives: 0",
         )
         settings.require(
-            own.semi_parametric or not own.in_training_negatives,
+            lexical.semi_parametric or not lexical.in_training_negatives,
             "lexical.in_training_negatives are of the stage with the whole loss, and semi_parametric: false leaves it "
             "out; set in_training_negatives: 0",
         )

@@ -85,12 +85,12 @@ class Blocks:
     def pairs(self, tokens: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """All postings of `tokens` (different ones; None: all): (token, passage) as two arrays, in no order."""
         numbers = self._numbers(0, len(self))
-        found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+        parts = [(np.empty(0, np.int64), np.empty(0, np.int64))]
         for start, block in zip(self.starts, self.blocks, strict=False):
             held, stored = block.pairs(tokens)
             passages = numbers[start + stored]
-            found.append((held[passages >= 0], passages[passages >= 0]))
-        return np.concatenate([part[0] for part in found]), np.concatenate([part[1] for part in found])
+            parts.append((held[passages >= 0], passages[passages >= 0]))
+        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
     def scores(self, queries: Sequence[Query]) -> Iterator[np.ndarray]:
         """Of each query in turn the score of each passage, (n,) float64 and exact: see `Query`."""
@@ -146,14 +146,14 @@ class Blocks:
         return numbers
 
     def _repacked(self, first: int, last: int) -> Postings:
-        numbers, found = self._numbers(first, last), []
+        numbers, parts = self._numbers(first, last), []
         for start, block in zip(self.starts, self.blocks, strict=False):
-            mine = numbers[start : start + block.passages]
-            if (mine >= 0).any():
+            renumbered = numbers[start : start + block.passages]
+            if (renumbered >= 0).any():
                 tokens, stored = block.pairs()
-                kept = mine[stored] >= 0
-                found.append((tokens[kept], mine[stored[kept]]))
-        return Postings.of_pairs(*map(np.concatenate, zip(*found, strict=True)), last - first)
+                kept = renumbered[stored] >= 0
+                parts.append((tokens[kept], renumbered[stored[kept]]))
+        return Postings.of_pairs(*map(np.concatenate, zip(*parts, strict=True)), last - first)
 
 
 def _should_merge(before: Postings, last: Postings) -> bool:

@@ -91,8 +91,8 @@ class TokenIndex:
         prepared = self._prepared([query], fingerprint)[0]
         bag = self.bag(document_id, self.best_passage(query, document_id, fingerprint))
         held = np.isin(prepared.tokens, bag)
-        found = zip(prepared.tokens[held].tolist(), prepared.weights[held].tolist(), strict=True)
-        return sorted(found, key=lambda match: (-match[1], match[0]))
+        matches = zip(prepared.tokens[held].tolist(), prepared.weights[held].tolist(), strict=True)
+        return sorted(matches, key=lambda match: (-match[1], match[0]))
 
     def bag(self, document_id: str, passage: int = 0) -> np.ndarray:
         """The tokens of a document's passage (0, 1, ...), ascending int64."""

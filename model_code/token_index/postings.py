@@ -184,8 +184,8 @@ class Postings:
         """All postings of `tokens` (different ones; None: all): (token, passage) as two arrays, in no order."""
         slots = np.arange(len(self._counts))
         if tokens is not None:
-            found, known = self._find(tokens)
-            slots = found[known]
+            all_slots, known = self._find(tokens)
+            slots = all_slots[known]
         raw, split, bitmap = (slots[self._forms[slots] == form] for form in (RAW, SPLIT, BITMAP))
         row, passages = np.nonzero(np.unpackbits(self._bitmaps[self._starts[bitmap]], axis=1, count=self.passages))
         listed = np.concatenate([raw, split])
