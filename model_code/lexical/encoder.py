@@ -203,13 +203,6 @@ class LexicalEncoder(TwoSided):
         """The tokenizer without truncation, as one of its own: `token_ids` sets it, maybe in another thread."""
         return Tokenizer.from_str(tokenizer_rules(self.tokenizer))
 
-    def forward(self, features: Features) -> Tensor:
-        """E(x) in full: (B, V), 0 at blocked entries. Simple and hungry: `sparse` is what trains and searches."""
-        tokens, mask = self._features(features)
-        every = torch.arange(self.vocabulary_size, device=self.device).expand(len(tokens), -1)
-        weights = elu1p(chosen_logits(tokens, mask, self.decoder, self.bias, every))
-        return weights.masked_fill(self.blocked, 0.0)
-
     def sparse(self, features: Features, k: int, own: bool = False) -> tuple[Tensor, Tensor]:
         """The k largest weights of each text: entries (B, k) int64 ascending, and weights (B, k) with gradient.
 

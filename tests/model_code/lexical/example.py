@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from model_code.encoding.settings import EncoderSettings
-from model_code.lexical.encoder import LexicalEncoder
+from model_code.lexical.encoder import Features, LexicalEncoder, chosen_logits, elu1p
 from model_code.lexical.layout import start_encoder
 from model_code.lexical.settings import LexicalSettings
 from tests.tiny_encoder import make_tiny_encoder, make_tokenizer
@@ -17,7 +19,6 @@ SETTINGS = LexicalSettings(top_k=8, index_top_k=8, query_top_k=6, first_stage_ba
 
 def make_masked_model(folder: Path) -> Path:
     """A random BertForMaskedLM with its tokenizer."""
-    import torch
     from transformers import BertConfig, BertForMaskedLM
 
     from model_code.encoding.base_models import save_tokenizer, save_transformer
@@ -44,3 +45,11 @@ def make_encoder(folder: Path, head: str = "closed_form", settings: LexicalSetti
         (make_masked_model if head == "mlm" else lambda path: make_tiny_encoder(path, WORDS))(folder)
     base = EncoderSettings(str(folder), max_tokens=16, precision="float32", device="cpu")
     return start_encoder(base, settings, TEXTS, seed=0)
+
+
+def dense_weights(encoder: LexicalEncoder, features: Features) -> torch.Tensor:
+    """E(x) in full, with gradient: (B, V), 0 at blocked entries."""
+    tokens, mask = encoder._features(features)
+    every = torch.arange(encoder.vocabulary_size, device=encoder.device).expand(len(tokens), -1)
+    weights = elu1p(chosen_logits(tokens, mask, encoder.decoder, encoder.bias, every))
+    return weights.masked_fill(encoder.blocked, 0.0)

@@ -1,4 +1,6 @@
-"""Guards E(x): oracle of the pooled weights, no influence of padding, exact lean gradients, saving, outside loading."""
+"""Guards E(x): oracle of the pooled weights, no influence of padding, exact lean gradients, saving, outside loading;
+and which entries may carry weight: by the text that a token stands for, however its tokenizer writes it.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from model_code.encoding.base_models import load_tokenizer, locate
 from model_code.encoding.hardware import PackedLinear, packing
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError, SettingsError
 from model_code.files import hash_path
-from model_code.lexical.encoder import LexicalEncoder, Sparse, best_logits, largest
+from model_code.lexical.encoder import UNUSED, LexicalEncoder, Sparse, best_logits, blocked_tokens, largest
 from model_code.lexical.layout import HEAD, load_encoder, save_encoder, start_encoder
 from model_code.lexical.settings import LexicalSettings
 from model_code.retrievers.settings import parse_retriever
-from tests.model_code.lexical.example import SETTINGS, TEXTS, WORDS, make_encoder
+from tests.model_code.lexical.example import SETTINGS, TEXTS, WORDS, dense_weights, make_encoder
 from tests.tiny_encoder import make_tiny_model
 
 
@@ -35,7 +38,7 @@ def assert_same(found: list[Sparse], expected: list[Sparse], tolerance: float = 
 def test_weights_are_the_double_loop_over_tokens_and_entries(encoder: LexicalEncoder) -> None:
     encoder = encoder.double()
     features = encoder.tokenize(TEXTS[:3])
-    dense = encoder(features).detach().numpy()
+    dense = dense_weights(encoder, features).detach().numpy()
     hidden = encoder.body(features["input_ids"], features["attention_mask"]).detach().numpy()
     decoder, bias = encoder.decoder.detach().numpy(), encoder.bias.detach().numpy()
     for text in range(3):
@@ -50,8 +53,8 @@ def test_weights_are_the_double_loop_over_tokens_and_entries(encoder: LexicalEnc
 
 def test_neighbours_and_padding_do_not_matter(encoder: LexicalEncoder) -> None:
     short, long = "word3 word7", " ".join(TEXTS)
-    alone = encoder(encoder.tokenize([short]))[0]
-    padded = encoder(encoder.tokenize([short, long]))[0]
+    alone = dense_weights(encoder, encoder.tokenize([short]))[0]
+    padded = dense_weights(encoder, encoder.tokenize([short, long]))[0]
     torch.testing.assert_close(alone, padded, rtol=1e-4, atol=1e-5)
     assert_same(encoder.encode([short]), encoder.encode([long, short])[1:])
     assert_same(encoder.encode_own([short]), encoder.encode_own([long, short])[1:])
@@ -63,7 +66,7 @@ def test_lean_path_has_the_values_and_gradients_of_the_dense_path(encoder: Lexic
     learning = [p for p in encoder.parameters() if p.requires_grad and "pooler" not in str(p)]
     chosen, weights = encoder.sparse(features, 8)
     lean = torch.autograd.grad((weights**2).sum(), learning, allow_unused=True)
-    dense = encoder(features)
+    dense = dense_weights(encoder, features)
     top = dense.topk(8, dim=1)
     assert torch.equal(top.indices.sort(dim=1).values, chosen)
     full = torch.autograd.grad((top.values**2).sum(), learning, allow_unused=True)
@@ -76,12 +79,12 @@ def test_lean_path_has_the_values_and_gradients_of_the_dense_path(encoder: Lexic
 def test_special_and_unused_tokens_carry_no_weight(encoder: LexicalEncoder) -> None:
     special = encoder.tokenizer.all_special_ids
     assert encoder.blocked[special].all()
-    assert not encoder(encoder.tokenize(TEXTS[:2]))[:, special].any()
+    assert not dense_weights(encoder, encoder.tokenize(TEXTS[:2]))[:, special].any()
     assert all(not np.isin(ids, special).any() for ids, _ in encoder.encode(TEXTS))
 
 
 def test_own_tokens_are_the_bag_with_the_dense_weights(encoder: LexicalEncoder) -> None:
-    dense = encoder(encoder.tokenize(TEXTS)).detach().numpy()
+    dense = dense_weights(encoder, encoder.tokenize(TEXTS)).detach().numpy()
     own = encoder.encode_own([*TEXTS, ""])
     for row, (bag, (ids, weights)) in enumerate(zip(encoder.bags(TEXTS), own[:-1], strict=True)):
         np.testing.assert_array_equal(ids, bag)
@@ -220,3 +223,33 @@ def test_an_encoder_that_only_searches_packs_its_weights_and_gives_the_same(
     texts = [*TEXTS, "word1"]
     assert_same(packed.encode_own(texts), plain.encode_own(texts), tolerance=2e-2)
     assert_same(packed.encode(texts, encoder.open_entries), plain.encode(texts, encoder.open_entries), tolerance=2e-2)
+
+
+PIECES = ["Ġ,", "Ġs", "Ġ()", ",", "7", "Ġ", "Ã©", "Ã", "âĢĻ"]  # the last three: é, half of it, ’
+OPEN = ["Ġs", "7", "Ã©", "Ã"]
+
+
+def byte_level():
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {piece: number for number, piece in enumerate(["<s>", "<unk>", *PIECES])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", unk_token="<unk>")
+
+
+@pytest.mark.parametrize(("punctuation", "expected"), [(False, OPEN), (True, PIECES)])
+def test_punctuation_of_byte_level_tokens_is_told_from_letters(punctuation: bool, expected: list[str]) -> None:
+    tokenizer = byte_level()
+    blocked = blocked_tokens(tokenizer, len(tokenizer), punctuation)
+    assert sorted(tokenizer.convert_ids_to_tokens(np.flatnonzero(~blocked).tolist())) == sorted(expected)
+
+
+def test_a_word_piece_vocabulary_is_read_as_it_is_written() -> None:
+    tokenizer = load_tokenizer(locate("sentence-transformers/all-MiniLM-L6-v2"))
+    names, special = tokenizer.get_vocab(), set(tokenizer.all_special_tokens)
+    closed = {name for name in names if not any(letter.isalnum() for letter in name)}
+    closed |= special | {name for name in names if UNUSED.fullmatch(name)}
+    blocked = blocked_tokens(tokenizer, len(names), punctuation=False)
+    assert {name for name, number in names.items() if blocked[number]} == closed

@@ -29,7 +29,7 @@ from model_code.retrievers.settings import RetrieverSettings, parse_retriever
 from model_code.stages import evaluate, index, train
 from model_code.training.settings import TrainingSettings
 from tests.model_code.lexical.corpus import make_context as lexical_context
-from tests.model_code.lexical.example import SETTINGS
+from tests.model_code.lexical.example import SETTINGS, dense_weights
 from tests.model_code.stages.test_train import make_context as dense_context
 from tests.model_code.training.killing import kill_stage_after
 
@@ -207,7 +207,7 @@ def test_saved_sides_load_outside(tmp_path: Path, no_dev: None) -> None:
     encoder = load(context.output / "encoder", "closed_form")
     for folder, side in (("encoder", encoder), (f"encoder/{QUERY_ENCODER}", encoder.query_encoder)):
         outside = SparseEncoder(str(context.output / folder), trust_remote_code=True, device="cpu")
-        expected = side(side.tokenize(QUERIES)).detach()
+        expected = dense_weights(side, side.tokenize(QUERIES)).detach()
         found = outside.encode(QUERIES, convert_to_sparse_tensor=False, max_active_dims=side.vocabulary_size)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
