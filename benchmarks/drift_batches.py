@@ -9,10 +9,9 @@ import numpy as np
 from benchmarks.drift_sources import Plan, Vectors
 from model_code.drift.calibration import Calibration
 from model_code.drift.ladder import decide
-from model_code.drift.observations import Arrivals
-from model_code.drift.quality import OldScores
+from model_code.drift.measures import OldScores
 from model_code.drift.reference import DriftReference
-from model_code.drift.report import make_report
+from model_code.drift.report import Arrivals, make_report
 from model_code.drift.settings import DriftSettings
 
 CUSTOMARY_PSI = 0.2
@@ -56,7 +55,19 @@ def judge(calibration: Calibration, old: np.ndarray, batch: Vectors, cell: Cell)
     cell.by_made.append("new_quality" in tripped)
     cell.by_asked.append("asked_quality" in tripped)
     cell.retrain.append(decide(report, (), calibration.settings).action == "retrain")
-    cell.customary.append(report.of("topics")[0].detail["population_stability"] > CUSTOMARY_PSI)
+    topics = calibration.reference.topics, calibration.reference.place(batch.documents)[0]
+    counts = (np.bincount(each, minlength=calibration.reference.topic_count) for each in topics)
+    cell.customary.append(population_stability(*counts) > CUSTOMARY_PSI)
+
+
+def population_stability(old: np.ndarray, new: np.ndarray) -> float:
+    """The population stability index of counts (K,) and (K,), the peer's rule, at least 0.
+
+    PSI = sum_t (q_t - p_t) ln(q_t / p_t): the two Kullback-Leibler divergences together, in nats; .5 is added to each
+    count, as the PSI of an empty node would be infinite (Jeffreys' prior).
+    """
+    p, q = ((counts + 0.5) / (counts + 0.5).sum() for counts in (old, new))
+    return float(((q - p) * np.log(q / p)).sum())
 
 
 def found(own: Vectors, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -21,6 +21,7 @@ T = TypeVar("T")
 REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its place, told for one release
     "hierarchy.initialisation": "k-means always starts by k-means++ in rounds, the best of three that were measured",
     "hierarchy.tolerance": "k-means ends when no passage moves, or after hierarchy.max_iterations",
+    "drift.topic_divergence": "topics are compared by their Jensen-Shannon divergence",
     "additions.written_queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
     "retrievers.*.lexical.warmup_*": "the closed-form head and the first stage (first_stage_steps) are the start",
     "retrievers.*.lexical.weights": "learned weights are stored in float16",

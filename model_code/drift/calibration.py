@@ -1,26 +1,28 @@
-"""Null distributions of one reference, drawn once per measure and batch size and kept."""
+"""Null distributions: what a measure would be if arriving documents were like those of the reference.
+
+A null value compares a batch that is drawn from the reference with the rest of it, as the real value compares the real
+batch with the reference. Batches are drawn without replacement, so no document is compared with itself and none is in a
+batch twice, which a classifier would take for closeness.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from model_code.drift.classifier import null_auc
-from model_code.drift.draws import draw_batches
-from model_code.drift.fit import null_mean_difference
-from model_code.drift.kernel import mean_kernel, median_bandwidth, mmd, null_mmd
-from model_code.drift.quality import OldScores
+from model_code.drift.measures import MEASURES, Measure, OldScores, canonical
 from model_code.drift.reference import DriftReference
 from model_code.drift.settings import DriftSettings
-from model_code.drift.topics import null_divergence
+from model_code.drift.thresholds import Observation, Scope
+from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
 
-SCORES = ("new_quality", "asked_quality")  # drawn anew for each report, as its scores are
-ORDERED = ("domain_auc", "mmd", "topics", "fit")  # the measures whose batches may be drawn in the order of documents
+SMALLEST_SHARE = 3  # a batch is at most this part of the reference: the rest must stand for the reference
+FORMAT = 2  # of kept null distributions: another one where a measure's statistic changes
 
 
 class Calibration:
@@ -38,80 +40,108 @@ class Calibration:
     ) -> None:
         self.reference, self.settings, self.folder, self.scores = reference, settings, folder, scores or OldScores()
         self._drawn: dict[tuple[str, int], np.ndarray] = {}
-        self._nulls: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-            "domain_auc": lambda members: self._auc(reference.vectors, members),
-            "mmd": lambda members: null_mmd(reference.vectors, members, self._kernel_of_documents[1]),
-            "topics": self._topics,
-            "fit": lambda members: null_mean_difference(reference.cosines, members),
-            "new_quality": lambda members: null_mean_difference(self.scores.made, members),
-            "asked_quality": lambda members: null_mean_difference(self.scores.asked, members),
-            "query_auc": lambda members: self._auc(reference.queries, members),
-            "query_mmd": lambda members: null_mmd(reference.queries, members, self._kernel_of_queries[1]),
-        }
 
-    def mmd(self, vectors: np.ndarray, of_queries: bool = False) -> float:
-        """MMD^2 of new vectors (m, H) from the reference's documents, or from its queries."""
-        old, bandwidth, within = self._kernel_of_queries if of_queries else self._kernel_of_documents
-        return mmd(old, vectors, bandwidth, within)
+    def old(self, measure: Measure) -> np.ndarray:
+        """What of the reference is compared: a row per document, or per query."""
+        return measure.old(self.reference, self.scores)
 
-    @cached_property
-    def _kernel_of_documents(self) -> tuple[np.ndarray, float, float]:
-        return _kernel(self.reference.vectors)
+    def observe(self, measure: Measure, given: np.ndarray, scope: Scope) -> Observation:
+        """A measure of what arrived, (m, ...), of which as many are looked at as the reference lends batches of."""
+        old, chosen = self.old(measure), self.settings
+        given = some(given.reshape(len(given), -1), most_measured(len(old), chosen.largest_batch), chosen.seed)
+        new = measure.placed(self.reference, given[:, 0] if measure.of_scores else given)
+        null, detail = self.null(measure.name, len(new)), measure.detail(old, new)
+        if measure.of_scores:  # a loss that is no harm, however sure it is
+            null, detail = null - chosen.quality_margin, detail | {"margin": chosen.quality_margin}
+        if measure.contrasted:  # as many as the null's batches are told from
+            old = contrasted(old, min(len(old) - len(new), chosen.classifier_contrast), chosen.seed)
+        return Observation(measure.name, measure.statistic(old, new, chosen.seed), null, measure.tail, scope, detail)
 
-    @cached_property
-    def _kernel_of_queries(self) -> tuple[np.ndarray, float, float]:
-        return _kernel(self.reference.queries)
+    def null(self, name: str, size: int) -> np.ndarray:
+        """What the measure gives for batches of `size` like the reference: (B,)."""
+        if (name, size) not in self._drawn:
+            self._drawn[name, size] = self._kept(MEASURES[name], size)
+        return self._drawn[name, size]
 
-    @cached_property
-    def key(self) -> str:
-        """SHA-256 of all that decides the kept null distributions beside measure and size."""
-        chosen = self.settings
-        digest = hashlib.sha256()
-        for name in ("vectors", "topics", "cosines", "nodes", "queries"):
-            array = np.ascontiguousarray(getattr(self.reference, name))
-            digest.update(f"{name} {array.dtype} {array.shape}\0".encode() + array.tobytes())
-        names = ("draws", "seed", "batches", "classifier_contrast", "topic_divergence")
-        return hash_text(digest.hexdigest() + canonical_json({name: getattr(chosen, name) for name in names}))
-
-    def null(self, measure: str, size: int) -> np.ndarray:
-        """What `measure` gives for batches of `size` like the reference: (B,)."""
-        if (measure, size) not in self._drawn:
-            self._drawn[measure, size] = self._read(measure, size)
-        return self._drawn[measure, size]
-
-    def _read(self, measure: str, size: int) -> np.ndarray:
-        path = self.folder / f"{measure}-{size}.json" if self.folder and measure not in SCORES else None
+    def _kept(self, measure: Measure, size: int) -> np.ndarray:
+        path = self.folder / f"{measure.name}-{size}.json" if self.folder and not measure.of_scores else None
         if path and path.is_file():
             kept = read_json(path)
             if kept["key"] == self.key:
                 return np.array(kept["null"])
-        null = self._nulls[measure](self.members(measure, size))
+        null = self._draw(measure, size)
         if path:
             write_json(path, {"key": self.key, "null": null.tolist()})
         return null
 
-    def members(self, measure: str, size: int) -> np.ndarray:
-        """The batches that the null of `measure` is drawn from: (B, n) bool. Only vectors have an order."""
+    def _draw(self, measure: Measure, size: int) -> np.ndarray:
+        values, chosen = self.old(measure), self.settings
+        null = []
+        for number, batch in enumerate(self._batches(measure, size)):
+            rest = values[~batch]
+            if measure.contrasted:
+                rest = contrasted(rest, chosen.classifier_contrast, (chosen.seed, number))
+            null.append(measure.statistic(rest, values[batch], chosen.seed))
+        return np.array(null)
+
+    def _batches(self, measure: Measure, size: int) -> np.ndarray:
+        """The batches that the null of a measure is drawn from: (B, n) bool. Only documents have an order."""
         chosen = self.settings
-        batches = chosen.batches if measure in ORDERED else "random"
-        return draw_batches(len(self._population(measure)), size, chosen.draws, chosen.seed, batches)
+        batches = chosen.batches if measure.of_documents else "random"
+        return draw_batches(len(self.old(measure)), size, chosen.draws, chosen.seed, batches)
 
-    def _population(self, measure: str) -> np.ndarray:
-        """What of the reference is compared: one row per document, or per query."""
-        reference = self.reference
-        scores = {"new_quality": self.scores.made, "asked_quality": self.scores.asked}
-        queries = {"query_auc": reference.queries, "query_mmd": reference.queries}
-        return (scores | queries).get(measure, reference.vectors)
-
-    def _auc(self, vectors: np.ndarray, members: np.ndarray) -> np.ndarray:
-        return null_auc(vectors, members, self.settings.classifier_contrast, self.settings.seed)
-
-    def _topics(self, members: np.ndarray) -> np.ndarray:
-        reference, divergence = self.reference, self.settings.topic_divergence
-        return null_divergence(reference.topics, reference.topic_count, members, divergence)
+    @cached_property
+    def key(self) -> str:
+        """SHA-256 of all that decides the kept null distributions beside measure and size."""
+        digest = hashlib.sha256()
+        for name in ("vectors", "topics", "cosines", "nodes", "queries"):
+            array = np.ascontiguousarray(getattr(self.reference, name))
+            digest.update(f"{name} {array.dtype} {array.shape}\0".encode() + array.tobytes())
+        names = ("draws", "seed", "batches", "classifier_contrast")
+        facts = {name: getattr(self.settings, name) for name in names} | {"format": FORMAT}
+        return hash_text(digest.hexdigest() + canonical_json(facts))
 
 
-def _kernel(vectors: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """The vectors, the bandwidth for them, and the kernel's mean over their pairs."""
-    bandwidth = median_bandwidth(vectors)
-    return vectors, bandwidth, mean_kernel(vectors, bandwidth)
+def draw_batches(
+    documents: int, size: int, draws: int, seed: int, batches: Literal["random", "in_order"] = "random"
+) -> np.ndarray:
+    """Which of the reference's documents are in each batch: (B, documents) bool, `size` true per row.
+
+    "random" draws B = `draws` subsets; "in_order" runs of consecutive documents, each start at most once, so B is less
+    where the reference has fewer. The same numbers give the same batches. FreshetError if the reference is too small.
+    """
+    if not 0 < size * SMALLEST_SHARE <= documents:
+        raise FreshetError(
+            f"a reference of {documents} cannot lend batches of {size}: it must be {SMALLEST_SHARE} times as many; "
+            "lower drift.largest_batch or raise drift.reference_documents"
+        )
+    chance = np.random.default_rng([seed, documents, size])
+    members = np.zeros((draws, documents), bool)
+    if batches == "random":
+        for row in members:
+            row[chance.choice(documents, size, replace=False)] = True
+        return members
+    starts = chance.permutation(documents - size + 1)[:draws]
+    for row, start in zip(members, starts, strict=False):
+        row[start : start + size] = True
+    return members[: len(starts)]
+
+
+def most_measured(documents: int, largest: int) -> int:
+    """The most documents of a batch that can be compared with a reference of `documents`."""
+    return min(largest, documents // SMALLEST_SHARE)
+
+
+def some(vectors: np.ndarray, size: int, seed: int) -> np.ndarray:
+    """At most `size` rows of `vectors` (n, H), the same whatever the order of the rows."""
+    ordered = vectors[canonical(vectors)]
+    if len(ordered) <= size:
+        return ordered
+    return ordered[np.sort(np.random.default_rng([seed, len(vectors), size]).choice(len(vectors), size, replace=False))]
+
+
+def contrasted(reference: np.ndarray, contrast: int, seed: int | tuple[int, ...]) -> np.ndarray:
+    """At most `contrast` rows of the reference, drawn without replacement."""
+    if len(reference) <= contrast:
+        return reference
+    return reference[np.random.default_rng(seed).choice(len(reference), contrast, replace=False)]

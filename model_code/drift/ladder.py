@@ -20,17 +20,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from model_code.drift.measured import ASKED, MADE, Measured, deciding
-from model_code.drift.observations import OF_QUERIES
 from model_code.drift.report import Report
 from model_code.drift.settings import DriftSettings
+from model_code.drift.thresholds import ASKED, MADE, Measured, deciding
 
 Action = Literal["add", "retrain"]
-OF_DOCUMENTS = ("domain_auc", "mmd")
-EMBEDDING = (*OF_DOCUMENTS, *OF_QUERIES)
-FITTING = ("topics", "fit")
+OF_DOCUMENTS, OF_QUERIES, FITTING = "domain_auc", "query_auc", ("topics", "fit")
 PILOT_DUE = "documents moved, and the queries that came with them show no harm: whether training helps, a pilot tells"
-LIMITS = ("conflicts", "growth", "protected_old", "protected_new")
+LIMITS = ("conflicts", "growth", "protected_old")
 
 
 @dataclass(frozen=True)
@@ -63,6 +60,14 @@ class Decision:
         """The decision as JSON-able values."""
         return asdict(self)
 
+    @property
+    def text(self) -> str:
+        """The decision and its reasons, a line each."""
+        held = f" (called for: {self.wanted})" if self.wanted != self.action else ""
+        dry = ", a dry run" if self.dry_run else ""
+        lines = [f"decision: {self.action}{held}{dry}", *(f"  - {reason}" for reason in self.reasons)]
+        return "\n".join(lines) + "\n"
+
 
 def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry_run: bool = False) -> Decision:
     """The rung for `report`. history: one entry per earlier batch, oldest first.
@@ -80,7 +85,7 @@ def decide(report: Report, history: Sequence[Past], settings: DriftSettings, dry
 
 def _pilot_due(report: Report, history: Sequence[Past], settings: DriftSettings) -> bool:
     """Whether harm is in doubt, no pilot was called for in the last batches, and no retrain holds one back."""
-    in_doubt = bool(report.of(ASKED)) and any(one.tripped for one in report.of(*OF_DOCUMENTS))
+    in_doubt = bool(report.of(ASKED)) and any(measure.tripped for measure in report.of(OF_DOCUMENTS))
     if not in_doubt or settings.pilot_documents is None:
         return False
     recent = history[-settings.cooldown :] if settings.cooldown else ()
@@ -98,23 +103,22 @@ def _held_back(history: Sequence[Past], cooldown: int) -> str | None:
 
 
 def _wanted(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str, ...]]:
-    drifted = [one for one in report.of(*EMBEDDING) if one.tripped]
+    drifted = _tripped(report, OF_DOCUMENTS, OF_QUERIES)
     harm = deciding(report.measures)
-    harmed = [one for one in harm if one.tripped or (drifted and one.suspected)]
-    broken = [one for one in report.of(*LIMITS) if one.tripped]
+    harmed = [measure for measure in harm if measure.tripped or (drifted and measure.suspected)]
+    broken = _tripped(report, *LIMITS)
     if harmed or broken:
-        shown = (*harmed, *broken, *(drifted if harmed else ()))
-        return "retrain", tuple(spoken(one) for one in shown)
-    misfit = [one for one in report.of(*FITTING) if one.tripped]
-    overruled = [one for one in report.of(MADE) if one.tripped]
-    reasons = tuple(spoken(one) for one in (*misfit, *drifted, *overruled))
-    if reasons:
-        return "add", (*reasons, _harmless(harm))
-    return "add", (_nothing(report, settings),)
+        return "retrain", tuple(map(spoken, (*harmed, *broken, *(drifted if harmed else ()))))
+    reasons = tuple(map(spoken, (*_tripped(report, *FITTING), *drifted, *_tripped(report, MADE))))
+    return "add", (*reasons, _harmless(harm)) if reasons else (_nothing(report, settings),)
+
+
+def _tripped(report: Report, *names: str) -> list[Measured]:
+    return [measure for measure in report.of(*names) if measure.tripped]
 
 
 def _harmless(harm: Sequence[Measured]) -> str:
-    last = {one.name: one for one in harm}  # of the window, where there is one
+    last = {measure.name: measure for measure in harm}  # of the window, where there is one
     if last:
         return f"no harm: {', '.join(map(spoken, last.values()))}"
     return f"harm is unknown: neither {MADE} nor {ASKED} was measured"
@@ -122,14 +126,14 @@ def _harmless(harm: Sequence[Measured]) -> str:
 
 def _nothing(report: Report, settings: DriftSettings) -> str:
     size = max(report.documents, report.window_documents)
-    if size < settings.minimum_batch and not report.of(*OF_QUERIES):
+    if size < settings.minimum_batch and not report.of(OF_QUERIES):
         return f"too few documents to measure: {size} so far, drift.minimum_batch is {settings.minimum_batch}"
     if len(report.measures) == 1:
         return f"{spoken(report.measures[0])}, and nothing else was measured"
     return f"none of {len(report.measures)} measures is beyond its threshold"
 
 
-def spoken(one: Measured) -> str:
+def spoken(measure: Measured) -> str:
     """A measure beside its threshold, in words.
 
     >>> spoken(Measured("growth", 0.6, 0.5, {}, True, {}))
@@ -137,7 +141,7 @@ def spoken(one: Measured) -> str:
     >>> spoken(Measured("fit", -0.01, -0.02, {}, False, {}, tail="low", scope="window"))
     'fit (window) -0.0100 is not below -0.0200'
     """
-    side = "above" if one.tail == "high" else "below"
-    if one.suspected and not one.tripped:
-        return f"{one.label} {one.value:.4f} is {side} what it would be by chance, had only harm been measured"
-    return f"{one.label} {one.value:.4f} is {'' if one.tripped else 'not '}{side} {one.threshold:.4f}"
+    side = "above" if measure.tail == "high" else "below"
+    if measure.suspected and not measure.tripped:
+        return f"{measure.label} {measure.value:.4f} is {side} what it would be by chance, had only harm been measured"
+    return f"{measure.label} {measure.value:.4f} is {'' if measure.tripped else 'not '}{side} {measure.threshold:.4f}"

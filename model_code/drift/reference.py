@@ -2,20 +2,26 @@
 
 The sample should be of documents whose own queries the encoder was not trained on (those with dev or test queries):
 training moves documents, and a classifier can tell a moved document from one that merely resembles it.
+
+Documents that a clustering was made from lie nearer to its centroids than later ones, in no drift at all: it settled
+around them, and leaving each out of its own centroid takes back but four fifths of that (measured on docstrings, 16
+documents per node). So reference and new documents are both placed in a twin of the hierarchy, clustered without the
+reference.
+
+Of old documents it keeps queries, not scores, to be searched anew for every report: in a larger collection a document
+has more rivals, so beside scores from before it grew, documents like the old ones would look harmed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from model_code.drift.fit import place, twin
-from model_code.drift.questions import Questions
 from model_code.drift.settings import DriftSettings
-from model_code.files import replacing
+from model_code.files import read_json, replacing, write_json
 from model_code.manifest import read_manifest, seal, verify
 
 if TYPE_CHECKING:
@@ -23,6 +29,59 @@ if TYPE_CHECKING:
 
 FORMAT, KIND = 4, "drift_reference"
 TENSORS, QUESTIONS = "drift_reference.safetensors", "questions.json"
+CHUNK = 1024  # documents compared with all centroids at once
+CLUSTERED, PER_LEAF, ITERATIONS = 20_000, 8, 20  # of a twin: most passages, passages per leaf node, of k-means
+
+
+@dataclass(frozen=True)
+class Question:
+    """A query that stands for `document_id`, and all documents that answer it."""
+
+    document_id: str
+    text: str
+    answers: frozenset[str]
+
+
+@dataclass(frozen=True)
+class ProtectedQuery:
+    """A query that additions must not harm, the old documents that answer it, and the rank of the first of them before
+    any addition, from 1; 0 if it was not found."""
+
+    text: str
+    answers: tuple[str, ...]
+    rank: int
+
+
+@dataclass(frozen=True)
+class Questions:
+    """For old documents: `made` from them, `asked` by people (judged in the corpus), and `protected` from additions."""
+
+    made: tuple[Question, ...] = ()
+    asked: tuple[Question, ...] = ()
+    protected: tuple[ProtectedQuery, ...] = ()
+
+    def save(self, path: Path) -> None:
+        """Write a JSON file; equal questions give equal bytes."""
+        stated = {
+            "made": [_stated(question) for question in self.made],
+            "asked": [_stated(question) for question in self.asked],
+        }
+        write_json(path, stated | {"protected": [asdict(query) for query in self.protected]})
+
+    @classmethod
+    def load(cls, path: Path) -> Questions:
+        """Read what `save` wrote."""
+        stated = read_json(path)
+        made, asked = (
+            tuple(Question(row["document_id"], row["text"], frozenset(row["answers"])) for row in stated[kind])
+            for kind in ("made", "asked")
+        )
+        protected = (ProtectedQuery(row["text"], tuple(row["answers"]), row["rank"]) for row in stated["protected"])
+        return cls(made, asked, tuple(protected))
+
+
+def _stated(question: Question) -> dict[str, Any]:
+    return {"document_id": question.document_id, "text": question.text, "answers": sorted(question.answers)}
 
 
 def _empty() -> np.ndarray:
@@ -141,3 +200,34 @@ def _kept(eligible: np.ndarray, most: int, settings: DriftSettings) -> np.ndarra
 def _sample(queries: np.ndarray, settings: DriftSettings) -> np.ndarray:
     chance = np.random.default_rng([settings.seed, len(queries), 1])
     return queries[np.sort(chance.permutation(len(queries))[: settings.reference_documents])]
+
+
+def place(vectors: np.ndarray, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Nearest of unit `centroids` (L, H) to each of (n, H) unit vectors: nodes (n,) and cosines (n,) float64."""
+    nodes, cosines = np.empty(len(vectors), np.int64), np.empty(len(vectors))
+    for start in range(0, len(vectors), CHUNK):
+        part = slice(start, start + CHUNK)
+        scores = vectors[part] @ centroids.T
+        nodes[part], cosines[part] = scores.argmax(axis=1), scores.max(axis=1)
+    return nodes, cosines
+
+
+def twin(
+    vectors: np.ndarray, hierarchy: Hierarchy, rows: np.ndarray, level: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Centroids (L, H) of leaf nodes made without the passages `rows`, and the node (L,) at `level` that each is under.
+
+    vectors: (N, H) of all passages of `hierarchy`, which has as many leaf nodes, unless the twin's would have fewer
+    than PER_LEAF passages on average. At most CLUSTERED of the others are clustered.
+    """
+    from model_code.hierarchy.build import unit_vectors
+    from model_code.hierarchy.kmeans import spherical_kmeans
+    from model_code.hierarchy.settings import HierarchySettings
+
+    others = np.setdiff1d(np.arange(len(vectors)), rows)
+    others = np.sort(np.random.default_rng([seed, len(others)]).permutation(others)[:CLUSTERED])
+    leaves = min(len(hierarchy.centroids[-1]), max(1, len(others) // PER_LEAF))
+    settings = HierarchySettings(max_iterations=ITERATIONS, device="cpu")
+    clustering = spherical_kmeans(unit_vectors(vectors[others], "cpu"), leaves, settings, seed)
+    centroids = clustering.centroids.cpu().numpy()
+    return centroids, hierarchy.place(centroids)[:, level - 1]

@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from model_code.drift.calibration import Calibration
-from model_code.drift.measured import Measured, Observation, judge
-from model_code.drift.observations import Arrivals, Unmeasured, observe
-from model_code.drift.quality import Paired, observe_protected
+from model_code.drift.calibration import Calibration, most_measured
+from model_code.drift.measures import MEASURES, Measure, Paired, conflicts, growth, protected_change, refined
 from model_code.drift.settings import DriftSettings, draws_needed
-from model_code.drift.shares import measure_growth
+from model_code.drift.thresholds import Measured, Observation, Scope, judge
+from model_code.errors import FingerprintMismatch, FreshetError
+
+NOT_GIVEN, NOT_REFINED = "nothing of the kind was given", "no addition was refined by IncDSI"
+HEADER = ("measure", "value", "", "threshold", "without drift (1 % - median - 99 %)", "p", "")
+
+
+@dataclass(frozen=True, eq=False)
+class Arrivals:
+    """What arrived: m documents, and optionally scores of k and of a of them, one per document, and l logged queries.
+
+    fingerprint: of the encoder of both. statuses: names of model_code.incdsi.documents.Status, of what was refined.
+    Queries must differ from each other: one asked often would look like drift. no_queries, no_statuses: why there are
+    none.
+    """
+
+    vectors: np.ndarray  # (m, H) float32, unit norm
+    fingerprint: str
+    quality: np.ndarray | None = None  # (k,) mean score over a document's held-out pseudo-queries
+    asked: np.ndarray | None = None  # (a,) the same over the queries that it arrived with
+    statuses: tuple[str, ...] = ()
+    queries: np.ndarray | None = None  # (l, H) float32, unit norm
+    no_queries: str = NOT_GIVEN
+    no_statuses: str = NOT_REFINED
+
+
+@dataclass(frozen=True)
+class Unmeasured:
+    """A measure that this report does not have, and why."""
+
+    name: str
+    why: str
+    scope: Scope = "batch"
 
 
 @dataclass(frozen=True)
@@ -35,81 +65,155 @@ class Report:
     @property
     def tripped(self) -> tuple[Measured, ...]:
         """The measures beyond their thresholds."""
-        return tuple(one for one in self.measures if one.tripped)
+        return tuple(measure for measure in self.measures if measure.tripped)
 
     def of(self, *names: str) -> tuple[Measured, ...]:
         """The measures of these names, whether of the batch or of the window."""
-        return tuple(one for one in self.measures if one.name in names)
+        return tuple(measure for measure in self.measures if measure.name in names)
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON-able values."""
         return asdict(self)
 
+    @property
+    def text(self) -> str:
+        """Every value beside its threshold and its null distribution, what was not measured, and why."""
+        lines = [self._head(), *_table(self.measures)]
+        lines += [f"compared with: {self.reference}"] * bool(self.reference)
+        names: dict[tuple[Scope, str], list[str]] = {}
+        for absent in self.unmeasured:
+            names.setdefault((absent.scope, absent.why), []).append(absent.name)
+        lines += [f"not measured ({scope}): {', '.join(named)}: {why}" for (scope, why), named in names.items()]
+        return "\n".join(lines) + "\n"
+
+    def _head(self) -> str:
+        window = f", {self.window_documents} in the last {self.batches} batches" if self.batches > 1 else ""
+        chance = f"false alarms of the whole report: at most {self.alpha:.0%}"
+        asked = f" and {self.queries} logged queries" if self.queries else ""
+        return f"drift of {self.documents} documents{asked}{window}; {chance}"
+
 
 def make_report(
-    calibration: Calibration,
-    batches: Sequence[Arrivals],
-    added: int,
-    protected: Mapping[str, Paired] | None = None,
+    calibration: Calibration, batches: Sequence[Arrivals], added: int, protected: Paired | None = None
 ) -> Report:
     """Measure the newest of `batches`, oldest first, and the last `drift.window` of them together.
 
-    added: documents added since the last training, those of `batches` included. protected: by group ("old", "new")
-    the scores of queries before and after the additions; fewer than `drift.minimum_batch` are not measured. The chance
-    that any measure trips although nothing has changed is at most `drift.alpha`, growth aside, which is counted and
-    not tested.
+    added: documents added since the last training, those of `batches` included. protected: the scores of protected
+    queries before and after the additions; fewer than `drift.minimum_batch` are not measured. The chance that any
+    measure trips although nothing has changed is at most `drift.alpha`, growth aside, which is counted and not tested.
+    Raises FingerprintMismatch for vectors of another encoder, and FreshetError for arrays that do not fit or hold what
+    is no number.
     """
     settings = calibration.settings
     newest, last = batches[-1], batches[-settings.window :]
-    found = list(observe(calibration, newest, "batch"))
+    measured = list(observe(calibration, newest, "batch"))
     if len(last) > 1:
-        found += observe(calibration, pooled(last), "window")
-    found += [_protected(group, scores, settings) for group, scores in sorted((protected or {}).items())]
-    found = list(_testable(found, settings.alpha))
-    measures = judge([one for one in found if isinstance(one, Observation)], settings.alpha)
-    growth = measure_growth(added, calibration.reference.trained, settings.growth_limit)
+        measured += observe(calibration, pooled(last), "window")
+    measured += [] if protected is None else [_protected(protected, settings)]
+    measured = list(_testable(measured, settings.alpha))
+    judged = judge([each for each in measured if isinstance(each, Observation)], settings.alpha)
     return Report(
         len(newest.vectors),
         len(last),
-        sum(len(one.vectors) for one in last),
+        sum(len(batch.vectors) for batch in last),
         settings.alpha,
-        (*measures, growth),
-        tuple(one for one in found if isinstance(one, Unmeasured)),
+        (*judged, growth(added, calibration.reference.trained, settings.growth_limit)),
+        tuple(each for each in measured if isinstance(each, Unmeasured)),
         0 if newest.queries is None else len(newest.queries),
         calibration.reference.note,
     )
 
 
-def _protected(group: str, scores: Paired, settings: DriftSettings) -> Observation | Unmeasured:
+def observe(calibration: Calibration, arrivals: Arrivals, scope: Scope) -> Iterator[Observation | Unmeasured]:
+    """Every measure of `arrivals`, or the reason why it cannot be taken."""
+    _check(calibration, arrivals)
+    for measure in MEASURES.values():
+        given = getattr(arrivals, measure.given)
+        if why := _why_not(calibration, measure, given):
+            missing = given is None and measure.given == "queries"
+            yield Unmeasured(measure.name, arrivals.no_queries if missing else why, scope)
+        else:
+            yield calibration.observe(measure, given, scope)
+    if refined(arrivals.statuses):
+        yield conflicts(arrivals.statuses, calibration.settings, scope)
+    else:
+        yield Unmeasured("conflicts", arrivals.no_statuses, scope)
+
+
+def _why_not(calibration: Calibration, measure: Measure, given: np.ndarray | None) -> str | None:
+    least, largest = calibration.settings.minimum_batch, calibration.settings.largest_batch
+    compared = len(calibration.old(measure))
+    if given is None:
+        return NOT_GIVEN
+    if len(given) < least:
+        return f"{len(given)} are fewer than drift.minimum_batch = {least}"
+    if most_measured(compared, largest) < least:
+        few = f"the reference has {compared}, fewer than 3 x drift.minimum_batch = {3 * least}"
+        return few + f", and keeps half of the corpus at most: {6 * least} documents are needed" * measure.of_documents
+    return None
+
+
+def _protected(scores: Paired, settings: DriftSettings) -> Observation | Unmeasured:
     if (count := max(len(scores.before), len(scores.after))) >= settings.minimum_batch:
-        return observe_protected(group, scores, settings.quality_margin, settings.draws, settings.seed)
+        return protected_change(scores, settings)
     why = f"{count} protected queries (dev queries whose answers are live as they were) are fewer than"
-    return Unmeasured(f"protected_{group}", f"{why} drift.minimum_batch = {settings.minimum_batch}")
+    return Unmeasured("protected_old", f"{why} drift.minimum_batch = {settings.minimum_batch}")
 
 
-def _testable(found: Sequence[Observation | Unmeasured], alpha: float) -> Iterator[Observation | Unmeasured]:
+def _testable(measured: Sequence[Observation | Unmeasured], alpha: float) -> Iterator[Observation | Unmeasured]:
     """Without observations whose null is too short for their share of alpha: a reference lends few runs in order."""
-    least = draws_needed(alpha, sum(isinstance(one, Observation) for one in found))
-    for one in found:
-        if isinstance(one, Unmeasured) or len(one.null) >= least:
-            yield one
+    least = draws_needed(alpha, sum(isinstance(each, Observation) for each in measured))
+    for each in measured:
+        if isinstance(each, Unmeasured) or len(each.null) >= least:
+            yield each
             continue
-        why = f"the reference lends {len(one.null)} runs of so many documents, fewer than {least}: raise"
-        yield Unmeasured(one.name, f"{why} drift.reference_documents, or set drift.batches to random", one.scope)
+        why = f"the reference lends {len(each.null)} runs of so many documents, fewer than {least}: raise"
+        yield Unmeasured(each.name, f"{why} drift.reference_documents, or set drift.batches to random", each.scope)
 
 
 def pooled(batches: Sequence[Arrivals]) -> Arrivals:
     """Batches of one encoder as one."""
     return replace(
         batches[-1],
-        vectors=np.concatenate([one.vectors for one in batches]),
-        quality=_joined([one.quality for one in batches]),
-        asked=_joined([one.asked for one in batches]),
-        statuses=tuple(status for one in batches for status in one.statuses),
-        queries=_joined([one.queries for one in batches]),
+        vectors=np.concatenate([batch.vectors for batch in batches]),
+        quality=_joined([batch.quality for batch in batches]),
+        asked=_joined([batch.asked for batch in batches]),
+        statuses=tuple(status for batch in batches for status in batch.statuses),
+        queries=_joined([batch.queries for batch in batches]),
     )
 
 
 def _joined(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
     given = [part for part in parts if part is not None]
     return np.concatenate(given) if given else None
+
+
+def _check(calibration: Calibration, arrivals: Arrivals) -> None:
+    reference = calibration.reference
+    if arrivals.fingerprint != reference.fingerprint:
+        raise FingerprintMismatch(
+            f"the documents were encoded by {arrivals.fingerprint[:12]}, the drift reference by "
+            f"{reference.fingerprint[:12]}: build the reference of the retriever that is live"
+        )
+    width = reference.vectors.shape[1]
+    for name, vectors in (("documents", arrivals.vectors), ("queries", arrivals.queries)):
+        if vectors is not None and (vectors.ndim != 2 or vectors.shape[1] != width or not np.isfinite(vectors).all()):
+            raise FreshetError(
+                f"vectors of {name} must be finite and (n, {width}), not {vectors.shape}; encode them again"
+            )
+    if any(scores is not None and not np.isfinite(scores).all() for scores in (arrivals.quality, arrivals.asked)):
+        raise FreshetError("a document's score is not a number: leave out documents without held-out queries")
+
+
+def _table(measures: tuple[Measured, ...]) -> list[str]:
+    rows = [HEADER, *map(_row, measures)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADER))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _row(measure: Measured) -> tuple[str, ...]:
+    null = " - ".join(f"{measure.null[q]:.4f}" for q in ("0.01", "0.5", "0.99")) if measure.null else "a limit"
+    p = f"{measure.detail['p']:.4f}" if "p" in measure.detail else ""
+    sign = ">" if measure.tail == "high" else "<"
+    state = "TRIPPED" if measure.tripped else "suspected" if measure.suspected else ""
+    return (measure.label, f"{measure.value:.4f}", sign, f"{measure.threshold:.4f}", null, p, state)

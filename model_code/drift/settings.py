@@ -8,6 +8,8 @@ from typing import Literal
 
 from model_code.settings import require, require_at_least
 
+MOST_MEASURES = 15  # of a report: seven of the batch, seven of the window, and the protected queries
+
 
 @dataclass(frozen=True)
 class DriftSettings:
@@ -17,16 +19,15 @@ class DriftSettings:
     minimum_batch: documents, or queries, below which nothing is measured but counts; they wait for the window.
     largest_batch: documents of a batch that are measured, drawn from it; bounds the time.
     window: how many of the last batches are measured together, beside the newest alone; 1 measures only that.
-    cooldown: batches after a re-clustering, a retraining or a call for a pilot during which no such step follows.
+    cooldown: batches after a retraining or a call for a pilot during which no such step follows.
     growth_limit: documents added since the last training, as a share of those trained on, past which retraining is due.
     conflict_limit: share of refined additions whose IncDSI constraints may conflict.
     pilot_documents: of a pilot, a training on a sample that is to tell whether a retrain is due where documents moved
     and the queries that they came with show no harm. None: no pilots.
     quality_margin: loss of the mean score, of new documents and of protected queries (of these beside what growth costs
     them), that is no harm.
-    draws: how often a null distribution is drawn. reference_documents: kept as the reference; the kernel is its square.
+    draws: how often a null distribution is drawn. reference_documents: kept as the reference.
     classifier_contrast: documents of the reference that the domain classifier tells the batch from.
-    topic_divergence: what the topic measure reports; both compare shares of documents per node of the hierarchy.
     batches: how the null's batches are drawn from the reference. "random": as if documents arrived in no order.
     "in_order": runs of documents by their dates, which all must have, so that a false alarm is an alarm on a batch that
     differs from what came before no more than runs of the reference differ from its rest. A reference lends few runs,
@@ -45,7 +46,6 @@ class DriftSettings:
     draws: int = 999
     reference_documents: int = 2000
     classifier_contrast: int = 500
-    topic_divergence: Literal["jensen_shannon", "population_stability"] = "jensen_shannon"
     batches: Literal["random", "in_order"] = "random"
     seed: int = 0
 
@@ -71,11 +71,11 @@ class DriftSettings:
             f"reference_documents is {self.reference_documents}, but must be at least 3 x minimum_batch = {least}, "
             "as the null's batches are drawn from it",
         )
-        needed = draws_needed(self.alpha, 20)
+        needed = draws_needed(self.alpha, MOST_MEASURES)
         require(
             self.draws >= needed,
-            f"draws is {self.draws}, but must be at least {needed}: 20 measures share alpha = {self.alpha}, and a "
-            "chance that small cannot be told from fewer draws",
+            f"draws is {self.draws}, but must be at least {needed}: {MOST_MEASURES} measures share "
+            f"alpha = {self.alpha}, and a chance that small cannot be told from fewer draws",
         )
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from model_code.additions.settings import AdditionSettings
-from model_code.drift.observations import NOT_REFINED, Arrivals
-from model_code.drift.questions import Question
-from model_code.drift.shares import refined
+from model_code.drift.measures import refined
+from model_code.drift.reference import Question
+from model_code.drift.report import NOT_REFINED, Arrivals
 from model_code.live.documents import read_documents
 from model_code.live.searcher import Searcher
 from model_code.live.trained import trained_documents

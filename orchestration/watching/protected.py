@@ -7,9 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from model_code.drift.quality import Paired, crowding, reciprocal_ranks
-from model_code.drift.questions import ProtectedQuery, Question
-from model_code.drift.reference import DriftReference
+from model_code.drift.measures import Paired, crowding, reciprocal_ranks
+from model_code.drift.reference import DriftReference, ProtectedQuery, Question
 from model_code.live.searcher import Searcher
 from model_code.live.trained import trained_documents
 from orchestration.project import Project

@@ -10,8 +10,8 @@ import numpy as np
 
 from model_code.corpus.tables import Judgements
 from model_code.documents import Document
-from model_code.drift.quality import RANKS, reciprocal_ranks
-from model_code.drift.questions import Question
+from model_code.drift.measures import RANKS, reciprocal_ranks
+from model_code.drift.reference import Question
 from model_code.live.searcher import Searcher
 from model_code.progress import silent
 from model_code.queries.generators import make_generator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from model_code.drift.questions import Question, Questions
+from model_code.drift.reference import Question, Questions
 from model_code.live.documents import read_columns
 from model_code.live.searcher import Searcher
 from model_code.live.trained import trained_documents

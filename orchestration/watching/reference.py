@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from model_code.drift.calibration import Calibration
-from model_code.drift.draws import SMALLEST_SHARE
-from model_code.drift.observations import Arrivals
-from model_code.drift.quality import OldScores
+from model_code.drift.calibration import SMALLEST_SHARE, Calibration
+from model_code.drift.measures import OldScores
 from model_code.drift.reference import FORMAT, DriftReference
+from model_code.drift.report import Arrivals
 from model_code.files import canonical_json, hash_text
 from model_code.live.searcher import Searcher
 from model_code.live.trained import trained_documents

@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from model_code.drift.ladder import Decision, Past, decide
-from model_code.drift.observations import Arrivals
-from model_code.drift.rendering import report_dict, report_text
-from model_code.drift.report import Report, make_report
+from model_code.drift.report import Arrivals, Report, make_report
 from model_code.errors import FreshetError
 from model_code.live.searcher import Searcher
 from model_code.live.trained import added_since_training
@@ -56,7 +54,7 @@ class Watched:
     @property
     def text(self) -> str:
         """Every value beside its threshold, and the decision."""
-        return report_text(self.report, self.decision)
+        return self.report.text + self.decision.text
 
 
 def watch(project: Project, record: bool = True) -> Watched | None:
@@ -82,12 +80,12 @@ def _watch(project: Project, record: bool) -> Watched | None:
         return None
     arrivals = [*map(gatherer.arrivals, earlier), arrived]
     calibration = calibration_of(project, searcher, settings, arrivals, gatherer.answers)
-    protected = {"old": protected_scores(searcher, calibration.reference, gatherer.answers)}
+    protected = protected_scores(searcher, calibration.reference, gatherer.answers)
     report = make_report(calibration, arrivals, len(added_since_training(searcher.generation)), protected)
     decision = decide(report, past(ledger), settings.drift, dry_run=not record)
     watched = Watched(report, decision, (newest.first, newest.last))
     if record and ledger is not None:
-        ledger.record_drift(report_dict(report, decision), watched.batch)
+        ledger.record_drift({"report": report.as_dict(), "decision": decision.as_dict()}, watched.batch)
         ledger.record_decision(decision.action, "; ".join(decision.reasons), _details(watched))
     return watched
 
@@ -142,4 +140,8 @@ def required(watched: Watched | None, record: bool = True) -> Watched:
 
 def as_dict(watched: Watched) -> dict[str, Any]:
     """Report, decision and batch as plain values."""
-    return report_dict(watched.report, watched.decision) | {"batch": list(watched.batch)}
+    return {
+        "report": watched.report.as_dict(),
+        "decision": watched.decision.as_dict(),
+        "batch": list(watched.batch),
+    }

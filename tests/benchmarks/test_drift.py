@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import drift, drift_sources
 from benchmarks.drift import simulate, wilson
-from benchmarks.drift_batches import Cell, reciprocal_ranks
+from benchmarks.drift_batches import Cell, population_stability, reciprocal_ranks
 from benchmarks.drift_sources import Plan, Vectors, mixed, studies
 from model_code.errors import FreshetError
 from tests.tiny_encoder import make_tiny_encoder
@@ -117,3 +117,15 @@ def test_intervals_are_scipys(successes: int, trials: int) -> None:
 
     expected = binomtest(successes, trials).proportion_ci(method="wilson")
     assert wilson(successes, trials) == pytest.approx((expected.low, expected.high), abs=1e-6)
+
+
+def test_population_stability_is_the_sum_written_out_and_above_its_customary_threshold_by_chance() -> None:
+    old, new = np.array([50, 30, 0, 20]), np.array([5, 0, 4, 1])
+    total = 0.0
+    for x, y in zip(old, new, strict=True):
+        p, q = (x + 0.5) / (old.sum() + 2), (y + 0.5) / (new.sum() + 2)
+        total += (q - p) * np.log(q / p)
+    assert population_stability(old, new) == pytest.approx(total)
+    chance = np.random.default_rng(0)
+    drawn = [np.bincount(chance.integers(40, size=count), minlength=40) for count in (800, 100) for _ in range(100)]
+    assert np.mean([population_stability(*pair) > 0.2 for pair in zip(drawn[:100], drawn[100:], strict=True)]) > 0.5

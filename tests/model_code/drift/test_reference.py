@@ -1,4 +1,4 @@
-"""Guards the reference: what it keeps, the level that topics are counted at, its sealed folder, and the kept nulls.
+"""Guards the reference: what it keeps, the level that topics are counted at, placing in a twin, and its sealed folder.
 
 pytest tests/model_code/drift/test_reference.py
 """
@@ -12,14 +12,21 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from model_code.drift.calibration import Calibration
-from model_code.drift.quality import OldScores
-from model_code.drift.questions import ProtectedQuery, Question, Questions
-from model_code.drift.reference import DriftReference, topic_level
+from model_code.drift.reference import (
+    DriftReference,
+    ProtectedQuery,
+    Question,
+    Questions,
+    place,
+    topic_level,
+    twin,
+)
 from model_code.errors import FreshetError
 from model_code.files import hash_path
+from model_code.hierarchy.build import build_hierarchy
+from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import Hierarchy
-from tests.model_code.drift.unit_vectors import SETTINGS, reference, topical, tree
+from tests.model_code.drift.unit_vectors import SETTINGS, reference, topical, tree, unit
 
 
 def test_save_and_load_is_the_identity(tmp_path: Path) -> None:
@@ -81,37 +88,33 @@ def test_topics_are_counted_where_a_batch_fills_the_nodes() -> None:
     assert topic_level(hierarchy, batch=1) == 1
 
 
-def test_nulls_are_kept_by_size_and_made_anew_for_another_reference(tmp_path: Path) -> None:
-    first = Calibration(reference(0), SETTINGS, tmp_path)
-    nulls = {measure: first.null(measure, 25) for measure in ("domain_auc", "mmd", "topics", "fit")}
-    assert {path.name for path in tmp_path.iterdir()} == {f"{measure}-25.json" for measure in nulls}
-    again = Calibration(reference(0), SETTINGS, tmp_path)
-    again._nulls = {}  # so that nothing can be drawn
-    for measure, null in nulls.items():
-        assert (again.null(measure, 25) == null).all()
-    other = Calibration(reference(1), SETTINGS, tmp_path)
-    assert (other.null("mmd", 25) != nulls["mmd"]).any()
-    assert (Calibration(reference(0), replace(SETTINGS, seed=1)).null("mmd", 25) != nulls["mmd"]).any()
+def test_placing_is_the_nearest_centroid() -> None:
+    vectors = topical(50, 0)
+    hierarchy = tree(topical(200, 1))
+    nodes, cosines = place(vectors, hierarchy.centroids[-1])
+    assert nodes.tolist() == hierarchy.place(vectors)[:, -1].tolist()
+    best = [max(float(c @ v) for c in hierarchy.centroids[-1]) for v in vectors]
+    np.testing.assert_allclose(cosines, best, atol=1e-6)
 
 
-def test_nulls_of_scores_follow_the_scores_and_leave_the_kept_ones_as_they_are(tmp_path: Path) -> None:
-    chance = np.random.default_rng(0)
-    found = []
-    for _ in range(2):
-        calibrated = Calibration(reference(), SETTINGS, tmp_path, OldScores(chance.random(200), chance.random(90)))
-        found.append([calibrated.null(measure, 25) for measure in ("mmd", "new_quality", "asked_quality")])
-    (kept,) = tmp_path.iterdir()
-    assert kept.name == "mmd-25.json"
-    assert [bool((one == other).all()) for one, other in zip(*found, strict=True)] == [True, False, False]
+def test_reference_documents_fit_a_twin_as_later_ones_do_and_not_the_hierarchy() -> None:
+    draw = np.random.default_rng(0)
+    vectors, later = unit(draw.standard_normal((600, 32))), unit(draw.standard_normal((600, 32)))
+    hierarchy = build_hierarchy(vectors, HierarchySettings(max_iterations=10, branching=8, device="cpu"), seed=0)
+    rows = np.arange(0, 600, 2)
+    centroids, nodes = twin(vectors, hierarchy, rows, level=1, seed=0)
+    assert set(nodes) <= set(range(len(hierarchy.parents[0])))
+    assert len(centroids) == min(len(hierarchy.centroids[-1]), 300 // 8)
+    naive, fair = (
+        place(vectors[rows], each)[1].mean() - place(later, each)[1].mean()
+        for each in (hierarchy.centroids[-1], centroids)
+    )
+    assert naive > 0.05
+    assert abs(fair) < 0.015
 
 
-def test_nulls_of_a_corpus_in_order_are_wider_where_topics_come_in_runs() -> None:
-    vectors = topical(300, 0)
-    topics = vectors[:, :6].argmax(axis=1)
-    in_runs = vectors[np.argsort(np.where(np.arange(300) < 150, 0, 10) + topics, kind="stable")]
-    found = []
-    for batches in ("random", "in_order"):
-        settings = replace(SETTINGS, batches=batches)
-        made = DriftReference.build(in_runs, tree(in_runs), "f", settings)
-        found.append(np.median(Calibration(made, settings).null("topics", 25)))
-    assert found[1] > 3 * found[0]
+def test_a_twin_is_the_same_for_the_same_seed() -> None:
+    vectors = topical(120, 0)
+    rows = np.arange(40)
+    first, second = (twin(vectors, tree(vectors), rows, level=1, seed=0) for _ in range(2))
+    assert all((ours == theirs).all() for ours, theirs in zip(first, second, strict=True))

@@ -22,8 +22,8 @@ def test_the_defaults_are_allowed() -> None:
     ("values", "message"),
     [
         ({"alpha": 0.0}, r"drift: alpha is 0.0, but must be in \(0, 0.5\]"),
-        ({"alpha": 0.01}, r"draws is 999, but must be at least 1999"),
-        ({"draws": 100}, r"draws is 100, but must be at least 399"),
+        ({"alpha": 0.01}, r"draws is 999, but must be at least 1499"),
+        ({"draws": 100}, r"draws is 100, but must be at least 299"),
         ({"minimum_batch": 5}, r"minimum_batch is 5, but must be at least 10"),
         ({"largest_batch": 50}, r"largest_batch is 50, below minimum_batch 100"),
         ({"reference_documents": 299}, r"must be at least 3 x minimum_batch = 300"),
@@ -32,7 +32,10 @@ def test_the_defaults_are_allowed() -> None:
         ({"growth_limit": 0.0}, r"growth_limit is 0.0, but must be above 0"),
         ({"conflict_limit": 1.0}, r"conflict_limit is 1.0, but must be in \(0, 1\)"),
         ({"batches": "sorted"}, r"drift.batches is 'sorted', but must be one of 'random', 'in_order'"),
-        ({"topic_divergence": "psi"}, r"must be one of 'jensen_shannon', 'population_stability'"),
+        (
+            {"topic_divergence": "jensen_shannon"},
+            r"topic_divergence is no longer a setting: topics",
+        ),
     ],
 )
 def test_impossible_values_are_refused(values: dict[str, Any], message: str) -> None:

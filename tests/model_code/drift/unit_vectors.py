@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from model_code.drift.calibration import Calibration
-from model_code.drift.observations import Arrivals
-from model_code.drift.quality import OldScores
+from model_code.drift.measures import OldScores
 from model_code.drift.reference import DriftReference
+from model_code.drift.report import Arrivals
 from model_code.drift.settings import DriftSettings
 from model_code.hierarchy.tree import Hierarchy
 
 WIDTH, TOPICS = 8, 6
 SETTINGS = DriftSettings(
-    minimum_batch=20, largest_batch=40, reference_documents=240, draws=399, classifier_contrast=60, window=3
+    minimum_batch=20, largest_batch=40, reference_documents=240, draws=299, classifier_contrast=60, window=3
 )
 
 

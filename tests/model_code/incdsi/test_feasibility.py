@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from model_code.drift.shares import conflict_share
+from model_code.drift.measures import conflict_share
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import NewDocument, Status, mean_query
 from model_code.incdsi.feasibility import Conflict, examine

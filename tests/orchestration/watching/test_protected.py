@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from model_code.corpus.tables import frame
-from model_code.drift.quality import RANKS
-from model_code.drift.questions import Questions
+from model_code.drift.measures import RANKS
+from model_code.drift.reference import Questions
 from model_code.live.searcher import Searcher
 from orchestration.live.collection import LiveCollection
 from orchestration.live_status import live_status, live_status_lines

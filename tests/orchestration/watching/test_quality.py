@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from model_code.corpus.tables import Judgements
-from model_code.drift.questions import Question
+from model_code.drift.reference import Question
 from model_code.files import write_text
 from model_code.live.searcher import Searcher
 from orchestration import parameters

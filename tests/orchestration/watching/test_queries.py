@@ -26,7 +26,7 @@ def ask(project, texts, moment=None):
 
 def unmeasured(watched, scope="batch"):
     found = watched.report.unmeasured
-    return {one.why for one in found if one.name in ("query_auc", "query_mmd") and one.scope == scope}
+    return {one.why for one in found if one.name == "query_auc" and one.scope == scope}
 
 
 def test_without_a_log_the_report_says_so(project):
@@ -49,10 +49,10 @@ def test_queries_like_those_of_the_build_are_no_drift(project, corpus):
     assert watch(project) is None, "a report is kept of documents only"
     watched = watch(project, record=False)
     assert not (project.live / "ledger.sqlite").exists(), "looking makes no ledger"
-    measures = watched.report.of("query_auc", "query_mmd")
-    assert [one.tripped for one in measures] == [False, False]
+    measures = watched.report.of("query_auc")
+    assert [one.tripped for one in measures] == [False]
     assert all(one.null and one.threshold is not None for one in measures)
-    assert watched.decision.reasons == ("none of 3 measures is beyond its threshold",)
+    assert watched.decision.reasons == ("none of 2 measures is beyond its threshold",)
     assert "drift of 0 documents and 30 logged queries" in watched.text
 
 
@@ -60,7 +60,7 @@ def test_other_queries_trip_and_call_for_nothing_by_themselves(project, corpus):
     ledger = add(project, documents(SEA, 24, "more", 1))
     ask(project, queries(SPACE, 30, 1))
     watched = watch(project)
-    assert {"query_auc", "query_mmd"} <= set(watched.tripped)
+    assert {"query_auc"} <= set(watched.tripped)
     assert watched.decision.action == "add"
     assert any(reason.startswith("query_auc") for reason in watched.decision.reasons)
     stored = ledger.last_drift(1)[0]["report"]["report"]

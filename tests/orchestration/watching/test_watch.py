@@ -38,7 +38,7 @@ def test_documents_like_the_old_ones_are_only_added(project):
 def test_other_documents_trip_and_the_report_says_which_measures(project):
     add(project, documents(SPACE, 24, "space", 2))
     watched = watch(project, record=False)
-    assert {"domain_auc", "mmd"} <= set(watched.tripped)
+    assert {"domain_auc"} <= set(watched.tripped)
     assert "TRIPPED" in watched.text
 
 
@@ -77,7 +77,7 @@ def test_documents_of_the_corpus_that_are_sent_again_are_no_arrivals(project):
     add(project, new)
     report = watch(project, record=False).report
     assert (report.documents, len(ledger.last_drift(1))) == (24, 0)
-    assert {"domain_auc", "mmd"} <= {one.name for one in report.tripped}
+    assert {"domain_auc"} <= {one.name for one in report.tripped}
 
 
 def test_a_full_export_is_measured_as_what_is_new_in_it(project, built, tmp_path):
@@ -112,7 +112,7 @@ def test_a_small_corpus_is_measured_in_growth(project):
     ledger = add(project, documents(SPACE, 130, "space", 2))
     watched = watch(project)
     assert (watched.tripped, watched.decision.action) == (("growth",), "retrain")
-    assert "600 documents are needed" in {one.name: one.why for one in watched.report.unmeasured}["mmd"]
+    assert "600 documents are needed" in {one.name: one.why for one in watched.report.unmeasured}["domain_auc"]
     assert ledger.last_drift(1)[0]["last_event"] == 130
 
 

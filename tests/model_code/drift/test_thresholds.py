@@ -1,6 +1,6 @@
-"""Guards thresholds: the exact rule p <= alpha, how a family shares alpha, and batches drawn for the null.
+"""Guards thresholds: the exact rule p <= alpha, and how a family shares alpha.
 
-pytest tests/model_code/drift/test_measured.py
+pytest tests/model_code/drift/test_thresholds.py
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from model_code.drift.draws import canonical, draw_batches, most_measured, some
-from model_code.drift.measured import Observation, Tail, critical_value, deciding, judge, limited
+from model_code.drift.thresholds import Observation, Tail, critical_value, deciding, judge, limited
 from model_code.errors import FreshetError
 
 
@@ -62,33 +61,3 @@ def test_too_few_draws_are_refused() -> None:
 
 def test_a_limit_trips_past_it() -> None:
     assert [limited("growth", value, 0.5, {}).tripped for value in (0.5, 0.51)] == [False, True]
-
-
-def test_random_batches_are_subsets_and_every_document_is_drawn() -> None:
-    members = draw_batches(60, 20, 50, seed=0)
-    assert members.shape == (50, 60)
-    assert (members.sum(axis=1) == 20).all()
-    assert members.any(axis=0).all()
-    assert (draw_batches(60, 20, 50, seed=0) == members).all()
-    assert (draw_batches(60, 20, 50, seed=1) != members).any()
-
-
-def test_batches_in_order_are_runs_each_once() -> None:
-    members = draw_batches(60, 20, 399, seed=0, batches="in_order")
-    starts = sorted(int(row.argmax()) for row in members)
-    assert starts == list(range(41))
-    assert all(row[start : start + 20].all() for row, start in zip(members, members.argmax(axis=1), strict=True))
-
-
-def test_a_small_reference_lends_no_batch() -> None:
-    assert most_measured(59, 500) == 19
-    with pytest.raises(FreshetError, match=r"3 times as many"):
-        draw_batches(59, 20, 10, seed=0)
-
-
-def test_a_sample_does_not_depend_on_order() -> None:
-    rows = np.random.default_rng(0).standard_normal((30, 4))
-    shuffled = rows[np.random.default_rng(1).permutation(30)]
-    assert (some(rows, 10, seed=0) == some(shuffled, 10, seed=0)).all()
-    assert len(np.unique(some(rows, 10, seed=0), axis=0)) == 10
-    assert (rows[canonical(rows)] == shuffled[canonical(shuffled)]).all()

@@ -1,4 +1,4 @@
-"""One measure of drift beside its threshold: from a value and its null distribution to a judgement.
+"""Thresholds of a report: from the values of its measures and their null distributions to what trips.
 
 The measures of a report share one chance of a false alarm by Bonferroni's rule: of k measures with a null distribution
 each is tested at alpha / k. Holm's procedure would not find the first alarm any sooner, and with Bonferroni's every
@@ -59,26 +59,26 @@ class Measured:
         return self.name if self.scope == "batch" else f"{self.name} ({self.scope})"
 
 
-One = TypeVar("One", Observation, Measured)
+Of = TypeVar("Of", Observation, Measured)
 
 
-def deciding(found: Sequence[One]) -> list[One]:
-    """The measures of harm that decide, of those `found`.
+def deciding(measures: Sequence[Of]) -> list[Of]:
+    """The measures of harm that decide, of those given.
 
     What people ask outranks what was cut out of the text: made queries decide nothing where asked ones were measured on
     as many documents. (Made ones saw harm in real documents that asked ones find better than old ones, and none where
     people ask in other words than a text uses.)
     """
-    asked = {one.scope: one.detail["documents"] for one in found if one.name == ASKED}
-    made = [one for one in found if one.name == MADE and one.detail["documents"] > asked.get(one.scope, 0)]
-    return [*made, *(one for one in found if one.name == ASKED)]
+    asked = {each.scope: each.detail["documents"] for each in measures if each.name == ASKED}
+    made = [each for each in measures if each.name == MADE and each.detail["documents"] > asked.get(each.scope, 0)]
+    return [*made, *(each for each in measures if each.name == ASKED)]
 
 
 def judge(observations: Sequence[Observation], alpha: float) -> tuple[Measured, ...]:
     """Each observation at alpha / k of k, so that the chance of any false alarm is at most alpha."""
     level = alpha / max(len(observations), 1)
     of_harm = alpha / max(len(deciding(observations)), 1)
-    return tuple(_judged(one, level, of_harm) for one in observations)
+    return tuple(_judged(observation, level, of_harm) for observation in observations)
 
 
 def limited(name: str, value: float, limit: float, detail: Mapping[str, Any]) -> Measured:
@@ -105,20 +105,20 @@ def critical_value(null: np.ndarray, level: float, tail: Tail) -> float:
     return float(ascending[-rank] if tail == "high" else ascending[rank - 1])
 
 
-def _judged(one: Observation, level: float, of_harm: float) -> Measured:
-    threshold = critical_value(one.null, level, one.tail)
-    reached = one.null >= one.value if one.tail == "high" else one.null <= one.value
-    detail = {**one.detail, "p": float((1 + reached.sum()) / (1 + len(one.null))), "level": level}
+def _judged(seen: Observation, level: float, of_harm: float) -> Measured:
+    threshold = critical_value(seen.null, level, seen.tail)
+    reached = seen.null >= seen.value if seen.tail == "high" else seen.null <= seen.value
+    p = float((1 + reached.sum()) / (1 + len(seen.null)))
     return Measured(
-        one.name,
-        float(one.value),
+        seen.name,
+        float(seen.value),
         threshold,
-        {str(q): float(np.quantile(one.null, q)) for q in QUANTILES},
-        _beyond(one.value, threshold, one.tail),
-        detail,
-        _beyond(one.value, critical_value(one.null, of_harm, one.tail), one.tail),
-        one.tail,
-        one.scope,
+        {str(q): float(np.quantile(seen.null, q)) for q in QUANTILES},
+        _beyond(seen.value, threshold, seen.tail),
+        {**seen.detail, "p": p, "level": level},
+        _beyond(seen.value, critical_value(seen.null, of_harm, seen.tail), seen.tail),
+        seen.tail,
+        seen.scope,
     )
 
 

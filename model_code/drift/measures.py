@@ -1,0 +1,269 @@
+"""The measures of drift: one table of what tells a batch from the reference, and three that need no reference.
+
+Each measure of `MEASURES` is a statistic of old and new values. Its null distribution is the same statistic of batches
+that are drawn from the reference and of the rest (see `calibration`), so no customary threshold is needed: those for
+divergences of shares (.1 and .2) false-alarm with many nodes and few documents, as divergences are above 0 for two
+samples of one distribution.
+
+Harm is what the scores tell. Adding only harms where new documents are found worse than a retrained retriever would
+find them; without retraining, what it does for documents that it was trained for tells: the same score of old documents
+whose queries it has not seen, beside the same rivals: both are searched among all that is live now.
+What additions take from old documents is measured by protected queries. Any addition takes some: on docstrings 25 %
+more of the same kind cost .029 MRR@10, which no retrain brings back. So as much as documents like the old ones would
+take is no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from scipy.spatial.distance import jensenshannon
+from scipy.stats import binom, rankdata
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+
+from model_code.drift.reference import DriftReference
+from model_code.drift.settings import DriftSettings
+from model_code.drift.thresholds import ASKED, MADE, Measured, Observation, Scope, Tail, limited
+from model_code.errors import FreshetError
+from model_code.evaluation.significance import paired_randomisation_test
+
+FOLDS = 3  # of the domain classifier
+RANKS = 10  # a rank beyond counts as not found
+CONFLICTING = (  # names of model_code.incdsi.documents.Status; queries are left out only where a conflict was proven
+    "INFEASIBLE",
+    "FITS_WITHOUT_SOME_QUERIES",
+    "COMPROMISE_WITHOUT_SOME_QUERIES",
+)
+REFINED = ("FITS", "COMPROMISE", *CONFLICTING)
+Statistic = Callable[[np.ndarray, np.ndarray, int], float]
+"""Of old values (n, ...) and new ones (m, ...), with a seed"""
+Detail = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class OldScores:
+    """How well old documents are found among all that is live when a report is made, one mean score per document."""
+
+    made: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))  # (p,) over its pseudo-queries
+    asked: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))  # (a,) over its judged queries
+
+
+# Statistics
+
+
+def domain_auc(old: np.ndarray, new: np.ndarray, seed: int) -> float:
+    """How well a classifier tells new vectors (m, H) from old ones (n, H): mean AUC over folds that it did not see.
+
+    .5 where it cannot, 1 at most (a classifier two-sample test: Lopez-Paz & Oquab 2017). Both have at least FOLDS rows,
+    whose order does not matter.
+    """
+    rows = np.concatenate([old[canonical(old)], new[canonical(new)]]).astype(np.float64)
+    labels = np.repeat([0, 1], [len(old), len(new)])
+    areas = []
+    for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, labels):
+        classifier = LogisticRegression().fit(rows[train], labels[train])
+        areas.append(area_under_curve(rows[test] @ classifier.coef_[0], labels[test]))
+    return float(np.mean(areas))
+
+
+def area_under_curve(scores: np.ndarray, labels: np.ndarray) -> float:
+    """The chance that a row labelled 1 scores above one labelled 0, ties counting half (Mann & Whitney 1947).
+
+    Scikit-learn's `roc_auc_score` says the same in a millisecond, which a null distribution takes a thousand times.
+
+    >>> area_under_curve(np.array([2.0, 1.0, 1.0, 0.0]), np.array([1, 1, 0, 0]))
+    0.875
+    """
+    positives = int(labels.sum())
+    above = rankdata(scores)[labels == 1].sum() - positives * (positives + 1) / 2
+    return float(above / (positives * (len(labels) - positives)))
+
+
+def canonical(vectors: np.ndarray) -> np.ndarray:
+    """The rows (n,) of `vectors` (n, H) in an order that does not depend on the order they come in."""
+    return np.lexsort(np.ascontiguousarray(vectors.T[:8]))
+
+
+def topic_divergence(old: np.ndarray, new: np.ndarray, seed: int = 0) -> float:
+    """Jensen-Shannon divergence of how nodes (n,) and (m,) are shared out, in bits, 0 to 1 (Lin 1991, eq. 4.1)."""
+    p, q = _shares(old, new)
+    return float(jensenshannon(p, q, base=2) ** 2)
+
+
+def mean_difference(old: np.ndarray, new: np.ndarray, seed: int = 0) -> float:
+    """Mean of `new` minus mean of `old`."""
+    return float(new.mean(dtype=np.float64) - old.mean(dtype=np.float64))
+
+
+def _shares(old: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The share of each node among old and among new documents: (K,), (K,)."""
+    nodes = 1 + int(max(old.max(), new.max()))
+    return np.bincount(old, minlength=nodes) / len(old), np.bincount(new, minlength=nodes) / len(new)
+
+
+# What is told beside a value
+
+
+def _count(old: np.ndarray, new: np.ndarray) -> Detail:
+    return {"measured": len(new)}
+
+
+def _means(old: np.ndarray, new: np.ndarray) -> Detail:
+    return {"old": float(old.mean()), "new": float(new.mean()), "documents": len(new)}
+
+
+def most_moved(old: np.ndarray, new: np.ndarray, count: int = 3) -> Detail:
+    """The nodes whose share changed most, with the share of old and of new documents.
+
+    >>> most_moved(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), count=1)
+    {'moved': [{'node': 0, 'old': 0.5, 'new': 0.25}]}
+    """
+    p, q = _shares(old, new)
+    order = np.argsort(-np.abs(q - p), kind="stable")[:count]
+    return {"moved": [{"node": int(node), "old": float(p[node]), "new": float(q[node])} for node in order]}
+
+
+# The table
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A statistic of what the reference has and of what arrived, and on which side of chance drift lies.
+
+    given: the attribute of `Arrivals` that it is about. old: the values of the reference. placed: what becomes of what
+    arrived before it is compared with these. contrasted: `old` is cut to `drift.classifier_contrast` of its rows.
+    """
+
+    name: str
+    tail: Tail
+    given: Literal["vectors", "quality", "asked", "queries"]
+    old: Callable[[DriftReference, OldScores], np.ndarray]
+    statistic: Statistic
+    detail: Callable[[np.ndarray, np.ndarray], Detail]
+    placed: Callable[[DriftReference, np.ndarray], np.ndarray] = lambda reference, values: values
+    contrasted: bool = False
+
+    @property
+    def of_scores(self) -> bool:
+        """Whether it compares scores, which have no order and are taken anew for each report."""
+        return self.given in ("quality", "asked")
+
+    @property
+    def of_documents(self) -> bool:
+        """Whether it compares vectors of documents, whose batches may be drawn in the order of their dates."""
+        return self.given == "vectors"
+
+
+MEASURES: Mapping[str, Measure] = {
+    measure.name: measure
+    for measure in (
+        Measure("domain_auc", "high", "vectors", lambda reference, _: reference.vectors, domain_auc, _count,
+                contrasted=True),
+        Measure("topics", "high", "vectors", lambda reference, _: reference.topics, topic_divergence, most_moved,
+                placed=lambda reference, vectors: reference.place(vectors)[0]),
+        Measure("fit", "low", "vectors", lambda reference, _: reference.cosines, mean_difference, _means,
+                placed=lambda reference, vectors: reference.place(vectors)[1]),
+        Measure(MADE, "low", "quality", lambda _, scores: scores.made, mean_difference, _means),
+        Measure(ASKED, "low", "asked", lambda _, scores: scores.asked, mean_difference, _means),
+        Measure("query_auc", "high", "queries", lambda reference, _: reference.queries, domain_auc, _count,
+                contrasted=True),
+    )
+}  # fmt: skip
+
+
+# Measures without a reference
+
+
+class Paired(NamedTuple):
+    """Scores of the same queries before and after additions, and the loss to growth that is no harm: (q,) each."""
+
+    before: np.ndarray
+    after: np.ndarray
+    crowding: np.ndarray | float = 0.0
+
+
+def protected_change(scores: Paired, settings: DriftSettings) -> Observation:
+    """Mean change of the scores of protected queries, beside changes of random sign around a loss that is no harm.
+
+    That loss is `drift.quality_margin` and each query's crowding. The null is that of the paired randomisation test
+    (Smucker, Allan & Carterette 2007) of the differences plus that loss. `detail` has the two-sided p of the test for
+    any change.
+    """
+    before, after = scores.before, scores.after
+    if before.shape != after.shape or before.ndim != 1 or not len(before):
+        raise FreshetError(
+            f"protected queries have scores of shapes {before.shape} and {after.shape}; "
+            "score the same queries, at least one, before and after"
+        )
+    draws, seed = settings.draws, settings.seed
+    change = after.astype(np.float64) - before.astype(np.float64)
+    signs = 1.0 - 2.0 * np.random.default_rng([seed, len(change)]).integers(2, size=(draws, len(change)), dtype=np.int8)
+    allowed = settings.quality_margin + np.broadcast_to(scores.crowding, change.shape)
+    null = signs @ (change + allowed) / len(change) - allowed.mean()
+    detail: Detail = {"before": float(before.mean()), "after": float(after.mean()), "margin": settings.quality_margin}
+    detail |= {"crowding": float(allowed.mean() - settings.quality_margin), "queries": len(change)}
+    detail["p_any_change"] = float(paired_randomisation_test(change[:, None], draws, seed)[0])
+    return Observation("protected_old", float(change.mean()), null, "low", detail=detail)
+
+
+def reciprocal_ranks(ranks: np.ndarray) -> np.ndarray:
+    """1 / rank, 0 beyond RANKS and for rank 0, which stands for not found: (q,).
+
+    >>> reciprocal_ranks(np.array([1, 4, 11, 0])).tolist()
+    [1.0, 0.25, 0.0, 0.0]
+    """
+    return np.where((ranks > 0) & (ranks <= RANKS), 1 / np.maximum(ranks, 1), 0.0)
+
+
+def crowding(ranks: np.ndarray, kept: float) -> np.ndarray:
+    """What each reciprocal rank lost on average while the collection grew to its size from the share `kept` of it, by
+    documents like its own: (q,), at least 0. Growing again by as much costs about the same.
+
+    ranks: (q,), see `reciprocal_ranks`. Each of the r - 1 documents above an answer was there before with chance
+    `kept`, S of them, so the mean of 1 / (1 + S) where S < RANKS is P(1 <= T <= RANKS) / (r kept) with
+    T ~ Binomial(r, kept).
+    """
+    counted = np.maximum(ranks, 1)
+    before = (binom.cdf(RANKS, counted, kept) - binom.pmf(0, counted, kept)) / (counted * kept)
+    return np.where(ranks > 0, before - reciprocal_ranks(ranks), 0.0)
+
+
+def refined(statuses: Sequence[str]) -> list[str]:
+    """The statuses, in capitals, of additions that IncDSI refined: others have no constraints to conflict.
+
+    >>> refined(["fits", "NOT_REFINED", "infeasible"])
+    ['FITS', 'INFEASIBLE']
+    """
+    return [status.upper() for status in statuses if status.upper() in REFINED]
+
+
+def conflict_share(statuses: Sequence[str]) -> float:
+    """Share of conflicting ones among refined additions, of which there is at least one.
+
+    >>> conflict_share(["FITS", "FITS", "INFEASIBLE", "NOT_REFINED"]).__round__(3)
+    0.333
+    """
+    chosen = refined(statuses)
+    return sum(status in CONFLICTING for status in chosen) / len(chosen)
+
+
+def conflicts(statuses: Sequence[str], settings: DriftSettings, scope: Scope = "batch") -> Observation:
+    """The share beside what chance makes of `drift.conflict_limit`: as many additions that each conflict with that
+    probability."""
+    count, limit = len(refined(statuses)), settings.conflict_limit
+    null = np.random.default_rng([settings.seed, count]).binomial(count, limit, settings.draws) / count
+    detail = {"limit": limit, "refined": count}
+    return Observation("conflicts", conflict_share(statuses), null, "high", scope, detail)
+
+
+def growth(added: int, trained: int, limit: float) -> Measured:
+    """Documents `added` since the last training as a share of those `trained` on.
+
+    >>> growth(30, 100, limit=0.25).tripped
+    True
+    """
+    return limited("growth", added / trained, limit, {"added": added, "trained": trained})

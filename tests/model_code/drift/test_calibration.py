@@ -1,0 +1,93 @@
+"""Guards what nulls are drawn from: batches of the reference, random or in order, and samples that have no order.
+
+pytest tests/model_code/drift/test_calibration.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model_code.drift.calibration import Calibration, draw_batches, most_measured, some
+from model_code.drift.measures import MEASURES, OldScores, canonical
+from model_code.drift.reference import DriftReference
+from model_code.errors import FreshetError
+from tests.model_code.drift.unit_vectors import SETTINGS, reference, topical, tree
+
+
+def test_random_batches_are_subsets_and_every_document_is_drawn() -> None:
+    members = draw_batches(60, 20, 50, seed=0)
+    assert members.shape == (50, 60)
+    assert (members.sum(axis=1) == 20).all()
+    assert members.any(axis=0).all()
+    assert (draw_batches(60, 20, 50, seed=0) == members).all()
+    assert (draw_batches(60, 20, 50, seed=1) != members).any()
+
+
+def test_batches_in_order_are_runs_each_once() -> None:
+    members = draw_batches(60, 20, 399, seed=0, batches="in_order")
+    starts = sorted(int(row.argmax()) for row in members)
+    assert starts == list(range(41))
+    assert all(row[start : start + 20].all() for row, start in zip(members, members.argmax(axis=1), strict=True))
+
+
+def test_a_small_reference_lends_no_batch() -> None:
+    assert most_measured(59, 500) == 19
+    with pytest.raises(FreshetError, match=r"3 times as many"):
+        draw_batches(59, 20, 10, seed=0)
+
+
+def test_a_sample_does_not_depend_on_order() -> None:
+    rows = np.random.default_rng(0).standard_normal((30, 4))
+    shuffled = rows[np.random.default_rng(1).permutation(30)]
+    assert (some(rows, 10, seed=0) == some(shuffled, 10, seed=0)).all()
+    assert len(np.unique(some(rows, 10, seed=0), axis=0)) == 10
+    assert (rows[canonical(rows)] == shuffled[canonical(shuffled)]).all()
+
+
+def test_nulls_are_kept_by_size_and_made_anew_for_another_reference(tmp_path: Path) -> None:
+    first = Calibration(reference(0), SETTINGS, tmp_path)
+    nulls = {measure: first.null(measure, 25) for measure in ("domain_auc", "topics", "fit")}
+    assert {path.name for path in tmp_path.iterdir()} == {f"{measure}-25.json" for measure in nulls}
+    again = Calibration(reference(0), SETTINGS, tmp_path)
+    again._draw = None  # so that nothing can be drawn
+    for measure, null in nulls.items():
+        assert (again.null(measure, 25) == null).all()
+    other = Calibration(reference(1), SETTINGS, tmp_path)
+    assert (other.null("fit", 25) != nulls["fit"]).any()
+    assert (Calibration(reference(0), replace(SETTINGS, seed=1)).null("fit", 25) != nulls["fit"]).any()
+
+
+def test_nulls_of_scores_follow_the_scores_and_leave_the_kept_ones_as_they_are(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    found = []
+    for _ in range(2):
+        calibrated = Calibration(reference(), SETTINGS, tmp_path, OldScores(chance.random(200), chance.random(90)))
+        found.append([calibrated.null(measure, 25) for measure in ("fit", "new_quality", "asked_quality")])
+    (kept,) = tmp_path.iterdir()
+    assert kept.name == "fit-25.json"
+    assert [bool((first == second).all()) for first, second in zip(*found, strict=True)] == [True, False, False]
+
+
+def test_nulls_of_a_corpus_in_order_are_wider_where_topics_come_in_runs() -> None:
+    vectors = topical(300, 0)
+    topics = vectors[:, :6].argmax(axis=1)
+    in_runs = vectors[np.argsort(np.where(np.arange(300) < 150, 0, 10) + topics, kind="stable")]
+    found = []
+    for batches in ("random", "in_order"):
+        settings = replace(SETTINGS, batches=batches)
+        made = DriftReference.build(in_runs, tree(in_runs), "f", settings)
+        found.append(np.median(Calibration(made, settings).null("topics", 25)))
+    assert found[1] > 3 * found[0]
+
+
+def test_null_values_are_those_of_each_drawn_batch() -> None:
+    calibrated = Calibration(reference(), SETTINGS, scores=OldScores(np.random.default_rng(0).random(90)))
+    for name in ("topics", "fit", "new_quality"):
+        values = calibrated.old(MEASURES[name])
+        members = draw_batches(len(values), 25, SETTINGS.draws, SETTINGS.seed)
+        expected = [MEASURES[name].statistic(values[~row], values[row], 0) for row in members]
+        np.testing.assert_allclose(calibrated.null(name, 25), expected)

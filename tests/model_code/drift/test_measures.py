@@ -1,0 +1,171 @@
+"""Guards the measures of drift: each against its equation or a library, harm, protected queries, conflicts and growth.
+
+pytest tests/model_code/drift/test_measures.py
+"""
+
+from __future__ import annotations
+
+from math import log2
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import jensenshannon
+from sklearn.metrics import roc_auc_score
+
+from model_code.drift.calibration import Calibration, contrasted
+from model_code.drift.measures import (
+    CONFLICTING,
+    MEASURES,
+    REFINED,
+    OldScores,
+    Paired,
+    area_under_curve,
+    conflict_share,
+    conflicts,
+    crowding,
+    domain_auc,
+    growth,
+    protected_change,
+    reciprocal_ranks,
+    topic_divergence,
+)
+from model_code.drift.settings import DriftSettings
+from model_code.drift.thresholds import judge
+from model_code.errors import FreshetError
+from model_code.evaluation.significance import paired_randomisation_test
+from model_code.incdsi.documents import Status
+from tests.model_code.drift.unit_vectors import reference
+
+OLD, NEW = np.repeat([0, 1, 3], [50, 30, 20]), np.repeat([0, 2, 3], [5, 4, 1])
+
+
+def settings(**changes) -> DriftSettings:
+    return DriftSettings(**({"minimum_batch": 20, "quality_margin": 0.0} | changes))
+
+
+def normal(count: int, seed: int, shift: float = 0.0, width: int = 12) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, width)) + shift
+
+
+def test_area_under_curve_is_scikit_learns_with_ties() -> None:
+    scores = np.random.default_rng(0).integers(6, size=60).astype(float)
+    labels = (np.arange(60) % 3 == 0).astype(int)
+    assert area_under_curve(scores, labels) == pytest.approx(roc_auc_score(labels, scores))
+
+
+def test_half_without_drift_and_much_more_with_it() -> None:
+    without = [domain_auc(normal(100, 2 * i), normal(50, 2 * i + 1), seed=i) for i in range(30)]
+    assert abs(np.mean(without) - 0.5) < 0.03
+    assert domain_auc(normal(100, 0), normal(50, 1, shift=0.6), seed=0) > 0.85
+
+
+def test_the_order_of_rows_does_not_matter_and_the_seed_does() -> None:
+    old, new, order = normal(60, 0), normal(30, 1), np.random.default_rng(2).permutation(30)
+    assert domain_auc(old, new[order], seed=0) == domain_auc(old, new, seed=0)
+    assert domain_auc(old, new, seed=1) != domain_auc(old, new, seed=0)
+
+
+def test_a_contrast_has_no_row_twice() -> None:
+    rows = np.arange(40)[:, None]
+    assert len(np.unique(contrasted(rows, 15, seed=0))) == 15
+    assert contrasted(rows, 40, seed=0) is rows
+
+
+def test_topic_divergence_is_the_sum_written_out_and_scipys() -> None:
+    p, q = np.bincount(OLD) / len(OLD), np.bincount(NEW) / len(NEW)
+    total = 0.0
+    for x, y in zip(p, q, strict=True):
+        for share in (x, y):
+            total += share * log2(share / ((x + y) / 2)) / 2 if share else 0.0
+    assert topic_divergence(OLD, NEW) == pytest.approx(total)
+    assert topic_divergence(OLD, NEW) == pytest.approx(jensenshannon(p, q, base=2) ** 2)
+
+
+def test_topic_divergence_is_zero_for_equal_shares_and_one_for_disjoint_ones() -> None:
+    assert topic_divergence(OLD, np.tile(OLD, 3)) == pytest.approx(0)
+    apart = topic_divergence(np.repeat(0, 90), np.repeat(1, 30))
+    assert apart == pytest.approx(1)
+    assert apart > topic_divergence(np.repeat([0, 1], [90, 10]), np.repeat([0, 1], [3, 27])) > 0
+
+
+def quality(old: np.ndarray, new: np.ndarray, margin: float, name: str = "new_quality"):
+    """The judged measure of harm, new documents' scores beside those of old ones."""
+    chosen = settings(quality_margin=margin, largest_batch=80, draws=399)
+    calibrated = Calibration(reference(), chosen, scores=OldScores(made=old))
+    return judge([calibrated.observe(MEASURES[name], new, "batch")], 0.05)[0]
+
+
+def test_new_documents_that_are_found_worse_trip_and_others_do_not() -> None:
+    chance = np.random.default_rng(0)
+    old = chance.random(300)
+    found = [quality(old, chance.random(80) - loss, 0.01) for loss in (-0.3, 0.0, 0.15)]
+    assert [measured.tripped for measured in found] == [False, False, True]
+    assert found[2].detail["new"] - found[2].detail["old"] == pytest.approx(found[2].value)
+    assert (found[2].detail["documents"], found[2].detail["margin"]) == (80, 0.01)
+
+
+def test_a_sure_loss_of_new_documents_within_the_margin_is_no_harm() -> None:
+    old, new = np.ones(300), np.full(80, 0.98)  # old documents are all found alike
+    assert [quality(old, new, margin).tripped for margin in (0.01, 0.03)] == [True, False]
+
+
+def test_protected_queries_agree_with_the_paired_randomisation_test() -> None:
+    chance = np.random.default_rng(1)
+    before = chance.random(60)
+    after = before - 0.05 + 0.2 * chance.standard_normal(60)
+    (found,) = judge([protected_change(Paired(before, after), settings(draws=20000))], 0.05)
+    two_sided = paired_randomisation_test((after - before)[:, None], 20000, seed=1)[0]
+    assert found.name == "protected_old"
+    assert found.value == pytest.approx(np.mean(after - before))
+    assert found.detail["p"] == pytest.approx(two_sided / 2, abs=0.01)
+    assert found.detail["p_any_change"] == pytest.approx(two_sided, abs=0.01)
+
+
+def test_a_loss_within_the_margin_is_no_harm() -> None:
+    before = np.random.default_rng(0).random(400)
+    after = before - 0.02 * (np.arange(400) % 2)  # a loss of .01, beyond doubt
+    cases = [(0.0, 0.0), (0.02, 0.0), (0.0, np.full(400, 0.02)), (0.0, 0.03 * (np.arange(400) % 2))]
+    found = [
+        protected_change(Paired(before, after, crowded), settings(quality_margin=margin)) for margin, crowded in cases
+    ]
+    assert [judge([one], 0.05)[0].tripped for one in found] == [True, False, False, False]
+    assert [one.detail["crowding"] for one in found] == pytest.approx([0, 0, 0.02, 0.015])
+
+
+def test_crowding_is_what_growth_by_documents_like_the_old_ones_cost() -> None:
+    """Beside collections from which a random half was taken away."""
+    chance = np.random.default_rng(0)
+    ranks = np.array([1, 2, 9, 11, 25, 60, 0])
+    before = np.array([reciprocal_ranks(1 + chance.binomial(np.maximum(ranks, 1) - 1, 0.5)) for _ in range(40_000)])
+    lost = np.where(ranks > 0, before.mean(axis=0) - reciprocal_ranks(ranks), 0)
+    assert crowding(ranks, 0.5) == pytest.approx(lost, abs=0.002)
+    assert crowding(ranks, 1.0) == pytest.approx(np.zeros(7), abs=1e-12)
+
+
+def test_a_gain_never_trips() -> None:
+    before = np.random.default_rng(0).random(50)
+    assert not judge([protected_change(Paired(before, before + 0.3), settings())], 0.05)[0].tripped
+
+
+def test_unpaired_scores_are_refused() -> None:
+    with pytest.raises(FreshetError, match=r"protected queries have scores of shapes \(3,\) and \(4,\)"):
+        protected_change(Paired(np.zeros(3), np.zeros(4)), settings())
+
+
+def test_statuses_are_those_of_incdsi() -> None:
+    assert {status.name for status in Status} - set(REFINED) == {"NOT_REFINED"}
+    assert set(CONFLICTING) < set(REFINED)
+
+
+def test_conflicts_trip_beyond_what_chance_makes_of_the_limit() -> None:
+    def tripped(conflicting: int) -> bool:
+        statuses = ["INFEASIBLE"] * conflicting + ["FITS"] * (100 - conflicting) + ["NOT_REFINED"] * 50
+        return judge([conflicts(statuses, settings())], 0.05)[0].tripped
+
+    assert conflict_share(["INFEASIBLE", "FITS", "NOT_REFINED"]) == 0.5
+    assert [tripped(count) for count in (0, 30, 34, 45)] == [False, False, False, True]
+
+
+def test_growth_is_a_share_of_what_was_trained_on() -> None:
+    found = growth(60, 100, limit=0.5)
+    assert (found.value, found.threshold, found.tripped) == (0.6, 0.5, True)
