@@ -13,7 +13,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measuring import require_device
 from model_code.errors import FreshetError
 from model_code.settings import require
 
@@ -22,7 +21,7 @@ BENCHES: Mapping[str, str] = {
     "train": "benchmarks.train",
     "cluster": "benchmarks.cluster",
     "search": "benchmarks.search",
-    "growth": "benchmarks.growth.bench",
+    "growth": "benchmarks.growth",
     "overhead": "benchmarks.overhead",
     "token-index": "benchmarks.token_index",
     "drift": "benchmarks.drift",
@@ -87,6 +86,17 @@ def run_bench(name: str, **options: Any) -> dict[str, Any]:
         require("device" in inspect.signature(rows).parameters, f"the benchmark {name} has no GPU path")
         require_device(options["device"])
     return {"name": name, "rows": rows(**options)}
+
+
+def require_device(device: str) -> None:
+    """FreshetError if `device` is a GPU and there is none."""
+    import torch
+
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise FreshetError(
+            "--gpu needs a CUDA device, and torch sees none here; leave --gpu out, or run it where "
+            "`python -c 'import torch; print(torch.cuda.is_available())'` says True"
+        )
 
 
 def print_rows(result: Mapping[str, Any]) -> None:

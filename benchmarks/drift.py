@@ -19,13 +19,13 @@ import csv
 import os
 from collections.abc import Mapping
 from dataclasses import astuple, fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.drift_batches import Cell, calibrate, judge
-from benchmarks.drift_sources import Plan, Vectors, encode, mixed, studies, with_made
+from benchmarks.drift_batches import CellCounts, StudyPlan, Vectors, calibrate, encode, judge, mixed, studies, with_made
 from benchmarks.encode import BASE
 from model_code.files import replacing
 
@@ -33,7 +33,7 @@ SHARES, HARM, LOSS, MOST_FALSE = (0.1, 0.25, 0.5, 1.0), 0.15, 0.01, 0.05
 
 
 def rows(
-    data: Path | None = None, base: str | Path = BASE, plan: Plan | None = None, output: Path | None = None
+    data: Path | None = None, base: str | Path = BASE, plan: StudyPlan | None = None, output: Path | None = None
 ) -> list[dict[str, Any]]:
     """Of each shift the share of batches that were judged as they should be, with its 95 % interval.
 
@@ -42,25 +42,23 @@ def rows(
     """
     from model_code.encoding.encoder import Encoder
 
-    plan = plan or Plan()
+    plan = plan or StudyPlan()
     data, output = data or _folder("FRESHET_DATA"), output or _folder("FRESHET_BENCH_OUTPUT")
     encoder = Encoder.load(base, plan.max_tokens, for_search=True)
-    cells: dict[tuple[str, str, float], Cell] = {}
+    cells: dict[tuple[str, str, float], CellCounts] = {}
     for name, home, elsewhere in studies(data, plan):
         vectors = {source: encode(encoder, with_made(pairs)) for source, pairs in elsewhere.items()}
         found = simulate(encode(encoder, with_made(home)), vectors, plan)
         cells |= {(name, *key): cell for key, cell in found.items()}
     if output:
-        from benchmarks.drift_picture import draw
-
         write_curve(output / "drift_curve.csv", cells)
         draw(output / "drift_curve.png", output / "drift_curve.csv")
     return [_row(*key, cell) for key, cell in cells.items()]
 
 
-def simulate(home: Vectors, elsewhere: Mapping[str, Vectors], plan: Plan) -> dict[tuple[str, float], Cell]:
+def simulate(home: Vectors, elsewhere: Mapping[str, Vectors], plan: StudyPlan) -> dict[tuple[str, float], CellCounts]:
     """Cells by source and share; ("none", 0) has batches of home documents that no other batch of their split has."""
-    cells: dict[tuple[str, float], Cell] = {("none", 0.0): Cell()}
+    cells: dict[tuple[str, float], CellCounts] = {("none", 0.0): CellCounts()}
     for split in range(plan.splits + plan.more_splits):
         chance = np.random.default_rng(split)
         order = chance.permutation(len(home.documents))
@@ -71,7 +69,7 @@ def simulate(home: Vectors, elsewhere: Mapping[str, Vectors], plan: Plan) -> dic
             judge(calibration, reference.documents, fresh[batch], cells["none", 0.0])
         for source, vectors in elsewhere.items() if split < plan.splits else ():
             for share in SHARES:
-                cell = cells.setdefault((source, share), Cell())
+                cell = cells.setdefault((source, share), CellCounts())
                 for _ in range(plan.repeats):
                     judge(calibration, reference.documents, mixed(fresh, vectors, share, plan.batch, chance), cell)
     return cells
@@ -90,9 +88,9 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     return max(0.0, float(middle - half)), min(1.0, float(middle + half))
 
 
-def write_curve(path: Path, cells: Mapping[tuple[str, str, float], Cell]) -> None:
+def write_curve(path: Path, cells: Mapping[tuple[str, str, float], CellCounts]) -> None:
     """A CSV line per cell: alarms and retraining by the share of shifted documents, with 95 % intervals."""
-    calls = [one.name for one in fields(Cell)]
+    calls = [one.name for one in fields(CellCounts)]
     names = ("reference", "source", "share", "batches", *calls)
     intervals = ("alarm_low", "alarm_high", "retrain_low", "retrain_high")
     with replacing(path) as aside, aside.open("w", newline="") as stream:
@@ -104,7 +102,7 @@ def write_curve(path: Path, cells: Mapping[tuple[str, str, float], Cell]) -> Non
             writer.writerow((*key, len(cell.harm), *(f"{number:.4f}" for number in (*means, *bounds))))
 
 
-def _row(study: str, source: str, share: float, cell: Cell) -> dict[str, Any]:
+def _row(study: str, source: str, share: float, cell: CellCounts) -> dict[str, Any]:
     """Without a shift no alarm is right; with one, retraining where it is due and not where nothing is lost.
 
     Between the two there is no goal: a loss that is real and too small for 100 documents to show may be found or not.
@@ -128,3 +126,40 @@ def _row(study: str, source: str, share: float, cell: Cell) -> dict[str, Any]:
 
 def _folder(variable: str) -> Path | None:
     return Path(os.environ[variable]) if os.environ.get(variable) else None
+
+
+CALLS = {"alarm": "some measure alarms", "retrain": "a retrain is called for"}
+
+
+def draw(path: Path, curve: Path) -> None:
+    """Write a PNG of `drift_curve.csv`: a line per source with 95 % intervals, from the batches without a shift on."""
+    from matplotlib.figure import Figure
+
+    with curve.open(newline="") as stream:
+        lines = list(csv.DictReader(stream))
+    unshifted = {line["reference"]: line for line in lines if line["source"] == "none"}
+    figure = Figure(figsize=(12, 4), layout="constrained")
+    panels = figure.subplots(1, 3)
+    for (reference, source), cells in groupby(lines, key=lambda line: (line["reference"], line["source"])):
+        if source == "none":
+            continue
+        cells = [unshifted[reference], *cells]
+        shares = [float(cell["share"]) for cell in cells]
+        for axes, call in zip(panels, CALLS, strict=False):
+            rate, low, high = ([float(cell[name]) for cell in cells] for name in (call, f"{call}_low", f"{call}_high"))
+            (drawn,) = axes.plot(
+                shares, rate, marker="o", label=source if reference in source else f"{reference} and {source}"
+            )
+            axes.fill_between(shares, low, high, alpha=0.12, color=drawn.get_color())
+        panels[2].plot(shares, [float(cell["harm"]) for cell in cells], marker="o", color=drawn.get_color())
+    for axes, title in zip(panels, (*CALLS.values(), "harm: loss of MRR@10"), strict=True):
+        axes.set(xlabel="share of the batch from elsewhere", title=title)
+        axes.grid(alpha=0.3)
+    for axes in panels[:2]:
+        axes.axhline(0.05, color="0.5", linestyle="--", linewidth=1)
+        axes.set(ylim=(-0.03, 1.03), ylabel="share of batches")
+    panels[2].axhline(0, color="0.5", linewidth=1)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as aside:
+        figure.savefig(aside, format="png", dpi=110)

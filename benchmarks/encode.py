@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.floors import matrix_rate
-from benchmarks.measuring import all_seconds, row, row_without_goal, skipped
+from benchmarks.measuring import all_seconds, matrix_rate, row, row_without_goal, skipped
 from model_code.encoding.base_models import locate
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.hardware import has_bfloat16

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the shapes of rows, and timing that one noisy moment cannot decide."""
+"""What benches share: seconds, the shapes of rows, and the most that the machine can do."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-
-from model_code.errors import FreshetError
+import torch
 
 Task = Callable[[], Any]
 
@@ -84,12 +83,21 @@ def median_seconds(tasks: Sequence[Task], rounds: int) -> list[float]:
     return np.median(all_seconds(tasks, rounds), axis=0).tolist()
 
 
-def require_device(device: str) -> None:
-    """FreshetError if `device` is a GPU and there is none."""
-    import torch
+READ_BYTES = 2**28  # far more than any cache holds
+SIDE = {"cpu": 1536, "cuda": 8192}  # of the square matrices
 
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise FreshetError(
-            "--gpu needs a CUDA device, and torch sees none here; leave --gpu out, or run it where "
-            "`python -c 'import torch; print(torch.cuda.is_available())'` says True"
-        )
+
+def read_rate(device: str = "cpu", rounds: int = 5) -> float:
+    """Bytes per second of summing an array that no cache holds; the best of `rounds`."""
+    array = torch.ones(READ_BYTES // 4, device=device)
+    return READ_BYTES / min(seconds(array.sum) for _ in range(rounds))
+
+
+def matrix_rate(device: str = "cpu", dtype: torch.dtype = torch.float32, rounds: int = 5) -> float:
+    """FLOP/s of a product of two square matrices; the best of `rounds`, and on a CPU of torch's routine and numpy's."""
+    side = SIDE[torch.device(device).type]
+    left, right = (torch.rand(side, side, device=device).to(dtype) for _ in range(2))
+    tasks = [lambda: left @ right]
+    if device == "cpu" and dtype is torch.float32:
+        tasks.append(lambda: left.numpy() @ right.numpy())
+    return 2.0 * side**3 / min(seconds(task) for task in tasks for _ in range(rounds))

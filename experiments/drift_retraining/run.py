@@ -22,8 +22,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.drift_batches import Cell, calibrate, judge, reciprocal_ranks
-from benchmarks.drift_sources import Plan, Triples, Vectors, encode, studies, with_made
+from benchmarks.drift_batches import (
+    CellCounts,
+    StudyPlan,
+    Triples,
+    Vectors,
+    calibrate,
+    encode,
+    judge,
+    reciprocal_ranks,
+    studies,
+    with_made,
+)
 from benchmarks.encode import BASE
 from experiments.incdsi_frontier.tables import markdown
 from model_code.errors import FreshetError
@@ -50,14 +60,14 @@ class Shift(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Trial:
+class RetrainingTrial:
     """How many old and new documents there are, and steps of training. drift: of the batches that the ladder judges."""
 
     old: int = 1500
     new: int = 300
     steps: int = 100
     queries: bool = False
-    drift: Plan = field(default_factory=Plan)
+    drift: StudyPlan = field(default_factory=StudyPlan)
 
 
 class Ranks(NamedTuple):
@@ -73,7 +83,7 @@ class Effect:
 
     added: list[Ranks] = field(default_factory=list)
     retrained: list[Ranks] = field(default_factory=list)
-    batches: Cell = field(default_factory=Cell)
+    batches: CellCounts = field(default_factory=CellCounts)
 
     def line(self, name: str) -> list[str]:
         """A row of the table, under `HEAD`."""
@@ -94,7 +104,7 @@ class Champion:
     old: documents (o); fresh: others of the same home that may still arrive.
     """
 
-    def __init__(self, home: Triples, trial: Trial, base: str | Path, seed: int) -> None:
+    def __init__(self, home: Triples, trial: RetrainingTrial, base: str | Path, seed: int) -> None:
         self.trial, self.base, self.seed = trial, base, seed
         self.chance = np.random.default_rng(seed)
         order = self.chance.permutation(len(home))
@@ -139,7 +149,9 @@ def arriving(fresh: Triples, away: Triples, share: float, size: int, chance: np.
     return [drawn[i] for i in chance.permutation(size)]
 
 
-def train(documents: Triples, cut: Triples, written: Triples, trial: Trial, base: str | Path, seed: int) -> Any:
+def train(
+    documents: Triples, cut: Triples, written: Triples, trial: RetrainingTrial, base: str | Path, seed: int
+) -> Any:
     """An encoder that learned the cut-out queries of `cut` and the written ones of `written`, all among `documents`."""
     from model_code.encoding.encoder import Encoder
     from model_code.training.data import Passages, TrainingData, make_pairs
@@ -159,8 +171,10 @@ def train(documents: Triples, cut: Triples, written: Triples, trial: Trial, base
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the table of each home after each seed."""
     given = _parser().parse_args(arguments)
-    require(given.new >= Plan().batch, f"--new is {given.new}, but drift judges batches of {Plan().batch}")
-    trial = Trial(given.old, given.new, given.steps, given.queries, replace(Plan(), per_source=2 * given.new))
+    require(given.new >= StudyPlan().batch, f"--new is {given.new}, but drift judges batches of {StudyPlan().batch}")
+    trial = RetrainingTrial(
+        given.old, given.new, given.steps, given.queries, replace(StudyPlan(), per_source=2 * given.new)
+    )
     for name, home, elsewhere in studies(given.data, trial.drift):
         shifts: dict[Shift, Triples] = {Shift(AGAIN, 0.0): [], Shift("", 0.0): []}
         shifts |= {Shift(source, share): with_made(elsewhere[source]) for source in elsewhere for share in given.shares}
@@ -182,11 +196,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--seeds", type=int, default=3)
     add("--queries", action="store_true", help="new documents come with queries; every other document's are learned")
     for name in ("old", "new", "steps"):
-        add(f"--{name}", type=int, default=getattr(Trial, name))
+        add(f"--{name}", type=int, default=getattr(RetrainingTrial, name))
     return parser
 
 
-def _ranks(old: Vectors, new: Vectors, trial: Trial) -> Ranks:
+def _ranks(old: Vectors, new: Vectors, trial: RetrainingTrial) -> Ranks:
     everything = np.concatenate([old.documents, new.documents])
     measured = old[OTHERS], new[OTHERS if trial.queries else slice(None)]
     return Ranks(*(reciprocal_ranks(one.asked, one.documents, everything) for one in measured))

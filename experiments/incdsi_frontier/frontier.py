@@ -68,7 +68,7 @@ class Point:
         return row | {"old_loss_hit_at_1": self.before.hit_at_1 - self.old.hit_at_1, "orders": self.orders}
 
 
-class Arrivals:
+class AdditionOrders:
     """Adds the documents of a test split in several orders, and looks after a few, many and all; each run once.
 
     judge: of the test split. steps: numbers of additions to look at besides all. The first order is the documents' own.
@@ -115,7 +115,7 @@ class Arrivals:
 
 def frontier(
     bench: TrialBench,
-    arrivals: Arrivals,
+    arrivals: AdditionOrders,
     methods: Mapping[str, Method] = METHODS,
     trials: int = 50,
     seed: int = 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from experiments.incdsi_frontier.frontier import BEST, STEPS, Arrivals, Found, Point, frontier, undominated
+from experiments.incdsi_frontier.frontier import BEST, STEPS, AdditionOrders, Found, Point, frontier, undominated
 from experiments.incdsi_frontier.gates import Difference, Matched, adding_cost, at_matched_loss
 from experiments.incdsi_frontier.methods import ENCODED, INCDSI, METHODS, OURS, Method, tried
 from experiments.incdsi_frontier.retraining import RETRAINING, WAYS, Way, measure_ways
@@ -17,10 +17,10 @@ DEFAULT = "default add"  # encodings, of the length that training V measured
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProtocolPlan:
     """What is measured.
 
-    trials: settings tried per method. orders, steps, whole: see `Arrivals`; learned_orders: for ways that train.
+    trials: settings tried per method. orders, steps, whole: see `AdditionOrders`; learned_orders: for ways that train.
     """
 
     methods: Mapping[str, Method] = field(default_factory=lambda: METHODS)
@@ -36,13 +36,13 @@ class Plan:
 class Protocol:
     """Measures `plan` in `space`; each part when it is asked for."""
 
-    def __init__(self, space: Space, plan: Plan) -> None:
+    def __init__(self, space: Space, plan: ProtocolPlan) -> None:
         self.space, self.plan = space, plan
         tuning, test = space.encoded.splits()
         state = space.state()
         self.default = replace(ENCODED, prior_scale=space.encoding_scale(state.vectors.view))
         self.bench = TrialBench(state, tuning)
-        self.arrivals = Arrivals(TrialBench(state, test), plan.orders, plan.steps, space.seed, plan.whole)
+        self.arrivals = AdditionOrders(TrialBench(state, test), plan.orders, plan.steps, space.seed, plan.whole)
 
     def points(self) -> list[Point]:
         """Every method with the settings that the tuning split chose, and the default where it is not the encoding."""

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from experiments.incdsi_frontier.encoded import Encoded
-from experiments.incdsi_frontier.frontier import Arrivals, Found, Point
+from experiments.incdsi_frontier.frontier import AdditionOrders, Found, Point
 from experiments.incdsi_frontier.learning import learn
 from experiments.incdsi_frontier.spaces import Space
 from model_code.dsi.settings import DocumentVectorSettings, Start
@@ -59,7 +59,7 @@ WAYS: Mapping[str, Way] = {
 
 
 def measure_ways(
-    space: Space, arrivals: Arrivals, ways: Mapping[str, Way] = WAYS, orders: int = 1
+    space: Space, arrivals: AdditionOrders, ways: Mapping[str, Way] = WAYS, orders: int = 1
 ) -> tuple[list[Point], dict[str, Found]]:
     """The points of `ways` in the first `orders` of `arrivals`, and what each finds once all are there.
 

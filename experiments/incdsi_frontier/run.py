@@ -18,7 +18,7 @@ from experiments.incdsi_frontier.ablations import ablations
 from experiments.incdsi_frontier.encoded import encode
 from experiments.incdsi_frontier.methods import INCDSI, METHODS, OURS, REFINED
 from experiments.incdsi_frontier.pages import TUNING, Pages
-from experiments.incdsi_frontier.protocol import CENTRED, PAPER, Plan, Protocol
+from experiments.incdsi_frontier.protocol import CENTRED, PAPER, Protocol, ProtocolPlan
 from experiments.incdsi_frontier.retraining import WAYS
 from experiments.incdsi_frontier.spaces import LEARNED, Space
 from experiments.incdsi_frontier.tables import (
@@ -89,7 +89,7 @@ def main(words: Sequence[str] | None = None) -> None:
     given, say = arguments().parse_args(words), partial(print, flush=True)
     names = [KEYS[key] for key in given.methods]
     counts = (given.trials, given.orders, given.learned_orders, given.steps, given.losses, given.whole)
-    plan = Plan(_of(METHODS, names), _of(WAYS, names), *counts)
+    plan = ProtocolPlan(_of(METHODS, names), _of(WAYS, names), *counts)
     space = make_space(given)
     protocol, pages = Protocol(space, plan), space.encoded.pages
     test = protocol.arrivals.judge.split

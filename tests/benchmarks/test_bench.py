@@ -47,6 +47,14 @@ def test_gpu_and_large_reach_the_benchmark(monkeypatch: pytest.MonkeyPatch, caps
     assert '"ratio": 2.0' in printed
 
 
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(FreshetError, match="needs a CUDA device"):
+        benches.require_device("cuda")
+    benches.require_device("cpu")
+    benches.require_device("auto")
+
+
 @pytest.mark.parametrize(("option", "name"), [("gpu", "search"), ("large", "encode"), ("kills", "search")])
 def test_an_option_of_another_benchmark_is_refused(option: str, name: str) -> None:
     with pytest.raises(SettingsError, match=f"--{option} is for the benchmark"):

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from benchmarks import cluster
-from benchmarks.cluster import rows, synthetic_vectors
-from benchmarks.plain_kmeans import algorithm_2, nearest
+from benchmarks.cluster import algorithm_2, nearest, rows, synthetic_vectors
 
 SMALL = {"passages": 300, "dimension": 16, "branching": 8, "iterations": 5, "repeats": 1}
 

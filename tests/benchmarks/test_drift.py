@@ -12,14 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import drift, drift_sources
+from benchmarks import drift, drift_batches
 from benchmarks.drift import simulate, wilson
-from benchmarks.drift_batches import Cell, population_stability, reciprocal_ranks
-from benchmarks.drift_sources import Plan, Vectors, mixed, studies
+from benchmarks.drift_batches import (
+    CellCounts,
+    StudyPlan,
+    Vectors,
+    mixed,
+    population_stability,
+    reciprocal_ranks,
+    studies,
+)
 from model_code.errors import FreshetError
 from tests.tiny_encoder import make_tiny_encoder
 
-TINY = Plan(reference=120, batch=20, per_source=20, splits=1, more_splits=0, repeats=2, max_tokens=16)
+TINY = StudyPlan(reference=120, batch=20, per_source=20, splits=1, more_splits=0, repeats=2, max_tokens=16)
 
 
 WORDS = [f"{a}{b}" for a in ("red", "blue", "old", "new", "wet", "dry", "big", "odd") for b in ("cat", "dog", "car")]
@@ -34,8 +41,8 @@ def made_up_docstrings(packages: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def test_rows_and_curve_on_docstrings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drift_sources, "_docstrings", made_up_docstrings)
-    monkeypatch.setattr(drift_sources, "NEIGHBOURS", ("scipy",))
+    monkeypatch.setattr(drift_batches, "_docstrings", made_up_docstrings)
+    monkeypatch.setattr(drift_batches, "NEIGHBOURS", ("scipy",))
     monkeypatch.delenv("FRESHET_DATA", raising=False)
     base = make_tiny_encoder(tmp_path / "encoder", WORDS)
     found = drift.rows(base=base, plan=TINY, output=tmp_path / "out")
@@ -54,8 +61,8 @@ def test_rows_and_curve_on_docstrings(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_data_sets_add_sources_and_a_reference_by_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "NEIGHBOURS", "JARGON"):
-        monkeypatch.setattr(drift_sources, name, ("argparse",))
-    for name in drift_sources.SETS:
+        monkeypatch.setattr(drift_batches, name, ("argparse",))
+    for name in drift_batches.SETS:
         (tmp_path / name / "qrels").mkdir(parents=True)
         ids = range(30)
         documents = [{"_id": f"d{i}", "title": name, "text": f"text {i}"} for i in ids]
@@ -64,7 +71,7 @@ def test_data_sets_add_sources_and_a_reference_by_date(tmp_path: Path, monkeypat
             (tmp_path / name / f"{table}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         judged = "".join(f"q{i}\td{i}\t1\n" for i in ids)
         (tmp_path / name / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
-    first, second = studies(tmp_path, Plan(reference=10, per_source=5))
+    first, second = studies(tmp_path, StudyPlan(reference=10, per_source=5))
     assert set(first[2]) == {"argparse", "jargon", "tldr", "scifact"}
     assert [text for text, _ in second[1]] == [f"tldr text {i}" for i in range(20)]
     assert [text for text, _ in second[2]["latest tldr"]] == [f"tldr text {i}" for i in range(25, 30)]
@@ -78,7 +85,7 @@ def test_harmed_documents_are_due_and_found_and_others_are_not() -> None:
         asked = documents + noise * chance.standard_normal((count, 16))
         return Vectors(*(each / np.linalg.norm(each, axis=1, keepdims=True) for each in (documents, made, asked)))
 
-    plan = Plan(reference=240, batch=40, splits=1, more_splits=1, repeats=6)
+    plan = StudyPlan(reference=240, batch=40, splits=1, more_splits=1, repeats=6)
     elsewhere = {"harmless": vectors(80, 1, 1.0, 1.0), "harmful": vectors(80, 2, 6.0, 1.0)}
     cells = simulate(vectors(400, 0, 1.5, 0.0), elsewhere, plan)
     assert len(cells["none", 0.0].alarm) == 2 * 4
@@ -90,7 +97,7 @@ def test_harmed_documents_are_due_and_found_and_others_are_not() -> None:
     due = drift._row("x", "harmful", 1.0, cells["harmful", 1.0])
     assert ": retrained, of 6 batches" in due["what"]
     assert (due["ours"], due["goal"], due["met"]) == (1.0, 0.95, True)
-    small = drift._row("x", "small", 0.1, Cell([0.05], [True], *4 * [[False]]))
+    small = drift._row("x", "small", 0.1, CellCounts([0.05], [True], *4 * [[False]]))
     assert (small["goal"], small["met"]) == ("-", None), "what cannot fail is not met either"
     assert "not retrained, of 6 batches" in drift._row("x", "harmless", 1.0, cells["harmless", 1.0])["what"]
 

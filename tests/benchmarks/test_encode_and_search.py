@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import encode, floors, search
+from benchmarks import encode, measuring, search
 from model_code.encoding.encoder import Encoder
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -32,8 +32,8 @@ def check(found: list[dict[str, Any]]) -> None:
 
 @pytest.fixture(autouse=True)
 def _small_floors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(floors, "READ_BYTES", 2**16)
-    monkeypatch.setitem(floors.SIDE, "cpu", 32)
+    monkeypatch.setattr(measuring, "READ_BYTES", 2**16)
+    monkeypatch.setitem(measuring.SIDE, "cpu", 32)
 
 
 @pytest.fixture(scope="module")

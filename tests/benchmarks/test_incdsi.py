@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import incdsi
-from benchmarks.incdsi_collection import FALLING, FLAT, collection
-from benchmarks.published_incdsi import Case, published_loop
+from benchmarks.incdsi import FALLING, FLAT, Case, collection, published_loop
 from model_code.incdsi.settings import IncDsiSettings
 
 

@@ -1,14 +1,11 @@
-"""Guards what all benchmarks share: verdicts, turns that a busy moment cannot decide, and the refusal without a GPU."""
+"""Guards what all benchmarks share: verdicts and turns that a busy moment cannot decide."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 
-from benchmarks import floors, measuring
-from benchmarks.floors import matrix_rate, read_rate
-from benchmarks.measuring import best_seconds, median_seconds, row, row_below, skipped
-from model_code.errors import FreshetError
+from benchmarks import measuring
+from benchmarks.measuring import best_seconds, matrix_rate, median_seconds, read_rate, row, row_below, skipped
 
 
 def test_a_row_is_met_or_not() -> None:
@@ -42,17 +39,9 @@ def test_tasks_take_turns_after_one_call_each() -> None:
     assert "".join(calls) == "ab" * 3
 
 
-def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(FreshetError, match="needs a CUDA device"):
-        measuring.require_device("cuda")
-    measuring.require_device("cpu")
-    measuring.require_device("auto")
-
-
 def test_rates_follow_from_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(floors, "READ_BYTES", 2**20)
-    monkeypatch.setitem(floors.SIDE, "cpu", 8)
-    monkeypatch.setattr(floors, "seconds", lambda task: task() is None or 0.5)
+    monkeypatch.setattr(measuring, "READ_BYTES", 2**20)
+    monkeypatch.setitem(measuring.SIDE, "cpu", 8)
+    monkeypatch.setattr(measuring, "seconds", lambda task: task() is None or 0.5)
     assert read_rate() == 2**21
     assert matrix_rate() == 2 * 8**3 / 0.5

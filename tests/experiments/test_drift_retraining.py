@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import drift_sources
-from benchmarks.drift_batches import Cell
-from benchmarks.drift_sources import Plan, Triples, Vectors
+from benchmarks import drift_batches
+from benchmarks.drift_batches import CellCounts, StudyPlan, Triples, Vectors
 from experiments.drift_retraining import run as drift_retraining
 from experiments.drift_retraining.run import (
     AGAIN,
@@ -24,8 +23,8 @@ from experiments.drift_retraining.run import (
     Champion,
     Effect,
     Ranks,
+    RetrainingTrial,
     Shift,
-    Trial,
     _ranks,
     arriving,
     main,
@@ -35,7 +34,7 @@ from model_code.errors import FreshetError
 from tests.tiny_encoder import make_tiny_encoder
 
 WORDS = [f"{a}{b}" for a in ("red", "blue", "old", "new", "wet", "dry", "big", "odd") for b in ("cat", "dog", "car")]
-TINY = Trial(old=260, new=40, steps=2, drift=Plan(batch=20, max_tokens=16))
+TINY = RetrainingTrial(old=260, new=40, steps=2, drift=StudyPlan(batch=20, max_tokens=16))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,9 @@ def triples(count: int, seed: int) -> Triples:
 def test_no_measured_query_is_learned(queries: bool, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learned: list[tuple[Triples, Triples, Triples, int]] = []
 
-    def record(documents: Triples, cut: Triples, written: Triples, trial: Trial, base: Path, seed: int) -> Any:
+    def record(
+        documents: Triples, cut: Triples, written: Triples, trial: RetrainingTrial, base: Path, seed: int
+    ) -> Any:
         learned.append((documents, cut, written, seed))
         return Encoder.load(base, trial.drift.max_tokens)
 
@@ -97,7 +98,7 @@ def test_what_is_measured_is_whatever_was_not_learned() -> None:
 
 
 def test_a_retrain_is_due_where_the_interval_of_the_gain_is_above_zero() -> None:
-    calls = Cell(**{one.name: [True, False] for one in fields(Cell)})
+    calls = CellCounts(**{one.name: [True, False] for one in fields(CellCounts)})
     ranks = Ranks(np.full(8, 0.5), np.tile([0.25, 0.5], 8))
     better, worse = Ranks(ranks.old - 0.25, ranks.new + 0.25), Ranks(ranks.old, ranks.new - 0.25)
     line = dict(
@@ -127,8 +128,8 @@ def test_the_command_trains_and_prints_a_table(
     def docstrings(packages: tuple[str, ...]) -> list[tuple[str, str]]:
         return [(text, written) for text, _, written in triples(310 if len(packages) > 1 else 90, len(packages))]
 
-    monkeypatch.setattr(drift_sources, "_docstrings", docstrings)
-    monkeypatch.setattr(drift_retraining, "Plan", lambda: TINY.drift)
+    monkeypatch.setattr(drift_batches, "_docstrings", docstrings)
+    monkeypatch.setattr(drift_retraining, "StudyPlan", lambda: TINY.drift)
     monkeypatch.setitem(drift_retraining.SETTINGS, "frozen_layers", 1)
     main(["--base", str(base), "--old", "260", "--new", "40", "--steps", "2", "--seeds", "1", "--queries"])
     lines = capsys.readouterr().out.splitlines()

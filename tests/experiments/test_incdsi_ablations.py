@@ -9,7 +9,7 @@ import pytest
 
 from experiments.incdsi_frontier.ablations import BETAS, QUERIES, Ablated, ablations, with_queries
 from experiments.incdsi_frontier.methods import INCDSI, tried
-from experiments.incdsi_frontier.protocol import Plan, Protocol
+from experiments.incdsi_frontier.protocol import Protocol, ProtocolPlan
 from experiments.incdsi_frontier.spaces import Space
 from experiments.incdsi_frontier.tables import ablation_table
 from model_code.incdsi.tuning import TrialBench, f_beta
@@ -18,7 +18,7 @@ from tests.experiments.incdsi_collection import encoded_collection
 
 @pytest.fixture(scope="module")
 def protocol(tmp_path_factory: pytest.TempPathFactory) -> Protocol:
-    plan = Plan(methods={}, ways={}, trials=4, orders=1, steps=())
+    plan = ProtocolPlan(methods={}, ways={}, trials=4, orders=1, steps=())
     return Protocol(Space(encoded_collection(tmp_path_factory.mktemp("ablations"))), plan)
 
 

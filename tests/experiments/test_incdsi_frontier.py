@@ -9,7 +9,7 @@ import pytest
 from experiments.incdsi_frontier import run as incdsi_frontier
 from experiments.incdsi_frontier.frontier import BEST
 from experiments.incdsi_frontier.methods import METHODS, PLAIN, SCALED
-from experiments.incdsi_frontier.protocol import CENTRED, DEFAULT, PAPER, Plan, Protocol
+from experiments.incdsi_frontier.protocol import CENTRED, DEFAULT, PAPER, Protocol, ProtocolPlan
 from experiments.incdsi_frontier.retraining import WAYS
 from experiments.incdsi_frontier.run import KEYS, arguments, main, make_space
 from experiments.incdsi_frontier.spaces import Space
@@ -64,7 +64,7 @@ def test_spaces_by_name_and_by_folder(root: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_differences_to_plain_and_tables(tmp_path: Path) -> None:
-    plan = Plan(methods={"plain": PLAIN, "scaled": SCALED}, ways={}, orders=3, whole=1, steps=(5, 20))
+    plan = ProtocolPlan(methods={"plain": PLAIN, "scaled": SCALED}, ways={}, orders=3, whole=1, steps=(5, 20))
     protocol = Protocol(Space(encoded_collection(tmp_path)), plan)
     points = protocol.points()
     assert [(point.added, point.orders) for point in points[:3]] == [(5, 3), (20, 3), (points[2].added, 3)]
@@ -88,7 +88,7 @@ def test_beside_learned_vectors_the_default_has_the_measured_length(
 ) -> None:
     monkeypatch.setattr(encoding_scale, "ENOUGH", 1)
     space = Space(encoded_collection(tmp_path), DocumentVectorSettings(epochs=2))
-    protocol = Protocol(space, Plan(methods={"plain": PLAIN}, ways={}, orders=1, steps=()))
+    protocol = Protocol(space, ProtocolPlan(methods={"plain": PLAIN}, ways={}, orders=1, steps=()))
     vectors = protocol.arrivals.judge.state.vectors.view
     assert protocol.default.prior_scale == space.encoding_scale(vectors) != 1
     assert [point.method for point in protocol.points()] == [DEFAULT, "plain"]

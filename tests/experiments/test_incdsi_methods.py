@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.incdsi_frontier.frontier import BEST, Arrivals, Point, choices, frontier, undominated
+from experiments.incdsi_frontier.frontier import BEST, AdditionOrders, Point, choices, frontier, undominated
 from experiments.incdsi_frontier.methods import INCDSI, METHODS, PLAIN, SCALED, Method, tried
 from model_code.errors import SettingsError
 from model_code.incdsi.settings import IncDsiSettings
@@ -24,9 +24,9 @@ SMALL = {
 }
 
 
-def benches(orders: int = 2, steps: tuple[int, ...] = ()) -> tuple[TrialBench, Arrivals]:
+def benches(orders: int = 2, steps: tuple[int, ...] = ()) -> tuple[TrialBench, AdditionOrders]:
     state, tuning, test = two_splits()
-    return TrialBench(state, tuning), Arrivals(TrialBench(state, test), orders, steps)
+    return TrialBench(state, tuning), AdditionOrders(TrialBench(state, test), orders, steps)
 
 
 def two_splits() -> tuple[IncDsiState, Split, Split]:
@@ -134,10 +134,10 @@ def test_the_methods_of_the_protocol() -> None:
 def test_all_are_added_in_the_whole_orders_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("experiments.incdsi_frontier.frontier.EARLY", 3)
     state, _, test = two_splits()
-    arrivals = Arrivals(TrialBench(state, test), orders=3, steps=(2, 3), whole=1)
+    arrivals = AdditionOrders(TrialBench(state, test), orders=3, steps=(2, 3), whole=1)
     points = arrivals.points("plain", BEST, PLAIN.fixed[0])
     assert [(point.added, point.orders) for point in points] == [(2, 3), (3, 3), (6, 1)]
-    every = Arrivals(TrialBench(state, test), orders=3, steps=(2, 3)).points("plain", BEST, PLAIN.fixed[0])
+    every = AdditionOrders(TrialBench(state, test), orders=3, steps=(2, 3)).points("plain", BEST, PLAIN.fixed[0])
     assert points[:2] == every[:2]
 
 

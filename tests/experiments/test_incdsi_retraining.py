@@ -9,7 +9,7 @@ import pytest
 
 from experiments.incdsi_frontier import retraining as incdsi_retraining
 from experiments.incdsi_frontier.encoded import Encoded
-from experiments.incdsi_frontier.frontier import Arrivals
+from experiments.incdsi_frontier.frontier import AdditionOrders
 from experiments.incdsi_frontier.learning import Asking
 from experiments.incdsi_frontier.methods import ENCODED
 from experiments.incdsi_frontier.retraining import RETRAINING, WAYS, fine_tune, measure_ways, retrain
@@ -26,8 +26,8 @@ def encoded(tmp_path_factory: pytest.TempPathFactory) -> Encoded:
     return encoded_collection(tmp_path_factory.mktemp("retraining"))
 
 
-def arrivals(space: Space, orders: int = 2) -> Arrivals:
-    return Arrivals(TrialBench(space.state(), space.encoded.splits()[1]), orders, (5,))
+def arrivals(space: Space, orders: int = 2) -> AdditionOrders:
+    return AdditionOrders(TrialBench(space.state(), space.encoded.splits()[1]), orders, (5,))
 
 
 def test_learned_spaces_answer_their_training_queries_better(encoded: Encoded) -> None:

@@ -1,14 +1,16 @@
-"""What each part costs at one size of corpus, in a process of its own, whose memory nothing else has used before.
+"""How costs grow with the corpus: exponents of cost against size, drawn, and held to what each algorithm promises.
 
-Seconds are of the processor (all threads), which other work on the machine hardly changes; memory is the most that the
-process had in use beyond what it had before the work.
+Each size is measured in a process of its own, whose memory nothing else has used before. Seconds are of the processor
+(all threads), which other work on the machine hardly changes; memory is the most that the process had in use beyond
+what it had before the work.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ import numpy as np
 
 from benchmarks.cluster import synthetic_vectors
 from benchmarks.encode import BASE
+from benchmarks.measuring import row_below
+from model_code.files import replacing
+from model_code.progress import Progress, silent
 
 FINGERPRINT, K, QUERIES, ADDED = "growth", 10, 50, 100
 ENCODED_SHARE = 100  # one passage in so many is encoded, as a text of 16 words: its cost per passage is what counts
@@ -126,3 +131,86 @@ def peak_memory() -> float:
 def _status(name: str) -> float:
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith(f"{name}:")) / 2**10
+
+
+def draw(path: Path, sizes: Sequence[int], measured: Mapping[str, Sequence[float]]) -> None:
+    """Write a PNG: seconds on the left, MiB on the right, and a grey line of exponent 1 for comparison."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 6), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(2, 1))
+    for name, values in measured.items():
+        axes = right if name.startswith("memory") else left
+        axes.plot(sizes, values, marker="o", label=name)
+    for axes, unit in ((left, "seconds of processor time"), (right, "MiB")):
+        least = min(min(line.get_ydata()) for line in axes.get_lines())
+        linear = [least * size / sizes[0] for size in sizes]
+        axes.plot(sizes, linear, color="0.7", linestyle="--", label="linear", zorder=0)
+        axes.set(xscale="log", yscale="log", xlabel="passages", ylabel=unit)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3 if axes is left else 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as aside:
+        figure.savefig(aside, format="png", dpi=110)
+
+
+SIZES, LARGE = (1_000, 10_000, 100_000), 1_000_000
+PROMISED = {  # exponents: why, and what of it need not be, is in benchmarks/README.md
+    "encode": 1.0,
+    "cluster top-down": 4 / 3,
+    "cluster bottom-up": 5 / 3,
+    "memory of clustering": 1.0,
+    "build an approximate index": 1.5,
+    "memory of an approximate index": 1.0,
+    "search, exact": 1.0,
+    "search, approximate": 0.5,
+    f"add {ADDED} to an index, exact": 1.0,
+    f"add {ADDED} to an index, approximate": 1.0,
+}
+SLACK = 0.1  # of an exponent over two decades: a factor of 1.6 in time
+
+
+def rows(
+    sizes: Sequence[int] = SIZES,
+    dimension: int = 384,
+    base: str | Path = BASE,
+    output: Path | None = None,
+    large: bool = False,
+    progress: Progress = silent,
+) -> list[dict[str, Any]]:
+    """A row per part: ours is its exponent, the peer the promised one, the goal at most `SLACK` more.
+
+    output: a folder to leave growth.png in; None: that of `FRESHET_BENCH_OUTPUT`, if it is set. large: up to a million.
+    """
+    sizes = [*sizes, LARGE] if large else list(sizes)
+    found = []
+    for done, size in enumerate(sizes, start=1):
+        found.append(measure(size, dimension, base))
+        progress(done, len(sizes), "sizes")
+    measured = {name: [cost[name] for cost in found] for name in PROMISED}
+    folder = output or (Path(os.environ["FRESHET_BENCH_OUTPUT"]) if os.environ.get("FRESHET_BENCH_OUTPUT") else None)
+    if folder:
+        draw(folder / "growth.png", sizes, measured)
+    return exponent_rows(sizes, measured)
+
+
+def exponent_rows(sizes: Sequence[int], measured: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+    """Met where the promised exponent is exceeded by at most `SLACK`."""
+    table = []
+    for name, values in measured.items():
+        unit = "MiB" if name.startswith("memory") else "s"
+        steps = ", ".join(f"{value:.3g}" for value in values)
+        what = f"{name}, {unit} at {', '.join(f'{size:,}' for size in sizes)}: {steps}: exponent"
+        ours, promised = exponent(sizes, values), PROMISED[name]
+        table.append(row_below(what, ours, promised) | {"goal": f"<= {promised + SLACK:.2f}"})
+        table[-1]["met"] = bool(ours <= promised + SLACK)
+    return table
+
+
+def exponent(sizes: Sequence[int], values: Sequence[float]) -> float:
+    """The e of cost ~ size^e, by least squares of the logarithms.
+
+    >>> round(exponent([10, 100, 1000], [3, 30, 300]), 6)
+    1.0
+    """
+    return float(np.polyfit(np.log(sizes), np.log(np.maximum(values, 1e-9)), 1)[0])

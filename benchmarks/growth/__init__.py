@@ -1,1 +1,0 @@
-"""`freshet bench growth`: how costs grow with the corpus."""
