@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
-from model_code.additions.memory import store_of, token_of
+from model_code.additions.store import store_of, token_of
 from model_code.live.collection import Collection, retrievers
 from orchestration.file_lock import file_lock
 from orchestration.ledgers import WRITER_LOCK

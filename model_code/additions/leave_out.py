@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from model_code.additions.memory import load_state, require_one_vector
-from model_code.additions.representatives import query_vectors, read_texts
-from model_code.additions.store import Store
+from model_code.additions.constraints import query_vectors, read_texts
+from model_code.additions.store import Store, load_state, require_one_vector
 from model_code.dsi.vectors import document_means
 from model_code.encoding.encoder import DocumentSide
 from model_code.files import hash_text

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection as Ids
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from model_code.additions.documents import new_documents, of_one_vector
-from model_code.additions.memory import TOKEN, load_state, require_one_vector, store_of, token_of
-from model_code.additions.replay import replay
+from model_code.additions.constraints import new_documents, of_one_vector
 from model_code.additions.settings import AdditionSettings
-from model_code.additions.store import Store
+from model_code.additions.store import TOKEN, Store, load_state, require_one_vector, store_of, token_of
 from model_code.documents import Change, Document
 from model_code.files import canonical_json, hash_text
 from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.documents import Status
+from model_code.incdsi.documents import Added, NewDocument, Status
+from model_code.incdsi.state import IncDsiState
 from model_code.live.applied import Applied, Guard
 from model_code.live.collection import CURRENT
 from model_code.live.garbage import Freed
@@ -32,7 +32,7 @@ class RefiningWriter(LiveWriter):
     vectors: the other texts of its batch move the last bits of an encoding. So what a call puts and changes again is
     encoded all the same, and a document that is changed and changed back is "updated" (see `replay`).
     What has to be remembered of a generation is kept in `folder`. Every document becomes searchable, also where no
-    vector meets all constraints; what became of each is told by `model_code.additions.statuses`.
+    vector meets all constraints; what became of each is told by `store.statuses`.
     """
 
     def __init__(
@@ -113,3 +113,46 @@ class RefiningWriter(LiveWriter):
         ]
         facts = {"after": number, "watermark": watermark, "changes": changed, "settings": repr(self.settings.incdsi)}
         return hash_text(canonical_json(facts))[:16]
+
+
+ADD, UPDATE, DELETE = "add", "update", "delete"
+
+
+def replay(adder: IncDsiAdder, steps: Sequence[Change], documents: Mapping[int, NewDocument]) -> dict[str, Added]:
+    """Make `steps` in their order; return what is left of them in the end, by id, what was put last coming last.
+
+    A document's vector depends on the documents that are there when it comes. So each change is made at its place, also
+    one that a later change of the same group undoes, which nobody ever searches: how changes are grouped into
+    generations shows in no vector.
+
+    documents: by the number of its step, each that has one vector; others are not in the state. Additions in a row are
+    one batch, and deletions one pass.
+    """
+    left: dict[str, Added] = {}
+    for kind, run in groupby(moves(steps, documents, adder.state), key=lambda move: move[0]):
+        _, keys, found = zip(*run, strict=True)
+        for key in keys:
+            left.pop(key, None)
+        if kind == DELETE:
+            adder.delete(keys)
+        else:
+            added = adder.add_batch(found) if kind == ADD else map(adder.update, found)
+            left |= {one.id: one for one in added}
+    return left
+
+
+def moves(
+    steps: Sequence[Change], documents: Mapping[int, NewDocument], state: IncDsiState
+) -> Iterator[tuple[str, str, NewDocument | None]]:
+    """What each step is to the state: its kind, the document's id, and the document, None for a deletion.
+
+    A document that gets several passages leaves the state, and one that has them always was not in it.
+    """
+    there: dict[str, bool] = {}
+    for number, step in enumerate(steps):
+        key, document = step.document_id, documents.get(number)
+        before, there[key] = there.get(key, key in state), document is not None
+        if document is not None:
+            yield UPDATE if before else ADD, key, document
+        elif before:
+            yield DELETE, key, None

@@ -89,7 +89,7 @@ def _best_of(project: Project, retriever: str) -> dict[str, Any] | None:
 
 def statuses_of(project: Project, generation: Generation) -> dict[str, str]:
     """The name of the IncDSI `Status` of each document that was added by refinement, for the drift measure."""
-    from model_code.additions.statuses import statuses
+    from model_code.additions.store import statuses
 
     return statuses(folder_of(project), generation, settings_of(project).spans)
 
@@ -103,7 +103,7 @@ def tune(
     collection is only read. FreshetError if the retriever is not live.
     """
     from model_code.additions.leave_out import chosen, leave_out, live_texts
-    from model_code.additions.memory import store_of
+    from model_code.additions.store import store_of
     from model_code.incdsi.tuning import tune as try_all
     from model_code.live.searcher import Searcher
 

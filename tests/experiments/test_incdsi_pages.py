@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.incdsi_frontier.pages import NEW, OLD, TUNING, TUNING_PART, Pages
-from model_code.additions.texts import constraint_texts
+from model_code.additions.constraints import constraint_texts
 from model_code.errors import SettingsError
 from tests.experiments import incdsi_collection
 from tests.experiments.incdsi_collection import DAY, write_collection

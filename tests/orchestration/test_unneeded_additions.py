@@ -9,8 +9,7 @@ import shutil
 
 import pytest
 
-from model_code.additions.memory import store_of
-from model_code.additions.store import PARENT
+from model_code.additions.store import PARENT, store_of
 from model_code.files import read_json, write_json
 from model_code.live.collection import Collection
 from model_code.manifest import MANIFEST

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.additions.memory import load_state, token_of
 from model_code.additions.settings import AdditionSettings
+from model_code.additions.store import load_state, token_of
 from model_code.additions.writer import RefiningWriter
 from model_code.documents import Change, Document, Remove
 from model_code.dsi.settings import DocumentVectorSettings

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from model_code.additions.leave_out import chosen, leave_out, live_texts
-from model_code.additions.memory import store_of
+from model_code.additions.store import store_of
 from model_code.documents import Document, Remove
 from model_code.errors import SettingsError
 from model_code.live.searcher import Searcher

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from model_code.additions.replay import moves, replay
+from model_code.additions.writer import moves, replay
 from model_code.documents import Change, Document, Remove
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import NewDocument

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from model_code.additions import store
-from model_code.additions.memory import load_state, token_of
 from model_code.additions.settings import AdditionSettings
-from model_code.additions.statuses import statuses
+from model_code.additions.store import load_state, statuses, token_of
 from model_code.additions.writer import RefiningWriter
 from model_code.documents import Change, Document, Remove
 from model_code.errors import SettingsError

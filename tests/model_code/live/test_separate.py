@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.additions.memory import load_state
-from model_code.additions.representatives import query_vectors
+from model_code.additions.constraints import constraint_texts, query_vectors
 from model_code.additions.settings import AdditionSettings
-from model_code.additions.texts import constraint_texts
+from model_code.additions.store import load_state
 from model_code.additions.writer import RefiningWriter
 from model_code.documents import Document
 from model_code.encoding.encoder import Encoder

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from model_code.additions.constraints import SPAN, constraint_texts
 from model_code.additions.settings import AdditionSettings
-from model_code.additions.texts import SPAN, constraint_texts
 from model_code.errors import SettingsError
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.settings import parse
