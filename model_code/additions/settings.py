@@ -14,7 +14,7 @@ class AdditionSettings(IncDsiSettings):
     """Keys of `IncDsiSettings`, off by default, and pulled to the document's encoding where they are on.
 
     spans: parts of a document's text, besides title and first sentence, that it should be found by; 0: none.
-    use: "these" settings, or those that `freshet tune-additions` found best ("tuned") for a retriever with these spans;
+    use: "these" settings, or those that `freshet tools tune` found best ("tuned") for a retriever with these spans;
       a retriever that was not tuned with them gets "these", and the status says so.
     """
 

@@ -1,27 +1,20 @@
-"""All commands under one name, one file per job to be done."""
+"""All commands under one name: the everyday ones, and the rarer ones as `freshet tools NAME`."""
 
 from __future__ import annotations
 
 import typer
 
 from model_code.errors import FreshetError
-from orchestration.cli import (
-    additions,
-    bench,
-    build,
-    compare,
-    documents,
-    freshness,
-    gc,
-    live,
-    release,
-    results,
-    search,
-    serve,
-    status,
-    sweep,
-    ui,
-)
+from orchestration.cli import build, live, release, serve
+
+ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
+GONE = {  # by the command's name: what to do in its place, told for one release
+    "recluster": "it changed no ranking; a retrain clusters all that is live anew",
+    "write-queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
+}
+MOVED = {name: name for name in ("documents", "compact", "gc", "drift", "compare", "sweep")} | {
+    "tune-additions": "tune"
+}
 
 app = typer.Typer(
     name="freshet",
@@ -31,20 +24,31 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Every command takes --debug, which shows the traceback of an error.",
 )
-everyday = (search, documents, live, serve, freshness, additions)
-REMOVED = {  # by the command's name: what to do in its place, told for one release
-    "recluster": "it changed no ranking; a retrain clusters all that is live anew",
-    "write-queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
-}
+tools = typer.Typer(help="Rarer work: measure, compare, tune, clean up.", no_args_is_help=True)
+
+for command in (build.demo, build.ingest, build.run, build.plan, build.results):
+    app.command()(command)
+for command in (live.search, live.add, live.update, live.delete):
+    app.command()(command)
+for command in (release.register, release.promote, release.rollback, release.retrain, release.status):
+    app.command()(command)
+for command in (serve.serve, serve.ui):
+    app.command()(command)
+for command in (build.compare, build.sweep, release.drift, live.documents, live.compact, live.tune, live.gc):
+    tools.command()(command)
+app.add_typer(tools, name="tools")
+app.command(context_settings=ANY_ARGUMENTS, add_help_option=False)(build.bench)
 
 
-def _removed(name: str) -> None:
-    @app.command(name, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def _refuse(name: str, reason: str) -> None:
+    """Let `freshet NAME` say what took its place."""
+
+    @app.command(name, hidden=True, context_settings=ANY_ARGUMENTS)
     def refuse() -> None:
-        raise FreshetError(f"freshet {name} is gone: {REMOVED[name]}")
+        raise FreshetError(f"freshet {name} {reason}")
 
 
-for module in (build, results, sweep, compare, *everyday, release, status, ui, gc, bench):
-    module.add_to(app)
-for removed in REMOVED:
-    _removed(removed)
+for _name, _remedy in GONE.items():
+    _refuse(_name, f"is gone: {_remedy}")
+for _name, _successor in MOVED.items():
+    _refuse(_name, f"is `freshet tools {_successor}` now")

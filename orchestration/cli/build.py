@@ -1,15 +1,35 @@
-"""`freshet ingest`, `run`, `plan` and `demo`: from a source to finished artifacts."""
+"""From a source to artifacts and what they are worth: ingest, run, plan, demo, results, bench; compare and sweep."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from model_code.errors import FreshetError
 from orchestration.project import Project
 
+if TYPE_CHECKING:
+    from dagster import ExecuteInProcessResult
+
+EXAMPLES = ("split a string on whitespace", "solve a system of linear equations", "read a table from a csv file")
+NEXT_STEPS = """\
+Next
+  freshet search "your words"   search the live collection
+  freshet results               this table again (--json for programs)
+  freshet plan                  what would run now, and why
+  freshet ui                    Dagster on http://127.0.0.1:3000, MLflow on http://127.0.0.1:5000
+The full report with plots is artifacts/comparison/comparison.html
+"""
+CLONE = Path(__file__).parents[2]
 Stages = Annotated[list[str] | None, typer.Argument(help="Stages such as corpus, train@hce or train; all by default.")]
 Assignments = Annotated[
     list[str] | None,
@@ -67,12 +87,159 @@ def plan(
 
 def demo() -> None:
     """Run the main job in Dagster, then show results, three searches, and where to look."""
-    from orchestration.cli.demo import demo as run_demo
-
     run_demo(Project.find())
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands of this file."""
-    for command in (ingest, run, plan, demo):
-        app.command()(command)
+def run_demo(project: Project, show: Callable[[str], None] = print) -> None:
+    """Run `full_build` in the project's Dagster instance and show what came out of it."""
+    started = time.monotonic()
+    run_job(project)
+    from orchestration.cli.tables import results_table
+    from orchestration.pipeline.results import load_comparison
+
+    show("\nResults on the test queries\n")
+    show(results_table(load_comparison(project)))
+    _show_searches(project, show)
+    show(NEXT_STEPS)
+    show(f"Done in {time.monotonic() - started:.0f} s.")
+
+
+def run_job(project: Project, job: str = "full_build") -> None:
+    """Run one job in this process; raises `FreshetError` if it fails."""
+    from orchestration.definitions import definitions
+    from orchestration.instance import open_instance
+    from orchestration.pipeline.repro import initialise
+
+    initialise(project)
+    with open_instance(project) as instance:
+        result = (
+            definitions(project)
+            .resolve_job_def(job)
+            .execute_in_process(
+                instance=instance,
+                raise_on_error=False,
+                run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+            )
+        )
+    if not result.success:
+        raise FreshetError(f"the Dagster job {job!r} failed (run {result.run_id}): {_first_failure(result)}")
+
+
+def _first_failure(result: ExecuteInProcessResult) -> str:
+    """The innermost message of the first step that failed."""
+    for event in result.all_events:
+        if event.is_step_failure and event.step_failure_data.error:
+            error = event.step_failure_data.error
+            while error.cause:
+                error = error.cause
+            return error.message.strip()
+    return "see the run's log"
+
+
+def _show_searches(project: Project, show: Callable[[str], None]) -> None:
+    from model_code.live.searcher import Searcher
+    from orchestration.cli.tables import hits_text
+
+    searcher = Searcher.open(project.live)
+    for text in example_queries(project):
+        show(f'\nfreshet search "{text}" -k 3')
+        show(hits_text(searcher.search(text, 3)))
+    show("")
+
+
+def example_queries(project: Project) -> tuple[str, ...]:
+    """Three queries that make sense for the corpus."""
+    from orchestration import parameters
+
+    if parameters.load(project.params_file).corpus.source == "installed_packages":
+        return EXAMPLES
+    return _first_test_queries(project.artifacts)
+
+
+def _first_test_queries(artifacts: Path) -> tuple[str, ...]:
+    import pandas as pd
+
+    queries = pd.read_parquet(artifacts / "corpus" / "queries.parquet")
+    if not (queries["split"] == "test").any():
+        queries = pd.read_parquet(artifacts / "pseudo_queries" / "pseudo_queries.parquet")
+    return tuple(queries[queries["split"] == "test"]["text"].head(3))
+
+
+def results(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One object per system, each metric with its interval.")
+    ] = False,
+    over_seeds: Annotated[
+        bool, typer.Option("--over-seeds", help="Average NAME, NAME_seed1, ... and add paired differences.")
+    ] = False,
+) -> None:
+    """Show the comparison of all systems on the test queries."""
+    from orchestration.cli.tables import differences_table, results_table, shown_metrics
+    from orchestration.pipeline.results import load_comparison, results_over_seeds
+
+    project = Project.find()
+    comparison = results_over_seeds(project) if over_seeds else load_comparison(project)
+    if as_json:
+        typer.echo(json.dumps(comparison["systems"], indent=2, ensure_ascii=False))
+        return
+    typer.echo(results_table(comparison))
+    if over_seeds:
+        for metric in shown_metrics(comparison)[:2]:
+            typer.echo(f"\n{metric}\n{differences_table(comparison, metric)}\n")
+        for name, part in comparison["groups"].items():
+            differences = differences_table(part, comparison["main_metric"])
+            typer.echo(f"\n{name} queries\n{results_table(part)}\n{differences}")
+
+
+def compare(
+    queries: Annotated[int, typer.Option(min=1, help="How many judged queries to time, one at a time.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> None:
+    """Time every built system, set its costs beside its effectiveness, and say which to choose."""
+    from orchestration.cli.tables import table_text
+    from orchestration.pipeline.cost_report import as_dict, choice_table, cost_table, lead, write_report
+    from orchestration.pipeline.costs import compare_costs
+
+    project = Project.find()
+    comparison = compare_costs(project, queries)
+    page = write_report(comparison, project.state / "comparison")
+    if as_json:
+        typer.echo(json.dumps(as_dict(comparison), indent=2, ensure_ascii=False))
+        return
+    tables = [
+        table_text(table.columns, [[cell.text for cell in row] for row in table.rows])
+        for table in (cost_table(comparison), choice_table(comparison))
+    ]
+    typer.echo("\n\n".join([lead(comparison), *tables]) + "\n")
+    typer.echo(f"Report with plots: {page}")
+
+
+def sweep(
+    key: Annotated[str, typer.Argument(help="The setting that the experiments change, such as hierarchy.branching.")],
+    metric: Annotated[str | None, typer.Option(help="Another metric than evaluation.main_metric.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One object per value and system.")] = False,
+) -> None:
+    """Show and draw each system's metric by the values of one setting (dvc exp run -S KEY=VALUE)."""
+    from orchestration import parameters
+    from orchestration.pipeline.sweep import sweep as gather
+    from orchestration.pipeline.sweep import write_picture
+
+    project = Project.find()
+    shown = metric or parameters.load(project.params_file).evaluation.main_metric
+    found = gather(project, key, shown)
+    picture = write_picture(found, key, shown, project.state / "sweeps")
+    if as_json:
+        typer.echo(json.dumps(found.to_dict("records"), indent=2, ensure_ascii=False))
+        return
+    wide = found.pivot(index="system", columns="value", values=shown)[list(dict.fromkeys(found["value"]))]
+    typer.echo(f"{shown} by {key}\n{wide.rename_axis(columns=None).to_string(float_format='{:.3f}'.format)}")
+    typer.echo(f"Picture: {picture}")
+
+
+def bench(context: typer.Context) -> None:
+    """Measure one part against its peer, or all of them, one after the other; `--help` tells the options."""
+    if not (CLONE / "benchmarks").is_dir():
+        raise FreshetError("benchmarks run from a clone of the repository: the installed package is without them")
+    path = os.pathsep.join(filter(None, [str(CLONE), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "benchmarks", *context.args]
+    raise typer.Exit(subprocess.run(command, env=os.environ | {"PYTHONPATH": path}).returncode)

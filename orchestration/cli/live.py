@@ -1,18 +1,21 @@
-"""`freshet add`, `update`, `delete` and `compact`: what is searched, kept up to date."""
+"""What is searched, kept up to date: search, add, update, delete; among the tools documents, compact, tune and gc."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestration.project import Project
+from orchestration.service.client import ServiceClient
 
 if TYPE_CHECKING:
+    from model_code.incdsi.tuning import TuningReport
     from orchestration.live.commands import Outcome
 
 
@@ -32,6 +35,56 @@ InputFormat = Annotated[Format, typer.Option("--format", help="Of standard input
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
 Retriever = Annotated[str | None, typer.Option(help="Another retriever that is live than the one searched by default.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As one JSON object.")]
+
+
+def search(
+    text: Annotated[str, typer.Argument(help="What you are looking for.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="How many documents.")] = 10,
+    retriever: Annotated[str | None, typer.Option(help="Another retriever that is live than the champion.")] = None,
+    filters: Annotated[
+        list[str] | None, typer.Option("--filter", help="Only documents with this field, package=numpy; repeatable.")
+    ] = None,
+    hybrid: Annotated[bool, typer.Option("--hybrid", help="Fuse the ranking with BM25's.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show which tokens matched (lexical retrievers).")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Hits as a JSON list.")] = False,
+) -> None:
+    """Search the live collection: by the running service (freshet serve) if there is one, else in this process."""
+    from orchestration.cli.tables import rows_text
+
+    project = Project.find()
+    service = ServiceClient.of(project)
+    asked = (text, k, retriever, filters or (), hybrid, explain)
+    rows = _here(project, *asked) if service is None else _by_service(service, *asked)
+    typer.echo(json.dumps(rows, indent=2, ensure_ascii=False) if as_json else rows_text(rows))
+
+
+def _by_service(
+    service: ServiceClient,
+    text: str,
+    k: int,
+    retriever: str | None,
+    filters: Sequence[str],
+    hybrid: bool,
+    explain: bool,
+) -> list[dict[str, Any]]:
+    options = {"filters": list(filters), "hybrid": hybrid, "explain": explain, "retriever": retriever}
+    hits = service.search(text, k, **options)["hits"]
+    return [{name: value for name, value in hit.items() if name != "tokens" or explain} for hit in hits]
+
+
+def _here(
+    project: Project, text: str, k: int, retriever: str | None, filters: Sequence[str], hybrid: bool, explain: bool
+) -> list[dict[str, Any]]:
+    from model_code.live.searcher import Searcher
+    from orchestration import parameters
+
+    searcher = Searcher.open(project.live, retriever)
+    hits = searcher.search(text, k, filters, parameters.load(project.params_file).hybrid if hybrid else None)
+    rows = [dataclasses.asdict(hit) for hit in hits]
+    if explain:
+        for row in rows:
+            row["tokens"] = [dataclasses.asdict(match) for match in searcher.explain(text, row["document_id"])]
+    return rows
 
 
 def add(
@@ -93,7 +146,78 @@ def _show(outcome: Outcome, as_json: bool, dry_run: bool = False) -> None:
         raise typer.Exit(1)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands of this file."""
-    for command in (add, update, delete, compact):
-        app.command()(command)
+def documents(
+    packages: Annotated[list[str], typer.Argument(help="Installed Python packages, such as scipy.")],
+    limit: Annotated[int | None, typer.Option(min=1, help="So many documents at most, in the order of ids.")] = None,
+) -> None:
+    """Print the docstrings of installed packages as JSON lines: freshet tools documents scipy | freshet add -"""
+    from itertools import islice
+
+    from orchestration import parameters
+    from orchestration.live.rows import package_documents
+
+    project = Project.find()
+    found = package_documents(project, parameters.load(project.params_file).corpus, packages)
+    for row in islice(found, limit):
+        typer.echo(json.dumps(row, ensure_ascii=False))
+
+
+def tune(
+    documents: Annotated[int, typer.Option(min=1, help="How many live documents to take out and add again.")] = 200,
+    trials: Annotated[int, typer.Option(min=0, help="How many refined settings to try, besides plain ones.")] = 50,
+    seed: Annotated[int, typer.Option(help="Of the search over settings.")] = 0,
+    retriever: Annotated[
+        str | None, typer.Option(help="Another retriever that is live than the one searched by default.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="All trials and the best as one JSON object.")] = False,
+) -> None:
+    """Try ways of adding documents on documents that are live, and remember the best.
+
+    The live collection is not changed. The best settings go to .freshet/additions/best/RETRIEVER.json, where they are
+    used only if params.yaml says `additions: {use: tuned}`, for this retriever and its later builds; a retriever that
+    was not tuned goes on with the settings of params.yaml, and `freshet status` says so. A way is judged by how well
+    old and added documents are found, old ones weighing five times as much (IncDSI's F-beta); a refinement that does
+    not beat the plain encoding is not chosen. Take out about as many documents as you expect to add.
+    """
+    from orchestration.live.additions import tune as try_ways
+
+    report, best = try_ways(Project.find(), documents, trials, seed, retriever)
+    typer.echo(json.dumps({"trials": report.rows(), "best": best}, indent=2) if as_json else _trials_text(report, best))
+
+
+def _trials_text(report: TuningReport, best: dict[str, Any]) -> str:
+    """The trials as a table, best first, and what was chosen."""
+    from orchestration.cli.tables import table_text
+
+    trials = sorted(report.trials, key=lambda trial: -trial.score)
+    rows = [(f"{trial.score:.3f}", f"{trial.old:.3f}", f"{trial.new:.3f}", trial.name) for trial in trials]
+    lines = [table_text(("MRR@10", "old", "new", "way of adding"), rows)]
+    split, chosen, plain = best["split"], best["found"], best["plain"]
+    lines += [
+        "",
+        f"old documents before any addition: {report.old_before:.3f}; {split['documents']} documents were added again, "
+        f"judged by {split['old_queries']} queries for old and {split['new_queries']} for new documents",
+        f"best: {chosen['name']} (score {chosen['score']:.3f}; the encoder's vector as it is: {plain['score']:.3f})",
+        *(f"  {name}: {value}" for name, value in best["settings"].items()),
+        f"used for {best['retriever']} if params.yaml says additions: {{use: tuned}}",
+    ]
+    return "\n".join(lines)
+
+
+def gc(
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Free it; without this, only say what would be freed.")
+    ] = False,
+    keep: Annotated[int, typer.Option(min=1, help="Model versions and live generations to keep.")] = 3,
+) -> None:
+    """Free old models, caches and checkpoints (says what it would free)."""
+    from orchestration.garbage import collect, find_garbage
+
+    project = Project.find()
+    garbage = find_garbage(project, keep)
+    if delete:
+        collect(project, garbage)
+    total = sum(item.megabytes for item in garbage)
+    items = [(item.megabytes, item.what) for item in garbage]
+    items.append((total, "freed" if delete else "could be freed: freshet tools gc --delete"))
+    typer.echo("\n".join(f"{megabytes:10.1f} MB  {what}" for megabytes, what in items))

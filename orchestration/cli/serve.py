@@ -1,4 +1,4 @@
-"""`freshet serve`: the resident service, until Ctrl-C."""
+"""What runs until Ctrl-C: the resident service, and the pages of Dagster and MLflow."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ def serve(
         run(project, settings, registration)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands of this file."""
-    app.command()(serve)
+def ui(
+    dagster_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the Dagster UI.")] = 3000,
+    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the MLflow UI.")] = 5000,
+) -> None:
+    """Open the Dagster and MLflow UIs on this machine."""
+    from orchestration.cli.pages import serve_pages
+
+    serve_pages(Project.find(), dagster_port, mlflow_port)

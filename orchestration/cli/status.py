@@ -1,23 +1,111 @@
-"""`freshet status`: what is built, who is champion, what is live."""
+"""What is built, who is champion, what is live and how fresh it is, as plain values and as text."""
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
 
-import typer
-
+from orchestration import parameters
+from orchestration.live_status import live_status, live_status_lines, other_lines
+from orchestration.pipeline import dvc_lock, stages
+from orchestration.pipeline.ingest import read_lock
 from orchestration.project import Project
+from orchestration.registry import history, versions
 
 
-def status(as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False) -> None:
-    """Show the state of the project."""
-    from orchestration.cli.project_status import project_status, status_text
+def project_status(project: Project) -> dict[str, Any]:
+    """The state of the project; reads only, and says null or an empty list for what is not there yet.
 
-    found = project_status(Project.find())
-    typer.echo(json.dumps(found, indent=2, ensure_ascii=False) if as_json else status_text(found))
+    Raises `FreshetError` if a lock is not whole.
+    """
+    settings = parameters.load(project.params_file)
+    known = [stage.address for stage in stages.expand(settings.retrievers)]
+    done = dvc_lock.stages_that_ran(project.root)
+    return {
+        "corpus": read_lock(project),
+        "stages": {address: "built" if address in done else "not built" for address in known},
+        "champion": _version(project, versions.CHAMPION),
+        "challenger": _version(project, versions.CHALLENGER),
+        "previous": _version(project, versions.PREVIOUS),
+        "live": (live := _live(project)),
+        "queries_logged": _queries_logged(project, live),
+        "service": _service(project),
+        "moves": history.read(project)[-5:],
+    }
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the commands of this file."""
-    app.command()(status)
+def _version(project: Project, alias: str) -> dict[str, str] | None:
+    version = versions.holder(project, alias)
+    return asdict(version) if version else None
+
+
+def _service(project: Project) -> dict[str, Any] | None:
+    """Where `freshet serve` answers, if it runs."""
+    from orchestration.service.registration import running
+
+    return running(project.state)
+
+
+def _live(project: Project) -> list[dict[str, Any]]:
+    """The current generation of each live collection, the one that is searched by default first."""
+    from model_code.live.collection import Collection, default_retriever, retrievers
+    from orchestration.live.additions import settings_of, untuned
+
+    names = retrievers(project.live)
+    if not names:
+        return []
+    default = default_retriever(project.live)
+    return [
+        {
+            "retriever": name,
+            "default": name == default,
+            "generation": generation.number,
+            "documents": generation.manifest["documents"],
+            "fingerprint": generation.manifest["fingerprint"],
+            "untuned": untuned(project, settings_of(project), name),
+            "freshness": live_status(project, name),
+        }
+        for name in sorted(names, key=lambda name: (name != default, name))
+        for generation in [Collection(project.live, name).current()]
+    ]
+
+
+def _queries_logged(project: Project, live: list[dict[str, Any]]) -> int | None:
+    """Searches in the service's query log since the last drift report; None if there is no log."""
+    from orchestration.service.query_log import is_kept, logged_since
+
+    if not is_kept(project.state):
+        return None
+    ledger = live[0]["freshness"]["ledger"] if live else None
+    report = ledger["drift"] if ledger else None
+    since = datetime.fromisoformat(report["recorded"]).timestamp() if report else 0.0
+    return len(logged_since(project.state, since))
+
+
+def status_text(status: dict[str, Any]) -> str:
+    """The status in a few lines."""
+    corpus = status["corpus"]
+    built = [address for address, state in status["stages"].items() if state == "built"]
+    source = f"{corpus['source']}, content {corpus['content_hash'][:12]}" if corpus else "not ingested yet"
+    lines = [
+        f"corpus      {source}",
+        f"stages      {len(built)} of {len(status['stages'])} built (freshet plan says what is out of date)",
+    ]
+    for alias in ("champion", "challenger", "previous"):
+        version = status[alias]
+        lines.append(f"{alias:11} " + (f"version {version['version']} ({version['retriever']})" if version else "none"))
+    for live in status["live"] or [None]:
+        lines.append("live        " + (_live_text(live) if live else "nothing (freshet promote opens the champion)"))
+        lines += [f"additions   {live['untuned']}"] if live and live["untuned"] else []
+        lines += (live_status_lines if live["default"] else other_lines)(live["freshness"]) if live else []
+    if status["queries_logged"] is not None:
+        lines.append(f"queries     {status['queries_logged']:,} logged since the last drift report")
+    if status["service"]:
+        lines.append(f"service     {status['service']['url']}")
+    return "\n".join(lines)
+
+
+def _live_text(live: dict[str, Any]) -> str:
+    star = ", searched by default" if live["default"] else ""
+    return f"{live['retriever']} generation {live['generation']}, {live['documents']:,} documents{star}"

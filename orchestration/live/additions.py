@@ -75,7 +75,7 @@ def untuned(project: Project, own: AdditionSettings, retriever: str) -> str | No
         return None
     what = f"that was with spans {found['spans']}, not {own.spans}" if found else "nothing was tuned"
     return (
-        f"additions.use is tuned, but for {retriever} {what}: until freshet tune-additions --retriever {retriever}, "
+        f"additions.use is tuned, but for {retriever} {what}: until freshet tools tune --retriever {retriever}, "
         "its documents are added by the settings in params.yaml"
     )
 

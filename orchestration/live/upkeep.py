@@ -73,7 +73,7 @@ class Upkeep:
         """Delete old generations, if as many as the settings say were made since this was last done, by any process.
 
         The builds that were opened stay, as a rollback of the champion returns to them, and so does what a retrain that
-        has just begun reads. `freshet gc` asks the registry, too, which builds may go.
+        has just begun reads. `freshet tools gc` asks the registry, too, which builds may go.
         """
         settings = parameters.load(self.project.params_file).live
         collection = Collection(self.project.live, name)

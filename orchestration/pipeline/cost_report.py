@@ -232,13 +232,6 @@ def cost_table(comparison: CostComparison) -> Table:
     return Table("Effectiveness and costs", CAPTION, names, tuple(rows))
 
 
-def table_text(table: Table) -> str:
-    """A table as aligned text, without what qualifies its numbers."""
-    rows = [table.columns, *(tuple(cell.text for cell in row) for row in table.rows)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(table.columns))]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-
-
 def _least(values: Sequence[float | None]) -> float | None:
     """The smallest value that costs anything: what is not trained wins no prize for the time of training."""
     return min((value for value in values if value), default=None)

@@ -17,7 +17,7 @@ from benchmarks import overhead
 from benchmarks.bench import OWNERS, bench
 from benchmarks.measuring import row, skipped
 from model_code.errors import FreshetError, SettingsError
-from orchestration.cli import bench as command
+from orchestration.cli import build as command
 from orchestration.cli.app import app
 
 

@@ -68,8 +68,8 @@ def test_the_same_challenger_again_is_refused_and_written_down(built_by_dagster)
 def test_garbage_collection_says_what_it_would_free_and_then_keeps_search_working(built_by_dagster):
     (built_by_dagster / ".freshet" / "checkpoints" / "abandoned").mkdir(parents=True)
     (built_by_dagster / ".freshet" / "checkpoints" / "abandoned" / "step.safetensors").write_bytes(b"0" * 200_000)
-    assert "0.2 MB" in freshet(built_by_dagster, "gc").stdout
-    freshet(built_by_dagster, "gc", "--delete")
+    assert "0.2 MB" in freshet(built_by_dagster, "tools", "gc").stdout
+    freshet(built_by_dagster, "tools", "gc", "--delete")
     assert not (built_by_dagster / ".freshet" / "checkpoints" / "abandoned").exists()
     assert json.loads(freshet(built_by_dagster, "search", "violin melody", "--json").stdout)
 

@@ -12,7 +12,7 @@ from mlflow.exceptions import MlflowException
 from typer.testing import CliRunner
 
 from orchestration import cli
-from orchestration.cli import user_interfaces
+from orchestration.cli import pages
 
 
 def test_ctrl_c_says_what_is_kept(monkeypatch, capsys):
@@ -78,14 +78,32 @@ def test_a_fault_of_the_code_and_debug_show_a_traceback(failing):
 @pytest.mark.parametrize("option", ["--dagster-port", "--mlflow-port"])
 @pytest.mark.parametrize("port", ["0", "99999"])
 def test_a_port_that_there_is_not_is_refused(monkeypatch, option, port):
-    monkeypatch.setattr(user_interfaces, "serve", lambda *ports: pytest.fail("the pages were started"))
+    monkeypatch.setattr(pages, "serve_pages", lambda *ports: pytest.fail("the pages were started"))
     refused = CliRunner().invoke(cli.app, ["ui", option, port])
     assert refused.exit_code == 2
     assert option in refused.output
 
 
-def test_a_command_that_is_gone_names_what_does_its_work(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["freshet", "write-queries", "--limit", "3"])
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["write-queries", "--limit", "3"], "freshet write-queries is gone: write queries yourself"),
+        (["tune-additions", "--trials", "3"], "freshet tune-additions is `freshet tools tune` now"),
+        (["gc"], "freshet gc is `freshet tools gc` now"),
+    ],
+)
+def test_a_command_that_is_gone_or_moved_names_what_does_its_work(monkeypatch, capsys, arguments, told):
+    monkeypatch.setattr(sys, "argv", ["freshet", *arguments])
     with pytest.raises(SystemExit, match="1"):
         cli.main()
-    assert "freshet write-queries is gone: write queries yourself" in capsys.readouterr().err
+    assert told in capsys.readouterr().err
+
+
+def test_help_imports_nothing_slow():
+    code = (
+        "import sys; from typer.testing import CliRunner; from orchestration.cli import app;"
+        "print(CliRunner().invoke(app, ['--help']).exit_code, sorted(set(sys.modules) & set(sys.argv[1:])))"
+    )
+    slow = ["torch", "transformers", "mlflow", "dagster", "faiss", "pandas", "dvc", "sklearn", "scipy", "sqlalchemy"]
+    done = subprocess.run([sys.executable, "-c", code, *slow], capture_output=True, text=True, check=True)
+    assert done.stdout == "0 []\n"

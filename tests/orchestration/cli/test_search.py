@@ -13,8 +13,8 @@ from model_code.index.settings import Bm25Settings
 from model_code.live.hybrid import HybridSettings
 from model_code.live.searcher import Hit, Searcher
 from model_code.retriever import TokenMatch
-from orchestration.cli import search
-from orchestration.cli.hits import hits_text, tokens_text
+from orchestration.cli import live
+from orchestration.cli.tables import hits_text, tokens_text
 
 HIT = Hit(1, 0.5, "str.split", "str.split", "Split a string", (0, 2))
 TOKENS = [TokenMatch("split", 1.5), TokenMatch("divide", 0.25, expanded=True)]
@@ -43,7 +43,7 @@ def run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Searcher, "open", lambda live, retriever: searcher)
     app = typer.Typer()
-    search.add_to(app)
+    app.command()(live.search)
 
     def call(*options, text="split"):
         return CliRunner().invoke(app, [text, *options], catch_exceptions=False).output, searcher.asked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestration.cli.project_status import status_text
+from orchestration.cli.status import status_text
 
 NOTHING = {
     "corpus": None,

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from model_code.additions.settings import AdditionSettings
@@ -22,8 +21,8 @@ from model_code.ledger.ledger import Ledger
 from model_code.live.collection import Collection, open_generation_zero, set_default_retriever
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from orchestration.cli import additions as command
-from orchestration.cli.project_status import project_status, status_text
+from orchestration.cli import app
+from orchestration.cli.status import project_status, status_text
 from orchestration.live import additions
 from orchestration.live.collection import LiveCollection
 from orchestration.live.upkeep import Upkeep
@@ -87,11 +86,9 @@ def test_the_command_remembers_the_best_and_changes_nothing_live(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project.root)
-    app = typer.Typer()
     app.callback()(lambda: None)
-    command.add_to(app)
     before = {path: path.stat().st_mtime_ns for path in project.live.rglob("*")}
-    arguments = ["tune-additions", "--documents", "6", "--trials", "2"]
+    arguments = ["tools", "tune", "--documents", "6", "--trials", "2"]
     told = CliRunner().invoke(app, arguments, catch_exceptions=False)
     best = json.loads(additions.best_file(project, "r").read_text())
     assert f"best: {best['found']['name']}" in told.stdout
@@ -166,7 +163,7 @@ def test_crashes_and_pieces_leave_the_ledgers_order_and_so_the_vectors(
 def test_tuned_settings_are_of_this_retriever_and_of_these_spans(own: Project) -> None:
     tuned = AdditionSettings(use="tuned", gamma1=3.0)
     assert additions.resolved(own, tuned, "r") == tuned
-    assert "for r nothing was tuned: until freshet tune-additions --retriever r" in additions.untuned(own, tuned, "r")
+    assert "for r nothing was tuned: until freshet tools tune --retriever r" in additions.untuned(own, tuned, "r")
     _, best = additions.tune(own, 6, trials=1)
     assert additions.untuned(own, tuned, "r") is None
     assert additions.resolved(own, tuned, "r").incdsi == AdditionSettings(**best["settings"]).incdsi
@@ -196,10 +193,7 @@ def test_one_that_was_not_tuned_takes_in_what_arrives_and_the_status_says_by_whi
 
 def test_each_retriever_is_tuned_for_itself(two: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(two.root)
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    command.add_to(app)
-    arguments = ["tune-additions", "--documents", "6", "--trials", "0", "--retriever", "s"]
+    arguments = ["tools", "tune", "--documents", "6", "--trials", "0", "--retriever", "s"]
     assert "used for s if" in CliRunner().invoke(app, arguments, catch_exceptions=False).stdout
     assert additions.best_file(two, "s").is_file()
     tuned = AdditionSettings(use="tuned")

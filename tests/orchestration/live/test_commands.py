@@ -9,11 +9,10 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from orchestration import garbage
-from orchestration.cli import live, release
+from orchestration.cli import app
 from orchestration.live import commands
 from orchestration.live.collection import LiveCollection
 from orchestration.live.rows import read_file
@@ -34,9 +33,6 @@ def project(tmp_path, monkeypatch):
 @pytest.fixture
 def run(project):
     """Runs a command; gives its exit code and output."""
-    app = typer.Typer()
-    live.add_to(app)
-    release.add_to(app)
 
     def call(*arguments, **more):
         done = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False, **more)
@@ -148,7 +144,7 @@ def test_delete_takes_ids_and_fails_if_none_is_known(run, project):
 
 def test_compact_and_roll_back_to_a_generation(run, project, more):
     run("add", more)
-    assert run("compact")[1].startswith("hce generation 2")
+    assert run("tools", "compact")[1].startswith("hce generation 2")
     assert run("rollback", "--generation", 0)[1].startswith("hce is at generation 0")
     assert texts(project, ["a", *BASE]) == BASE
     assert live_status(project, "hce")["ledger"]["documents"]["rolled_back"] == 3

@@ -1,4 +1,4 @@
-"""Guards rows on their way in and out: nothing is lost, and what `freshet documents` prints is accepted."""
+"""Guards rows on their way in and out: nothing is lost, and what `freshet tools documents` prints is accepted."""
 
 from __future__ import annotations
 

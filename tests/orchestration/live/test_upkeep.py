@@ -8,7 +8,7 @@ import pytest
 
 from model_code.live.collection import Collection
 from model_code.live.garbage import collect
-from orchestration.cli.project_status import status_text
+from orchestration.cli.status import status_text
 from orchestration.freshness_steps import next_steps
 from orchestration.live import collection as freshening
 from orchestration.live.collection import LiveCollection, subscribers

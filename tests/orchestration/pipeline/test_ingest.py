@@ -13,7 +13,7 @@ import pytest
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from orchestration import parameters
-from orchestration.cli.project_status import project_status
+from orchestration.cli.status import project_status
 from orchestration.pipeline.ingest import ingest, read_lock
 from orchestration.project import Project
 

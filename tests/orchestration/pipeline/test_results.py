@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from orchestration.pipeline.results import results_table, shown_metrics
+from orchestration.cli.tables import results_table, shown_metrics
 
 
 def comparison(main_metric: str, *metrics: str, confidence: float = 0.95) -> dict:

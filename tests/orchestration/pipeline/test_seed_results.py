@@ -10,7 +10,8 @@ from model_code.evaluation.comparison import compare_systems
 from model_code.evaluation.scores import SystemScores, mean_over_seeds
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import write_json
-from orchestration.pipeline.results import by_system, load_reported, results_table
+from orchestration.cli.tables import results_table
+from orchestration.pipeline.results import by_system, load_reported
 
 SETTINGS = EvaluationSettings(metrics=("nDCG@10", "hit@1"), bootstrap_samples=100, permutations=100)
 

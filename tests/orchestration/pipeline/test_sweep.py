@@ -1,4 +1,4 @@
-"""Guards `freshet sweep`: DVC's real experiments by the values of one setting, and none that changed anything else.
+"""Guards `freshet tools sweep`: DVC's real experiments by the values of one setting, and no others.
 
 Run: python -m pytest tests/orchestration/pipeline/test_sweep.py
 """

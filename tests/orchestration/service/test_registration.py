@@ -121,7 +121,7 @@ def test_a_request_of_which_every_row_was_refused_is_a_receipt_for_the_client():
 
 def test_the_client_imports_nothing_slow():
     code = (
-        "import sys; import orchestration.service.client, orchestration.cli.hits;"
+        "import sys; import orchestration.service.client, orchestration.cli.tables;"
         "slow = {'numpy', 'torch', 'fastapi', 'pydantic', 'httpx', 'sqlalchemy', 'ruamel.yaml'};"
         "print(sorted(slow & set(sys.modules)))"
     )

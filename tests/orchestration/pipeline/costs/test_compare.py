@@ -1,4 +1,4 @@
-"""Guards `freshet compare` on tiny built retrievers: which systems are opened, and that each cost is what it says."""
+"""Guards `freshet tools compare` on tiny built retrievers: which systems are opened, and each cost is what it says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from model_code.encoding.encoder import Encoder
 from model_code.files import read_json, write_json, write_text
 from model_code.fusion import reciprocal_rank_fusion
 from model_code.index.dense_index import DenseIndex
-from orchestration.cli import compare as command
+from orchestration.cli import build
 from orchestration.parameters import load
 from orchestration.pipeline import costs
 from orchestration.pipeline.costs import StageCost, folder_bytes, latencies, open_systems
@@ -107,7 +107,7 @@ def test_the_command_prints_a_choice_and_writes_the_report(project, monkeypatch)
     monkeypatch.chdir(project.root)
     monkeypatch.delenv("FRESHET_STATE", raising=False)
     app = typer.Typer()
-    command.add_to(app)
+    app.command()(build.compare)
     printed = CliRunner().invoke(app, ["--queries", "1"], catch_exceptions=False).output
     assert "best nDCG@10 on test" in printed
     assert (project.state / "comparison" / "comparison.html").is_file()

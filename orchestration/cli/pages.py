@@ -1,4 +1,4 @@
-"""Start the Dagster and MLflow pages side by side and stop both together."""
+"""The pages of Dagster and MLflow, started side by side and stopped together."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def commands(project: Project, folder: Path, dagster_port: int, mlflow_port: int
     ]  # fmt: skip
 
 
-def serve(project: Project, dagster_port: int, mlflow_port: int) -> None:
+def serve_pages(project: Project, dagster_port: int, mlflow_port: int) -> None:
     """Run both until one ends or the user presses Ctrl-C; raises `FreshetError` if a port is taken."""
     for port, option in ((dagster_port, "--dagster-port"), (mlflow_port, "--mlflow-port")):
         require_free(port, option)

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from model_code.errors import FreshetError
-from orchestration.cli.user_interfaces import HOST, commands, require_free, run_together
+from orchestration.cli.pages import HOST, commands, require_free, run_together
 from orchestration.project import Project
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +25,7 @@ PAGE = (  # a stand-in for a page: a process with a child of its own that does n
     f"subprocess.run([sys.executable, '-c', {LEAF!r}, sys.argv[1]])\n"
 )
 SERVE = (
-    "import os, sys\nfrom pathlib import Path\nfrom orchestration.cli.user_interfaces import run_together\n"
+    "import os, sys\nfrom pathlib import Path\nfrom orchestration.cli.pages import run_together\n"
     f"page = [sys.executable, '-c', {PAGE!r}, sys.argv[1]]\n"
     "run_together([page, page], Path(sys.argv[1]), os.environ)\n"
 )
