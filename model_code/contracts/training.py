@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 TRANSFORMER = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 LAYOUT = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
-WITH_WEIGHTS = ("Dense", "WeightedLayerPooling", "LexicalHead")
+WITH_WEIGHTS = ("Dense", "LexicalHead")
 WITHOUT_FILES = ("Transformer", "Normalize")  # the transformer's lie at the top
 QUERY_ENCODER = "query_encoder"
 
@@ -70,15 +70,8 @@ def _check_side(folder: Path, kind: Kind) -> None:
 
 
 def _modules(folder: Path) -> dict[str, str]:
-    """Folder -> kind of module, a router's own included."""
-    found = {module["path"]: module["type"].rsplit(".", 1)[-1] for module in read_json(folder / "modules.json")}
-    routers = [path for path, module in found.items() if module == "Router"]
-    for path in routers:
-        require_files(folder / path, ["router_config.json"])
-        types = read_json(folder / path / "router_config.json")["types"]
-        del found[path]
-        found |= {name: qualified.rsplit(".", 1)[-1] for name, qualified in types.items()}
-    return found
+    """Folder -> kind of module."""
+    return {module["path"]: module["type"].rsplit(".", 1)[-1] for module in read_json(folder / "modules.json")}
 
 
 def _check_weights(folder: Path) -> None:

@@ -21,8 +21,9 @@ from model_code.encoding.base_models import load_tokenizer, load_transformer, lo
 from model_code.encoding.batching import Features, pad, token_batches
 from model_code.encoding.bert import PlainTokenizer, is_plain_bert, load_plain_bert
 from model_code.encoding.hardware import pack, packing, pick_device, uses_bfloat16
-from model_code.encoding.layers import Layers, hidden_states
+from model_code.encoding.layers import hidden_states
 from model_code.encoding.layout import (
+    MULTI_VECTOR,
     load_projection,
     read_layers,
     read_layout,
@@ -45,7 +46,7 @@ class Encoder(TwoSided):
     """Map texts to unit vectors of `dimension` numbers; texts are cut to `max_tokens` tokens.
 
     backbone: the transformers model, dropout off.  tokenizer: its fast tokenizer.  pooling: "mean" or "cls".
-    layers: what represents documents, if it is not the last layer alone.
+    layers: the numbers of those that documents are indexed by, if that is not the last one alone.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Encoder(TwoSided):
         self.backbone, self.tokenizer = backbone, tokenizer
         self.pooling, self.max_tokens, self.precision = pooling, max_tokens, precision
         self.projections = torch.nn.ModuleList(projections)
-        self.layers: Layers | None = None
+        self.layers: tuple[int, ...] = ()
         self.dimension: int = projections[-1][0].out_features if projections else backbone.config.hidden_size
 
     @classmethod
@@ -94,7 +95,7 @@ class Encoder(TwoSided):
         encoder.layers = read_layers(folder)
         if (folder / QUERY_ENCODER).is_dir():
             encoder.query_encoder = cls.load(folder / QUERY_ENCODER, limit, None, precision, device, for_search)
-        backbone.config.output_hidden_states = False  # a mix's folder asks for them, and queries do not need them
+        backbone.config.output_hidden_states = False  # which queries do not need
         encoder.to(pick_device(device)).eval()
         if for_search and (kind := packing(precision, encoder.device)):
             pack(backbone, kind)
@@ -124,7 +125,7 @@ class Encoder(TwoSided):
     @property
     def vectors_per_passage(self) -> int:
         """Number of vectors that a passage is indexed by."""
-        return 1 if self.layers is None else self.layers.vectors_per_passage
+        return len(self.layers) or 1
 
     def tokenize(self, texts: Sequence[str], max_tokens: int | None = None) -> Features:
         """`input_ids` and `attention_mask`, (B, T) int64 on the CPU, padded to the longest text of the batch.
@@ -171,11 +172,9 @@ class Encoder(TwoSided):
 
     def documents_forward(self, features: Features) -> torch.Tensor:
         """What documents are indexed by, (B * v, H) unit vectors, those of one text next to each other."""
-        if self.layers is None:
+        if not self.layers:
             return self(features)
-        if self.layers.pooling == "multi_vector":
-            return self.layers_forward(features, self.layers.numbers).flatten(0, 1)
-        return self._finish(self.layers.mix(self.pooled_layers(features, self.layers.numbers)))
+        return self.layers_forward(features, self.layers).flatten(0, 1)
 
     def _inputs(self, features: Features) -> tuple[torch.Tensor, torch.Tensor]:
         return features["input_ids"].to(self.device), features["attention_mask"].to(self.device)
@@ -207,7 +206,7 @@ class Encoder(TwoSided):
 
         Of several rows, which follow the numbers of their layers, the last is the last layer's.
         """
-        if self.layers is None and self.query_encoder is None:
+        if not self.layers and self.query_encoder is None:
             return self.encode(texts, progress, batch_tokens)
         return self._encode(self.documents_forward, texts, self.vectors_per_passage, progress, batch_tokens)
 
@@ -249,14 +248,14 @@ class Encoder(TwoSided):
             save_projection(projection, folder / f"{2 + i}_Dense")
         pooled = self.projections[0][0].in_features if len(self.projections) else self.dimension
         write_layout(folder, pooled, self.pooling, self.max_tokens, len(self.projections))
-        if self.layers is not None:
-            write_layers(folder, self.layers, self.depth, pooled)
+        if self.layers:
+            write_layers(folder, self.layers)
         if self.query_encoder is not None:
             self.query_encoder.save(folder / QUERY_ENCODER)
 
     def own_fingerprint(self) -> str:
         """SHA-256 of what decides this side's vectors: loaded weights, tokenizer, pooling, layers and `max_tokens`."""
-        layers = "" if self.layers is None else f" {self.layers.pooling} {list(self.layers.numbers)}"
+        layers = f" {MULTI_VECTOR} {list(self.layers)}" if self.layers else ""
         return fingerprint(self.own_weights(), self.tokenizer, self.pooling + layers, self.max_tokens)
 
 

@@ -6,23 +6,20 @@ Transformer, Pooling (mean or cls), any number of Dense projections, Normalize. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from model_code.encoding.layers import Layers
 from model_code.encoding.settings import Pooling
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 
 MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
-LAYERS, ROUTER = "layers.json", "router_config.json"  # of encoders whose documents come from several layers
+LAYERS, MULTI_VECTOR = "layers.json", "multi_vector"  # of encoders whose documents are a vector per layer
 ACTIVATIONS = {"Identity": torch.nn.Identity, "Tanh": torch.nn.Tanh, "ReLU": torch.nn.ReLU, "GELU": torch.nn.GELU}
-MIX = "layers"  # folder of the WeightedLayerPooling
-KINDS = "sentence_transformers.models"
 
 
 @dataclass(frozen=True)
@@ -54,15 +51,9 @@ def read_layout(folder: Path) -> Layout:
 
 
 def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Kind and folder of each module that a query passes. A Router is understood if it is one of ours."""
+    """Kind and folder of each module."""
     for module in read_json(folder / "modules.json"):
-        kind, path = _kind(module["type"]), folder / module["path"]
-        if kind != "Router" or not (folder / LAYERS).is_file():
-            yield kind, path
-            continue
-        router = read_json(path / ROUTER)
-        for name in router["structure"]["query"]:
-            yield _kind(router["types"][name]), path / name
+        yield _kind(module["type"]), folder / module["path"]
 
 
 def _kind(qualified: str) -> str:
@@ -135,47 +126,12 @@ def save_projection(projection: torch.nn.Sequential, folder: Path) -> None:
     save_file(weights, folder / "model.safetensors")
 
 
-def read_layers(folder: Path) -> Layers | None:
-    """What `write_layers` wrote; None if the folder is of an ordinary encoder."""
+def read_layers(folder: Path) -> tuple[int, ...]:
+    """What `write_layers` wrote; empty if the folder is of an ordinary encoder."""
     path = folder / LAYERS
-    return Layers.from_json(read_json(path)) if path.is_file() else None
+    return tuple(read_json(path)["numbers"]) if path.is_file() else ()
 
 
-def write_layers(folder: Path, layers: Layers, depth: int, width: int) -> None:
-    """Add `layers` to a folder that holds an ordinary encoder of `depth` layers of `width` components."""
-    write_json(folder / LAYERS, layers.to_json())
-    if layers.pooling == "multi_vector":
-        return
-    _write_mix(folder / MIX, layers, depth, width)
-    _write_routes(folder)
-    config = read_json(folder / "config.json")
-    write_json(folder / "config.json", config | {"output_hidden_states": True})
-
-
-def _write_mix(folder: Path, layers: Layers, depth: int, width: int) -> None:
-    """A WeightedLayerPooling, which has a weight for every layer from its first: 0 for those that are not ours."""
-    from safetensors.torch import save_file
-
-    first = min(layers.numbers)
-    weights = torch.zeros(depth + 1 - first)
-    weights[torch.tensor(layers.numbers) - first] = layers.weights().detach().cpu()
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", {"embedding_dimension": width, "layer_start": first, "num_hidden_layers": depth})
-    save_file({"layer_weights": weights}, folder / "model.safetensors")
-
-
-def _write_routes(folder: Path) -> None:
-    """Put what follows the transformer into the routes of a Router; both share the modules' folders."""
-    transformer, *others = read_json(folder / "modules.json")
-    types = {module["path"]: module["type"] for module in others}
-    routes = {"query": list(types), "document": [MIX, *types]}
-    router = {"idx": 1, "name": "1", "path": "", "type": f"{KINDS}.Router"}
-    write_json(folder / "modules.json", [transformer, router])
-    write_json(
-        folder / ROUTER,
-        {
-            "types": {**types, MIX: f"{KINDS}.WeightedLayerPooling"},
-            "structure": routes,
-            "parameters": {"default_route": "query", "allow_empty_key": True},
-        },
-    )
+def write_layers(folder: Path, numbers: Sequence[int]) -> None:
+    """Have `Encoder.load` index documents by these layers; elsewhere the folder loads as the query side."""
+    write_json(folder / LAYERS, {"numbers": list(numbers), "pooling": MULTI_VECTOR})

@@ -47,14 +47,13 @@ class LayerSettings:
 
     numbers: of hidden states (0: the embeddings; 6: the output of layer 6); the last layer is always among them,
       whether it is named or not. Empty: the last alone, an ordinary encoder.
-    pooling: "multi_vector" keeps one vector per layer and ranks by the best of them; the others give one vector:
-      "last" (trained on the last layer alone), "average", "mix" (learned weights), "self_contrastive" (trained on all,
-      searched by the last).
+    pooling: "self_contrastive" trains on all of them and searches by the last layer's vector; "multi_vector" keeps one
+      vector per layer and ranks by the best of them.
     regulariser: alpha, weight of the self-contrastive loss's own last-layer term.
     """
 
     numbers: tuple[int, ...] = ()
-    pooling: Literal["last", "average", "mix", "self_contrastive", "multi_vector"] = "self_contrastive"
+    pooling: Literal["self_contrastive", "multi_vector"] = "self_contrastive"
     regulariser: float = 0.1
 
     def __post_init__(self) -> None:
@@ -76,4 +75,4 @@ class LayerSettings:
             f"numbers {list(self.numbers)} names a layer above the encoder's last, which is {last}; "
             f"choose among 0 (the embeddings) to {last}",
         )
-        return tuple(sorted({*self.numbers, last})) if self.pooling != "last" else (last,)
+        return tuple(sorted({*self.numbers, last}))

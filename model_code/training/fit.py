@@ -41,7 +41,7 @@ def fit_encoder(
     """
     seed: int = context.settings["seed"]
     encoder = _start_encoder(context, settings.start, separate)
-    represent_documents(encoder, layers, tables.passages.texts)
+    represent_documents(encoder, layers)
     data = tables.training_data(settings)
     trainer = Trainer(
         encoder,
@@ -68,7 +68,7 @@ def _start_encoder(context: StageContext, start: str | None, separate: bool) -> 
     SettingsError if it begins with a retriever of two encoders, and this one has one.
     """
     encoder = Encoder.from_settings(context.settings["encoder"], start_folder(context, start))
-    encoder.layers = None
+    encoder.layers = ()
     require(
         encoder.query_encoder is None or separate,
         f"{start} has a query encoder of its own; set encoders: separate, or leave start out",
@@ -109,13 +109,10 @@ def result_report(result: TrainingResult, settings: TrainingSettings) -> dict[st
 
 
 def layer_report(encoder: Encoder, layers: LayerSettings) -> dict[str, Any]:
-    """Which layers represented documents, and what share each has in a mix; nothing if it was the last one alone."""
+    """Which layers represented documents; nothing if it was the last one alone."""
     if not layers.numbers:
         return {}
-    report: dict[str, Any] = {"layers": list(layers.chosen(encoder.depth)), "layer_pooling": layers.pooling}
-    if encoder.layers is not None and encoder.layers.pooling == "mix":
-        report["layer_shares"] = encoder.layers.shares().tolist()
-    return report
+    return {"layers": list(layers.chosen(encoder.depth)), "layer_pooling": layers.pooling}
 
 
 def start_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np.ndarray | None:

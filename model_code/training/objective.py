@@ -69,9 +69,7 @@ class Objective(nn.Module):
         """Document vectors: (B, H), or (B, m, H) where the loss compares layers."""
         if not self.numbers:
             return self.encoder(features)
-        if self.layers.pooling in ("self_contrastive", "multi_vector"):
-            return self.encoder.layers_forward(features, self.numbers)
-        return self.encoder.documents_forward(features)
+        return self.encoder.layers_forward(features, self.numbers)
 
     def _contrastive(self, queries: Tensor, documents: Tensor, batch: Batch) -> Tensor:
         loss = contrastive_losses

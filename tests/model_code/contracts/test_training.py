@@ -9,13 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from model_code.context import StageContext
 from model_code.contracts.registry import check
 from model_code.dsi.vectors import DocumentVectors, Representatives
 from model_code.encoding.encoder import Encoder
-from model_code.encoding.layers import Layers
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
@@ -159,7 +157,7 @@ def save(output, encoder, name):
     if name == "separate":
         loaded.separate()
     if name == "layers":
-        loaded.layers = Layers((1, 2), "average", torch.ones(2))
+        loaded.layers = (1, 2)
     loaded.save(output / "encoder")
     if name == "dsi":
         vectors = np.eye(4, dtype=np.float32)[:2]
@@ -241,8 +239,6 @@ def with_tensor(value):
             "encoders are separate, so encoder/ must hold query_encoder/",
         ),
         ("separate", removed("encoder/query_encoder/tokenizer.json"), "query_encoder/ must hold tokenizer.json"),
-        ("layers", removed("encoder/router_config.json"), "encoder/ must hold router_config.json"),
-        ("layers", removed("encoder/layers/model.safetensors"), "layers/ must hold model.safetensors"),
         ("lexical", removed("encoder/lexical.json"), "encoder/ must hold lexical.json"),
         ("lexical", removed("encoder/1_LexicalHead/model.safetensors"), "1_LexicalHead/ must hold model.safetensors"),
         ("lexical", written("first_stage.json", "[]"), "first_stage.json must hold at least one row"),

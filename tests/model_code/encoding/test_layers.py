@@ -1,5 +1,5 @@
 """Guards what documents become of several layers: per-layer vectors against loops over transformers' hidden states, the
-last layer found by its number, T5's un-normalised inner layers, projections, and the mix that training may learn."""
+last layer found by its number, T5's un-normalised inner layers, and projections."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from torch.nn.functional import normalize
 
 from model_code.encoding.encoder import DocumentSide, Encoder
-from model_code.encoding.layers import Layers, layer_scales, represent_documents, require_represented
+from model_code.encoding.layers import represent_documents, require_represented
 from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError, SettingsError
 from tests.tiny_encoder import make_tiny_encoder, make_tokenizer
 
-MIX = LayerSettings(numbers=(1,), pooling="mix")
+TWO = LayerSettings(numbers=(1,), pooling="multi_vector")
 
 
 def make_t5(texts: list[str], projections: tuple[torch.nn.Sequential, ...] = ()) -> Encoder:
@@ -60,9 +60,10 @@ def test_each_layer_is_pooled_and_normalised_on_its_own(deep: Encoder, texts: li
 
 def test_t5s_inner_layers_have_other_norms_and_are_brought_to_one(texts: list[str]) -> None:
     encoder = make_t5(texts)
-    scales = layer_scales(encoder, (0, 1, 2, 3), texts)
-    assert scales[2] > 1.2 * scales[0]
     with torch.no_grad():
+        scales = [encoder.pooled_layers(encoder.tokenize([text]), (0, 2)).norm(dim=-1) for text in texts]
+        first, inner = torch.cat(scales).mean(dim=0)
+        assert inner > 1.2 * first
         norms = encoder.layers_forward(encoder.tokenize(texts), (0, 1, 2, 3)).norm(dim=-1)
     torch.testing.assert_close(norms, torch.ones(len(texts), 4))
 
@@ -82,8 +83,8 @@ def test_projections_see_each_layer_at_the_last_ones_norm(texts: list[str]) -> N
 
 def test_layers_are_counted_by_number(deep: Encoder, texts: list[str]) -> None:
     for numbers in ((2, 1), (1, 2), (3, 2, 1), (2, 3, 1)):
-        represent_documents(deep, LayerSettings(numbers=numbers, pooling="multi_vector"), texts)
-        assert deep.layers.numbers == (1, 2, 3)
+        represent_documents(deep, LayerSettings(numbers=numbers, pooling="multi_vector"))
+        assert deep.layers == (1, 2, 3)
         assert deep.vectors_per_passage == 3
     rows = deep.encode_documents(texts)
     assert rows.shape == (3 * len(texts), 32)
@@ -92,7 +93,7 @@ def test_layers_are_counted_by_number(deep: Encoder, texts: list[str]) -> None:
 
 
 def test_rows_of_a_text_do_not_depend_on_its_batch(deep: Encoder, texts: list[str]) -> None:
-    represent_documents(deep, LayerSettings(numbers=(1,), pooling="multi_vector"), texts)
+    represent_documents(deep, LayerSettings(numbers=(1,), pooling="multi_vector"))
     rows = deep.encode_documents(texts)
     alone = np.concatenate([deep.encode_documents([text]) for text in texts])
     np.testing.assert_allclose(rows, alone, atol=2e-6)
@@ -100,7 +101,7 @@ def test_rows_of_a_text_do_not_depend_on_its_batch(deep: Encoder, texts: list[st
 
 def test_a_number_above_the_last_is_refused(deep: Encoder, texts: list[str]) -> None:
     with pytest.raises(SettingsError, match="above the encoder's last, which is 3"):
-        represent_documents(deep, LayerSettings(numbers=(2, 4)), texts)
+        represent_documents(deep, LayerSettings(numbers=(2, 4)))
     for number in (4, -1):
         with pytest.raises(FreshetError, match=f"no layer {number}"):
             deep.layers_forward(deep.tokenize(texts), (number,))
@@ -110,61 +111,24 @@ def test_a_number_above_the_last_is_refused(deep: Encoder, texts: list[str]) -> 
         LayerSettings(numbers=(2, 2))
 
 
-@pytest.mark.parametrize("kind", ["bert", "t5"])
-@pytest.mark.parametrize("pooling", ["average", "mix"])
-def test_a_mix_is_the_weighted_sum_at_unit_scale(deep: Encoder, texts: list[str], kind: str, pooling: str) -> None:
-    encoder = make_t5(texts) if kind == "t5" else deep
-    represent_documents(encoder, LayerSettings(numbers=(0, 2), pooling=pooling), texts)  # type: ignore[arg-type]
-    shares = torch.full((3,), 1 / 3)
-    if pooling == "mix":
-        shares = torch.tensor([0.2, 0.5, 0.3])
-        encoder.layers.logits.data = shares.log() / 100
-    pooled = torch.stack([torch.stack([loop_pooled(encoder, text, n) for n in (0, 2, 3)]) for text in texts])
-    scales = pooled.norm(dim=-1).mean(dim=0)  # over all texts, as there are few
-    expected = normalize((pooled * (shares / scales)[:, None]).sum(dim=1), dim=1)
-    np.testing.assert_allclose(encoder.encode_documents(texts), expected.numpy(), atol=3e-6)
-    torch.testing.assert_close(encoder.layers.shares(), shares)
-
-
-def test_a_mix_starts_as_the_average_and_its_weights_learn(deep: Encoder, texts: list[str]) -> None:
-    represent_documents(deep, LayerSettings(numbers=(1,), pooling="average"), texts)
-    average = deep.encode_documents(texts)
-    assert not list(deep.layers.parameters())
-    represent_documents(deep, MIX, texts)
-    np.testing.assert_array_equal(deep.encode_documents(texts), average)
-    vectors = deep.documents_forward(deep.tokenize(texts))
-    (vectors[:, 0].sum()).backward()
-    assert deep.layers.logits.grad.abs().min() > 0
-
-
-def test_mixing_is_float32_under_autocast() -> None:
-    layers = Layers((0, 1), "mix", torch.tensor([1.0, 3.0]))
-    pooled = torch.randn(4, 2, 8, generator=torch.Generator().manual_seed(0))
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(layers.mix(pooled), Layers((0, 1), "mix", torch.tensor([1.0, 3.0])).mix(pooled))
-        assert layers.mix(pooled).dtype == torch.float32
-
-
-@pytest.mark.parametrize(
-    "settings", [LayerSettings(), LayerSettings((1,)), LayerSettings((1,), "last"), LayerSettings((3,), "mix")]
-)
+@pytest.mark.parametrize("settings", [LayerSettings(), LayerSettings((1,)), LayerSettings((3,), "multi_vector")])
 def test_what_is_searched_by_the_last_layer_is_an_ordinary_encoder(
     deep: Encoder, texts: list[str], settings: LayerSettings
 ) -> None:
     before = deep.fingerprint()
-    represent_documents(deep, MIX, texts)
+    represent_documents(deep, TWO)
     assert deep.fingerprint() != before
-    represent_documents(deep, settings, texts)
-    assert deep.layers is None
+    represent_documents(deep, settings)
+    assert deep.layers == ()
     assert deep.fingerprint() == before
     require_represented(deep, settings)
 
 
 def test_training_refuses_an_encoder_that_indexes_otherwise(deep: Encoder, texts: list[str]) -> None:
     with pytest.raises(FreshetError, match="call represent_documents"):
-        require_represented(deep, MIX)
-    represent_documents(deep, MIX, texts)
-    require_represented(deep, MIX)
-    for other in (LayerSettings((1,), "average"), LayerSettings((2,), "mix"), LayerSettings((1,))):
+        require_represented(deep, TWO)
+    represent_documents(deep, TWO)
+    require_represented(deep, TWO)
+    for other in (LayerSettings((2,), "multi_vector"), LayerSettings((1,))):
         with pytest.raises(FreshetError, match="call represent_documents"):
             require_represented(deep, other)

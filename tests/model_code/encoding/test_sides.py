@@ -53,13 +53,11 @@ def test_a_copy_gives_equal_vectors_and_shares_no_weight(tiny_folder: Path, text
 
 def test_every_layer_but_the_querys_is_the_documents(two: Encoder, texts: list[str]) -> None:
     queries = two.query_encoder.encode(texts)
-    for pooling in ("average", "multi_vector"):
-        represent_documents(two, LayerSettings(numbers=(1,), pooling=pooling), texts)
-        np.testing.assert_array_equal(two.encode(texts), queries)
-        states = two.layers_forward(two.tokenize(texts), (1, 2)).detach().numpy()
-        if pooling == "multi_vector":
-            np.testing.assert_allclose(two.encode_documents(texts), states.reshape(-1, 32), atol=2e-6)
-            np.testing.assert_allclose(encode_passages(two, texts), states[:, 1], atol=2e-6)
+    represent_documents(two, LayerSettings(numbers=(1,), pooling="multi_vector"))
+    np.testing.assert_array_equal(two.encode(texts), queries)
+    states = two.layers_forward(two.tokenize(texts), (1, 2)).detach().numpy()
+    np.testing.assert_allclose(two.encode_documents(texts), states.reshape(-1, 32), atol=2e-6)
+    np.testing.assert_allclose(encode_passages(two, texts), states[:, 1], atol=2e-6)
     assert np.abs(encode_passages(two, texts) - queries).max() > 0.1
 
 

@@ -75,7 +75,7 @@ def make_encoder(kind: str, folder: Path) -> None:
         return
     encoder = Encoder.load(base, 16, precision="float32", device="cpu")
     if kind == "multi_vector":
-        represent_documents(encoder, LayerSettings(numbers=(1, 2), pooling="multi_vector"), WORDS)
+        represent_documents(encoder, LayerSettings(numbers=(1, 2), pooling="multi_vector"))
     encoder.save(folder)
 
 

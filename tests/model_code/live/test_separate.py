@@ -53,7 +53,7 @@ def make_two(kind: str, folder: Path) -> Path:
     one = folder.with_name("one")
     encoder = load_encoder(one, **OPTIONS) if kind in LEXICAL else Encoder.load(one, **OPTIONS)
     encoder.separate()
-    encoder.query_encoder.layers = None
+    encoder.query_encoder.layers = ()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in encoder.query_encoder.backbone.parameters():

@@ -41,7 +41,7 @@ def make_retriever(kind: str, folder: Path) -> Retriever:
         return LexicalRetriever(open_folder(folder / index, make_encoder(folder / "base"))[0], search)  # type: ignore[arg-type]
     encoder = Encoder.load(folder / "base", 16, precision="float32", device="cpu")
     if kind == "multi_vector":
-        represent_documents(encoder, LayerSettings(numbers=(1,), pooling="multi_vector"), TEXTS)
+        represent_documents(encoder, LayerSettings(numbers=(1,), pooling="multi_vector"))
     vectors, each, ids = encoder.encode_documents(TEXTS), encoder.vectors_per_passage, IDS
     if kind == "dsi":
         vectors, ids = 3 * vectors[::2], IDS[::2]

@@ -24,7 +24,7 @@ from model_code.stages import index, train
 from model_code.training.fit import start_vectors
 from tests.model_code.stages.test_train import make_context
 
-POOLINGS = ["last", "average", "mix", "self_contrastive", "multi_vector"]
+POOLINGS = ["self_contrastive", "multi_vector"]
 
 
 def build(tmp_path: Path, layers: LayerSettings, **changes) -> tuple[StageContext, dict, dict]:
@@ -61,7 +61,7 @@ def document_vectors(context: StageContext, texts: list[str], pooling: str) -> n
 def test_trained_indexed_and_searched(tmp_path: Path, pooling: str) -> None:
     layers = LayerSettings(numbers=(1,), pooling=pooling, regulariser=0.2)
     context, trained, indexed = build(tmp_path, layers)
-    assert (trained["layers"], trained["layer_pooling"]) == ([2] if pooling == "last" else [1, 2], pooling)
+    assert (trained["layers"], trained["layer_pooling"]) == ([1, 2], pooling)
     passages = passages_of(context)
     assert (indexed["passages"], indexed["documents"]) == (len(passages), 16)
     assert trained["fingerprint"] == indexed["fingerprint"]
@@ -82,19 +82,19 @@ def test_trained_indexed_and_searched(tmp_path: Path, pooling: str) -> None:
 def test_equal_inputs_give_equal_bytes(tmp_path: Path) -> None:
     outputs = []
     for _ in range(2):
-        context, _, _ = build(tmp_path, LayerSettings(numbers=(1,), pooling="mix"))
+        context, _, _ = build(tmp_path, LayerSettings(numbers=(1,), pooling="multi_vector"))
         outputs.append((hash_path(context.output), hash_path(context.output.parent / "indexed")))
     assert outputs[0] == outputs[1]
 
 
-@pytest.mark.parametrize(("pooling", "taken"), [("self_contrastive", True), ("average", False)])
+@pytest.mark.parametrize(("pooling", "taken"), [("self_contrastive", True), ("multi_vector", False)])
 def test_base_vectors_stand_for_step_0_only_where_they_are_what_is_searched(
     tmp_path: Path, pooling: str, taken: bool
 ) -> None:
     context = make_context(tmp_path)
     index = DenseIndex.load(tmp_path / "base_index")
     encoder = Encoder.from_settings(context.settings["encoder"])
-    represent_documents(encoder, LayerSettings(numbers=(1,), pooling=pooling), passages_of(context)["text"].tolist())
+    represent_documents(encoder, LayerSettings(numbers=(1,), pooling=pooling))
     vectors = start_vectors(context, encoder, load_corpus(context.inputs["corpus"]))
     assert (vectors is not None and np.array_equal(vectors, index.vectors)) == taken
 

@@ -36,7 +36,6 @@ from tests.model_code.training.killing import kill_stage_after
 TWO_STAGES = replace(SETTINGS, first_stage_steps=3, search="full")
 KINDS: dict[str, Any] = {
     "dense": LayerSettings(),
-    "mix": LayerSettings(numbers=(1,), pooling="mix"),
     "multi_vector": LayerSettings(numbers=(1,), pooling="multi_vector"),
     "closed_form": TWO_STAGES,
     "mlm": SETTINGS,
@@ -137,8 +136,7 @@ def test_equal_inputs_give_equal_bytes_and_shared_is_another_run(tmp_path: Path,
     assert outputs[0] != outputs[2]
     assert not (context.output / "encoder" / QUERY_ENCODER).exists()
     assert set(reports[0]) - set(reports[2]) == {"sides"}
-    own = 2 if kind == "mix" else 0  # weights of the layers, which only documents have
-    assert reports[0]["trained_parameters"] == 2 * reports[2]["trained_parameters"] - own
+    assert reports[0]["trained_parameters"] == 2 * reports[2]["trained_parameters"]
     assert "sides" not in read_json(context.output.parent / "indexed" / "index" / "manifest.json")
 
 
@@ -166,7 +164,7 @@ def test_sides_are_not_to_be_swapped_or_lost(tmp_path: Path, kind: str, no_dev: 
     assert open_retriever(encoder, folder, OPENED).search(QUERIES, 16) == rankings
 
 
-@pytest.mark.parametrize(("kind", "killed_after"), [("mix", 3), ("closed_form", 2), ("closed_form", 6)])
+@pytest.mark.parametrize(("kind", "killed_after"), [("multi_vector", 3), ("closed_form", 2), ("closed_form", 6)])
 def test_a_killed_run_resumes_to_the_same_bytes(
     tmp_path: Path, kind: str, killed_after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

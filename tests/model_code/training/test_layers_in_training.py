@@ -14,7 +14,6 @@ from model_code.encoding.encoder import DocumentSide
 from model_code.encoding.layers import represent_documents
 from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError
-from model_code.losses.contrastive import contrastive_losses
 from model_code.losses.hierarchy import level_losses
 from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
 from model_code.training.batches import BatchSchedule
@@ -23,7 +22,7 @@ from model_code.training.objective import Objective
 from model_code.training.trainer import Trainer
 from tests.model_code.training.example import PARENTS, make_data, make_dev, make_encoder, make_settings, make_tree
 
-POOLINGS = ["last", "average", "mix", "self_contrastive", "multi_vector"]
+POOLINGS = ["self_contrastive", "multi_vector"]
 EVERY = pytest.mark.parametrize("pooling", POOLINGS)
 
 
@@ -33,7 +32,7 @@ def layers_of(pooling: str, *numbers: int) -> LayerSettings:
 
 def build(tmp_path: Path, layers: LayerSettings, **changes):
     encoder, data, settings = make_encoder(tmp_path / "tiny"), make_data(), make_settings(**changes)
-    represent_documents(encoder, layers, data.passages.texts)
+    represent_documents(encoder, layers)
     tree = make_tree(encoder.encode(data.passages.texts))
     batch = Collator(data, settings, encoder.tokenize, 0, tree)(0, BatchSchedule(data, settings, seed=0)[0])
     return Objective(encoder, settings, tree, layers), batch, encoder, tree
@@ -41,13 +40,7 @@ def build(tmp_path: Path, layers: LayerSettings, **changes):
 
 def expected_contrastive(pooling: str, encoder, batch) -> torch.Tensor:
     queries = encode(encoder, batch.queries)
-    if pooling in ("average", "mix"):
-        documents = encode(encoder.documents_forward, batch.documents)
-        return contrastive_losses(queries, documents[:6], 0.05, batch.relevant, documents[6:], batch.allowed)
     documents = encode(lambda part: encoder.layers_forward(part, (1, 2)), batch.documents)  # (B + E, 2, H)
-    if pooling == "last":
-        documents = documents[:, 1]
-        return contrastive_losses(queries, documents[:6], 0.05, batch.relevant, documents[6:], batch.allowed)
     masks = (batch.relevant, documents[6:], batch.allowed)
     if pooling == "multi_vector":
         return multi_vector_losses(queries, documents[:6], 0.05, 1, *masks)
@@ -84,19 +77,19 @@ def test_the_last_layer_alone_is_ordinary_training(tmp_path: Path, pooling: str)
 
 
 def test_an_encoder_that_indexes_otherwise_is_refused(tmp_path: Path):
-    objective, _, encoder, _ = build(tmp_path, layers_of("mix"))
+    objective, _, encoder, _ = build(tmp_path, layers_of("multi_vector"))
     with pytest.raises(FreshetError, match="call represent_documents"):
         Objective(encoder, objective.settings, None, layers_of("self_contrastive"))
 
 
 def train(tmp_path: Path, layers: LayerSettings, checkpoints: Path | None = None, **changes) -> Trainer:
     encoder, data, settings = make_encoder(tmp_path / "tiny"), make_data(), make_settings(**changes)
-    represent_documents(encoder, layers, data.passages.texts)
+    represent_documents(encoder, layers)
     dev, tree = make_dev(data.passages), make_tree(encoder.encode(data.passages.texts))
     return Trainer(encoder, data, settings, 0, tree, dev, make_tree, checkpoints, layers=layers)
 
 
-@pytest.mark.parametrize("pooling", POOLINGS[1:])
+@pytest.mark.parametrize("pooling", POOLINGS)
 def test_training_lowers_the_loss_and_raises_the_metric(tmp_path: Path, pooling: str):
     trainer = train(
         tmp_path, layers_of(pooling), steps=40, log_every=10, evaluate_every=20, frozen_layers=None, learning_rate=1e-2
@@ -108,10 +101,9 @@ def test_training_lowers_the_loss_and_raises_the_metric(tmp_path: Path, pooling:
 
 
 def test_a_resumed_run_is_as_if_never_stopped(tmp_path: Path):
-    """The mix has what could be lost: weights that learn, and scales that were measured before the first step."""
-    whole = train(tmp_path, layers_of("mix"))
+    whole = train(tmp_path, layers_of("multi_vector"))
     whole.fit()
-    stopped = train(tmp_path, layers_of("mix"), tmp_path / "checkpoints")
+    stopped = train(tmp_path, layers_of("multi_vector"), tmp_path / "checkpoints")
     take_step = stopped.take_step
 
     def killed() -> None:
@@ -122,22 +114,15 @@ def test_a_resumed_run_is_as_if_never_stopped(tmp_path: Path):
     stopped.take_step = killed
     with pytest.raises(KeyboardInterrupt):
         stopped.fit()
-    resumed = train(tmp_path, layers_of("mix"), tmp_path / "checkpoints")
+    resumed = train(tmp_path, layers_of("multi_vector"), tmp_path / "checkpoints")
     assert resumed.state.step == 4
     resumed.fit()
     assert resumed.encoder.fingerprint() == whole.encoder.fingerprint()
 
 
-def test_the_mixs_shares_are_learned(tmp_path: Path):
-    trainer = train(tmp_path, layers_of("mix"))
-    trainer.fit()
-    shares = trainer.encoder.layers.shares()
-    assert (shares - 0.5).abs().max() > 0.01
-
-
 def test_dev_evaluation_ranks_by_the_best_vector(tmp_path: Path):
     data, encoder = make_data(), make_encoder(tmp_path / "tiny")
-    represent_documents(encoder, layers_of("multi_vector"), data.passages.texts)
+    represent_documents(encoder, layers_of("multi_vector"))
     dev = make_dev(data.passages)
     rows = dev.encode_passages(DocumentSide(encoder))
     assert rows.shape == (48, 32)

@@ -17,7 +17,7 @@ from model_code.training.trainer import Trainer
 from tests.model_code.training.example import make_data, make_dev, make_encoder, make_settings, make_tree
 from tests.model_code.training.killing import kill_at
 
-EVERY = pytest.mark.parametrize("pooling", ["", "mix", "self_contrastive", "multi_vector"])
+EVERY = pytest.mark.parametrize("pooling", ["", "self_contrastive", "multi_vector"])
 
 
 def make_trainer(
@@ -27,7 +27,7 @@ def make_trainer(
     layers = LayerSettings(numbers=(1,), pooling=pooling) if pooling else LAST_LAYER
     if separate:
         encoder.separate()
-    represent_documents(encoder, layers, data.passages.texts)
+    represent_documents(encoder, layers)
     tree = make_tree(encoder.encode(data.passages.texts))
     settings = make_settings(**changes)
     cluster = make_tree if settings.cotraining else None
