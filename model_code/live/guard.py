@@ -11,7 +11,7 @@ own vector, only by a vector that is at least as long, which is no fault. Counti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from model_code.retrievers.dense import DenseRetriever
 
 SAMPLE = 20  # older documents
 REFUSED = "the new generation is refused"
+CLEARLY = 1e-3  # a score that is smaller by this share is so, and not by rounding
 LONGER = 1e-6  # a norm that is larger by this share is so, and not by rounding
 
 
@@ -38,14 +39,14 @@ def everything_is_found(searcher: Searcher, applied: Applied, sample: int = SAMP
     that search by words are asked for the document alone. FreshetError names the first that fails.
     """
     changed = [*applied.added, *applied.updated]
-    places = {one: sum(one in view for view in searcher.views) for one in (*applied.deleted, *changed)}
-    _refuse([one for one in applied.deleted if places[one]], "deleted, but still there")
-    _refuse([one for one in changed if not places[one]], "added, but in no part")
-    _refuse([one for one in changed if places[one] > 1], "in two parts")
+    owners = {one: [view for view in searcher.views if one in view] for one in (*applied.deleted, *changed)}
+    _refuse([one for one in applied.deleted if owners[one]], "deleted, but still there")
+    _refuse([one for one in changed if not owners[one]], "added, but in no part")
+    _refuse([one for one in changed if len(owners[one]) > 1], "in two parts")
     _require_count(searcher, len(applied.added) - len(applied.deleted))
-    older = _sample(searcher.views, {*changed}, sample, [seed, applied.generation.number])
     if isinstance(searcher.base.retriever, DenseRetriever):
-        _refuse(_missed(searcher, changed), "not found by its own vector")
+        older = _sample(searcher.views, {*changed}, sample, [seed, applied.generation.number])
+        _refuse(_missed(searcher, {one: owners[one][0] for one in changed}), "not found by its own vector")
         _refuse(_missed(searcher, older), "older, and no longer found by its own vector")
     else:
         _by_words(searcher, changed)
@@ -61,29 +62,35 @@ def _require_count(searcher: Searcher, more: int) -> None:
         raise FreshetError(f"{REFUSED}: it holds {found:,} documents in place of {before:,} and {more:+,}")
 
 
-def _missed(searcher: Searcher, document_ids: Sequence[str]) -> list[str]:
-    """Those that their own vector does not find before what is new; FreshetError for vectors that are no numbers."""
-    holds = searcher.retriever.view_of
+def _missed(searcher: Searcher, owners: Mapping[str, View]) -> list[str]:
+    """Those documents that their own vector does not find before what is new; FreshetError for vectors that are no
+    numbers. owners: the part that has each document.
+    """
     new = [view for view in searcher.views if view.part.number == searcher.generation.number]
-    if not document_ids or not new:
+    if not owners or not new:
         return []
-    queries = np.stack([own_vector(holds(one), one) for one in document_ids])
-    finite = np.isfinite(queries).all(axis=1)
-    _refuse([one for one, sound in zip(document_ids, finite, strict=True) if not sound], "not finite")
-    rankings = SegmentedRetriever(new).search_encoded(queries, 1)
+    vectors = own_vectors(owners)
+    _refuse([one for one, vector in vectors.items() if not np.isfinite(vector).all()], "not finite")
+    rankings = SegmentedRetriever(new).search_encoded(np.stack(list(vectors.values())), 1)
     return [
-        one for one, query, ranking in zip(document_ids, queries, rankings, strict=True)
-        if not _is_found(searcher.retriever, one, query, ranking, alone=holds(one) not in new)
+        one for (one, vector), ranking in zip(vectors.items(), rankings, strict=True)
+        if not _is_found(searcher.retriever, one, vector, ranking, owners[one], alone=owners[one] not in new)
     ]  # fmt: skip
 
 
-def own_vector(view: View, document_id: str) -> np.ndarray:
-    """The first vector (H,) of a document of a dense part."""
-    index = view.part.retriever.index
-    return index.vectors[index.ids.rows_of([document_id])[0]]
+def own_vectors(owners: Mapping[str, View]) -> dict[str, np.ndarray]:
+    """The first vector (H,) of each document, in their order; owners: the dense part that has it."""
+    vectors: dict[str, np.ndarray] = {}
+    for view in dict.fromkeys(owners.values()):
+        index = view.part.retriever.index
+        ids, rows = index.document_ids, index.ids.rows_of([one for one, owner in owners.items() if owner is view])
+        vectors |= {ids[row]: index.vectors[row] for row in reversed(rows.tolist())}  # so that its first one stays
+    return {one: vectors[one] for one in owners}
 
 
-def _is_found(retriever: SegmentedRetriever, one: str, query: np.ndarray, ranking: Ranking, alone: bool) -> bool:
+def _is_found(
+    retriever: SegmentedRetriever, one: str, query: np.ndarray, ranking: Ranking, owner: View, alone: bool
+) -> bool:
     """Whether the document leads the ranking of its own vector, or what does may well lead: by an equal score, or by a
     longer vector, as |q| |d| bounds the inner product of a query with a document (Cauchy and Schwarz).
 
@@ -91,9 +98,13 @@ def _is_found(retriever: SegmentedRetriever, one: str, query: np.ndarray, rankin
     """
     if not ranking or ranking[0][0] == one:
         return bool(ranking) or alone
-    (winner, best), own = ranking[0], retriever.rerank_encoded(query[None], [[one]])[0][0][1]
+    winner, best = ranking[0]
+    square = float(query.astype(np.float64) @ query)  # its own score, but for rounding
+    if alone and best < square - CLEARLY * abs(square):
+        return True
+    own = owner.part.retriever.rerank_encoded(query[None], [[one]])[0][0][1]
     if own > best:
-        return alone or retriever.view_of(one).part.retriever.index.approximate is not None
+        return alone or owner.part.retriever.index.approximate is not None
     index = retriever.view_of(winner).part.retriever.index
     longest = max(float(np.linalg.norm(index.vectors[row])) for row in index.ids.rows_of([winner]))
     return own == best or longest > float(np.linalg.norm(query)) * (1 + LONGER)
@@ -106,18 +117,21 @@ def _by_words(searcher: Searcher, changed: Sequence[str]) -> None:
         _refuse([] if np.isfinite(score) else [one], "without a score")
 
 
-def _sample(views: Sequence[View], but: set[str], number: int, seed: list[int]) -> list[str]:
-    """At most `number` documents that can be found, others than `but`, ascending."""
-    return sorted(set(_drawn(views, but, number, np.random.default_rng(seed))))
+def _sample(views: Sequence[View], but: set[str], number: int, seed: list[int]) -> dict[str, View]:
+    """At most `number` documents that can be found, others than `but`, ascending, with the part that has each."""
+    return dict(sorted(_drawn(views, but, number, np.random.default_rng(seed)), key=lambda drawn: drawn[0]))
 
 
-def _drawn(views: Sequence[View], but: set[str], number: int, chance: np.random.Generator) -> Iterator[str]:
-    sizes = np.cumsum([len(view.part.rows) for view in views])
+def _drawn(
+    views: Sequence[View], but: set[str], number: int, chance: np.random.Generator
+) -> Iterator[tuple[str, View]]:
+    rows = [view.part.rows.document_ids for view in views]
+    sizes = np.cumsum([len(ids) for ids in rows])
     for row in chance.integers(0, sizes[-1], number).tolist():
         part = int(np.searchsorted(sizes, row, side="right"))
-        one = views[part].part.rows.document_ids[row - sizes[part]]
-        if one in views[part] and one not in but:
-            yield one
+        one = rows[part][row - sizes[part]]
+        if one not in views[part].removed and one not in but:
+            yield one, views[part]
 
 
 def _refuse(document_ids: Sequence[str], what: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from model_code.documents import Document, Remove
 from model_code.errors import FreshetError
-from model_code.live.guard import everything_is_found, own_vector
+from model_code.live.guard import everything_is_found, own_vectors
 from model_code.live.part import View
 from model_code.live.segmented import SegmentedRetriever
 from model_code.live.writer import LiveWriter
@@ -179,7 +179,7 @@ def test_a_shorter_vector_on_top_is_refused_and_a_longer_one_is_not(opened, tmp_
     writer = LiveWriter(Path(shutil.copytree(opened, tmp_path / "live")), "r", refine=grow)
     assert writer.apply(CHANGES, 1, {}, everything_is_found).generation.number == 1
     searcher = writer.searcher
-    long, short = own_vector(searcher.views[1], "d00x"), own_vector(searcher.views[1], "d01x")
+    long, short = own_vectors(dict.fromkeys(("d00x", "d01x"), searcher.views[1])).values()
     ((winner, best),) = searcher.retriever.search_encoded(short[None], 1)[0]
     assert (winner, best > 1) == ("d00x", True)
     assert np.linalg.norm(long) > np.linalg.norm(short)
