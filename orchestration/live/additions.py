@@ -45,7 +45,6 @@ def writer_of(project: Project, retriever: str, pointer: str = "current") -> Liv
 
     pointer: see `Collection`. A retriever that `untuned` names is warned of in the log.
     """
-    from model_code.additions.writer import RefiningWriter
     from model_code.live.writer import LiveWriter
 
     own = settings_of(project)
@@ -54,6 +53,8 @@ def writer_of(project: Project, retriever: str, pointer: str = "current") -> Liv
     chosen = resolved(project, own, retriever)
     if not chosen.changes_vectors:
         return LiveWriter(project.live, retriever, pointer=pointer)
+    from model_code.additions.writer import RefiningWriter  # with all of IncDSI
+
     return RefiningWriter(project.live, retriever, chosen, folder_of(project), pointer=pointer)
 
 

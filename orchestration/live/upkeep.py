@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from model_code.errors import FreshetError
 from model_code.files import write_text
 from model_code.live.collection import Collection
-from orchestration import garbage, parameters
+from orchestration import parameters
 from orchestration.live.collection import subscribers
 from orchestration.project import Project
 
@@ -80,6 +80,8 @@ class Upkeep:
         made = collection.next_number()
         if settings.keep_generations is None or made - _collected(collection) < settings.collect_every:
             return False
+        from orchestration import garbage  # with DVC and the registry, once in many additions
+
         kept = {one.number for one in garbage.opened_builds(collection)} | garbage.planned(self.project, collection)
         self._collection(name).collect_garbage(settings.keep_generations, kept)
         write_text(collection.folder / COLLECTED, f"{made}\n")
