@@ -21,14 +21,13 @@ def serve(
 ) -> None:
     """Serve search, add, update and delete over HTTP, with everything warm; the other commands use it while it runs."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a team of threads per request costs ten times more
-    from orchestration.service.registration import registered
-    from orchestration.service.settings import ServiceSettings
+    from orchestration.service.client import registered
 
-    project, settings = Project.find(), ServiceSettings(host=host, port=port, query_log=query_log)
+    project = Project.find()
     with registered(project.state) as registration:  # before the slow imports, as it may refuse
         from orchestration.service.server import serve as run
 
-        run(project, settings, registration)
+        run(project, host, port, query_log, registration)
 
 
 def ui(

@@ -42,7 +42,7 @@ def _version(project: Project, alias: str) -> dict[str, str] | None:
 
 def _service(project: Project) -> dict[str, Any] | None:
     """Where `freshet serve` answers, if it runs."""
-    from orchestration.service.registration import running
+    from orchestration.service.client import running
 
     return running(project.state)
 

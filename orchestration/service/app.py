@@ -1,4 +1,4 @@
-"""The FastAPI application of one project."""
+"""The FastAPI application of one project: its routes, the bounds around every request, its life cycle."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 from anyio.to_thread import run_sync
 from fastapi import FastAPI
+from prometheus_client import Counter
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from model_code.live.searcher import Searcher
 from orchestration.guard import THIS_MACHINE, Guard
 from orchestration.project import Project
-from orchestration.service import document_routes, search_routes, state_routes
-from orchestration.service.errors import add_handlers
-from orchestration.service.middleware import BodyLimit, RequestCount
+from orchestration.service import routes
+from orchestration.service.errors import add_handlers, error
 from orchestration.service.models import ErrorResponse
 from orchestration.service.service import Service
-from orchestration.service.settings import ServiceSettings
 
 PAGES = ("/docs", "/redoc")  # which a link from elsewhere may open
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -33,11 +34,68 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         503: "Too busy, or not ready; see Retry-After",
     }.items()
 }
+MAX_BODY_BYTES = 64_000_000
+
+
+class BodyLimit:
+    """Refuse a body of more than `max_bytes` bytes, by what its header says, else by what has come so far."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self.app, self.max_bytes = app, max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        stated = dict(scope["headers"]).get(b"content-length", b"0")
+        if stated.isdigit() and int(stated) > self.max_bytes:
+            await error(413, self._message())(scope, receive, send)
+            return
+        await self.app(scope, self._counted(receive), send)
+
+    def _counted(self, receive: Receive) -> Receive:
+        come = 0
+
+        async def counted() -> Message:
+            nonlocal come
+            message = await receive()
+            come += len(message.get("body", b""))
+            if come > self.max_bytes:
+                raise HTTPException(413, self._message())  # the one kind of error that FastAPI passes on from here
+            return message
+
+        return counted
+
+    def _message(self) -> str:
+        return f"the request has more than the {self.max_bytes:,} bytes that are taken at once; send it in parts"
+
+
+class RequestCount:
+    """Count requests by route and status; paths that are no route count as one, whatever they are."""
+
+    def __init__(self, app: ASGIApp, requests: Counter) -> None:
+        self.app, self.requests = app, requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def counting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = getattr(scope.get("route"), "path", "none")
+                self.requests.labels(f"{scope['method']} {route}", str(message["status"])).inc()
+            await send(message)
+
+        await self.app(scope, receive, counting)
 
 
 def create_app(
     project: Project,
-    settings: ServiceSettings,
+    host: str = "127.0.0.1",
+    query_log: bool = False,
     open_collection: Callable[[str], Any] | None = None,
     opener: Callable[[Path, str], Searcher] | None = None,
 ) -> FastAPI:
@@ -45,16 +103,15 @@ def create_app(
 
     open_collection, opener: stand-ins for the real `LiveCollection` and `Searcher.open`.
     """
-    service = Service(project, settings, open_collection, opener)
+    service = Service(project, query_log, open_collection, opener)
     app = FastAPI(
         title="Freshet", description=DESCRIPTION, lifespan=_life_cycle(service), responses=REFUSALS, version="1"
     )
     app.state.service = service
-    for routes in (search_routes, document_routes, state_routes):
-        app.include_router(routes.router)
+    app.include_router(routes.router)
     add_handlers(app)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
-    hosts = (*THIS_MACHINE, "testserver") if settings.host in LOOPBACK else None
+    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
+    hosts = (*THIS_MACHINE, "testserver") if host in LOOPBACK else None
     app.add_middleware(Guard, hosts=hosts, page=PAGES.__contains__)
     app.add_middleware(RequestCount, requests=service.metrics.requests)
     return app

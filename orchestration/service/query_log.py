@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 log = logging.getLogger(__name__)
 FOLDER = "queries"  # in the project's state
+FILE_BYTES, FILES = 10_000_000, 10
 
 
 @dataclass(frozen=True)

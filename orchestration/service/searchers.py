@@ -1,4 +1,4 @@
-"""The searcher of each live retriever, exchanged for its successor while requests run.
+"""The searcher of each live retriever, exchanged for its successor while requests run; and the threads that search.
 
 A request takes one reference and answers from it to its end, so every answer comes from exactly one generation; the
 exchange is the assignment of that reference, which is atomic. An old searcher is freed with its last request.
@@ -6,27 +6,33 @@ exchange is the assignment of that reference, which is atomic. An old searcher i
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from model_code.errors import FreshetError
 from model_code.live.collection import default_retriever, retrievers
 from model_code.live.searcher import Searcher
-from orchestration.service.refusals import NotFound, NotReady
+from orchestration.service.errors import Busy, NotFound, NotReady
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+POLL_SECONDS = 0.2  # how old the last look at a pointer may be
+THREADS, WAITING, WAIT_SECONDS = 2, 64, 10.0  # searches at once, how many more may wait, and for how long
 
 
 class Searchers:
     """Open searchers by retriever; a retriever's is opened at its first use and kept warm."""
 
-    def __init__(self, live: Path, poll_seconds: float, opener: Callable[[Path, str], Searcher] | None = None) -> None:
-        """poll_seconds: how old the last look at a pointer may be; opener: `Searcher.open` or a stand-in."""
-        self.live, self.poll_seconds = live, poll_seconds
+    def __init__(self, live: Path, opener: Callable[[Path, str], Searcher] | None = None) -> None:
+        """opener: `Searcher.open` or a stand-in."""
+        self.live = live
         self.open = opener or Searcher.open
         self._failures: dict[str, str] = {}  # by retriever
         self.swaps = 0
@@ -40,7 +46,7 @@ class Searchers:
         searcher = self._open.get(name)
         if searcher is None:
             return self._first(name)
-        if time.monotonic() - self._looked.get(name, 0.0) > self.poll_seconds and self._lock.acquire(blocking=False):
+        if time.monotonic() - self._looked.get(name, 0.0) > POLL_SECONDS and self._lock.acquire(blocking=False):
             try:  # whoever finds the lock taken answers from what is there: nobody waits for an exchange
                 if name in self._open:
                     searcher = self._renew(name)
@@ -131,7 +137,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
 
     def start(self) -> None:
-        """Begin to look, every `poll_seconds`."""
+        """Begin to look, every `POLL_SECONDS`."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -140,5 +146,46 @@ class Watcher:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(self.searchers.poll_seconds):
+        while not self._stop.wait(POLL_SECONDS):
             self.searchers.refresh()
+
+
+class SearchPool:
+    """`THREADS` searches at once and `WAITING` in line; who comes then, or waits too long, is sent away."""
+
+    def __init__(self) -> None:
+        self.inside = 0  # searches that run or wait
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="search")
+
+    async def run(self, search: Callable[[], T]) -> T:
+        """The result of `search()`; Busy if the line is full, or moved too slowly."""
+        self._enter()
+        try:
+            future = self._pool.submit(self._in_time, search, time.monotonic() + WAIT_SECONDS)
+        except BaseException:
+            self._leave()
+            raise
+        future.add_done_callback(lambda _: self._leave())  # also if the client has gone: its search still runs
+        return await asyncio.wrap_future(future)
+
+    def close(self) -> None:
+        """Finish what runs and waits."""
+        self._pool.shutdown(wait=True)
+
+    def _enter(self) -> None:
+        with self._lock:
+            if self.inside >= THREADS + WAITING:
+                raise Busy(
+                    f"{THREADS} searches run and {WAITING} wait, which is all this service takes; try again in a second"
+                )
+            self.inside += 1
+
+    def _leave(self) -> None:
+        with self._lock:
+            self.inside -= 1
+
+    def _in_time(self, search: Callable[[], T], latest: float) -> T:
+        if time.monotonic() > latest:
+            raise Busy(f"the search waited more than {WAIT_SECONDS:g} s for its turn; try again in a second")
+        return search()

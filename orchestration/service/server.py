@@ -11,24 +11,24 @@ import uvicorn
 from model_code.errors import FreshetError
 from orchestration.project import Project
 from orchestration.service.app import LOOPBACK, create_app
-from orchestration.service.registration import Registration
-from orchestration.service.settings import ServiceSettings
+from orchestration.service.client import Registration
 
+STOP_SECONDS = 60  # for the requests that run when the service is told to stop
 EXPOSED = (
     "warning: listening on {host}: whoever reaches this machine can search, add and delete, as nobody is asked who they"
     " are; put a proxy that asks in front, or leave --host out"
 )
 
 
-def serve(project: Project, settings: ServiceSettings, registration: Registration) -> None:
+def serve(project: Project, host: str, port: int, query_log: bool, registration: Registration) -> None:
     """Serve `project` until SIGINT, SIGTERM or SIGHUP; FreshetError if the port is taken or what is live is damaged."""
-    if settings.host not in LOOPBACK:
-        print(EXPOSED.format(host=settings.host), file=sys.stderr, flush=True)
-    with _bound(settings) as listening:
-        app = create_app(project, settings)
+    if host not in LOOPBACK:
+        print(EXPOSED.format(host=host), file=sys.stderr, flush=True)
+    with _bound(host, port) as listening:
+        app = create_app(project, host, query_log)
         app.state.service.start()  # before the server, which would turn its errors into tracebacks
         try:
-            server = _server(app, settings, registration, _url(listening))
+            server = _server(app, registration, _url(listening))
             server.run(sockets=[listening])
         finally:
             app.state.service.stop()
@@ -57,9 +57,9 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _server(app: object, settings: ServiceSettings, registration: Registration, url: str) -> _Server:
+def _server(app: object, registration: Registration, url: str) -> _Server:
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=settings.stop_seconds
+        app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=STOP_SECONDS
     )
     server = _Server(config)
     server.registration, server.url, server.started_at = registration, url, app.state.service.started  # type: ignore[attr-defined]
@@ -72,16 +72,16 @@ def _server(app: object, settings: ServiceSettings, registration: Registration, 
     return server
 
 
-def _bound(settings: ServiceSettings) -> socket.socket:
+def _bound(host: str, port: int) -> socket.socket:
     """A socket bound to host and port, not listening yet; FreshetError if that cannot be."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((settings.host, settings.port))
+        bound.bind((host, port))
     except OSError as error:
         bound.close()
-        where = f"{settings.host}:{settings.port}"
+        where = f"{host}:{port}"
         raise FreshetError(f"cannot listen on {where} ({error.strerror or error}); choose another --port") from None
     return bound
 

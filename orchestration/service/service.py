@@ -7,10 +7,14 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from model_code.ledger.database import is_there
 from model_code.live.searcher import Searcher
@@ -18,17 +22,59 @@ from orchestration.ledgers import ledger_url
 from orchestration.live.upkeep import Upkeep
 from orchestration.project import Project
 from orchestration.service import query_log
-from orchestration.service.job_queue import JobQueue
-from orchestration.service.metrics import Metrics
+from orchestration.service.errors import NotReady
 from orchestration.service.query_log import QueryLog
-from orchestration.service.refusals import NotReady
-from orchestration.service.search_pool import SearchPool
-from orchestration.service.searchers import Searchers, Watcher
-from orchestration.service.settings import ServiceSettings
-from orchestration.service.writer import WriterThread
+from orchestration.service.searchers import Searchers, SearchPool, Watcher
+from orchestration.service.writer import JobQueue, WriterThread
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+SEARCH = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+CHANGE = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0)
+
+
+class Metrics:
+    """One registry per service, so that several may live in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        of = {"registry": self.registry}
+        self.requests = Counter("freshet_requests", "Requests by route and HTTP status.", ["route", "status"], **of)
+        self.lost_queries = Counter("freshet_lost_queries", "Searches that the query log could not keep.", **of)
+        self.search = Histogram("freshet_search_seconds", "Searching, without waiting.", buckets=SEARCH, **of)
+        self.apply = Histogram("freshet_apply_seconds", "From ledger to switch, per batch.", buckets=CHANGE, **of)
+        self.fresh = Histogram(
+            "freshet_freshness_seconds", "From a request's arrival to searchable.", buckets=CHANGE, **of
+        )
+
+    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """A value that is asked for whenever the page is read."""
+        Gauge(name, text, registry=self.registry).set_function(value)
+
+    def per_retriever(self, name: str, text: str, values: Callable[[], Iterable[tuple[str, float]]]) -> None:
+        """One value per open retriever, asked for whenever the page is read."""
+        self.registry.register(_PerRetriever(name, text, values))
+
+    def changed(self, apply_seconds: float, fresh_seconds: Sequence[float]) -> None:
+        """Record a batch: its own seconds, and those of each of its requests since they arrived."""
+        self.apply.observe(apply_seconds)
+        for seconds in fresh_seconds:
+            self.fresh.observe(seconds)
+
+    def text(self) -> bytes:
+        """The page."""
+        return generate_latest(self.registry)
+
+
+class _PerRetriever(Collector):
+    def __init__(self, name: str, text: str, values: Callable[[], Iterable[tuple[str, float]]]) -> None:
+        self.name, self.documentation, self.values = name, text, values
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        family = GaugeMetricFamily(self.name, self.documentation, labels=["retriever"])
+        for retriever, value in self.values():
+            family.add_metric([retriever], value)
+        yield family
 
 
 class Service:
@@ -37,16 +83,16 @@ class Service:
     def __init__(
         self,
         project: Project,
-        settings: ServiceSettings,
+        query_log: bool = False,
         open_collection: Callable[[str], Any] | None = None,
         opener: Callable[[Path, str], Searcher] | None = None,
     ) -> None:
         """open_collection, opener: stand-ins for `LiveCollection(project, retriever)` and `Searcher.open`."""
-        self.project, self.settings = project, settings
+        self.project, self.keeps_queries = project, query_log
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
-        self.searchers = Searchers(project.live, settings.poll_seconds, opener)
-        self.pool = SearchPool(settings.search_threads, settings.waiting_searches, settings.search_wait_seconds)
-        self.queue, self.metrics = JobQueue(settings.queued_documents), Metrics()
+        self.searchers = Searchers(project.live, opener)
+        self.pool = SearchPool()
+        self.queue, self.metrics = JobQueue(), Metrics()
         self.watcher = Watcher(self.searchers)
         self.upkeep = Upkeep(
             project, lambda name: self._current_collection() if name == self.searchers.default() else None
@@ -56,7 +102,6 @@ class Service:
             self.queue,
             self.searchers.newest,
             self.metrics.changed,
-            settings.retry_seconds,
             self._spare,
         )
         self._open_collection = open_collection or _warm_collection(project)
@@ -71,9 +116,9 @@ class Service:
         """Load what is live, then begin to watch and to write; raises what is wrong with the collection."""
         if self._running:
             return
-        if self.settings.query_log:
+        if self.keeps_queries:
             folder = self.project.state / query_log.FOLDER
-            self._query_log = QueryLog(folder, self.settings.query_log_bytes, self.settings.query_log_files)
+            self._query_log = QueryLog(folder, query_log.FILE_BYTES, query_log.FILES)
         if self.not_ready() is None:
             self.searchers.current().search("warm", 1)  # the first search of a process is the slow one
             self._current_collection()

@@ -14,8 +14,7 @@ from model_code.errors import FreshetError
 from model_code.ledger.records import Rejection
 from model_code.live.searcher import Hit
 from orchestration.project import Project
-from orchestration.service.app import create_app
-from orchestration.service.settings import ServiceSettings
+from orchestration.service import app, query_log, routes, searchers, writer
 
 
 @dataclass
@@ -134,23 +133,43 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(tmp_path)
 
 
+BOUNDS = {
+    "max_k": (routes, "MAX_RESULTS"),
+    "max_text_characters": (routes, "MAX_CHARACTERS"),
+    "max_documents": (routes, "MAX_DOCUMENTS"),
+    "add_wait_seconds": (routes, "CHANGE_SECONDS"),
+    "max_body_bytes": (app, "MAX_BODY_BYTES"),
+    "search_threads": (searchers, "THREADS"),
+    "waiting_searches": (searchers, "WAITING"),
+    "search_wait_seconds": (searchers, "WAIT_SECONDS"),
+    "poll_seconds": (searchers, "POLL_SECONDS"),
+    "queued_documents": (writer, "QUEUED_DOCUMENTS"),
+    "retry_seconds": (writer, "RETRY_SECONDS"),
+    "query_log_bytes": (query_log, "FILE_BYTES"),
+    "query_log_files": (query_log, "FILES"),
+}
+
+
 @pytest.fixture
-def serve(project: Project, live: FakeLive):
-    """Starts the service with settings; gives a client. All are stopped at the end.
+def serve(project: Project, live: FakeLive, monkeypatch: pytest.MonkeyPatch):
+    """Starts the service with other bounds; gives a client. All are stopped at the end.
 
     others: what other retrievers than "hce" have.
     """
     clients = []
 
-    def start(others: dict[str, FakeLive] | None = None, **settings) -> TestClient:
-        chosen, lives = ServiceSettings(**{"poll_seconds": 0.02, "retry_seconds": 0.02} | settings), others or {}
-        app = create_app(
+    def start(others: dict[str, FakeLive] | None = None, query_log: bool = False, **bounds) -> TestClient:
+        lives = others or {}
+        for name, value in ({"poll_seconds": 0.02, "retry_seconds": 0.02} | bounds).items():
+            monkeypatch.setattr(*BOUNDS[name], value)
+        served = app.create_app(
             project,
-            chosen,
+            "127.0.0.1",
+            query_log,
             lambda name: FakeCollection(lives.get(name, live), name),
             lambda folder, name: FakeSearcher(lives.get(name, live), name),
         )
-        client = TestClient(app, raise_server_exceptions=False)
+        client = TestClient(served, raise_server_exceptions=False)
         client.__enter__()
         clients.append(client)
         return client

@@ -17,14 +17,13 @@ import pytest
 
 from model_code.errors import FreshetError
 from orchestration.project import Project
-from orchestration.service.client import ServiceClient, ServiceError, _understood
-from orchestration.service.registration import FILE, registered, running
+from orchestration.service.client import FILE, ServiceClient, ServiceError, _understood, registered, running
 
 ROOT = Path(__file__).parents[3]
 HOLD = """
 import sys, time
 from pathlib import Path
-from orchestration.service.registration import registered
+from orchestration.service.client import registered
 with registered(Path(sys.argv[1])) as registration:
     registration.announce("http://127.0.0.1:1", "now")
     time.sleep(60)

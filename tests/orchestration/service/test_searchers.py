@@ -7,9 +7,14 @@ import shutil
 
 import pytest
 
-from orchestration.service.refusals import NotFound
+from orchestration.service.errors import NotFound
 from orchestration.service.searchers import Searchers
 from tests.orchestration.service.conftest import FakeLive, FakeSearcher
+
+
+@pytest.fixture(autouse=True)
+def _seldom(monkeypatch):
+    monkeypatch.setattr("orchestration.service.searchers.POLL_SECONDS", 60)
 
 
 def make(tmp_path, lives):
@@ -17,7 +22,7 @@ def make(tmp_path, lives):
         (tmp_path / name).mkdir()
         (tmp_path / name / "current").write_text("0\n")
     (tmp_path / "current").write_text("good\n")
-    return Searchers(tmp_path, 60, lambda live, name: FakeSearcher(lives[name], name))
+    return Searchers(tmp_path, lambda live, name: FakeSearcher(lives[name], name))
 
 
 def test_a_failure_stays_told_while_others_go_on(tmp_path, caplog):

@@ -8,10 +8,8 @@ import time
 import pytest
 
 from model_code.settings import SettingsError
-from orchestration.service.job_queue import JobQueue
-from orchestration.service.jobs import Job, addition
-from orchestration.service.refusals import Failed
-from orchestration.service.writer import WriterThread
+from orchestration.service.errors import Failed
+from orchestration.service.writer import Job, JobQueue, WriterThread, addition
 from tests.orchestration.service.conftest import FakeCollection, FakeLive
 
 
@@ -22,9 +20,9 @@ def first_generation():
 @pytest.mark.parametrize("resume", [True, False])
 def test_what_was_left_is_applied_first(resume):
     live, measured = FakeLive(pending=[("left", "over")]), []
-    collection, queue = FakeCollection(live), JobQueue(10)
+    collection, queue = FakeCollection(live), JobQueue()
     writer = WriterThread(
-        lambda: collection, queue, lambda: ("hce", len(live.generations) - 1), lambda *each: measured.append(each), 1
+        lambda: collection, queue, lambda: ("hce", len(live.generations) - 1), lambda *each: measured.append(each)
     )
     job = queue.put(addition([{"_id": "new", "text": "tea"}], "test"))
     writer.start(resume)
@@ -39,7 +37,7 @@ def test_what_was_left_is_applied_first(resume):
 def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
     monkeypatch.setattr("orchestration.service.writer.IDLE", 0.01)
     live, order, left, finished = FakeLive(), [], [True, True, False, False], threading.Event()
-    collection, queue = FakeCollection(live), JobQueue(10)
+    collection, queue = FakeCollection(live), JobQueue()
 
     def spare():
         order.append("spare")
@@ -47,7 +45,7 @@ def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
         return left.pop(0)
 
     writer = WriterThread(
-        lambda: collection, queue, lambda: order.append("job") or ("hce", 1), lambda *each: None, 1, spare
+        lambda: collection, queue, lambda: order.append("job") or ("hce", 1), lambda *each: None, spare
     )
     writer.start(resume=False)
     assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(5)
@@ -67,8 +65,8 @@ def test_upkeep_that_fails_ends_nothing(monkeypatch):
         tried.set()
         raise SettingsError("params.yaml: line 3 is half a line")
 
-    queue = JobQueue(10)
-    writer = WriterThread(lambda: FakeCollection(live), queue, first_generation, lambda *each: None, 1, spare)
+    queue = JobQueue()
+    writer = WriterThread(lambda: FakeCollection(live), queue, first_generation, lambda *each: None, spare)
     writer.start(resume=False)
     assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(5)
     assert tried.wait(5)
@@ -78,13 +76,13 @@ def test_upkeep_that_fails_ends_nothing(monkeypatch):
 
 
 def test_what_the_database_does_not_take_fails_its_own_request_alone():
-    live, queue = FakeLive(), JobQueue(10)
+    live, queue = FakeLive(), JobQueue()
 
     def refused(collection):
         raise ValueError("a NUL byte")
 
     bad, good = queue.put(Job(1, refused)), queue.put(addition([{"_id": "new", "text": "tea"}], "test"))
-    writer = WriterThread(lambda: FakeCollection(live), queue, first_generation, lambda *each: None, 1)
+    writer = WriterThread(lambda: FakeCollection(live), queue, first_generation, lambda *each: None)
     writer.start(resume=False)
     assert good.applied.result(5).generation == 1
     with pytest.raises(Failed, match="not received: a NUL byte"):
@@ -96,7 +94,7 @@ def test_what_the_database_does_not_take_fails_its_own_request_alone():
 def test_what_fails_again_and_again_is_tried_ever_more_seldom_until_a_job_comes():
     live = FakeLive(pending=[("left", "over")], failing="not every document is found")
     collection = FakeCollection(live)
-    writer = WriterThread(lambda: collection, JobQueue(10), first_generation, lambda *each: None, 5)
+    writer = WriterThread(lambda: collection, JobQueue(), first_generation, lambda *each: None)
     pauses = []
     for jobs in ([], [], [], [], [], [], [], [], [addition([{"_id": "new", "text": "tea"}], "test")], []):
         writer._work(jobs)
