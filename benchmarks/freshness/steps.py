@@ -11,7 +11,7 @@ from benchmarks.freshness.arrival import Row
 from orchestration.project import Project
 
 STEPS = {
-    "receive": ("freshening.py", "receive"),
+    "receive": ("collection.py", "receive"),
     "encode": ("encoder.py", "encode_documents"),
     "write": ("draft.py", "add"),  # encoding included, which is taken out
     "force to disk": ("collection.py", "keep"),
