@@ -85,14 +85,14 @@ def _schema(name: str, system: str, queries: Known, documents: Known, depth: int
     )
 
 
-def _known(names: Known, what: str) -> pa.Check:
+def _known(names: Known, description: str) -> pa.Check:
     """Asks each category once, not each line."""
     import pandera.pandas as pa
 
     def known(series: pd.Series) -> pd.Series:
         return pd.Series(series.cat.categories.isin(list(names))[series.cat.codes], index=series.index)
 
-    return pa.Check(known, error=what)
+    return pa.Check(known, error=description)
 
 
 def _ranks_in_order(frame: pd.DataFrame) -> pd.Series:
@@ -141,11 +141,13 @@ class _Bench:
         self.check_variants(system, folder, {RRF, RERANK} if self.settings.variants else set())
 
     def check_variants(self, system: str, folder: Path, expected: set[str]) -> None:
-        found = sorted(path.name for path in folder.glob(f"{VARIANTS}/*"))
-        lacking = sorted(expected - set(found))
+        variants = sorted(path.name for path in folder.glob(f"{VARIANTS}/*"))
+        lacking = sorted(expected - set(variants))
         require(not lacking, f"{system}: {VARIANTS}/ must hold {', '.join(lacking)}")
-        require(bool(expected) or not found, f"{system}: {VARIANTS}/ must not be there, but holds {', '.join(found)}")
-        for name in found:
+        require(
+            bool(expected) or not variants, f"{system}: {VARIANTS}/ must not be there, but holds {', '.join(variants)}"
+        )
+        for name in variants:
             self.check_system(f"{system}.{name}", folder / VARIANTS / name)
 
     def check_system(self, system: str, folder: Path) -> None:
@@ -177,8 +179,8 @@ class _Bench:
         require(not few, f"scores.parquet, {split}: {', '.join(few)} must have one row per judged query")
         means = {str(name): round(float(mean), DIGITS) for name, mean in by_metric.mean().items()}
         require_same(f"metrics.json, {split}: the metrics that were scored", stated.keys() - {"queries"}, means.keys())
-        asked = self.settings.metrics if queries else ()
-        lacking = [name for name in asked if name not in means]
+        wanted = self.settings.metrics if queries else ()
+        lacking = [name for name in wanted if name not in means]
         require(not lacking, f"scores.parquet, {split}, must have {', '.join(lacking)}")
         wrong = [name for name in means if abs(means[name] - stated[name]) > 2 * 10**-DIGITS]
         require(not wrong, f"metrics.json, {split}: {', '.join(wrong)} must be the mean of the queries' scores")
@@ -224,9 +226,9 @@ def _systems(context: StageContext) -> set[str]:
     """The baselines and retrievers that were evaluated, with their variants."""
     folders = [path.parent for path in context.inputs["baselines"].glob("*/metrics.json")]
     folders += [context.inputs["evaluations"] / name for name in context.settings["retrievers"]]
-    found = {folder.name for folder in folders}
+    systems = {folder.name for folder in folders}
     variants = (path.parent for folder in folders for path in folder.glob(f"{VARIANTS}/*/metrics.json"))
-    return found | {f"{path.parent.parent.name}.{path.name}" for path in variants}
+    return systems | {f"{path.parent.parent.name}.{path.name}" for path in variants}
 
 
 def _check_part(where: str, part: Mapping[str, Any], expected: set[str], main: str) -> None:

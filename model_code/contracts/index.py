@@ -55,8 +55,8 @@ def _check(context: StageContext, kind: Kind) -> None:
 
 def _dense(folder: Path, facts: Facts, documents: list[str]) -> None:
     """Rows of one passage next to each other, in the order of passages; unit vectors."""
-    each = facts["vectors_per_passage"]
-    rows = [document for document in documents for _ in range(each)]
+    vectors_per_passage = facts["vectors_per_passage"]
+    rows = [document for document in documents for _ in range(vectors_per_passage)]
     require(read_json(folder / DOCUMENT_IDS) == rows, _order(f"index/{DOCUMENT_IDS}"))
     vectors = _vectors(folder, facts, len(rows))
     per_piece = max(1, PIECE // max(1, vectors.shape[1]))
@@ -106,14 +106,14 @@ def _check_part(folder: Path, facts: Facts, documents: list[str]) -> None:
 
 
 def _check_embeddings(folder: Path, passages: int) -> None:
-    starts, found, weights = (
+    starts, owners, weights = (
         np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("starts", "passages", "weights")
     )
-    require_shape("index/embeddings/weights.npy", weights, found.shape)
+    require_shape("index/embeddings/weights.npy", weights, owners.shape)
     require_finite("index/embeddings/weights.npy", weights)
-    rising = starts[0] == 0 and starts[-1] == len(found) and bool((np.diff(starts) >= 0).all())
+    rising = starts[0] == 0 and starts[-1] == len(owners) and bool((np.diff(starts) >= 0).all())
     require(bool(rising), "index/embeddings/starts.npy must rise from 0 to the number of weights")
-    inside = not len(found) or (int(found.min()) >= 0 and int(found.max()) < passages)
+    inside = not len(owners) or (int(owners.min()) >= 0 and int(owners.max()) < passages)
     require(inside, f"index/embeddings/passages.npy must number passages from 0 to {passages - 1}")
 
 

@@ -45,8 +45,8 @@ def check(stage: str, context: StageContext) -> None:
     except FreshetError as error:
         raise FreshetError(f"{_place(error)}{error}") from error
     except UNREADABLE as error:
-        what = " ".join(str(error).split())
-        raise FreshetError(f"{_place(error)}it cannot be read: {type(error).__name__}: {what}") from error
+        reason = " ".join(str(error).split())
+        raise FreshetError(f"{_place(error)}it cannot be read: {type(error).__name__}: {reason}") from error
 
 
 def _place(error: Exception) -> str:

@@ -35,25 +35,25 @@ def require_files(folder: Path, names: Iterable[str]) -> None:
     require(not lacking, f"{folder.name}/ must hold {', '.join(lacking)}: missing or empty")
 
 
-def require_same(what: str, found: Collection[str], expected: Collection[str]) -> None:
+def require_same(rule: str, names: Collection[str], expected: Collection[str]) -> None:
     """FreshetError unless both hold the same names; it says one that is missing and one too many."""
-    lacking, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    lacking, extra = sorted(set(expected) - set(names)), sorted(set(names) - set(expected))
     told = [f"{len(lacking):,} missing, such as {lacking[0]!r}"] if lacking else []
     told += [f"{len(extra):,} unknown, such as {extra[0]!r}"] if extra else []
-    require(not told, f"{what}: {'; '.join(told)}")
+    require(not told, f"{rule}: {'; '.join(told)}")
 
 
-def require_finite(what: str, numbers: np.ndarray) -> None:
+def require_finite(name: str, numbers: np.ndarray) -> None:
     """FreshetError if an array of any shape, memory-mapped or not, holds an infinite number or none at all."""
     flat = numbers.reshape(-1)
     starts = range(0, len(flat), PIECE)
     sound = all(np.isfinite(flat[start : start + PIECE]).all() for start in starts)
-    require(sound, f"{what} must be finite numbers, but some are infinite or NaN")
+    require(sound, f"{name} must be finite numbers, but some are infinite or NaN")
 
 
-def require_shape(what: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+def require_shape(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
     """FreshetError if an array has another shape."""
-    require(array.shape == shape, f"{what} must have the shape {shape}, not {array.shape}")
+    require(array.shape == shape, f"{name} must have the shape {shape}, not {array.shape}")
 
 
 SHOWN_ROWS = 3

@@ -178,15 +178,15 @@ def check_hierarchy(context: StageContext) -> None:
 def _check_sizes(tree: Hierarchy, settings: HierarchySettings) -> None:
     """`branching` is a mean, so it bounds the nodes of a level; k-means may leave a cluster without points out."""
     most = level_sizes(len(tree.leaves), settings.branching or default_branching(len(tree.leaves)))
-    found = [len(parents) for parents in tree.parents]
-    fit = len(found) == len(most) and all(nodes <= bound for nodes, bound in zip(found, most, strict=True))
-    require(fit, f"{TENSORS} has {found} nodes on its levels, where the settings' branching allows {most}")
+    nodes = [len(parents) for parents in tree.parents]
+    fit = len(nodes) == len(most) and all(count <= bound for count, bound in zip(nodes, most, strict=True))
+    require(fit, f"{TENSORS} has {nodes} nodes on its levels, where the settings' branching allows {most}")
 
 
-def _check_centroids(what: str, centroids: np.ndarray) -> None:
-    require_finite(what, centroids)
+def _check_centroids(name: str, centroids: np.ndarray) -> None:
+    require_finite(name, centroids)
     far = float(np.abs(np.linalg.norm(centroids, axis=1) - 1).max())
-    require(far <= ROUNDING, f"{what} must have unit norm, but one is off by {far:.3g}")
+    require(far <= ROUNDING, f"{name} must have unit norm, but one is off by {far:.3g}")
 
 
 def _check_summary(tree: Hierarchy, summary: dict[str, object]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from model_code.corpus.cleaning import Query, document_of, merge_duplicates, merge_into_earliest, query_of
+from model_code.corpus.cleaning import SourceQuery, document_of, merge_duplicates, merge_into_earliest, query_of
 from model_code.corpus.judgements import Known, Qrels, part_of, take_qrels
 from model_code.corpus.passages import passage_rows
 from model_code.corpus.rows import Quarantine, Row, Unfit
@@ -72,7 +72,9 @@ def _documents(
     return merge_duplicates(sound, settings.merge_duplicates)
 
 
-def _queries(source: Source, settings: CorpusSettings, quarantine: Quarantine, progress: Progress) -> dict[str, Query]:
+def _queries(
+    source: Source, settings: CorpusSettings, quarantine: Quarantine, progress: Progress
+) -> dict[str, SourceQuery]:
     check = _unique(lambda row: query_of(row, settings.max_characters), lambda query: query.query_id)
     return {query.query_id: query for query in quarantine.admit(source.rows("queries", progress), check)}
 
@@ -92,7 +94,11 @@ def _unique(check: Callable[[Row], T], identity: Callable[[T], str]) -> Callable
 
 
 def _tables(
-    documents: list[Document], queries: dict[str, Query], qrels: Qrels, parting: PartSettings, passages: PassageSettings
+    documents: list[Document],
+    queries: dict[str, SourceQuery],
+    qrels: Qrels,
+    parting: PartSettings,
+    passages: PassageSettings,
 ) -> dict[str, pd.DataFrame]:
     parts = {document.document_id: part_of(document, parting) for document in documents}
     initial = [document for document in documents if parts[document.document_id] == "initial"]
@@ -122,7 +128,7 @@ def _document_row(document: Document, part: str) -> dict[str, Any]:
     }
 
 
-def _query_row(query: Query, split: str, assigned_split: str | None) -> dict[str, Any]:
+def _query_row(query: SourceQuery, split: str, assigned_split: str | None) -> dict[str, Any]:
     return {
         "query_id": query.query_id,
         "text": query.text,

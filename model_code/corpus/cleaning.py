@@ -145,7 +145,7 @@ def require_whole(text: str, name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class SourceQuery:
     """A clean query. `answers` are strings that answer it, as data sets of questions name them; others have none.
 
     `unread` says that the row names answers of a shape that is not known.
@@ -157,7 +157,7 @@ class Query:
     unread: bool = False
 
 
-def query_of(row: Row, max_characters: int) -> Query:
+def query_of(row: Row, max_characters: int) -> SourceQuery:
     """The clean query in a row; raises `Unfit` as `document_of` does, but never for its answers.
 
     Answers only filter what training draws as negatives, so they must not decide which queries there are.
@@ -169,7 +169,7 @@ def query_of(row: Row, max_characters: int) -> Query:
     if not text:
         raise Unfit("empty text", "no text")
     answers = _answers(row.values.get("answers"), max_characters)
-    return Query(query_id, text, answers or (), unread=answers is None)
+    return SourceQuery(query_id, text, answers or (), unread=answers is None)
 
 
 def _answers(given: Any, max_characters: int) -> tuple[str, ...] | None:
@@ -195,10 +195,10 @@ def _listed(given: Any) -> Any:
 def _from_json(text: str) -> Any:
     """The list (or null) that a text is as JSON, since CSV and TSV have no lists; the text itself if it is none."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return found if found is None or isinstance(found, list) else text
+    return value if value is None or isinstance(value, list) else text
 
 
 def _is_answer(value: Any) -> bool:

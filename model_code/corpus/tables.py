@@ -107,9 +107,9 @@ def judged(corpus: Corpus, pseudo_queries: pd.DataFrame, split: str) -> Judgemen
     without, the normal case, by that split's pseudo-queries. The two are never mixed: one word names the source.
     """
     initial = corpus.documents.loc[corpus.documents["part"] == "initial", "document_id"]
-    own = corpus.qrels[corpus.qrels["document_id"].isin(initial)]
-    if own["split"].isin(["dev", "test"]).any():
-        return _judgements(corpus.queries, own[own["split"] == split], "qrels")
+    qrels = corpus.qrels[corpus.qrels["document_id"].isin(initial)]
+    if qrels["split"].isin(["dev", "test"]).any():
+        return _judgements(corpus.queries, qrels[qrels["split"] == split], "qrels")
     chosen = (pseudo_queries["split"] == split) & pseudo_queries["document_id"].isin(initial)
     return _judgements(pseudo_queries, pseudo_queries[chosen].assign(relevance=1), "pseudo-queries")
 
@@ -123,8 +123,10 @@ def _judgements(queries: pd.DataFrame, qrels: pd.DataFrame, source: str) -> Judg
     return Judgements({query: texts[query] for query in relevant}, relevant, source, _answers(queries, relevant))
 
 
-def _answers(queries: pd.DataFrame, asked: Collection[str]) -> dict[str, list[str]]:
+def _answers(queries: pd.DataFrame, query_ids: Collection[str]) -> dict[str, list[str]]:
     if "answers" not in queries:
         return {}
-    own = queries[queries["query_id"].isin(list(asked))].dropna(subset="answers")
-    return {query: json.loads(answers) for query, answers in zip(own["query_id"], own["answers"], strict=True)}
+    answered = queries[queries["query_id"].isin(list(query_ids))].dropna(subset="answers")
+    return {
+        query: json.loads(answers) for query, answers in zip(answered["query_id"], answered["answers"], strict=True)
+    }

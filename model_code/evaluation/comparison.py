@@ -148,8 +148,8 @@ def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> d
     64 % of the test judgements point at documents of training queries). Both groups, or none if either is too small.
     """
     others = qrels[qrels["split"].isin({"train", "dev", "test"} - {split})]
-    own = qrels[(qrels["split"] == split) & qrels["query_id"].isin(list(query_ids))]
-    touched = set(own.loc[own["document_id"].isin(others["document_id"]), "query_id"])
+    reported = qrels[(qrels["split"] == split) & qrels["query_id"].isin(list(query_ids))]
+    touched = set(reported.loc[reported["document_id"].isin(others["document_id"]), "query_id"])
     seen = sorted(touched)
     unseen = sorted(set(query_ids) - touched)
     return {"unseen": unseen, "seen": seen} if min(len(seen), len(unseen)) >= SMALLEST_GROUP else {}

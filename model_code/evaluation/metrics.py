@@ -98,15 +98,15 @@ def hit(gains: Gains, cutoff: int) -> np.ndarray:
 
 def reciprocal_rank(gains: Gains, cutoff: int) -> np.ndarray:
     """1 / rank of the first relevant document, 0 if it stands below rank k, (Q,); its mean is MRR@k."""
-    found = gains.top(cutoff) > 0
-    return (found / _ranks(found)).max(axis=1, initial=0.0)
+    relevant = gains.top(cutoff) > 0
+    return (relevant / _ranks(relevant)).max(axis=1, initial=0.0)
 
 
 def average_precision(gains: Gains, cutoff: int | None = None) -> np.ndarray:
     """Precision at each relevant document's rank, summed over the whole run and divided by R, (Q,); its mean is MAP."""
-    found = gains.top(cutoff) > 0
-    precision = found.cumsum(axis=1) / _ranks(found)
-    return _ratio((precision * found).sum(axis=1), gains.relevant)
+    relevant = gains.top(cutoff) > 0
+    precision = relevant.cumsum(axis=1) / _ranks(relevant)
+    return _ratio((precision * relevant).sum(axis=1), gains.relevant)
 
 
 def _ranks(table: np.ndarray) -> np.ndarray:

@@ -257,8 +257,10 @@ def sweep_plot(sweep: pd.DataFrame, key: str, metric: str) -> Picture:
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
         for name, style in looks(list(dict.fromkeys(sweep["system"]))).items():
-            found = sweep[sweep["system"] == name].set_index("value")[metric]
-            axes.plot(range(len(values)), found.reindex(values), label=name, markersize=5, linewidth=1.6, **style)
+            values_of_system = sweep[sweep["system"] == name].set_index("value")[metric]
+            axes.plot(
+                range(len(values)), values_of_system.reindex(values), label=name, markersize=5, linewidth=1.6, **style
+            )
         axes.set(xlabel=key, ylabel=metric, xticks=range(len(values)), xticklabels=values)
         _legend_beside(axes)
 

@@ -74,16 +74,16 @@ def judge_retrain(
     a champion that adds well may keep its place. If none of `new` is judged, or no other, all queries are judged
     together by `judge_promotion`, and the first reason says so. Raises `FreshetError` as `judge_promotion` does.
     """
-    asked = [query for query in challenger.values.index if query in new]
+    recent_queries = [query for query in challenger.values.index if query in new]
     others = [query for query in challenger.values.index if query not in new]
-    if champion is None or not asked or not others:
+    if champion is None or not recent_queries or not others:
         verdict = judge_promotion(challenger, champion, settings, seed)
-        what = "new" if not asked else "old"
-        why = f"no judged query asks for one of the {what} documents, so all queries were judged together"
+        kind = "new" if not recent_queries else "old"
+        why = f"no judged query asks for one of the {kind} documents, so all queries were judged together"
         return verdict if champion is None else replace(verdict, reasons=(why, *verdict.reasons))
     check_comparable([challenger, champion])
     old = _paired_differences(challenger.only(others), champion.only(others), settings, seed)
-    recent = _paired_differences(challenger.only(asked), champion.only(asked), settings, seed)
+    recent = _paired_differences(challenger.only(recent_queries), champion.only(recent_queries), settings, seed)
     objections = [f"old documents: {text}" for text in _losses(old, settings)]
     objections += [f"new documents: {text}" for text in _no_gain(recent, settings)]
     gain = f"new documents: better: {_spoken(recent[settings.metric])}; old documents: no loss"
@@ -134,8 +134,10 @@ def _paired_differences(
     metrics = list(dict.fromkeys((settings.metric, *settings.protected)))
     missing = [metric for metric in metrics if metric not in challenger.values.columns]
     if missing or not challenger.queries:
-        what = f"no scores for {', '.join(missing)}: add them to evaluation.metrics" if missing else "no judged queries"
-        raise FreshetError(f"the promotion gate has {what}")
+        complaint = (
+            f"no scores for {', '.join(missing)}: add them to evaluation.metrics" if missing else "no judged queries"
+        )
+        raise FreshetError(f"the promotion gate has {complaint}")
     ours, theirs = challenger.values[metrics].to_numpy(), champion.values[metrics].to_numpy()
     low, high = bootstrap_interval(ours - theirs, settings.bootstrap_samples, 1 - 2 * settings.alpha, seed)
     p = paired_randomisation_test(ours - theirs, settings.permutations, seed)

@@ -181,7 +181,7 @@ def _figure(picture: Picture) -> str:
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportPage:
     """What the report says, before it is written down: `details` are tables for who wants to know more."""
 
     title: str
@@ -202,7 +202,7 @@ class Report:
         return html_page(self.title, self.lead, self.tables, self.details, self.pictures)
 
 
-def make_report(comparison: Mapping[str, Any], pictures: Sequence[Picture]) -> Report:
+def make_report(comparison: Mapping[str, Any], pictures: Sequence[Picture]) -> ReportPage:
     """Lay out `comparison.json` (see `stages.comparison`) and the plots."""
     main, confidence = comparison["main_metric"], comparison["confidence"]
     metrics = list(next(iter(comparison["systems"].values())))
@@ -225,7 +225,7 @@ def make_report(comparison: Mapping[str, Any], pictures: Sequence[Picture]) -> R
         title = f"Variants: differences in {metric}"
         details.append(differences_table(comparison, metric, VARIANTS, title, confidence))
     lead = f"{len(comparison['systems'])} systems on {judged_by(comparison)}."
-    return Report("Comparison", lead, _filled(tables), _filled(details), tuple(pictures))
+    return ReportPage("Comparison", lead, _filled(tables), _filled(details), tuple(pictures))
 
 
 def _filled(tables: Sequence[Table]) -> tuple[Table, ...]:

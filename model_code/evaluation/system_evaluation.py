@@ -145,7 +145,7 @@ def retriever_runs(
     bm25: BM25's runs on the same queries. Queries are encoded once, for the search and the re-ranking.
     """
     texts = {split: list(judged.queries.values()) for split, judged in judgements.items()}
-    encoded = {split: retriever.encode_queries(asked) for split, asked in texts.items() if asked}
+    encoded = {split: retriever.encode_queries(queries) for split, queries in texts.items() if queries}
     runs = _answered(judgements, lambda split: retriever.find(encoded[split], settings.depth))
     yield None, runs
     if not settings.variants:

@@ -53,14 +53,14 @@ def reasons_to_drop(
     """
     texts = {i: f" {normalised(text)} " for i, text in documents.items()}
     frequency = Counter(term for text in texts.values() for term in set(text.split()))
-    asked = [(query.document_id, normalised(query.text)) for query in queries]
-    fitting = _found_word_for_word({text for _, text in asked}, texts, frequency)
-    for document_id, text in asked:
+    normal = [(query.document_id, normalised(query.text)) for query in queries]
+    fitting = _found_word_for_word({text for _, text in normal}, texts, frequency)
+    for document_id, text in normal:
         fitting[text].add(document_id)
 
     seen: set[tuple[str, str]] = set()
     reasons: list[str | None] = []
-    for document_id, text in asked:
+    for document_id, text in normal:
         if not text:
             reasons.append(EMPTY)
         elif len(fitting[text]) > 1:
@@ -97,16 +97,16 @@ def _found_word_for_word(
 ) -> dict[str, set[str]]:
     """For each normalised query the documents whose text contains it; only those with its rarest term are searched."""
     by_term: dict[str, list[str]] = {}
-    found: dict[str, set[str]] = {query: set() for query in queries}
-    for query in found:
+    containing: dict[str, set[str]] = {query: set() for query in queries}
+    for query in containing:
         if query:
             by_term.setdefault(_rarest(query, frequency)[1], []).append(query)
     for document_id, text in texts.items():
         for term in by_term.keys() & set(text.split()):
             for query in by_term[term]:
                 if f" {query} " in text:
-                    found[query].add(document_id)
-    return found
+                    containing[query].add(document_id)
+    return containing
 
 
 Search = Callable[[Sequence[str], int], list[Ranking]]
@@ -124,8 +124,8 @@ def source_ranks(queries: Sequence[PseudoQuery], search: Search, depth: int) -> 
         return []
     ranks: list[int | None] = []
     for query, ranking in zip(queries, search([query.text for query in queries], depth), strict=True):
-        found = [document for document, _ in ranking]
-        ranks.append(found.index(query.document_id) + 1 if query.document_id in found else None)
+        documents = [document for document, _ in ranking]
+        ranks.append(documents.index(query.document_id) + 1 if query.document_id in documents else None)
     return ranks
 
 
@@ -136,7 +136,7 @@ def shares_found(ranks: Sequence[int | None], depth: int) -> dict[str, float | N
     {'first': 0.5, 'first_10': 0.75}
     """
     hits = {"first": [rank == 1 for rank in ranks], f"first_{depth}": [rank is not None for rank in ranks]}
-    return {name: sum(found) / len(found) if found else None for name, found in hits.items()}
+    return {name: sum(hit) / len(hit) if hit else None for name, hit in hits.items()}
 
 
 def make_search(

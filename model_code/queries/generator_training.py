@@ -48,7 +48,7 @@ def generator_pairs(
     train = judged(corpus, frame("pseudo_queries", []), "train")
     pairs: list[GeneratorPair] = []
     if train.source == "qrels":
-        rows = ((document, query) for query, found in train.qrels.items() for document in found)
+        rows = ((document, query) for query, documents in train.qrels.items() for document in documents)
         pairs = [GeneratorPair(document, texts[document], train.queries[query]) for document, query in rows]
     splits = {pair.document_id: split_of(pair.document_id, held_out_share, 0.0, seed) for pair in pairs}
     learned = [pair for pair in pairs if splits[pair.document_id] == "train"]
@@ -75,8 +75,11 @@ class PairTokens:
     def batch(self, pairs: Sequence[GeneratorPair]) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask` (B, T) and `labels` (B, L) int64, the labels padded with `IGNORED`."""
         queries = [self._query(pair.query) for pair in pairs]
-        own = self._sections([pair.document for pair in pairs])
-        chosen = [max(sections, key=lambda s: len(set(s) & set(q))) for sections, q in zip(own, queries, strict=True)]
+        sections_by_document = self._sections([pair.document for pair in pairs])
+        chosen = [
+            max(sections, key=lambda s: len(set(s) & set(q)))
+            for sections, q in zip(sections_by_document, queries, strict=True)
+        ]
         padded = self.tokenizer.pad({"input_ids": chosen}, return_tensors="pt")
         labels = torch.full((len(queries), max(map(len, queries))), IGNORED)
         for row, query in enumerate(queries):
@@ -91,10 +94,10 @@ class PairTokens:
         encoded = self.tokenizer(
             documents, truncation=True, max_length=self.section_tokens, return_overflowing_tokens=True
         )
-        own: list[list[list[int]]] = [[] for _ in documents]
+        sections: list[list[list[int]]] = [[] for _ in documents]
         for document, ids in zip(encoded["overflow_to_sample_mapping"], encoded["input_ids"], strict=True):
-            own[int(document)].append(ids)
-        return own
+            sections[int(document)].append(ids)
+        return sections
 
 
 def document_numbers(pairs: Sequence[GeneratorPair]) -> np.ndarray:

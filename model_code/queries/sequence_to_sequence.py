@@ -83,7 +83,7 @@ KIND = "sequence_to_sequence"
 CHUNK = 64  # documents per checkpoint file
 
 
-class Draft(NamedTuple):
+class UnwrittenQuery(NamedTuple):
     """A query still to be written: which of its document's how many-th, from which section (row of token ids)."""
 
     document_id: str
@@ -143,7 +143,7 @@ class SequenceToSequence:
             written += [(draft.document_id, text.strip()) for draft, text in zip(batch, texts, strict=True)]
         return written
 
-    def _sections(self, chunk: Mapping[str, str]) -> tuple[list[list[int]], list[Draft]]:
+    def _sections(self, chunk: Mapping[str, str]) -> tuple[list[list[int]], list[UnwrittenQuery]]:
         ids, count = list(chunk), self.settings.per_document
         encoded = self.tokenizer(
             list(chunk.values()),
@@ -151,14 +151,14 @@ class SequenceToSequence:
             max_length=self.settings.section_tokens,
             return_overflowing_tokens=True,
         )
-        own: dict[int, list[int]] = {}
+        sections: dict[int, list[int]] = {}
         for section, document in enumerate(encoded["overflow_to_sample_mapping"]):
-            own.setdefault(int(document), []).append(section)
-        spread = [(n, j, rows[j * len(rows) // count]) for n, rows in own.items() for j in range(count)]
-        return encoded["input_ids"], [Draft(ids[n], j, section) for n, j, section in spread]
+            sections.setdefault(int(document), []).append(section)
+        spread = [(n, j, rows[j * len(rows) // count]) for n, rows in sections.items() for j in range(count)]
+        return encoded["input_ids"], [UnwrittenQuery(ids[n], j, section) for n, j, section in spread]
 
     @torch.no_grad()
-    def _sample(self, batch: Sequence[Draft], sections: list[list[int]], seed: int) -> list[str]:
+    def _sample(self, batch: Sequence[UnwrittenQuery], sections: list[list[int]], seed: int) -> list[str]:
         needed = sorted({draft.section for draft in batch})
         padded = self.tokenizer.pad({"input_ids": [sections[s] for s in needed]}, return_tensors="pt")
         padded = padded.to(self.model.device)
@@ -176,7 +176,7 @@ class SequenceToSequence:
         )
         return self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
-    def _noise(self, batch: Sequence[Draft], seed: int) -> torch.Tensor:
+    def _noise(self, batch: Sequence[UnwrittenQuery], seed: int) -> torch.Tensor:
         shape = (self.settings.max_query_tokens, min(self.settings.top_k, vocabulary_size(self.model)))
         seeds = (seed_of(seed, KIND, draft.document_id, draft.ordinal) for draft in batch)
         draws = [torch.rand(shape, generator=torch.Generator().manual_seed(s), dtype=torch.float64) for s in seeds]

@@ -141,7 +141,7 @@ def _round_trips(context: StageContext, corpus: Corpus, loaded: Loaded, held_out
             by, corpus, context.settings["encoder"], context.checkpoints / "vectors", context.progress("encode")
         )
         ranks = {kind: source_ranks(queries, search, depth) for kind, queries in kinds.items()}
-        report[f"round_trip_{by}"] = {kind: shares_found(found, depth) for kind, found in ranks.items()}
+        report[f"round_trip_{by}"] = {kind: shares_found(ranks_of_kind, depth) for kind, ranks_of_kind in ranks.items()}
     return report
 
 

@@ -32,8 +32,8 @@ def run(context: StageContext) -> dict[str, Any]:
         "zero_shot": bench.evaluate_retriever("zero_shot", zero_shot, bm25, context.output / "zero_shot"),
     }
     if "sequence_to_sequence" in context.settings["pseudo_queries.generators"]:
-        found = bench.search(_bm25(context, generated=True))
-        report["bm25_generated"] = bench.evaluate("bm25_generated", found, context.output / "bm25_generated")
+        runs = bench.search(_bm25(context, generated=True))
+        report["bm25_generated"] = bench.evaluate("bm25_generated", runs, context.output / "bm25_generated")
     return report
 
 

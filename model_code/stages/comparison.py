@@ -71,7 +71,9 @@ def _load_systems(context: StageContext) -> tuple[list[SystemScores], list[Syste
     """Each system's scores on the split to report, test if it has queries and else dev, and on dev beside test."""
     evaluations = [path.parent for path in sorted(context.inputs["baselines"].glob("*/metrics.json"))]
     evaluations += [context.inputs["evaluations"] / name for name in _retrievers(context)]
-    test, dev = ([one for folder in evaluations for one in load_all_scores(folder, split)] for split in ("test", "dev"))
+    test, dev = (
+        [scores for folder in evaluations for scores in load_all_scores(folder, split)] for split in ("test", "dev")
+    )
     if test[0].queries:
         return test, dev if dev[0].queries else []
     if dev[0].queries:

@@ -74,19 +74,21 @@ class Bench:
         self, system: str, retriever: Retriever, bm25: Mapping[str, Run], output: Path
     ) -> dict[str, Any]:
         """`evaluate` for a retriever and, unless the settings say no, its variants, which the result has beside it."""
-        found = retriever_runs(retriever, bm25, self.judgements, self.settings)
-        _, runs = next(found)
+        variants = retriever_runs(retriever, bm25, self.judgements, self.settings)
+        _, runs = next(variants)
         report = self.evaluate(system, runs, output)
-        reports = {name: self.evaluate(f"{system}.{name}", runs, output / VARIANTS / str(name)) for name, runs in found}
+        reports = {
+            name: self.evaluate(f"{system}.{name}", runs, output / VARIANTS / str(name)) for name, runs in variants
+        }
         return report | ({"variants": reports} if reports else {})
 
     def read_runs(self, folder: Path) -> dict[str, Run]:
         """The runs of an evaluation folder; FreshetError if they are on other queries."""
         runs = {}
         for split, judged_queries in self.judgements.items():
-            found = read_run(folder / f"run.{split}.trec")
-            unknown = sorted(found.keys() - judged_queries.queries.keys())
+            run = read_run(folder / f"run.{split}.trec")
+            unknown = sorted(run.keys() - judged_queries.queries.keys())
             if unknown:
                 raise FreshetError(f"{folder} was made on other {split} queries, such as {unknown[0]!r}; run it again")
-            runs[split] = {query: found.get(query, []) for query in judged_queries.queries}
+            runs[split] = {query: run.get(query, []) for query in judged_queries.queries}
         return runs

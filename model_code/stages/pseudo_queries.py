@@ -75,11 +75,11 @@ def _drop_inconsistent(
     settings = context.settings["pseudo_queries"].consistency_filter
     if settings.by == "none":
         return reasons
-    asked = [i for i, query in enumerate(queries) if reasons[i] is None and splits[query.document_id] == "train"]
+    numbers = [i for i, query in enumerate(queries) if reasons[i] is None and splits[query.document_id] == "train"]
     folder, progress = context.checkpoints / "vectors", context.progress("encode")
     search = make_search(settings.by, corpus, context.settings["encoder"], folder, progress)
-    ranks = source_ranks([queries[i] for i in asked], search, settings.depth)
-    return drop_lost(reasons, dict(zip(asked, ranks, strict=True)), settings.depth)
+    ranks = source_ranks([queries[i] for i in numbers], search, settings.depth)
+    return drop_lost(reasons, dict(zip(numbers, ranks, strict=True)), settings.depth)
 
 
 def _table(queries: list[PseudoQuery], splits: dict[str, str]) -> pd.DataFrame:

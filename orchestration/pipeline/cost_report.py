@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from model_code.evaluation.comparison import is_variant
 from model_code.evaluation.plots import COLOURS, INK, MARKERS, Picture, draw, look
-from model_code.evaluation.report import Cell, Report, Table, judged_by
+from model_code.evaluation.report import Cell, ReportPage, Table, judged_by
 from model_code.files import write_json, write_text
 from orchestration.pipeline.costs import ROUNDS, CostComparison, Costs, K
 
@@ -182,7 +182,7 @@ def as_dict(comparison: CostComparison) -> dict[str, Any]:
 def write_report(comparison: CostComparison, folder: Path) -> Path:
     """Write comparison.{md,html,json} and the plots to `folder`; returns the page."""
     pictures = cost_plots(comparison)
-    report = Report("Comparison with costs", lead(comparison), tables(comparison), (), tuple(pictures))
+    report = ReportPage("Comparison with costs", lead(comparison), tables(comparison), (), tuple(pictures))
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("cost_*.png"):
         old.unlink()

@@ -65,8 +65,8 @@ class BeirSource:
         if documents is None:
             raise FreshetError(f"{self.folder} holds no corpus.jsonl(.gz); corpus.path must name a BEIR folder")
         self.documents, self.queries = documents, self._find("queries.jsonl")
-        found = {split: self._find(f"{settings.qrels}/{split}.tsv") for split in BEIR_SPLITS}
-        self.qrels = {split: path for split, path in found.items() if path is not None}
+        paths = {split: self._find(f"{settings.qrels}/{split}.tsv") for split in BEIR_SPLITS}
+        self.qrels = {split: path for split, path in paths.items() if path is not None}
         self._check_qrels()
 
     def describe(self) -> dict[str, Any]:

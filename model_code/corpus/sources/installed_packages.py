@@ -54,8 +54,8 @@ def read_docstrings(source: bytes, module: tuple[str, ...]) -> list[Docstring]:
     tree = _parsed(source)
     if not public or tree is None:
         return []
-    own = [(public, tree)] if public == ".".join(module) else []
-    return [found for name, node in [*own, *_definitions(tree, public)] if (found := _docstring(name, node))]
+    first = [(public, tree)] if public == ".".join(module) else []
+    return [docstring for name, node in [*first, *_definitions(tree, public)] if (docstring := _docstring(name, node))]
 
 
 def public_name(module: tuple[str, ...]) -> str:
@@ -156,10 +156,12 @@ def modules(package: str) -> list[tuple[tuple[str, ...], Path]]:
     """The dotted name (as a tuple) and file of each module that has a public name; sorted, public modules first."""
     if package == "stdlib":
         root = Path(sysconfig.get_paths()["stdlib"])
-        found = [item for item in _below(root, ()) if item[0][:1] and item[0][0] in sys.stdlib_module_names]
+        candidates = [item for item in _below(root, ()) if item[0][:1] and item[0][0] in sys.stdlib_module_names]
     else:
-        found = [item for place in _places(package) for item in _below(place, (package,))]
-    return sorted((item for item in found if public_name(item[0])), key=lambda item: (_is_private(item[0]), item[0]))
+        candidates = [item for place in _places(package) for item in _below(place, (package,))]
+    return sorted(
+        (item for item in candidates if public_name(item[0])), key=lambda item: (_is_private(item[0]), item[0])
+    )
 
 
 def _is_private(module: tuple[str, ...]) -> bool:

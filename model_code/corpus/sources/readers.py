@@ -112,7 +112,7 @@ def _header(records: Iterator[tuple[int, list[str] | str]], name: str) -> list[s
 def _refuse_repeated(names: Sequence[str], name: str) -> None:
     """Raise `FreshetError` if two columns have one name: a row would keep only the last one's value. Columns without a
     name, as spreadsheets leave them behind the last one, may be many."""
-    repeated = sorted({printable(one) for one in names if one and names.count(one) > 1})
+    repeated = sorted({printable(column) for column in names if column and names.count(column) > 1})
     if repeated:
         raise FreshetError(f"{name} has more than one column named {repeated[0]!r}; give each column its own name")
 
@@ -136,8 +136,8 @@ def _read_parquet(path: Path, table: Table, name: str) -> Iterator[Row | Malform
                     detail = printable(f"a value cannot be read: {values}", 300)
                     yield Malformed(table, location, reason, detail, "")
     except (pa.ArrowException, OSError) as error:
-        found = f"is damaged after row {number}" if number else "is not a Parquet file, or not a whole one"
-        raise FreshetError(f"{name} {found}; fetch it again ({printable(str(error).splitlines()[0])})") from None
+        damage = f"is damaged after row {number}" if number else "is not a Parquet file, or not a whole one"
+        raise FreshetError(f"{name} {damage}; fetch it again ({printable(str(error).splitlines()[0])})") from None
 
 
 def _values(batch: Any) -> Iterator[dict[str, Any] | Exception]:

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 import pytest
 
 from model_code.corpus.cleaning import (
-    Query,
+    SourceQuery,
     clean_line,
     clean_text,
     document_of,
@@ -104,7 +104,7 @@ def test_dates_are_read_in_any_iso_form_and_kept_as_a_field_otherwise():
     assert (unread.date, unread.fields) == (None, {"date": "spring"})
 
 
-def query(**values) -> Query:
+def query(**values) -> SourceQuery:
     return query_of(Row("queries", "here:1", {"id": "1", "text": "when", **values}), 100)
 
 
@@ -123,7 +123,7 @@ def test_malformed_queries_are_refused_with_their_reason(values, reason):
 
 @pytest.mark.parametrize("given", [{}, {"answers": None}, {"answers": []}, {"answers": " "}, {"answers": "null"}])
 def test_a_query_need_not_name_answers(given):
-    assert query(**given) == Query("1", "when", ())
+    assert query(**given) == SourceQuery("1", "when", ())
 
 
 def test_answers_are_cleaned_and_each_is_kept_once_in_the_order_given():
@@ -146,7 +146,7 @@ def test_answers_are_cleaned_and_each_is_kept_once_in_the_order_given():
     ],
 )
 def test_answers_are_read_from_each_shape_that_data_sets_give_them(given, answers):
-    assert query(answers=given) == Query("1", "when", answers)
+    assert query(answers=given) == SourceQuery("1", "when", answers)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_answers_are_read_from_each_shape_that_data_sets_give_them(given, answer
     ],
 )
 def test_a_query_stays_without_answers_that_cannot_be_read(given):
-    assert query(answers=given) == Query("1", "when", (), unread=True)
+    assert query(answers=given) == SourceQuery("1", "when", (), unread=True)
 
 
 DOCUMENTS = [
