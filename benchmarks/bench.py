@@ -5,16 +5,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from model_code.errors import FreshetError
 from model_code.settings import require
+from orchestration.cli.tables import table_text
 
 BENCHES: Mapping[str, str] = {
     "encode": "benchmarks.encode",
@@ -36,7 +34,6 @@ OWNERS = {  # whose option it is
     "large": ("cluster", "growth", "incdsi", "search"),
     "gpu": ("cluster", "encode", "incdsi", "train"),
 }
-WIDTH = 160  # characters, where the output is a file or a pipe
 COLUMNS = ("what", "ours", "peer", "ratio", "goal", "met")
 
 
@@ -100,11 +97,9 @@ def require_device(device: str) -> None:
 
 
 def print_rows(result: Mapping[str, Any]) -> None:
-    """Print the rows of one benchmark as a table for people."""
-    table = Table(*COLUMNS, box=None, title=result["name"], title_justify="left", pad_edge=False)
-    for row in result["rows"]:
-        table.add_row(*(_cell(row[column]) for column in COLUMNS))
-    Console(width=None if sys.stdout.isatty() else WIDTH).print(table)
+    """Print the rows of one benchmark, under its name, as a table for people."""
+    rows = [[_cell(row[column]) for column in COLUMNS] for row in result["rows"]]
+    typer.echo(f"\n{result['name']}\n{table_text(COLUMNS, rows)}")
 
 
 def _cell(value: Any) -> str:
