@@ -1,13 +1,29 @@
-"""What is searched: the champion's build as a generation of the live collection."""
+"""The live collection in Dagster: a generation, a batch and its drift, a pilot, a retrain with gate and promotion."""
+
+from collections.abc import Iterator
+from typing import Any
 
 import dagster as dg
 
 from orchestration.project import Project
 
+BATCHES = dg.DynamicPartitionsDefinition(name="batches")
+PILOTS = dg.DynamicPartitionsDefinition(name="pilots")
+RETRAINS = dg.DynamicPartitionsDefinition(name="retrains")
+WRITER_POOL = "live_writer"
+TRAINING_POOL = "gpu"  # a pilot is not in the writer's pool: documents arrive while it trains
+GUARDED = "before the switch, each added document and 20 older ones were found by their own vectors"
+Result = dg.MaterializeResult | dg.AssetCheckResult
+
 
 def live_assets(project: Project) -> list[dg.AssetsDefinition]:
-    """`live_generation`."""
+    """`live_generation`, `added_documents`, `drift_report`, `retrain_pilot`, `retrained_retriever` and
+    `retrained_champion`."""
+    adding = _generation(project), _added(project), _drift(project)
+    return [*adding, _pilot(project), _retrained(project), _champion(project)]
 
+
+def _generation(project: Project) -> dg.AssetsDefinition:
     @dg.asset(group_name="live", kinds={"faiss"}, deps=["champion"])
     def live_generation(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         """The champion's build as an immutable generation that searchers read."""
@@ -19,4 +35,134 @@ def live_assets(project: Project) -> list[dg.AssetsDefinition]:
             metadata={"retriever": generation.retriever, "generation": generation.number},
         )
 
-    return [live_generation]
+    return live_generation
+
+
+def _added(project: Project) -> dg.AssetsDefinition:
+    @dg.asset(
+        group_name="live",
+        kinds={"faiss"},
+        partitions_def=BATCHES,
+        pool=WRITER_POOL,
+        check_specs=[_check("every_document_is_found", "added_documents", "Each added document is in the index.")],
+    )
+    def added_documents(context: dg.AssetExecutionContext) -> Iterator[Result]:
+        """A batch of changes of the ledger, applied to the live collection as one new generation."""
+        from orchestration.live.collection import LiveCollection
+        from orchestration.live.upkeep import Upkeep
+
+        collection = LiveCollection(project)
+        applied = collection.apply()
+        behind = Upkeep(project, {collection.retriever: collection}.get).finish()
+        generation = applied.generation if applied else collection.generation
+        facts: dict[str, Any] = {"generation": generation.number, "documents": generation.manifest["documents"]}
+        facts |= {name: len(getattr(applied, name)) for name in ("added", "updated", "deleted")} if applied else {}
+        facts |= {f"{name} is behind": why for name, why in behind.items()}
+        yield dg.MaterializeResult(data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"),
+                                   metadata=facts)  # fmt: skip
+        missing = missing_documents(project, (*applied.added, *applied.updated)) if applied else []
+        yield dg.AssetCheckResult(passed=not missing, check_name="every_document_is_found",
+                                  metadata={"missing": missing[:20], "guard": GUARDED})  # fmt: skip
+
+    return added_documents
+
+
+def missing_documents(project: Project, document_ids: tuple[str, ...]) -> list[str]:
+    """Those of `document_ids` that the current generation does not hold."""
+    from orchestration.live.collection import LiveCollection, held
+
+    found = held(LiveCollection(project).collection.current(), document_ids)
+    return sorted(set(document_ids) - found.keys())
+
+
+def _drift(project: Project) -> dg.AssetsDefinition:
+    @dg.asset(
+        group_name="live",
+        partitions_def=BATCHES,
+        deps=["added_documents"],
+        check_specs=[_check("within_thresholds", "drift_report", "No measure of drift lies beyond its threshold.")],
+    )
+    def drift_report(context: dg.AssetExecutionContext) -> Iterator[Result]:
+        """How far what was added since the last report differs from what the retriever was trained on."""
+        from orchestration.freshness.drift import watch
+
+        watched = watch(project)
+        facts: dict[str, Any] = {
+            "decision": "add",
+            "why": "fewer than drift.minimum_batch documents since the last report",
+        }
+        if watched is not None:
+            facts = {"decision": watched.decision.action, "why": "; ".join(watched.decision.reasons)}
+            facts["report"] = dg.MetadataValue.md(f"```\n{watched.text}```")
+        yield dg.MaterializeResult(metadata=facts)
+        tripped = list(watched.tripped) if watched else []
+        yield dg.AssetCheckResult(
+            passed=not tripped,
+            check_name="within_thresholds",
+            severity=dg.AssetCheckSeverity.WARN,
+            metadata={"tripped": tripped},
+        )
+
+    return drift_report
+
+
+def _pilot(project: Project) -> dg.AssetsDefinition:
+    @dg.asset(group_name="live", kinds={"pytorch"}, partitions_def=PILOTS, pool=TRAINING_POOL)
+    def retrain_pilot(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+        """A retrain on a sample of what is live, judged by the queries that new documents came with."""
+        from orchestration.freshness.pilot import pilot_for_drift
+
+        answer = pilot_for_drift(project, context.partition_key, context.log.info)
+        return dg.MaterializeResult(metadata={"what happened": answer})
+
+    return retrain_pilot
+
+
+def _retrained(project: Project) -> dg.AssetsDefinition:
+    gate = _check("gate", "retrained_retriever", "Old documents found as well as before, new ones better.", True)
+
+    @dg.asset(
+        group_name="live", kinds={"pytorch", "mlflow"}, partitions_def=RETRAINS, pool=TRAINING_POOL, check_specs=[gate]
+    )
+    def retrained_retriever(context: dg.AssetExecutionContext) -> Iterator[Result]:
+        """Everything that is live, trained and evaluated anew in a temporary workspace; registered as challenger."""
+        from orchestration.freshness.retrain import judge, prepare, record_refusal
+
+        ready = prepare(project, context.partition_key, context.log.info, context.run_id)
+        verdict = judge(ready)
+        if not verdict.passed:
+            record_refusal(ready, context.run_id, verdict)
+        yield dg.MaterializeResult(
+            data_version=dg.DataVersion(ready.challenger.key),
+            metadata={**ready.plan.summary(), "version": ready.challenger.version},
+        )
+        yield dg.AssetCheckResult(
+            passed=verdict.passed, check_name="gate", metadata={"what happened": "; ".join(verdict.reasons)}
+        )
+
+    return retrained_retriever
+
+
+def _champion(project: Project) -> dg.AssetsDefinition:
+    @dg.asset(
+        group_name="live",
+        kinds={"mlflow"},
+        partitions_def=RETRAINS,
+        deps=["retrained_retriever"],
+        pool=WRITER_POOL,
+    )
+    def retrained_champion(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        """The challenger that passed the gate: champion, live with all that arrived meanwhile, and in the ledger."""
+        from orchestration.freshness.retrain import finish, prepared
+
+        done = finish(prepared(project, context.partition_key))  # trains nothing: it holds the one writer's place
+        return dg.MaterializeResult(
+            data_version=dg.DataVersion(done.challenger.key),
+            metadata={"what happened": done.summary, "generation": done.generation or "unchanged"},
+        )
+
+    return retrained_champion
+
+
+def _check(name: str, asset: str, description: str, blocking: bool = False) -> dg.AssetCheckSpec:
+    return dg.AssetCheckSpec(name=name, asset=asset, description=description, blocking=blocking)

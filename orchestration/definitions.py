@@ -12,11 +12,10 @@ from assets.queries import query_assets
 from assets.registry import registry_assets
 from assets.retrievers import retriever_assets
 from orchestration import parameters
-from orchestration.freshness_assets import freshness_assets
-from orchestration.freshness_sensor import sensors
 from orchestration.jobs import jobs, live_jobs
 from orchestration.pipeline import stages
 from orchestration.project import Project
+from orchestration.sensors import sensors
 
 
 def definitions(project: Project) -> dg.Definitions:
@@ -32,7 +31,6 @@ def definitions(project: Project) -> dg.Definitions:
             *evaluation_assets(project, table),
             *registry_assets(project, table),
             *live_assets(project),
-            *freshness_assets(project),
         ],
         jobs=[*jobs(table), *live],
         sensors=sensors(project, live),

@@ -64,7 +64,7 @@ def _leftovers(project: Project) -> Iterator[Garbage]:
 
 
 def _killed_pilot(project: Project) -> Iterator[Garbage]:
-    from orchestration.retraining.pilot import FOLDER, LOCK
+    from orchestration.freshness.pilot import FOLDER, LOCK
 
     folder, lock = project.state / FOLDER, project.state / LOCK
     if folder.is_dir() and is_free(lock):
@@ -99,7 +99,7 @@ def _versions(project: Project, keep: int) -> Iterator[Garbage]:
 
 def _retrains(project: Project, keep: int) -> Iterator[Garbage]:
     """The copies of the corpus that retrains worked on, with what they built: the registry has what came of them."""
-    from orchestration.retraining.plan import FOLDER, PLAN
+    from orchestration.freshness.retrain import FOLDER, PLAN
 
     folders = [path.parent for path in (project.state / FOLDER).glob(f"*/{PLAN}")]
     newest_last = sorted(folders, key=lambda folder: (folder / PLAN).stat().st_mtime_ns)
@@ -137,7 +137,7 @@ def opened_builds(collection: Collection) -> list[Generation]:
 
 def planned(project: Project, collection: Collection) -> set[int]:
     """The generations whose documents a retrain is about to copy, so that they must stay until it has."""
-    from orchestration.retraining.plan import unread_plans
+    from orchestration.freshness.retrain import unread_plans
 
     return {plan.generation for plan in unread_plans(project) if plan.retriever == collection.retriever}
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from assets.live import BATCHES, PILOTS, RETRAINS
 from assets.stage_assets import asset_key
-from orchestration.freshness_assets import BATCHES, RETRAINS
-from orchestration.pilot_asset import PILOTS
 from orchestration.pipeline.stages import Stage
 
 ADDING, RETRAINING = ("added_documents", "drift_report"), ("retrained_retriever", "retrained_champion")

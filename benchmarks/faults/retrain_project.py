@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks.faults.collection import document_text, write_build
 from orchestration import parameters
+from orchestration.freshness.workspace import CODE, FILES
 from orchestration.project import Project
-from orchestration.retraining.workspace import CODE, FILES
 
 DOCUMENTS = 40
 SETTINGS = (

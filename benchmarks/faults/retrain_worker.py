@@ -15,9 +15,9 @@ from typing import Any
 
 from benchmarks.faults.worker import Journal
 from model_code.evaluation.promotion import Verdict, judge_retrain
+from orchestration.freshness import retrain
 from orchestration.project import Project
 from orchestration.registry import gate, release
-from orchestration.retraining import retrain
 
 MARKED = {  # parts of a retrain outside of its stages, in order: what they are called, and the function that is it
     "plan": (retrain, "_begin"),

@@ -15,10 +15,10 @@ from typing import Any
 
 from benchmarks.faults.collection import document_text, write_build
 from model_code.live.generation import Generation
+from orchestration.freshness.snapshot import live_documents
 from orchestration.live.collection import LiveCollection
 from orchestration.opening import open_complete
 from orchestration.project import Project
-from orchestration.retraining.snapshot import live_documents
 
 DOCUMENTS = 12  # ids that are added, updated and deleted over and over
 ACTIONS = ("put",) * 4 + ("remove", "retrain", "retrain", "compact", "switch", "switch", "collect")

@@ -63,7 +63,7 @@ def drift(
     as_json: Annotated[bool, typer.Option("--json", help="Report and decision as one JSON object.")] = False,
 ) -> None:
     """Measure what was added since the last report, and decide what it calls for."""
-    from orchestration.watching.watch import as_dict, required, watch
+    from orchestration.freshness.drift import as_dict, required, watch
 
     watched = required(watch(Project.find(), record=not explain), record=not explain)
     typer.echo(json.dumps(as_dict(watched), indent=2) if as_json else watched.text, nl=as_json)
@@ -77,8 +77,8 @@ def retrain(
     ] = None,
 ) -> None:
     """Train on everything that is live; promote the result if old documents keep and new ones gain."""
-    from orchestration.retraining.plan import make_plan
-    from orchestration.retraining.retrain import retrain as run
+    from orchestration.freshness.retrain import make_plan
+    from orchestration.freshness.retrain import retrain as run
 
     project = Project.find()
     if pilot is not None:
@@ -96,7 +96,7 @@ def retrain(
 
 
 def _pilot(project: Project, documents: int, alone: bool) -> None:
-    from orchestration.retraining.pilot_steps import pilot_by_hand
+    from orchestration.freshness.pilot import pilot_by_hand
 
     if not alone:
         raise typer.BadParameter("a pilot has no --key and no --dry-run: it is deleted when it has answered")

@@ -23,7 +23,7 @@ import dagster as dg
 from pathlib import Path
 from orchestration.instance import open_instance
 from orchestration.definitions import definitions
-from orchestration.freshness_sensor import tick
+from orchestration.sensors import tick
 from orchestration.project import Project
 
 project = Project(Path.cwd())
@@ -44,7 +44,7 @@ from pathlib import Path
 from model_code.evaluation.promotion import Verdict
 from orchestration.live.collection import LiveCollection
 from orchestration.project import Project
-from orchestration.retraining import retrain
+from orchestration.freshness import retrain
 
 judged = {}
 def gate(challenger, champion, settings, new, seed):

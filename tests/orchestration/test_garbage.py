@@ -12,9 +12,9 @@ import pytest
 
 from model_code.files import hash_path
 from orchestration import garbage
+from orchestration.freshness import pilot
 from orchestration.pipeline.repro import dvc_command
 from orchestration.project import LOCK_HELD, Project
-from orchestration.retraining import pilot
 
 
 @pytest.fixture

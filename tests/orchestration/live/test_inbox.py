@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.freshness_sensor import tick
 from orchestration.live import inbox
+from orchestration.sensors import tick
 from tests.orchestration.live_example import collection_of, make_project
 
 LINE = '{{"_id": "{0}", "title": "{0}", "text": "{1}"}}\n'

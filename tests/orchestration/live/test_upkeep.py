@@ -9,12 +9,12 @@ import pytest
 from model_code.live.collection import Collection
 from model_code.live.garbage import collect
 from orchestration.cli.status import status_text
-from orchestration.freshness_steps import next_steps
+from orchestration.freshness.due import next_steps
+from orchestration.freshness.retrain import Plan, keep_plan, snapshot_of
 from orchestration.live import collection as freshening
 from orchestration.live.collection import LiveCollection, subscribers
 from orchestration.live.commands import add_files
 from orchestration.live.upkeep import Upkeep
-from orchestration.retraining.plan import Plan, keep_plan, snapshot_of
 from orchestration.watermark import Watermark
 from tests.orchestration.cli.test_status import ALIASES, NOTHING
 from tests.orchestration.live_example import BASE, StandInWriter, make_project, open_build, texts

@@ -2,7 +2,7 @@
 
 Dagster, MLflow, ledger, live collection, assets and the gate are the real ones; only the training is replaced.
 
-pytest tests/orchestration/watching/test_retrain_job.py
+pytest tests/orchestration/freshness/test_retrain_job.py
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from model_code.evaluation.settings import PromotionSettings
 from model_code.files import canonical_json, write_json
 from model_code.live.searcher import Searcher
 from model_code.live.text_rules import TextRules
-from orchestration.freshness_sensor import note_end
+from orchestration.freshness import workspace
+from orchestration.freshness.drift import watch
 from orchestration.instance import open_instance
 from orchestration.ledgers import open_ledger
 from orchestration.live_status import live_status
@@ -28,11 +29,10 @@ from orchestration.project import Project
 from orchestration.registry import history, release, versions
 from orchestration.registry.build import Build
 from orchestration.registry.gate import Rules
-from orchestration.retraining import workspace
-from orchestration.watching.watch import watch
-from tests.orchestration.watching.builds import make_build
-from tests.orchestration.watching.conftest import make_project, write_corpus
-from tests.orchestration.watching.subjects import SEA, SPACE, add, documents, others
+from orchestration.sensors import note_end
+from tests.orchestration.freshness.builds import make_build
+from tests.orchestration.freshness.conftest import make_project, write_corpus
+from tests.orchestration.freshness.subjects import SEA, SPACE, add, documents, others
 
 RULES = TextRules(include_title=False, words=0, stride=1)
 NEW = documents(SPACE, 24, "space", 2)

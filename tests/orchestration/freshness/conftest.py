@@ -10,8 +10,8 @@ import pytest
 from model_code.corpus.tables import COLUMNS
 from model_code.files import write_text
 from orchestration.project import Project
-from tests.orchestration.watching.builds import make_build, open_build
-from tests.orchestration.watching.subjects import PARAMS, SEA, documents, queries
+from tests.orchestration.freshness.builds import make_build, open_build
+from tests.orchestration.freshness.subjects import PARAMS, SEA, documents, queries
 
 
 @pytest.fixture(scope="session")

@@ -10,14 +10,13 @@ import pytest
 
 from model_code.files import write_text
 from model_code.live.collection import set_default_retriever
-from orchestration.freshness_steps import ATTEMPTS, next_steps
+from orchestration.freshness import drift as watch_module
+from orchestration.freshness.drift import batches, past, watch
+from orchestration.freshness.due import ATTEMPTS, next_steps
 from orchestration.live.collection import LiveCollection
-from orchestration.watching import watch as watch_module
-from orchestration.watching.batches import batches
-from orchestration.watching.watch import past, watch
-from tests.orchestration.watching.builds import make_build, open_build
-from tests.orchestration.watching.conftest import make_project
-from tests.orchestration.watching.subjects import PARAMS, SEA, SPACE, add, documents, others
+from tests.orchestration.freshness.builds import make_build, open_build
+from tests.orchestration.freshness.conftest import make_project
+from tests.orchestration.freshness.subjects import PARAMS, SEA, SPACE, add, documents, others
 
 
 def test_before_anything_arrives_there_is_nothing_to_measure(project):

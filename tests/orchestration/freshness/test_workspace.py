@@ -1,6 +1,6 @@
 """Guards the workspace of a retrain: the project's settings but for the source, its cache, and where training begins.
 
-pytest tests/orchestration/retraining/test_workspace.py
+pytest tests/orchestration/freshness/test_workspace.py
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import pytest
 from model_code.errors import FreshetError
 from model_code.files import write_json, write_text
 from orchestration import parameters
+from orchestration.freshness.workspace import CODE, keep_start, make_workspace
 from orchestration.project import Project
-from orchestration.retraining.start import keep_start
-from orchestration.retraining.workspace import CODE, make_workspace
 
 PARAMS = """\
 corpus: {source: files, path: data, merge_duplicates: text}   # the user's

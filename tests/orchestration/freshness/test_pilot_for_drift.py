@@ -1,6 +1,6 @@
 """Guards what follows from a pilot: by hand nothing, for drift a retrain if it is due, and neither twice.
 
-pytest tests/orchestration/retraining/test_pilot_steps.py
+pytest tests/orchestration/freshness/test_pilot_for_drift.py
 """
 
 from __future__ import annotations
@@ -8,21 +8,19 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
+from assets.live import PILOTS, live_assets
 from model_code.drift.ladder import Past
 from model_code.evaluation.promotion import Verdict
 from model_code.live.collection import set_default_retriever
 from orchestration import parameters
-from orchestration.freshness_assets import freshness_assets
-from orchestration.freshness_sensor import JOBS, PARTITION, PARTITIONS, note_end
-from orchestration.freshness_steps import next_steps
+from orchestration.freshness import pilot as pilot_steps
+from orchestration.freshness.drift import past
+from orchestration.freshness.due import next_steps
+from orchestration.freshness.pilot import SETTLED, NoPilot, PilotResult, pilot_by_hand, pilot_for_drift
+from orchestration.freshness.retrain import make_plan
 from orchestration.jobs import live_jobs
 from orchestration.ledgers import open_ledger
-from orchestration.pilot_asset import PILOTS
-from orchestration.retraining import pilot_steps
-from orchestration.retraining.pilot import NoPilot, PilotResult
-from orchestration.retraining.pilot_steps import SETTLED, pilot_by_hand, pilot_for_drift
-from orchestration.retraining.plan import make_plan
-from orchestration.watching.watch import past
+from orchestration.sensors import JOBS, PARTITION, PARTITIONS, note_end
 from tests.orchestration.live_example import BASE, collection_of, make_project, open_build
 
 
@@ -151,7 +149,7 @@ def test_one_that_trains_for_long_is_heard_although_another_is_called_for(projec
 def test_dagster_shows_its_answer(project, monkeypatch):
     answering(monkeypatch)
     key = asked_by_drift(project)
-    asset = next(one for one in freshness_assets(project) if one.key == dg.AssetKey("retrain_pilot"))
+    asset = next(one for one in live_assets(project) if one.key == dg.AssetKey("retrain_pilot"))
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(PILOTS.name, [key])
         done = dg.materialize([asset], partition_key=key, instance=instance)

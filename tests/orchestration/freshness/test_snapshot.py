@@ -1,6 +1,6 @@
 """Guards what a retrain trains on: the documents that are live, and queries with all documents that answer them.
 
-pytest tests/orchestration/retraining/test_snapshot.py
+pytest tests/orchestration/freshness/test_snapshot.py
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 
 from model_code.corpus.tables import frame
 from model_code.live.collection import Collection
-from orchestration.retraining.snapshot import export, query_id
+from orchestration.freshness.snapshot import export, query_id
 from tests.orchestration.live_example import collection_of, make_project
 
 

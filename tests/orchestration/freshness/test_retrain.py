@@ -1,6 +1,6 @@
 """Guards what a retrain does around its training: what it goes on with, what it promotes, what the ledgers say then.
 
-pytest tests/orchestration/retraining/test_retrain.py
+pytest tests/orchestration/freshness/test_retrain.py
 """
 
 from __future__ import annotations
@@ -10,21 +10,20 @@ import shutil
 import dagster as dg
 import pytest
 
+from assets.live import RETRAINS, live_assets
 from model_code.drift.ladder import Past
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.ledger.ledger import Ledger
-from orchestration.freshness_assets import RETRAINS, freshness_assets
+from orchestration.freshness import retrain
+from orchestration.freshness.drift import past
+from orchestration.freshness.retrain import PLAN, finish, folder_of, prepare, prepared
 from orchestration.ledgers import open_ledger
 from orchestration.pipeline import ingest, repro
 from orchestration.project import Project
 from orchestration.registry import release, versions
 from orchestration.registry.release import Move
 from orchestration.registry.versions import Version
-from orchestration.retraining import retrain
-from orchestration.retraining.plan import PLAN, folder_of
-from orchestration.retraining.retrain import finish, prepare, prepared
-from orchestration.watching.watch import past
 from orchestration.watermark import Watermark
 from tests.orchestration.live_example import BASE, collection_of, make_project, open_build
 
@@ -91,7 +90,7 @@ def test_its_promotion_builds_nothing(project, monkeypatch):
     assert (again.plan, again.challenger.version) == (ready.plan, ready.challenger.version)
     assert again.workspace == Project(project.state / "retraining" / KEY / "project", project.root)
     asked = promoting(monkeypatch, project)
-    asset = next(one for one in freshness_assets(project) if one.key == dg.AssetKey("retrained_champion"))
+    asset = next(one for one in live_assets(project) if one.key == dg.AssetKey("retrained_champion"))
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(RETRAINS.name, [KEY])
         assert dg.materialize([asset], partition_key=KEY, instance=instance).success

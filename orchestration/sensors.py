@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from orchestration.freshness_assets import BATCHES, RETRAINS
-from orchestration.freshness_steps import (
+from assets.live import BATCHES, PILOTS, RETRAINS
+from orchestration.freshness.due import (
     ADD,
     CANCELED,
     FAILED,
@@ -20,7 +20,6 @@ from orchestration.freshness_steps import (
     Step,
     asking_retriever,
 )
-from orchestration.pilot_asset import PILOTS
 from orchestration.project import Project
 
 ADD_DOCUMENTS, PILOT_JOB, RETRAIN_JOB = "add_documents", "pilot", "retrain"
@@ -69,7 +68,7 @@ def _freshness(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]
 def tick(project: Project) -> list[Step]:
     """Receive the inbox and say what is to be done."""
     from model_code.live.collection import retrievers
-    from orchestration.freshness_steps import next_steps
+    from orchestration.freshness.due import next_steps
     from orchestration.live.collection import LiveCollection
     from orchestration.live.inbox import take_all, waiting
 
@@ -105,8 +104,8 @@ def note_end(project: Project, run: dg.DagsterRun, message: str | None) -> None:
     """Keep in the ledger that an addition, a pilot or a retrain failed or was canceled, once for each run and unless
     the gate refused the retrain, which is a verdict and noted already. Other runs are nobody's business.
     """
+    from orchestration.freshness.retrain import read_plan
     from orchestration.live.collection import LiveCollection
-    from orchestration.retraining.plan import read_plan
 
     canceled = run.status == dg.DagsterRunStatus.CANCELED
     kinds = {ADD_DOCUMENTS: NOT_ADDED, RETRAIN_JOB: FAILED, PILOT_JOB: NOT_PILOTED}

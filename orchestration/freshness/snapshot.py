@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from model_code.corpus.sources.files import write_snapshot
 from model_code.documents import Document
@@ -14,9 +14,12 @@ from model_code.files import fsync_tree, hash_text, replace_folder
 from model_code.live.documents import read_columns
 from model_code.live.generation import DOCUMENTS, Generation
 from model_code.live.removed import removed_by_part
+from orchestration.freshness.queries import answers
 from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
-from orchestration.watching.quality import answers
+
+if TYPE_CHECKING:
+    from model_code.corpus.tables import Judgements
 
 FIELDS = ("document_id", "title", "text", "fields")
 Row = dict[str, Any]
@@ -121,3 +124,19 @@ def _corpus_table(project: Project, name: str) -> Any:
     if not path.is_file():
         raise FreshetError(f"{path} is missing: a retrain keeps the corpus's judged queries; run `freshet run corpus`")
     return pd.read_parquet(path)
+
+
+def queries_for(workspace: Project, documents: Iterable[str]) -> frozenset[str]:
+    """The judged test queries that ask for one of `documents`."""
+    wanted = set(documents)
+    return frozenset(query for query, relevant in judged_test(workspace).qrels.items() if wanted & relevant.keys())
+
+
+def judged_test(workspace: Project) -> Judgements:
+    """The test queries with their judgements; stages `corpus` and `pseudo_queries` must have run."""
+    import pandas as pd
+
+    from model_code.corpus.tables import judged, load_corpus
+
+    pseudo_queries = pd.read_parquet(workspace.artifacts / "pseudo_queries" / "pseudo_queries.parquet")
+    return judged(load_corpus(workspace.artifacts / "corpus"), pseudo_queries, "test")

@@ -1,6 +1,6 @@
 """Guards what the sensor asks for: additions while changes wait, a retrain until it is settled, neither twice.
 
-pytest tests/orchestration/test_freshness_steps.py
+pytest tests/orchestration/freshness/test_due.py
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import pytest
 
 from model_code.files import hash_text
 from model_code.live.collection import set_default_retriever
-from orchestration.freshness_sensor import PARTITION, note_end
-from orchestration.freshness_steps import ATTEMPTS, due_retrain, next_steps
-from orchestration.retraining.plan import keep_plan, make_plan
+from orchestration.freshness.due import ATTEMPTS, due_retrain, next_steps
+from orchestration.freshness.retrain import keep_plan, make_plan
+from orchestration.sensors import PARTITION, note_end
 from orchestration.watermark import Watermark
 from tests.orchestration.live_example import BASE, collection_of, make_project, open_build
 

@@ -1,6 +1,6 @@
 """Guards a pilot of a retrain: what it trains on, whom it asks, what it leaves behind.
 
-pytest tests/orchestration/retraining/test_pilot.py
+pytest tests/orchestration/freshness/test_pilot.py
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from model_code.evaluation.promotion import Verdict
 from model_code.ledger.ledger import Ledger
 from model_code.live.collection import Collection
 from orchestration import parameters
+from orchestration.freshness import pilot as pilots
+from orchestration.freshness.pilot import FOLDER, NoPilot, pilot, sample
+from orchestration.freshness.retrain import make_plan
 from orchestration.ledgers import open_ledger
-from orchestration.retraining import pilot as pilots
-from orchestration.retraining.pilot import FOLDER, NoPilot, pilot, sample
-from orchestration.retraining.plan import make_plan
 from tests.orchestration.live_example import collection_of, make_project
 
 IDS = [f"document {i}" for i in range(40)]

@@ -11,7 +11,7 @@ from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 from model_code.index.dense_index import DenseIndex
 from model_code.live.collection import open_generation_zero
 from model_code.live.text_rules import TextRules
-from tests.orchestration.watching.subjects import SPACE
+from tests.orchestration.freshness.subjects import SPACE
 from tests.tiny_encoder import make_tiny_encoder
 
 

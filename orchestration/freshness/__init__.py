@@ -1,0 +1,1 @@
+"""Freshness: work that is due, measuring a batch, pilots and retrains."""

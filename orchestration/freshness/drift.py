@@ -1,0 +1,311 @@
+"""Measure what was added since the last report, decide what it calls for, and keep both in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from model_code.additions.settings import AdditionSettings
+from model_code.drift.ladder import Decision, Past, decide
+from model_code.drift.measures import refined
+from model_code.drift.reference import Question
+from model_code.drift.report import NOT_REFINED, Arrivals, Report, make_report
+from model_code.errors import FreshetError
+from model_code.live.documents import read_documents
+from model_code.live.generation import Generation
+from model_code.live.searcher import Searcher
+from model_code.live.trained import added_since_training, trained_documents
+from model_code.manifest import MANIFEST
+from orchestration import parameters
+from orchestration.file_lock import file_lock
+from orchestration.freshness.due import (
+    ADD,
+    ASKED_BY,
+    PILOT,
+    PROMOTED,
+    REFUSED,
+    REMEMBERED,
+    RETRAIN,
+    asked_by,
+    is_open,
+    retrain_outcomes,
+)
+from orchestration.freshness.queries import (
+    NO_LOG,
+    answers,
+    asked_scores,
+    document_vectors,
+    has_vectors,
+    made_questions,
+    query_vectors,
+    some,
+)
+from orchestration.freshness.reference import calibration_of, protected_scores
+from orchestration.ledgers import existing_ledger
+from orchestration.live.additions import resolved, statuses_of
+from orchestration.parameters import Parameters
+from orchestration.project import Project
+from orchestration.service import query_log
+
+if TYPE_CHECKING:
+    from model_code.ledger.ledger import Ledger
+    from model_code.ledger.records import Event
+
+UNCHANGED = "unchanged"  # the status of a document that came as it is live: one of the corpus, sent again
+KEPT = "additions.on_conflict is keep, which does not ask whether constraints conflict; drop_queries does"
+LOCK = "drift.lock"  # in the project's state: two that measure at once would report the same events twice
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The events `first` to `last`, and what was asked after `after` and up to `until`, in seconds since 1970."""
+
+    first: int
+    last: int
+    after: float = 0.0
+    until: float = inf
+
+
+def batches(ledger: Ledger | None, window: int, watermark: int, trained: int = 0) -> list[Batch]:
+    """The batches of the last `window` reports, oldest first, and what came after them up to the event `watermark`.
+
+    trained: the last event whose document the retriever may have been trained with; none up to it is an arrival.
+    """
+    found, after, first = [], 0.0, 1
+    for report in reversed(ledger.last_drift(window + 1) if ledger else []):
+        found.append(Batch(max(report["first_event"], trained + 1), report["last_event"], after, report["recorded"]))
+        after, first = report["recorded"], report["last_event"] + 1
+    later = [batch for batch in found if batch.last > trained]
+    return [*later[-window:], Batch(max(first, trained + 1), watermark, after)]
+
+
+def trained_until(generation: Generation) -> int:
+    """The last event of the ledger whose document the retriever may have been trained with: the watermark of the build
+    that was opened, or of the base where that is deleted."""
+    build = generation.sibling(generation.build)
+    return Generation.read(build if (build / MANIFEST).is_file() else generation.sibling(generation.base)).watermark
+
+
+@dataclass(frozen=True)
+class Gatherer:
+    """Reads batches of a live collection. asked_since: no batch is older, so the query log is read from there."""
+
+    project: Project
+    searcher: Searcher
+    settings: Parameters
+    ledger: Ledger | None
+    asked_since: float = 0.0
+
+    def arrivals(self, batch: Batch) -> Arrivals:
+        """The documents of a batch that were new or other than before, and are still live as they arrived then, each in
+        the order of its event, and the queries that were logged meanwhile."""
+        events = self.ledger.arrivals(batch.first, batch.last) if self.ledger else []
+        trained = trained_documents(self.searcher.generation)  # "unchanged" is said of the build that was live then
+        found = [one for one in events if not (one.reason == UNCHANGED and one.document_id in trained)]
+        put = [one.document_id for one in found]
+        vectors, texts = self._vectors_and_texts(put)
+        queries, why = self._queries(batch)
+        return Arrivals(
+            vectors,
+            self.searcher.generation.fingerprint,
+            quality=self._scores(texts),
+            asked=self._asked_scores(found),
+            statuses=() if self._kept else tuple(self._statuses[one] for one in put if one in self._statuses),
+            queries=queries,
+            no_queries=why,
+            no_statuses=KEPT if self._kept else NOT_REFINED,
+        )
+
+    @cached_property
+    def _statuses(self) -> dict[str, str]:
+        return statuses_of(self.project, self.searcher.generation)
+
+    @cached_property
+    def _additions(self) -> AdditionSettings:
+        return resolved(self.project, self.settings.additions, self.searcher.generation.retriever)
+
+    @property
+    def _kept(self) -> bool:
+        """Whether additions are refined without asking whether their constraints conflict."""
+        return self._additions.refine and self._additions.on_conflict == "keep"
+
+    def _placed(self, document_id: str) -> bool:
+        """Whether a document's vector was made with the queries that it arrived with."""
+        status = self._statuses.get(document_id)
+        return status is not None and (bool(refined([status])) or self._additions.prior == "mixed")
+
+    @cached_property
+    def _logged(self) -> list[query_log.Logged]:
+        return query_log.logged_since(self.project.state, self.asked_since)
+
+    def _queries(self, batch: Batch) -> tuple[np.ndarray | None, str]:
+        """The vectors of at most `drift.largest_batch` different queries, or None and why."""
+        base, chosen = self.searcher.base, self.settings.drift
+        if not query_log.is_kept(self.project.state):
+            return None, NO_LOG
+        if not has_vectors(base):
+            return None, f"a {base.kind} retriever makes no vectors of queries"
+        asked, again = self._asked(batch.after, batch.until), self._asked(batch.until, inf)
+        texts = some(asked - again, chosen.largest_batch, chosen.seed)  # of the last batch that it was asked in
+        return query_vectors(base, texts), ""
+
+    def _asked(self, after: float, until: float) -> set[str]:
+        """The different texts that were searched for in a span of time."""
+        return {one.text.strip() for one in self._logged if after < one.time <= until} - {""}
+
+    def _scores(self, texts: dict[str, str]) -> np.ndarray | None:
+        folder, settings = self.project.state / "drift" / "queries", self.settings
+        measured = {one: texts[one] for one in self._measured(texts)}
+        if not measured:
+            return None
+        questions = made_questions(measured, settings.pseudo_queries, settings.drift.seed, folder)
+        scores = asked_scores(self.searcher, questions)
+        return np.array(list(scores.values()), np.float32) if scores else None
+
+    def _asked_scores(self, events: Sequence[Event]) -> np.ndarray | None:
+        """By the queries that documents arrived with, each answered by all that came with it, as judged queries are;
+        none of those that these very queries placed."""
+        given = {
+            event.document_id: (event.payload or {}).get("queries", ())
+            for event in events
+            if not self._placed(event.document_id)
+        }
+        measured = self._measured(one for one, queries in given.items() if queries)
+        questions = [Question(one, query, self.answers[query]) for one in measured for query in given[one]]
+        scores = asked_scores(self.searcher, questions)
+        return np.array(list(scores.values()), np.float32) if scores else None
+
+    @cached_property
+    def answers(self) -> dict[str, frozenset[str]]:
+        """The live documents, by a query that they came with."""
+        contents = self.ledger.snapshot(self.searcher.generation.watermark) if self.ledger else ()
+        return answers(contents)
+
+    def _measured(self, document_ids: Iterable[str]) -> list[str]:
+        """As many of the documents as a report looks at: to search for the others would be for nothing."""
+        return some(document_ids, self.settings.drift.largest_batch, self.settings.drift.seed)
+
+    def _vectors_and_texts(self, document_ids: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:
+        found: list[np.ndarray] = []
+        texts: dict[str, Any] = {}
+        for view in self.searcher.views:
+            own = [one for one in document_ids if one in view]
+            if own:
+                found.append(document_vectors(view.part, own))
+                texts |= {one: row["text"] for one, row in read_documents(view.part.documents, own).items()}
+        width = document_vectors(self.searcher.base, self.searcher.base.rows.document_ids[:1]).shape[1]
+        return (np.concatenate(found) if found else np.zeros((0, width), np.float32)), dict(sorted(texts.items()))
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A report and what it calls for; `batch`: the first and the last event that are new since the report before."""
+
+    report: Report
+    decision: Decision
+    batch: tuple[int, int]
+
+    @property
+    def tripped(self) -> tuple[str, ...]:
+        """The measures beyond their thresholds."""
+        return tuple(one.label for one in self.report.tripped)
+
+    @property
+    def text(self) -> str:
+        """Every value beside its threshold, and the decision."""
+        return self.report.text + self.decision.text
+
+
+def watch(project: Project, record: bool = True) -> Watched | None:
+    """Measure, decide, keep both; None if fewer than `drift.minimum_batch` documents were added since the last report.
+
+    Queries that the service logged meanwhile are measured beside them. record=False: a dry run, kept nowhere, of
+    however few documents or queries; None if there is neither. Others that watch at the same time wait.
+    """
+    with file_lock(project.state / LOCK):
+        return _watch(project, record)
+
+
+def _watch(project: Project, record: bool) -> Watched | None:
+    settings, searcher = parameters.load(project.params_file), Searcher.open(project.live)
+    ledger = existing_ledger(project, searcher.generation.retriever)
+    if ledger is None and (record or not query_log.is_kept(project.state)):
+        return None
+    generation = searcher.generation
+    *earlier, newest = batches(ledger, settings.drift.window, generation.watermark, trained_until(generation))
+    gatherer = Gatherer(project, searcher, settings, ledger, asked_since=(*earlier, newest)[0].after)
+    arrived = gatherer.arrivals(newest)
+    if not _enough(arrived, settings.drift.minimum_batch if record else 1, record):
+        return None
+    arrivals = [*map(gatherer.arrivals, earlier), arrived]
+    calibration = calibration_of(project, searcher, settings, arrivals, gatherer.answers)
+    protected = protected_scores(searcher, calibration.reference, gatherer.answers)
+    report = make_report(calibration, arrivals, len(added_since_training(searcher.generation)), protected)
+    decision = decide(report, past(ledger), settings.drift, dry_run=not record)
+    watched = Watched(report, decision, (newest.first, newest.last))
+    if record and ledger is not None:
+        ledger.record_drift({"report": report.as_dict(), "decision": decision.as_dict()}, watched.batch)
+        ledger.record_decision(decision.action, "; ".join(decision.reasons), _details(watched))
+    return watched
+
+
+def _details(watched: Watched) -> dict[str, Any]:
+    return {"batch": list(watched.batch)} | ({PILOT: True} if watched.decision.pilot else {})
+
+
+def _enough(arrived: Arrivals, least: int, record: bool) -> bool:
+    asked = 0 if record or arrived.queries is None else len(arrived.queries)
+    return max(len(arrived.vectors), asked) >= least
+
+
+def past(ledger: Ledger | None) -> list[Past]:
+    """What was decided for earlier batches and whether it was done, oldest first, as the cooldown counts them.
+
+    A step that was carried out stands where it took effect: behind the batches that were measured until then.
+    """
+    decisions = ledger.last_decisions(REMEMBERED) if ledger else []
+    outcomes = retrain_outcomes(decisions)
+    history: dict[int, Past] = {}
+    for one in reversed(decisions):
+        kind = one["kind"]
+        if kind in (ADD, RETRAIN) and "batch" in one["details"]:
+            waits = kind == RETRAIN and one["id"] == max(outcomes) and is_open(outcomes[one["id"]])
+            by_pilot = history.pop(one["details"].get(ASKED_BY), None)  # of the same batch: the higher step counts
+            pilot = by_pilot is not None or PILOT in one["details"]
+            history[one["id"]] = Past(kind, carried_out=kind == ADD, waits=waits, pilot=pilot)
+        elif kind in (PROMOTED, REFUSED):
+            asked = asked_by(one, {known: step for known, step in history.items() if step.action == RETRAIN})
+            if asked in history:
+                history[asked] = replace(history.pop(asked), carried_out=True, waits=False)
+            elif kind == PROMOTED:  # nobody asked for it here: a person did, or drift when another one was the default
+                history[one["id"]] = Past(RETRAIN)
+    return list(history.values())
+
+
+def required(watched: Watched | None, record: bool = True) -> Watched:
+    """The report; FreshetError if there is none because too little was added. record: as `watch` was asked."""
+    if watched is None and not record:
+        raise FreshetError(
+            "nothing was added since the last report, so there is nothing to measure; one document is enough for "
+            "--explain, and logged queries also by themselves"
+        )
+    if watched is None:
+        raise FreshetError(
+            "fewer than drift.minimum_batch documents were added since the last report, so nothing is measured yet; "
+            "--explain measures however few there are, and logged queries also by themselves"
+        )
+    return watched
+
+
+def as_dict(watched: Watched) -> dict[str, Any]:
+    """Report, decision and batch as plain values."""
+    return {
+        "report": watched.report.as_dict(),
+        "decision": watched.decision.as_dict(),
+        "batch": list(watched.batch),
+    }

@@ -1,0 +1,196 @@
+"""How well documents are found, by made and by real queries: the same measures for what is new and for what is old."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from model_code.corpus.tables import Judgements
+from model_code.documents import Document
+from model_code.drift.measures import RANKS, reciprocal_ranks
+from model_code.drift.reference import Question
+from model_code.errors import FreshetError
+from model_code.live.generation import Generation
+from model_code.live.part import Part
+from model_code.live.searcher import Searcher
+from model_code.live.trained import trained_documents
+from model_code.progress import silent
+from model_code.queries.generators import make_generator
+from model_code.queries.settings import PseudoQuerySettings
+from model_code.retriever import Search
+from orchestration.ledgers import existing_ledger
+from orchestration.project import Project
+
+PSEUDO_QUERIES = "pseudo_queries/pseudo_queries.parquet"  # in the folder of artifacts
+NO_LOG = "there is no query log; freshet serve --query-log keeps one, on this machine"
+
+
+def passage_vectors(part: Part) -> np.ndarray:
+    """The unit vectors (n, H) of all passages of a part, in the order of its rows."""
+    vectors = part.retriever.passage_vectors(part.rows.document_ids)
+    return unit(np.asarray(vectors, np.float32))
+
+
+def document_vectors(part: Part, document_ids: Sequence[str]) -> np.ndarray:
+    """The unit vectors (m, H) of the first passages of some documents of a part."""
+    first = [int(part.rows.rows_of([document])[0]) for document in document_ids]
+    return passage_vectors(part)[first]
+
+
+def first_rows(document_ids: Sequence[str]) -> np.ndarray:
+    """The row of each document's first passage, ascending.
+
+    >>> first_rows(["a", "a", "b"]).tolist()
+    [0, 2]
+    """
+    seen: set[str] = set()
+    return np.array([row for row, one in enumerate(document_ids) if not (one in seen or seen.add(one))], np.int64)
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Rows scaled to unit norm; rows of zeros stay."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms > 0, norms, 1)
+
+
+def query_vectors(base: Part, texts: Sequence[str]) -> np.ndarray:
+    """The unit vectors (n, H) of query texts; FreshetError if the retriever makes no vectors of them."""
+    if not has_vectors(base):
+        raise FreshetError(f"a {base.kind} retriever makes no vectors of queries")
+    return unit(np.asarray(base.retriever.encode_queries(list(texts)), np.float32))
+
+
+def has_vectors(base: Part) -> bool:
+    """Whether the retriever makes a vector of a query."""
+    return base.kind != "lexical"
+
+
+def some(texts: Iterable[str], most: int, seed: int) -> list[str]:
+    """At most `most` different texts, drawn evenly whatever their order: one that comes a hundred times counts once.
+
+    >>> some(["b", "a", "b", "a"], 9, 0)
+    ['a', 'b']
+    """
+    found = sorted(set(texts))
+    if len(found) <= most:
+        return found
+    chosen = np.random.default_rng([seed, len(found)]).permutation(len(found))[:most]
+    return [found[i] for i in sorted(chosen.tolist())]
+
+
+def queries_of_build(project: Project, generation: Generation, least: int) -> list[str]:
+    """Queries that ask for a document that the retriever was trained with.
+
+    Those that it was not trained on, of the splits dev and test, as training moves queries; where these are fewer than
+    `least`, all of them. Queries that documents arrived with count once a retrain took the documents in.
+    """
+    trained = trained_documents(generation)
+    given = _given(project, generation, trained)
+    held_out = given + _judged(project.artifacts, ("dev", "test"), trained)
+    if len(set(held_out)) >= least:
+        return held_out
+    return held_out + _judged(project.artifacts, ("train",), trained)
+
+
+def judged_queries(artifacts: Path, split: str) -> Judgements | None:
+    """The corpus's judged queries of a split; None where the project has no corpus."""
+    import pandas as pd
+
+    from model_code.corpus.tables import judged, load_corpus
+
+    if not has_queries(artifacts):
+        return None
+    return judged(load_corpus(artifacts / "corpus"), pd.read_parquet(artifacts / PSEUDO_QUERIES), split)
+
+
+def has_queries(artifacts: Path) -> bool:
+    """Whether `judged_queries` can say anything now: the stages up to pseudo_queries ran, or were checked out."""
+    return (artifacts / PSEUDO_QUERIES).is_file()
+
+
+def _judged(artifacts: Path, splits: Sequence[str], documents: set[str]) -> list[str]:
+    """The corpus's judged queries for `documents`."""
+    found = [judgements for split in splits if (judgements := judged_queries(artifacts, split))]
+    return [text for each in found for one, text in each.queries.items() if documents & each.qrels[one].keys()]
+
+
+def _given(project: Project, generation: Generation, documents: set[str]) -> list[str]:
+    ledger = existing_ledger(project, generation.retriever)
+    if ledger is None:
+        return []
+    return [
+        text for one in ledger.snapshot(generation.watermark) if one.document_id in documents for text in one.queries
+    ]
+
+
+def made_questions(texts: Mapping[str, str], settings: PseudoQuerySettings, seed: int, folder: Path) -> list[Question]:
+    """The pseudo-queries of documents, by the generator of held-out ones.
+
+    texts: by document id; one whose text gives no query is left out. folder: where a generator keeps long work.
+    """
+    made = make_generator(settings.held_out_generator, settings).generate(texts, seed, folder, silent)
+    return [Question(one.document_id, one.text, frozenset([one.document_id])) for one in made]
+
+
+def asked_scores(searcher: Searcher, questions: Sequence[Question]) -> dict[str, float]:
+    """The mean over a document's questions of the reciprocal rank at 10 of the first answer, among all that is live."""
+    found: dict[str, list[float]] = {}
+    scores = reciprocal_ranks(first_ranks(searcher.retriever.search, questions)).tolist()
+    for question, score in zip(questions, scores, strict=True):
+        found.setdefault(question.document_id, []).append(score)
+    return {document: float(np.mean(scores)) for document, scores in found.items()}
+
+
+def old_scores(searcher: Searcher, questions: Iterable[Question], arrived: Mapping[str, frozenset[str]]) -> np.ndarray:
+    """The scores of the old documents that are live as they were, as `asked_scores` of new ones finds them: (n,).
+
+    arrived: by a query that documents came with, those documents, which answer it as well.
+    """
+    old = searcher.views[0]
+    asked = [
+        replace(one, answers=one.answers | arrived.get(one.text, frozenset()))
+        for one in questions
+        if one.document_id in old
+    ]
+    scores = asked_scores(searcher, asked)
+    return np.array([scores[one] for one in sorted(scores)], np.float32)
+
+
+def first_ranks(search: Search, questions: Sequence[Question], depth: int = RANKS) -> np.ndarray:
+    """The rank of the first answer to each question, from 1; 0 if none is among `depth`: (q,).
+
+    One search for all, in which a text that several documents answer is one query.
+    """
+    texts = list(dict.fromkeys(one.text for one in questions))
+    rankings = dict(zip(texts, search(texts, depth) if texts else [], strict=True))
+    found = []
+    for question in questions:
+        ranking = enumerate(rankings[question.text], start=1)
+        ranks = (rank for rank, (document, _) in ranking if document in question.answers)
+        found.append(next(ranks, 0))
+    return np.array(found, np.int64)
+
+
+def questions_for(judgements: Judgements, documents: Set[str]) -> list[Question]:
+    """The judged queries that `documents` answer, once for each of them."""
+    return [
+        Question(document, judgements.queries[query], frozenset(relevant))
+        for query, relevant in judgements.qrels.items()
+        for document in sorted(documents & relevant.keys())
+    ]
+
+
+def answers(contents: Iterable[Document]) -> dict[str, frozenset[str]]:
+    """The documents that answer each query that documents came with: all that came with this text.
+
+    >>> answers([Document("a", "", "", queries=("how?",)), Document("b", "", "", queries=("how?", "why?"))])["why?"]
+    frozenset({'b'})
+    """
+    found: dict[str, set[str]] = {}
+    for content in contents:
+        for text in content.queries:
+            found.setdefault(text, set()).add(content.document_id)
+    return {text: frozenset(documents) for text, documents in found.items()}

@@ -1,0 +1,241 @@
+"""The drift reference of a live build: made from its base when it is first asked for, and kept with its calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from model_code.corpus.cleaning import parse_date
+from model_code.drift.calibration import SMALLEST_SHARE, Calibration
+from model_code.drift.measures import OldScores, Paired, crowding, reciprocal_ranks
+from model_code.drift.reference import FORMAT, DriftReference, ProtectedQuery, Question, Questions
+from model_code.drift.report import Arrivals
+from model_code.errors import FreshetError
+from model_code.files import canonical_json, hash_text
+from model_code.live.documents import read_columns
+from model_code.live.generation import DOCUMENTS, Generation
+from model_code.live.searcher import Searcher
+from model_code.live.trained import trained_documents
+from model_code.manifest import MANIFEST
+from orchestration.freshness.queries import (
+    first_ranks,
+    first_rows,
+    has_queries,
+    judged_queries,
+    made_questions,
+    old_scores,
+    passage_vectors,
+    queries_of_build,
+    query_vectors,
+    questions_for,
+    some,
+)
+from orchestration.ledgers import existing_ledger
+from orchestration.parameters import Parameters
+from orchestration.project import Project
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+SCORED = 600  # old documents whose queries every report searches, as the measure of what new ones should reach
+PROTECTED = 300  # queries, searched again for every report
+DEPTH = 100  # of both searches: what a growing collection costs depends on ranks beyond those that count, too
+
+
+def calibration_of(
+    project: Project,
+    searcher: Searcher,
+    settings: Parameters,
+    arrivals: Sequence[Arrivals],
+    arrived: Mapping[str, frozenset[str]],
+) -> Calibration:
+    """The calibration of the live build for a report on `arrivals`, from `.freshet/drift`; that folder may be deleted
+    at any time.
+
+    Of queries, and with scores of old documents, only where the arrivals have them, as these take a while. arrived: see
+    `old_scores`.
+    """
+    with_queries = arrivals[-1].queries is not None
+    folder = _folder(project, searcher, settings, with_queries)
+    kept = folder / "reference"
+    if not (kept / MANIFEST).is_file():
+        queries = _queries(project, searcher, settings) if with_queries else None
+        build_reference(project, searcher, settings, folder, queries).save(kept)
+    reference = DriftReference.load(kept)
+    made, asked = reference.questions.made, reference.questions.asked
+    scores = OldScores(
+        old_scores(searcher, made if _enough(settings, [one.quality for one in arrivals]) else (), arrived),
+        old_scores(searcher, asked if _enough(settings, [one.asked for one in arrivals]) else (), arrived),
+    )
+    return Calibration(reference, settings.drift, folder / "nulls", scores)
+
+
+def build_reference(
+    project: Project, searcher: Searcher, settings: Parameters, folder: Path, queries: np.ndarray | None = None
+) -> DriftReference:
+    """A reference of documents that the retriever was trained with, and of the hierarchy that is searched now.
+
+    queries: vectors of those of the build. Growth counts from the documents that the retriever was trained on, which a
+    base that was clustered anew outnumbers.
+    """
+    base, chosen = searcher.base, settings.drift
+    documents, note = eligible(project, searcher.generation, SMALLEST_SHARE * chosen.largest_batch)
+    return DriftReference.build(
+        passage_vectors(base),
+        base.tree,
+        searcher.generation.fingerprint,
+        chosen,
+        _rows(project, searcher, documents, in_order=chosen.batches == "in_order"),
+        trained=len(trained_documents(searcher.generation)),
+        queries=queries,
+        questions=old_questions(project, searcher, settings, documents, folder),
+        note=note,
+    )
+
+
+def _rows(project: Project, searcher: Searcher, documents: set[str], in_order: bool) -> np.ndarray:
+    """The rows of the base that the first passages of `documents` are, ascending or by date: (n,)."""
+    ids = searcher.base.rows.document_ids
+    row_of = {ids[row]: row for row in first_rows(ids).tolist() if ids[row] in documents}
+    ordered = by_date(project, searcher.generation, row_of) if in_order else row_of
+    return np.array([row_of[one] for one in ordered], np.int64)
+
+
+def _queries(project: Project, searcher: Searcher, settings: Parameters) -> np.ndarray:
+    chosen = settings.drift
+    texts = queries_of_build(project, searcher.generation, SMALLEST_SHARE * chosen.minimum_batch)
+    return query_vectors(searcher.base, some(texts, chosen.reference_documents, chosen.seed))
+
+
+def _enough(settings: Parameters, scores: Sequence[np.ndarray | None]) -> bool:
+    """Whether there are scores of so many new documents that a report compares them with those of old ones."""
+    return sum(len(one) for one in scores if one is not None) >= settings.drift.minimum_batch
+
+
+def _folder(project: Project, searcher: Searcher, settings: Parameters, with_queries: bool) -> Path:
+    """One folder per build and settings: the base never changes under its number and fingerprint.
+
+    A reference that was made while the corpus's queries were not there is no reference for later: it protects none.
+    """
+    generation = searcher.generation
+    facts = {"base": generation.base, "fingerprint": generation.fingerprint, "settings": repr(settings.drift)}
+    facts |= {"format": FORMAT, "queries": repr(settings.pseudo_queries), "judged": has_queries(project.artifacts)}
+    facts |= {"logged": True} if with_queries else {}
+    return project.state / "drift" / f"{generation.retriever}-{hash_text(canonical_json(facts))[:16]}"
+
+
+def eligible(project: Project, generation: Generation, least: int) -> tuple[set[str], str]:
+    """The documents that the retriever was trained with and that no training query asked for, as training moves those;
+    all that it was trained with where the others are fewer than `least`, and then a note that says so."""
+    trained = trained_documents(generation)
+    untouched = trained & not_asked_in_training(project.artifacts)
+    if len(untouched) >= least:
+        return untouched, ""
+    return trained, (
+        f"also documents that training queries ask for: {len(untouched)} of {len(trained)} are asked for by none, and "
+        f"{least} are wanted (3 x drift.largest_batch)"
+    )
+
+
+def not_asked_in_training(artifacts: Path) -> set[str]:
+    """The corpus's documents that no judged or made query of the split train asks for; none without a corpus."""
+    corpus, made = artifacts / "corpus", artifacts / "pseudo_queries" / "pseudo_queries.parquet"
+    if not made.is_file():
+        return set()
+    pairs = [
+        pair
+        for path in (corpus / "qrels.parquet", made)
+        for pair in zip(*read_columns(path, "document_id", "split"), strict=True)
+    ]
+    asked = {document for document, split in pairs if split == "train"}
+    return set(read_columns(corpus / DOCUMENTS, "document_id")[0]) - asked
+
+
+def by_date(project: Project, generation: Generation, documents: Collection[str]) -> list[str]:
+    """`documents` by the date that the corpus, or the ledger, has of each; FreshetError if one has none."""
+    known = _dates(project, generation)
+    missing = sorted(one for one in documents if known.get(one) is None)
+    if missing:
+        raise FreshetError(
+            f"drift.batches is in_order, but {len(missing)} of {len(documents)} documents have no date, first "
+            f"{missing[0]!r}: say which column holds it (corpus.columns.date), or set drift.batches to random"
+        )
+    return sorted(documents, key=lambda one: (known[one], one))
+
+
+def _dates(project: Project, generation: Generation) -> dict[str, datetime | None]:
+    path, ledger = project.artifacts / "corpus" / DOCUMENTS, existing_ledger(project, generation.retriever)
+    found = dict(zip(*read_columns(path, "document_id", "date"), strict=True)) if path.is_file() else {}
+    found |= {one.document_id: one.date for one in (ledger.snapshot(generation.watermark) if ledger else ())}
+    return {one: parse_date(date) for one, date in found.items()}
+
+
+def old_questions(
+    project: Project, searcher: Searcher, settings: Parameters, documents: set[str], folder: Path
+) -> Questions:
+    """Those made from some of `documents`, those that the corpus has, and those that additions must not harm."""
+    return Questions(
+        tuple(_made(searcher, settings, documents, folder)),
+        tuple(_asked(project, searcher, settings)),
+        tuple(protected_queries(project, searcher, settings.drift.seed)),
+    )
+
+
+def _made(searcher: Searcher, settings: Parameters, documents: set[str], folder: Path) -> list[Question]:
+    """The pseudo-queries of some of the old documents."""
+    ids, texts = read_columns(searcher.base.documents, "document_id", "text")
+    alive = set(searcher.views[0].document_ids()) & documents
+    known = {one: text for one, text in zip(ids, texts, strict=True) if one in alive}
+    sample = {one: known[one] for one in some(known, SCORED, settings.drift.seed)}
+    return made_questions(sample, settings.pseudo_queries, settings.drift.seed, folder)
+
+
+def _asked(project: Project, searcher: Searcher, settings: Parameters) -> list[Question]:
+    """The corpus's own queries for some of the old documents, where it has any; those of the splits dev and test, as
+    training moves queries, and for documents that the retriever was trained with and that are live as they were."""
+    alive = set(searcher.views[0].document_ids()) & trained_documents(searcher.generation)
+    found = [judged_queries(project.artifacts, split) for split in ("dev", "test")]
+    real = [judgements for judgements in found if judgements and judgements.source == "qrels"]
+    questions = [one for judgements in real for one in questions_for(judgements, alive)]
+    chosen = set(some({one.document_id for one in questions}, SCORED, settings.drift.seed))
+    return [one for one in questions if one.document_id in chosen]
+
+
+def protected_queries(project: Project, searcher: Searcher, seed: int) -> list[ProtectedQuery]:
+    """At most PROTECTED of the build's dev queries (the corpus's own, else held-out pseudo-queries) for documents that
+    the retriever was trained with, ranked as the build was opened: among these documents and no others.
+
+    Not test queries: the gate judges a retrain by those, and what called for it must not have looked at them.
+    None where the project has no corpus.
+    """
+    trained, judgements = trained_documents(searcher.generation), judged_queries(project.artifacts, "dev")
+    if judgements is None:
+        return []
+    answers = {query: found for query, known in judgements.qrels.items() if (found := trained & known.keys())}
+    asked = [_question(judgements.queries[one], answers[one]) for one in some(answers, PROTECTED, seed)]
+    held = set(searcher.base.rows.document_ids)  # more than was trained with, where it was clustered anew
+    search = partial(searcher.base.retriever.search, allowed=None if held <= trained else held & trained)
+    ranks = first_ranks(search, asked, DEPTH).tolist()
+    return [ProtectedQuery(one.text, tuple(sorted(one.answers)), rank) for one, rank in zip(asked, ranks, strict=True)]
+
+
+def protected_scores(searcher: Searcher, reference: DriftReference, arrived: Mapping[str, frozenset[str]]) -> Paired:
+    """The scores at the opening and now of the queries whose answers are live as they were, (q,) each, and what the
+    growth of the collection since then costs them if what came is like what was there.
+
+    arrived: by a query that documents came with, those documents, which answer it as well.
+    """
+    old, live = searcher.views[0], sum(view.documents for view in searcher.views)
+    kept = [one for one in reference.questions.protected if all(answer in old for answer in one.answers)]
+    asked = [_question(one.text, {*one.answers, *arrived.get(one.text, ())}) for one in kept]
+    ranks = np.array([one.rank for one in kept], np.int64)
+    before, after = reciprocal_ranks(ranks), reciprocal_ranks(first_ranks(searcher.retriever.search, asked, DEPTH))
+    return Paired(before, after, crowding(ranks, reference.trained / max(reference.trained, live)))
+
+
+def _question(text: str, answers: set[str]) -> Question:
+    return Question(min(answers), text, frozenset(answers))

@@ -1,1 +1,0 @@
-"""Retraining on everything that is live: snapshot, temporary workspace, the same stages, a gate, and the switch."""
