@@ -55,10 +55,10 @@ def locate(source: str | Path) -> Path:
 
 
 def _checked(folder: Path, packaged: PackagedModel) -> Path:
-    found = hash_path(folder / "model.safetensors")
-    if found != packaged.sha256:
+    digest = hash_path(folder / "model.safetensors")
+    if digest != packaged.sha256:
         raise FreshetError(
-            f"package {packaged.package} carries weights with SHA-256 {found[:12]}..., not the official "
+            f"package {packaged.package} carries weights with SHA-256 {digest[:12]}..., not the official "
             f"{packaged.sha256[:12]}...; reinstall it, or set encoder.base to a folder that you trust"
         )
     return folder
@@ -93,7 +93,7 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
         setattr(config, key, 0.0)
     kind = AutoModelForTextEncoding if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING else AutoModel  # T5: no decoder
     with quiet():
-        model, found = kind.from_pretrained(
+        model, report = kind.from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
@@ -104,7 +104,7 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
     most = positions(model) or max_tokens
     if max_tokens > most:
         raise FreshetError(f"max_tokens is {max_tokens}, but {folder.name} has {most} positions; lower max_tokens")
-    _fill_missing(model, sorted(found["missing_keys"]), folder)
+    _fill_missing(model, sorted(report["missing_keys"]), folder)
     model.original_dropout = dropout
     return model
 

@@ -85,8 +85,10 @@ class _Layer(nn.Module):
         self.output = _Added(config.intermediate_size, config)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        own = self.attention.self
-        query, key, value = (self._split(part(states)) for part in (own.query, own.key, own.value))
+        projections = self.attention.self
+        query, key, value = (
+            self._split(part(states)) for part in (projections.query, projections.key, projections.value)
+        )
         mixed = scaled_dot_product_attention(query, key, value, attn_mask=mask)  # (B, heads, T, H / heads)
         attended = self.attention.output(mixed.transpose(1, 2).reshape(states.shape), states)
         return self.output(gelu(self.intermediate.dense(attended)), attended)

@@ -75,14 +75,14 @@ def joined(fingerprints: Mapping[str, str]) -> str:
     return fingerprints["documents"] if len(fingerprints) == 1 else hash_text(" ".join(fingerprints.values()))
 
 
-def require_sides(found: Mapping[str, str], manifest: Mapping[str, object], folder: Path) -> None:
-    """FingerprintMismatch, naming the side, if the index in `folder` was built with others than `fingerprints` found.
+def require_sides(fingerprints: Mapping[str, str], manifest: Mapping[str, object], folder: Path) -> None:
+    """FingerprintMismatch, naming the side, if the index in `folder` was built with other `fingerprints`.
 
     Of a manifest without `SIDES` there is nothing to say here: its one fingerprint is compared in every search.
     """
     stated: Mapping[str, str] = manifest.get(SIDES, {})  # type: ignore[assignment]
     for side, fingerprint in stated.items():
-        other = found.get(side, found["documents"])
+        other = fingerprints.get(side, fingerprints["documents"])
         if other != fingerprint:
             raise FingerprintMismatch(
                 f"{folder} was built with separate encoders, and that of {side} was {fingerprint[:12]}; this one is "

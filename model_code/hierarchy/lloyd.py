@@ -133,11 +133,11 @@ class Lloyd:
     def _compare_block(
         self, some: slice | torch.Tensor, rivals: torch.Tensor, centroids: torch.Tensor, position: torch.Tensor
     ) -> None:
-        own, score, rival = self.labels[some], self.score[some], self.rival[some]
+        labels, score, rival = self.labels[some], self.score[some], self.rival[some]
         scores = inner_products(self.vectors[some], centroids)
         if len(self.part) > 1:
             scores[self.groups[some][:, None] != self.group_of[rivals]] = -torch.inf
-        column = position[own]
+        column = position[labels]
         here = torch.nonzero(column >= 0)[:, 0]
         cells = here, column[here] - position[rivals[0]]
         score[here] = scores[cells]
@@ -146,8 +146,8 @@ class Lloyd:
         lost = score < rival
         rival = torch.maximum(best, rival).masked_fill(lost, torch.inf)
         won = torch.nonzero((best > score + ROUNDING) & ~lost)[:, 0]
-        own[won], score[won] = rivals[where[won]], best[won]
-        self.labels[some], self.score[some], self.rival[some] = own, score, rival
+        labels[won], score[won] = rivals[where[won]], best[won]
+        self.labels[some], self.score[some], self.rival[some] = labels, score, rival
 
     def _parts(self, rows: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[slice | torch.Tensor, torch.Tensor]]:
         """Each part's `rows` and `columns`, if it has both; consecutive rows as a slice, which spares a copy."""

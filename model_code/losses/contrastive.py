@@ -33,7 +33,7 @@ def contrastive_losses(
     tensor([1.1029, 1.1029, 1.1029])
     """
     scores = queries @ documents.T / temperature  # (B, B)
-    own = scores.diagonal()
+    positive = scores.diagonal()
     if relevant is not None:
         scores = scores.masked_fill(without_diagonal(relevant), -torch.inf)
     to_documents = scores
@@ -41,7 +41,7 @@ def contrastive_losses(
         extra = queries @ negatives.T / temperature  # (B, E)
         extra = extra if allowed is None else extra.masked_fill(~allowed, -torch.inf)
         to_documents = torch.cat([scores, extra], dim=1)
-    return to_documents.logsumexp(dim=1) + scores.logsumexp(dim=0) - 2 * own
+    return to_documents.logsumexp(dim=1) + scores.logsumexp(dim=0) - 2 * positive
 
 
 def without_diagonal(mask: Tensor) -> Tensor:
@@ -61,5 +61,5 @@ def softmax_losses(scores: Tensor, positives: Tensor, outside: Tensor) -> Tensor
     >>> softmax_losses(torch.tensor([[2.0, 1.0, 9.0]]), torch.tensor([0]), torch.tensor([[False, False, True]]))
     tensor([0.3133])
     """
-    own = scores.gather(1, positives[:, None])  # (B, 1)
-    return (scores.masked_fill(outside, -torch.inf).logsumexp(dim=1, keepdim=True) - own).squeeze(1)
+    positive = scores.gather(1, positives[:, None])  # (B, 1)
+    return (scores.masked_fill(outside, -torch.inf).logsumexp(dim=1, keepdim=True) - positive).squeeze(1)

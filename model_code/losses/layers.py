@@ -68,8 +68,8 @@ def self_contrastive_losses(
     """
     scores = layer_scores(queries, documents, temperature)  # (B, B, m)
     by_last = scores[..., last]
-    own = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
-    to_documents = torch.where(own, by_last, scores.amax(dim=2))
+    diagonal = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
+    to_documents = torch.where(diagonal, by_last, scores.amax(dim=2))
     losses = _both_ways(queries, to_documents, by_last, temperature, relevant, negatives, allowed)
     own_layers = scores.diagonal(dim1=0, dim2=1).T  # (B, m)
     return losses + regulariser * (own_layers.logsumexp(dim=1) - own_layers[:, last])
@@ -91,7 +91,7 @@ def _both_ways(
     allowed: Tensor | None,
 ) -> Tensor:
     """Rows of `to_documents` and columns of `to_queries`, both (B, B), as softmaxes with the diagonal as target."""
-    own = to_documents.diagonal() + to_queries.diagonal()
+    positive = to_documents.diagonal() + to_queries.diagonal()
     if relevant is not None:
         masked = without_diagonal(relevant)
         to_documents, to_queries = (scores.masked_fill(masked, -torch.inf) for scores in (to_documents, to_queries))
@@ -99,4 +99,4 @@ def _both_ways(
         extra = layer_scores(queries, negatives, temperature).amax(dim=2)  # (B, E)
         extra = extra if allowed is None else extra.masked_fill(~allowed, -torch.inf)
         to_documents = torch.cat([to_documents, extra], dim=1)
-    return to_documents.logsumexp(dim=1) + to_queries.logsumexp(dim=0) - own
+    return to_documents.logsumexp(dim=1) + to_queries.logsumexp(dim=0) - positive

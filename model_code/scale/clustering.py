@@ -46,10 +46,10 @@ class DistributedLloyd(Lloyd):
         for part, held in zip(self._slices, self._held, strict=True):
             state = {name: getattr(self, name)[part].cpu().numpy() for name in STATE}
             calls.append(self._task.remote(held, shared, rows[part].cpu().numpy(), state, self._settings.device))
-        for part, found in zip(self._slices, ray.get(calls), strict=True):
+        for part, compared in zip(self._slices, ray.get(calls), strict=True):
             for name in STATE:
-                own = getattr(self, name)
-                own[part] = torch.from_numpy(found[name].copy()).to(own.device)
+                held = getattr(self, name)
+                held[part] = torch.from_numpy(compared[name].copy()).to(held.device)
 
 
 def _task(settings: ScaleSettings) -> Any:

@@ -54,9 +54,9 @@ def keep_shards(
     files = {start: folder / f"{start:012d}{suffix}" for start in starts}
     missing = [start for start in starts if not files[start].exists()]
     done = sum(min(SHARD, len(texts) - start) for start in starts if start not in set(missing))
-    for start, found in encode_shards(encoder, ((start, texts[start : start + SHARD]) for start in missing)):
+    for start, vectors in encode_shards(encoder, ((start, texts[start : start + SHARD]) for start in missing)):
         with replacing(files[start]) as aside, aside.open("wb") as stream:
-            write(stream, found)
+            write(stream, vectors)
         done += min(SHARD, len(texts) - start)
         progress(done, len(texts), "passages")
     return list(files.values())
@@ -91,7 +91,7 @@ def _on_ray(encoder: Any, shards: list[Shard], settings: ScaleSettings) -> Itera
         fn_constructor_args=(ray.put(_portable(encoder, settings)), settings.device),
     )
     for block in encoded.iter_batches(batch_size=None):
-        yield from zip(block["start"].tolist(), block["found"], strict=True)
+        yield from zip(block["start"].tolist(), block["vectors"], strict=True)
 
 
 class Worker:
@@ -103,10 +103,10 @@ class Worker:
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Encode the shards of `batch`."""
-        found = np.empty(len(batch["start"]), dtype=object)
+        vectors = np.empty(len(batch["start"]), dtype=object)
         for row, texts in enumerate(batch["texts"]):
-            found[row] = self.encoder.encode(list(texts))
-        return {"start": batch["start"], "found": found}
+            vectors[row] = self.encoder.encode(list(texts))
+        return {"start": batch["start"], "vectors": vectors}
 
 
 def _portable(encoder: Any, settings: ScaleSettings) -> Any:

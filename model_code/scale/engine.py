@@ -117,12 +117,12 @@ def _start(ray: Any, settings: ScaleSettings) -> None:
         raise FreshetError(f"there is no Ray {where}{hint}: {error}") from error
 
 
-def _require_room(settings: ScaleSettings, found: dict[str, float]) -> None:
+def _require_room(settings: ScaleSettings, resources: dict[str, float]) -> None:
     needed = {"CPU": settings.cpus, "GPU": settings.workers * settings.gpus_per_worker}
     for name, count in needed.items():
-        if found.get(name, 0) < count:
+        if resources.get(name, 0) < count:
             spare = ", one of them a spare" if name == "CPU" else ""
             raise FreshetError(
                 f"scale asks for {settings.workers} workers, so {count:g} {name}s{spare}, and Ray has "
-                f"{found.get(name, 0):g}: lower scale.workers, or add machines"
+                f"{resources.get(name, 0):g}: lower scale.workers, or add machines"
             )

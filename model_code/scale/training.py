@@ -58,10 +58,10 @@ def _on_ray(work: Work, context: StageContext, count: int, settings: ScaleSettin
             failure_config=FailureConfig(max_failures=RESTARTS),
         ),
     )
-    found = trainer.fit().return_value
-    if isinstance(found, FreshetError):
-        raise found
-    return found
+    report = trainer.fit().return_value
+    if isinstance(report, FreshetError):
+        raise report
+    return report
 
 
 def _process(config: dict[str, Any]) -> dict[str, Any] | FreshetError:

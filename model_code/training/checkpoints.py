@@ -131,8 +131,10 @@ def latest_checkpoint(folder: Path | None) -> Path | None:
     """The newest whole checkpoint in `folder`, or None."""
     if folder is None or not folder.is_dir():
         return None
-    found = {int(match[1]): path for path in folder.iterdir() if (match := re.fullmatch(r"step-(\d+)", path.name))}
-    return found[max(found)] if found else None
+    checkpoints = {
+        int(match[1]): path for path in folder.iterdir() if (match := re.fullmatch(r"step-(\d+)", path.name))
+    }
+    return checkpoints[max(checkpoints)] if checkpoints else None
 
 
 def load_training_state(checkpoint: Path) -> tuple[TrainingState, Hierarchy | None]:

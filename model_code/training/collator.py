@@ -57,7 +57,7 @@ class Collator:
     def __call__(self, number: int, pairs: np.ndarray) -> Batch:
         """Batch `number` of the run, made of `pairs` (B,)."""
         every, passages = self.data.pairs, self.data.passages
-        own = every.passages[pairs]
+        positives = every.passages[pairs]
         relevant = [every.relevant[pair] for pair in pairs]
         known = [passages.of_all(documents) for documents in relevant]
         drawn = self.negatives.draw(pairs, known, np.random.default_rng([self.seed, number]))
@@ -68,10 +68,10 @@ class Collator:
         return Batch(
             queries=bucketed(self.tokenize(queries, self.settings.query_max_tokens), self.batch_tokens),
             documents=bucketed(self.tokenize(documents, self.settings.document_max_tokens), self.batch_tokens),
-            relevant=torch.from_numpy(membership(relevant, passages.documents[own])),
+            relevant=torch.from_numpy(membership(relevant, passages.documents[positives])),
             allowed=torch.from_numpy(membership(drawn, np.array(extra, dtype=np.int64))),
             unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
-            paths=None if self.ancestors is None else self.ancestors.of(own),
+            paths=None if self.ancestors is None else self.ancestors.of(positives),
             excluded=None if self.ancestors is None else self.ancestors.excluded(known),
         )
 
@@ -112,7 +112,7 @@ class Ancestors:
 
         known: the passages that answer each of B queries. The pair's own node stays the positive all the same.
         """
-        rows = np.repeat(np.arange(len(known)), [len(own) for own in known])
+        rows = np.repeat(np.arange(len(known)), [len(passages) for passages in known])
         masks: list[Tensor | None] = [None] * len(self.nodes)
         if len(rows) == len(known):
             return masks

@@ -56,11 +56,11 @@ class Passages:
         >>> Passages(["sort a list", "open a file"], np.array([0, 0])).best(0, "opening and closing a file")
         1
         """
-        own = self.of(document)
-        if len(own) == 1:
-            return int(own[0])
+        candidates = self.of(document)
+        if len(candidates) == 1:
+            return int(candidates[0])
         words = _words(query)
-        return int(max(own, key=lambda passage: (len(words & _words(self.texts[passage])), -passage)))
+        return int(max(candidates, key=lambda passage: (len(words & _words(self.texts[passage])), -passage)))
 
 
 @dataclass(frozen=True, eq=False)

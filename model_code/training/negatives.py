@@ -75,7 +75,8 @@ class Drawing:
             return [[] for _ in pairs]
         batch = set(self.data.pairs.passages[pairs].tolist())
         return [
-            self._draw_one(int(pair), batch.union(own.tolist()), rng) for pair, own in zip(pairs, known, strict=True)
+            self._draw_one(int(pair), batch.union(passages.tolist()), rng)
+            for pair, passages in zip(pairs, known, strict=True)
         ]
 
     def candidates(self, pair: int) -> np.ndarray:

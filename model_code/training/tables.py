@@ -86,10 +86,10 @@ class TrainingTables:
 
 def _by_text(judgements: Judgements) -> dict[str, list[str]]:
     """The answers of each query by its text: queries of equal text are one, with the answers of all."""
-    found: dict[str, list[str]] = {}
+    by_text: dict[str, list[str]] = {}
     for query, answers in judgements.answers.items():
-        found.setdefault(judgements.queries[query], []).extend(answers)
-    return found
+        by_text.setdefault(judgements.queries[query], []).extend(answers)
+    return by_text
 
 
 def without_span(text: str, span: str) -> str:

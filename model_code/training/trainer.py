@@ -162,8 +162,8 @@ class Trainer:
         settings, accelerator = self.settings, self.accelerator
         set_learning_rate(self.optimizer, self._rate_factor())
         first = self.state.step * self.schedule.per_step
-        own = range(first + accelerator.process_index, first + self.schedule.per_step, accelerator.num_processes)
-        for number in own:
+        numbers = range(first + accelerator.process_index, first + self.schedule.per_step, accelerator.num_processes)
+        for number in numbers:
             batch = to_device(self.collate(number, self.schedule[number]), accelerator.device)
             with accelerator.accumulate(self.model):
                 parts = self.model(batch)
