@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 EXPERIMENT = "freshet"
 ARTIFACT_ROOT = "FRESHET_MLFLOW_ARTIFACTS"
+POOL = "MLFLOW_SQLALCHEMYSTORE_POOL"  # how the names of MLflow's variables for its connections begin
 KEY, STAGE, COMMIT, DIRTY, DAGSTER_RUN = (
     "freshet.key", "freshet.stage", "mlflow.source.git.commit", "freshet.git_dirty", "dagster.run_id",
 )  # fmt: skip
@@ -205,6 +206,10 @@ def open_store(uri: str, folder: Path) -> tuple[MlflowClient, str]:
         for noisy in ("mlflow", "alembic"):  # importing mlflow sets its own levels
             logging.getLogger(noisy).setLevel(logging.ERROR)
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        if uri.startswith("sqlite:") and not any(name.startswith(POOL) for name in os.environ):
+            os.environ[f"{POOL}CLASS"] = (
+                "NullPool"  # no file stays open between looks of a daemon
+            )
         client = MlflowClient(uri, uri)
         experiment = client.get_experiment_by_name(EXPERIMENT)
         if experiment is not None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from model_code.errors import FreshetError
 from orchestration.project import Project
+from orchestration.registry import versions
 from orchestration.registry.runs import (
     RunStore,
     StageRecord,
@@ -116,6 +119,14 @@ def test_the_store_lies_in_the_state_folder_unless_the_environment_names_another
 def test_one_process_opens_a_store_once(tracked_project, tracker):
     assert run_store(Project(tracked_project.root)) is tracker
     assert isinstance(tracker, RunStore)
+
+
+def test_forty_looks_leave_no_file_of_the_store_open(tracked_project):
+    for _ in range(40):
+        versions.holder(tracked_project)
+        find_run(tracked_project, "never")
+    handles = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    assert not [name for name in handles if name.startswith(str(store_folder(tracked_project)))]
 
 
 def test_names_that_differ_in_allowed_characters_only_stay_as_they_are():
