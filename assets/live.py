@@ -112,7 +112,7 @@ def _pilot(project: Project) -> dg.AssetsDefinition:
         """A retrain on a sample of what is live, judged by the queries that new documents came with."""
         from orchestration.freshness.pilot import pilot_for_drift
 
-        answer = pilot_for_drift(project, context.partition_key, context.log.info)
+        answer = pilot_for_drift(project, context.partition_key, context.log.info, context.run_id)
         return dg.MaterializeResult(metadata={"what happened": answer})
 
     return retrain_pilot

@@ -9,8 +9,8 @@ from typing import Any
 from orchestration.ledgers import existing_ledger
 from orchestration.project import Project
 
-SHOWN = 5  # decisions
-TIMES = {"recorded", "received"}
+SHOWN = 5  # of each kind of thing that is remembered
+TIMES = {"recorded", "received", "asked", "ended"}
 MISSED = {
     "query_auc": "query drift was not measured",
     "protected_old": "whether additions push old documents down was not measured",
@@ -18,7 +18,7 @@ MISSED = {
 
 
 def live_status(project: Project, retriever: str) -> dict[str, Any]:
-    """The retriever's generation and watermark, and of its ledger: documents by state, lag, decisions, drift, runs.
+    """The retriever's generation and watermark, and of its ledger: documents by state, lag, work, drift, runs.
 
     Times are texts in ISO 8601, in UTC. `ledger` is None if no document ever arrived.
     """
@@ -33,7 +33,7 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
         found["ledger"] = {
             "documents": ledger.counts(),
             "lag": ledger.lag(),
-            "decisions": _dated(ledger.last_decisions(SHOWN)),
+            "work": _dated(work.as_dict() for work in ledger.work.last(retriever, SHOWN)),
             "drift": next(iter(_dated(ledger.last_drift(1))), None),
             "training_runs": _dated(ledger.training_runs(SHOWN)),
             "rejections": _dated(ledger.last_rejections(SHOWN)),
@@ -49,7 +49,7 @@ def _dated(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     >>> _dated([{"id": 1, "recorded": 0.5}])
     [{'id': 1, 'recorded': '1970-01-01T00:00:00.500000+00:00'}]
     """
-    return [dict(row) | {name: _iso(row[name]) for name in TIMES & row.keys()} for row in rows]
+    return [dict(row) | {name: _iso(row[name]) for name in TIMES & row.keys() if row[name] is not None} for row in rows]
 
 
 def _iso(seconds: float) -> str:
@@ -68,8 +68,16 @@ def live_status_lines(status: Mapping[str, Any]) -> Iterator[str]:
         values = [_drift_text(*measure) for measure in _measures(ledger["drift"]["report"])]
         yield f"drift       {'; '.join(values) or 'a report without values'}"
         yield from (f"            {text}" for text in _missing(ledger["drift"]["report"]))
-    for decision in ledger["decisions"]:
-        yield f"decision    {decision['kind']}: {decision['reason']}"
+        yield from _decision_lines(ledger["drift"]["report"])
+    for work in ledger["work"]:
+        yield f"work        {work['kind']} ({work['state']}): {work['outcome'] or work['reason']}"
+
+
+def _decision_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """What the last report called for."""
+    decision = report.get("decision") or {}
+    if decision:
+        yield f"decision    {decision['action']}: {'; '.join(decision['reasons'])}"
 
 
 def other_lines(status: Mapping[str, Any]) -> Iterator[str]:

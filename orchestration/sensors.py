@@ -7,26 +7,13 @@ from collections.abc import Sequence
 import dagster as dg
 
 from assets.live import BATCHES, PILOTS, RETRAINS
-from orchestration.freshness.due import (
-    ADD,
-    CANCELED,
-    FAILED,
-    NO_PILOT,
-    NOT_ADDED,
-    NOT_PILOTED,
-    PILOT,
-    REMEMBERED,
-    RETRAIN,
-    Step,
-    asking_retriever,
-)
+from model_code.ledger.work import Kind, Work
 from orchestration.project import Project
 
-ADD_DOCUMENTS, PILOT_JOB, RETRAIN_JOB = "add_documents", "pilot", "retrain"
 PARTITION = "dagster/partition"  # Dagster's own tag of a run
 SECONDS = 30
-PARTITIONS = {ADD: BATCHES, PILOT: PILOTS, RETRAIN: RETRAINS}
-JOBS = {ADD: ADD_DOCUMENTS, PILOT: PILOT_JOB, RETRAIN: RETRAIN_JOB}
+PARTITIONS = {Kind.ADD: BATCHES, Kind.PILOT: PILOTS, Kind.RETRAIN: RETRAINS}
+JOBS = {Kind.ADD: "add_documents", Kind.PILOT: "pilot", Kind.RETRAIN: "retrain"}
 
 
 def sensors(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]) -> list[dg.SensorDefinition]:
@@ -54,35 +41,35 @@ def _freshness(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]
         "says so.",
     )
     def freshness(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        steps = tick(project)
-        if not steps:
+        due = tick(project)
+        if not due:
             return dg.SkipReason("nothing arrived, and neither a pilot nor a retrain is due")
         return dg.SensorResult(
-            run_requests=[_request(step) for step in steps],
-            dynamic_partitions_requests=[PARTITIONS[step.kind].build_add_request([step.key]) for step in steps],
+            run_requests=[_request(work) for work in due],
+            dynamic_partitions_requests=[PARTITIONS[work.kind].build_add_request([work.run_key]) for work in due],
         )
 
     return freshness
 
 
-def tick(project: Project) -> list[Step]:
+def tick(project: Project) -> list[Work]:
     """Receive the inbox and say what is to be done."""
     from model_code.live.collection import retrievers
-    from orchestration.freshness.due import next_steps
+    from orchestration.freshness.due import due_work
     from orchestration.live.collection import LiveCollection
     from orchestration.live.inbox import take_all, waiting
 
     if waiting(project) and retrievers(project.live):
         take_all(LiveCollection(project))
-    return next_steps(project)
+    return due_work(project)
 
 
-def _request(step: Step) -> dg.RunRequest:
+def _request(work: Work) -> dg.RunRequest:
     return dg.RunRequest(
-        run_key=f"{step.kind} {step.key}",
-        job_name=JOBS[step.kind],
-        partition_key=step.key,
-        tags={"freshet/why": step.reason[:200]},
+        run_key=work.run_key,
+        job_name=JOBS[work.kind],
+        partition_key=work.run_key,
+        tags={"freshet/why": work.reason[:200]},
     )
 
 
@@ -95,30 +82,10 @@ def _ends(project: Project, name: str, status: dg.DagsterRunStatus, description:
         description=description,
     )
     def ends(context: dg.RunStatusSensorContext) -> None:
-        note_end(project, context.dagster_run, context.dagster_event.message)
+        from orchestration.freshness.due import note_end
+
+        run, canceled = context.dagster_run, status == dg.DagsterRunStatus.CANCELED
+        outcome = context.dagster_event.message or f"the run {'was canceled' if canceled else 'failed'}"
+        note_end(project, run.tags.get(PARTITION, ""), run.run_id, outcome, canceled)
 
     return ends
-
-
-def note_end(project: Project, run: dg.DagsterRun, message: str | None) -> None:
-    """Keep in the ledger that an addition, a pilot or a retrain failed or was canceled, once for each run and unless
-    the gate refused the retrain, which is a verdict and noted already. Other runs are nobody's business.
-    """
-    from orchestration.freshness.retrain import read_plan
-    from orchestration.live.collection import LiveCollection
-
-    canceled = run.status == dg.DagsterRunStatus.CANCELED
-    kinds = {ADD_DOCUMENTS: NOT_ADDED, RETRAIN_JOB: FAILED, PILOT_JOB: NOT_PILOTED}
-    ended = {RETRAIN_JOB: CANCELED, PILOT_JOB: NO_PILOT} if canceled else {}  # by a person, who wants no other
-    kind = (kinds | ended).get(run.job_name)
-    if kind is None:
-        return
-    key = run.tags.get(PARTITION, "")
-    asking = asking_retriever(project, key) if run.job_name == PILOT_JOB else None
-    plan = read_plan(project, key) if key and asking is None else None
-    ledger = LiveCollection(
-        project, asking or (plan and plan.retriever)
-    ).ledger  # another one may be searched meanwhile
-    if not any(one["details"].get("run") == run.run_id for one in ledger.last_decisions(REMEMBERED)):
-        details = {"run": run.run_id, "key": key}
-        ledger.record_decision(kind, message or f"the run {'was canceled' if canceled else 'failed'}", details)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from model_code.ledger.work import Kind, State
 from model_code.live.generation import Generation
 from orchestration.garbage import MODEL_VERSION
 from orchestration.live.collection import LiveCollection
@@ -54,8 +55,8 @@ def absorbed_problem(collection: LiveCollection, ids: Iterable[str], finished: b
 
 def notes_problem(collection: LiveCollection, version: str) -> str | None:
     """What is missing or said twice of a promotion that ended, in the ledger and in the history; None if nothing is."""
-    decided = [one for one in collection.ledger.last_decisions(1000) if one["kind"] == "promoted"]
-    of_ledger = sum(one["details"]["version"] == version for one in decided)
+    retrains = collection.ledger.work.last(collection.retriever, 1000, Kind.RETRAIN)
+    of_ledger = sum(work.state == State.DONE and work.details["version"] == version for work in retrains)
     of_history = sum((line["action"], line["to"]) == ("promote", version) for line in history.read(collection.project))
     if (of_ledger, of_history) == (1, 1):
         return None

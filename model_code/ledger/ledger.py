@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from model_code.documents import Document
-from model_code.ledger import intake, notes, outcomes, reading, schema
+from model_code.ledger import intake, notes, outcomes, reading, schema, work
 from model_code.ledger.database import Database, open_database
 from model_code.ledger.records import LIVE, Event, Made, Position, Receipt, Rejection
 
@@ -21,13 +21,16 @@ class Ledger:
 
     def __init__(self, database: Database, retriever: str) -> None:
         self._database, self.retriever = database, retriever
+        self.work = work.WorkTable(database)
 
     @classmethod
     def open(cls, url: str, retriever: str) -> Ledger:
         """Open or make the ledger at an SQLAlchemy URL such as `sqlite:////srv/ledger.sqlite` (three or four slashes)
         or `postgresql+psycopg://...`; FreshetError if it cannot be opened or is of another version.
         """
-        return cls(open_database(url), retriever)
+        database = open_database(url)
+        work.prepare(database)
+        return cls(database, retriever)
 
     def close(self) -> None:
         """Give back the connections."""
@@ -128,11 +131,6 @@ class Ledger:
         with self._database.write() as connection:
             return notes.record_drift(connection, self.retriever, report, batch, time.time())
 
-    def record_decision(self, kind: str, reason: str, details: Mapping[str, Any] | None = None) -> int:
-        """Keep what was decided ("add", "retrain", "rollback", ...) and why; return its id."""
-        with self._database.write() as connection:
-            return notes.record_decision(connection, self.retriever, kind, reason, details or {}, time.time())
-
     # Questions
 
     def lacking(self, generation: int, made: Sequence[Made] = (), searched: str | None = None) -> list[Event]:
@@ -228,11 +226,6 @@ class Ledger:
         """The last refused rows, newest first, with row, document_id, reason, source and time received."""
         with self._database.read() as connection:
             return reading.refused(connection, number)
-
-    def last_decisions(self, number: int) -> list[dict[str, Any]]:
-        """The last decisions, newest first, with kind, reason, details and time recorded."""
-        with self._database.read() as connection:
-            return notes.last(connection, schema.decisions, self.retriever, number)
 
     def last_drift(self, number: int) -> list[dict[str, Any]]:
         """The last drift reports, newest first, with first_event, last_event, report and time recorded."""

@@ -18,6 +18,7 @@ from model_code.ledger.events import Event, Kind, Position, Receipt, Rejection, 
 from model_code.ledger.history import Revert, contains
 from model_code.ledger.states import View, head_of, history_of, mark_of, position_at, repeats_of, within
 from model_code.ledger.tables import batches, drift_reports, events, log, migrated, rejections, training_runs
+from model_code.ledger.work import WorkTable
 
 Contents = Mapping[str, tuple[str, Document]]
 """By id, the content hash of a document in a generation's files, and the document as these tell it"""
@@ -49,6 +50,7 @@ class Ledger:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.work = WorkTable(database)
 
     @classmethod
     def open(cls, url: str) -> Ledger:

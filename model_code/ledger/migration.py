@@ -24,6 +24,7 @@ from model_code.ledger.events import Kind
 from model_code.ledger.history import Interval
 from model_code.ledger.log import Contents, Row, insert_events, put_row, removal_row
 from model_code.ledger.tables import events, log, migrated
+from model_code.ledger.work import migrate_decisions
 
 BEFORE, ROLLED_BACK = 1, "rolled_back"
 PIECE = 1000  # events that are held in memory at a time
@@ -55,11 +56,8 @@ class Found:
     held: Callable[[Collection[str]], Contents]
 
 
-def migrate(database: Database, found: Found, also: Callable[[sa.Connection], None] = lambda connection: None) -> None:
-    """Bring the tables to the version of today, unless another process did so meanwhile.
-
-    also: what else is to be done in the same transaction.
-    """
+def migrate(database: Database, found: Found) -> None:
+    """Bring the tables to the version of today, unless another process did so meanwhile."""
     with database.write() as connection:
         if connection.scalar(sa.text("SELECT version FROM ledger_version")) != BEFORE:
             return
@@ -71,7 +69,7 @@ def migrate(database: Database, found: Found, also: Callable[[sa.Connection], No
         _append_block(connection, undone, head, found)
         if standings:
             connection.execute(sa.insert(migrated), standings)
-        also(connection)
+        migrate_decisions(connection)
         connection.execute(sa.update(log).values(version=tables.VERSION, log=uuid4().hex))
 
 

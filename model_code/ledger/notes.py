@@ -1,4 +1,4 @@
-"""Drift reports, decisions and training runs, as the ledger remembers them. All run in their caller's transaction."""
+"""Drift reports and training runs, as the ledger remembers them. All run in their caller's transaction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from model_code.ledger.schema import decisions, drift_reports, training_runs
+from model_code.ledger.schema import drift_reports, training_runs
 
 
 def record_drift(
@@ -16,14 +16,6 @@ def record_drift(
     """Keep a drift report on the events `batch` (first and last id); return its own id."""
     values = {"retriever": retriever, "first_event": batch[0], "last_event": batch[1], "recorded": now}
     return connection.execute(sa.insert(drift_reports).values(report=dict(report), **values)).inserted_primary_key[0]
-
-
-def record_decision(
-    connection: sa.Connection, retriever: str, kind: str, reason: str, details: Mapping[str, Any], now: float
-) -> int:
-    """Keep what was decided and why; return the decision's id."""
-    values = {"retriever": retriever, "kind": kind, "reason": reason, "recorded": now}
-    return connection.execute(sa.insert(decisions).values(details=dict(details), **values)).inserted_primary_key[0]
 
 
 def record_run(connection: sa.Connection, retriever: str, run: str, watermark: int, now: float) -> None:

@@ -109,14 +109,3 @@ drift_reports = Table(
     Column("recorded", Float(53), nullable=False),
     Column("report", JSON, nullable=False),
 )
-
-decisions = Table(
-    "ledger_decisions",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("retriever", String, nullable=False),
-    Column("kind", String, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("recorded", Float(53), nullable=False),
-    Column("details", JSON, nullable=False),
-)

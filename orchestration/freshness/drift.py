@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from model_code.drift.measures import refined
 from model_code.drift.reference import Question
 from model_code.drift.report import NOT_REFINED, Arrivals, Report, make_report
 from model_code.errors import FreshetError
+from model_code.ledger.work import EventRange, Kind, State
 from model_code.live.documents import read_documents
 from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
@@ -23,18 +26,6 @@ from model_code.live.trained import added_since_training, trained_documents
 from model_code.manifest import MANIFEST
 from orchestration import parameters
 from orchestration.file_lock import file_lock
-from orchestration.freshness.due import (
-    ADD,
-    ASKED_BY,
-    PILOT,
-    PROMOTED,
-    REFUSED,
-    REMEMBERED,
-    RETRAIN,
-    asked_by,
-    is_open,
-    retrain_outcomes,
-)
 from orchestration.freshness.queries import (
     NO_LOG,
     answers,
@@ -204,11 +195,11 @@ class Gatherer:
 
 @dataclass(frozen=True)
 class Watched:
-    """A report and what it calls for; `batch`: the first and the last event that are new since the report before."""
+    """A report and what it calls for; `batch`: the events that are new since the report before."""
 
     report: Report
     decision: Decision
-    batch: tuple[int, int]
+    batch: EventRange
 
     @property
     def tripped(self) -> tuple[str, ...]:
@@ -236,26 +227,39 @@ def _watch(project: Project, record: bool) -> Watched | None:
     ledger = existing_ledger(project, searcher.generation.retriever)
     if ledger is None and (record or not query_log.is_kept(project.state)):
         return None
-    generation = searcher.generation
-    *earlier, newest = batches(ledger, settings.drift.window, generation.watermark, trained_until(generation))
+    with nullcontext() if ledger is None else closing(ledger):
+        watched = _measured(project, searcher, settings, ledger, record)
+        if record and ledger is not None and watched is not None:
+            _ask(ledger, watched)
+            values = {"report": watched.report.as_dict(), "decision": watched.decision.as_dict()}
+            ledger.record_drift(values, (watched.batch.first, watched.batch.last))
+        return watched
+
+
+def _measured(
+    project: Project, searcher: Searcher, settings: Parameters, ledger: Ledger | None, record: bool
+) -> Watched | None:
+    generation, chosen = searcher.generation, settings.drift
+    *earlier, newest = batches(ledger, chosen.window, generation.watermark, trained_until(generation))
     gatherer = Gatherer(project, searcher, settings, ledger, asked_since=(*earlier, newest)[0].after)
     arrived = gatherer.arrivals(newest)
-    if not _enough(arrived, settings.drift.minimum_batch if record else 1, record):
+    if not _enough(arrived, chosen.minimum_batch if record else 1, record):
         return None
     arrivals = [*map(gatherer.arrivals, earlier), arrived]
     calibration = calibration_of(project, searcher, settings, arrivals, gatherer.answers)
     protected = protected_scores(searcher, calibration.reference, gatherer.answers)
-    report = make_report(calibration, arrivals, len(added_since_training(searcher.generation)), protected)
-    decision = decide(report, past(ledger), settings.drift, dry_run=not record)
-    watched = Watched(report, decision, (newest.first, newest.last))
-    if record and ledger is not None:
-        ledger.record_drift({"report": report.as_dict(), "decision": decision.as_dict()}, watched.batch)
-        ledger.record_decision(decision.action, "; ".join(decision.reasons), _details(watched))
-    return watched
+    report = make_report(calibration, arrivals, len(added_since_training(generation)), protected)
+    decision = decide(report, past(ledger, chosen.cooldown), chosen, dry_run=not record)
+    return Watched(report, decision, EventRange(newest.first, newest.last))
 
 
-def _details(watched: Watched) -> dict[str, Any]:
-    return {"batch": list(watched.batch)} | ({PILOT: True} if watched.decision.pilot else {})
+def _ask(ledger: Ledger, watched: Watched) -> None:
+    """Ask for what the report calls for. Before the report is kept: a kill in between is followed by another one."""
+    decision, reason = watched.decision, "; ".join(watched.decision.reasons)
+    if decision.action == "retrain":
+        ledger.work.ask(Kind.RETRAIN, ledger.retriever, watched.batch, reason, asked_by="drift")
+    elif decision.pilot:
+        ledger.work.ask(Kind.PILOT, ledger.retriever, watched.batch, reason, asked_by="drift")
 
 
 def _enough(arrived: Arrivals, least: int, record: bool) -> bool:
@@ -263,28 +267,27 @@ def _enough(arrived: Arrivals, least: int, record: bool) -> bool:
     return max(len(arrived.vectors), asked) >= least
 
 
-def past(ledger: Ledger | None) -> list[Past]:
-    """What was decided for earlier batches and whether it was done, oldest first, as the cooldown counts them.
+def past(ledger: Ledger | None, batches: int) -> list[Past]:
+    """What was decided for the last `batches` batches, and what retrains came to, oldest first, as the cooldown counts.
 
-    A step that was carried out stands where it took effect: behind the batches that were measured until then.
+    A retrain stands where it took effect: behind the batches that were measured until then. One that a pilot asked for
+    takes the place of the report that called for the pilot.
     """
-    decisions = ledger.last_decisions(REMEMBERED) if ledger else []
-    outcomes = retrain_outcomes(decisions)
-    history: dict[int, Past] = {}
-    for one in reversed(decisions):
-        kind = one["kind"]
-        if kind in (ADD, RETRAIN) and "batch" in one["details"]:
-            waits = kind == RETRAIN and one["id"] == max(outcomes) and is_open(outcomes[one["id"]])
-            by_pilot = history.pop(one["details"].get(ASKED_BY), None)  # of the same batch: the higher step counts
-            pilot = by_pilot is not None or PILOT in one["details"]
-            history[one["id"]] = Past(kind, carried_out=kind == ADD, waits=waits, pilot=pilot)
-        elif kind in (PROMOTED, REFUSED):
-            asked = asked_by(one, {known: step for known, step in history.items() if step.action == RETRAIN})
-            if asked in history:
-                history[asked] = replace(history.pop(asked), carried_out=True, waits=False)
-            elif kind == PROMOTED:  # nobody asked for it here: a person did, or drift when another one was the default
-                history[one["id"]] = Past(RETRAIN)
-    return list(history.values())
+    if ledger is None:
+        return []
+    entries: dict[EventRange | str, tuple[float, Past]] = {}
+    for row in ledger.last_drift(batches):
+        decision = row["report"]["decision"]
+        made = Past(decision["action"], decision["action"] == "add", pilot=decision.get("pilot", False))
+        entries[EventRange(row["first_event"], row["last_event"])] = row["recorded"], made
+    for work in ledger.work.last(ledger.retriever, batches + 1, Kind.RETRAIN):
+        ended = work.state in (State.DONE, State.REFUSED)
+        if work.about is None and work.state != State.DONE:
+            continue  # a person's, and nothing changed
+        _, called = entries.get(work.about or work.id, (0.0, None))
+        step = Past("retrain", carried_out=ended, waits=work.state == State.OPEN, pilot=bool(called and called.pilot))
+        entries[work.about or work.id] = (work.ended or work.asked) if ended else work.asked, step
+    return [step for _, step in sorted(entries.values(), key=itemgetter(0))]
 
 
 def required(watched: Watched | None, record: bool = True) -> Watched:
@@ -307,5 +310,5 @@ def as_dict(watched: Watched) -> dict[str, Any]:
     return {
         "report": watched.report.as_dict(),
         "decision": watched.decision.as_dict(),
-        "batch": list(watched.batch),
+        "batch": [watched.batch.first, watched.batch.last],
     }

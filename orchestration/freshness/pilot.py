@@ -9,31 +9,22 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict, judge_pilot
 from model_code.evaluation.scores import SystemScores, load_scores
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
+from model_code.ledger.work import Kind, State
+from model_code.live.collection import default_retriever
 from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
 from orchestration import parameters
 from orchestration.file_lock import file_lock
-from orchestration.freshness.due import (
-    ASKED_BY,
-    NO_PILOT,
-    PILOTED,
-    REMEMBERED,
-    RETRAIN,
-    asking_retriever,
-    open_pilot,
-    pilot_name,
-    pilot_of,
-    settled,
-)
 from orchestration.freshness.retrain import Plan, generation_of, make_plan
 from orchestration.freshness.snapshot import export, judged_test, live_documents
 from orchestration.freshness.workspace import START, WORKSPACE, keep_start, make_workspace
@@ -41,16 +32,12 @@ from orchestration.ledgers import open_ledger
 from orchestration.project import Project
 from orchestration.registry.gate import score, search_within
 
-if TYPE_CHECKING:
-    from model_code.ledger.ledger import Ledger
-
 Show = Callable[[str], Any]
 FOLDER, LOCK = "pilot", "pilot.lock"  # in the project's state
 WAITING = "waiting for another pilot of this project, which runs now"
 ANY_SIZE = ("acceptance.min_documents=1", "acceptance.min_queries=1")  # a sample of what was accepted once
 PIECE = 1000  # events of the ledger that are read at a time, with their texts
 ASKED_SHARE = 5  # of drift.minimum_batch, documents that test queries must ask for
-Show = Callable[[str], Any]
 SETTLED = "nothing: no report waits for the answer"
 
 
@@ -194,47 +181,35 @@ def _train(workspace: Project, retriever: str, show: Show) -> SystemScores:
 def pilot_by_hand(project: Project, documents: int, show: Show = print) -> PilotResult:
     """A pilot whose answer is noted in the ledger and asks for nothing; raises as `pilot` does."""
     result = pilot(project, documents, show)
-    open_ledger(project, result.plan.retriever).record_decision(PILOTED, result.summary, result.details)
+    with closing(open_ledger(project, result.plan.retriever)) as ledger:
+        ledger.work.note(Kind.PILOT, result.plan.retriever, State.DONE, result.summary, result.details)
     return result
 
 
-def pilot_for_drift(project: Project, key: str, show: Show = print) -> str:
+def pilot_for_drift(project: Project, run_key: str, show: Show = print, run_id: str | None = None) -> str:
     """The pilot that a drift report called for, on `drift.pilot_documents`: if a retrain is due by it, that is asked
-    for in the ledger as if the report had. The answer in words.
+    for as if the report had. The answer in words.
 
-    key: of the step. FreshetError if a stage fails. Nothing is done where no report waits for the answer any more.
+    FreshetError if a stage fails. Nothing is done where no report waits for the answer any more.
     """
-    with file_lock(project.state / LOCK, WAITING):
-        asker = asking_retriever(project, key)
-        ledger = open_ledger(project, asker) if asker else None
-        asked = open_pilot(ledger.last_decisions(REMEMBERED)) if ledger else None
-        if ledger is None or asked is None or pilot_name(asked) != pilot_of(key):
+    with file_lock(project.state / LOCK, WAITING), closing(open_ledger(project, "")) as ledger:
+        work = ledger.work.of_run(run_key)
+        if work is None:
             return SETTLED
         try:
-            result = pilot(project, _documents(project, asker), show)
+            result = pilot(project, _documents(project, work.retriever), show)
         except NoPilot as why:
-            ledger.record_decision(NO_PILOT, str(why), {"key": key})
+            ledger.work.end(work, State.REFUSED, f"no pilot: {why}", run_id)
             return f"no pilot: {why}"
-        _record(ledger, asked, result, key)
+        ledger.work.end(work, State.DONE, result.summary, run_id, result.details, retrain=result.verdict.passed)
         return result.summary
 
 
-def _documents(project: Project, asker: str | None) -> int:
+def _documents(project: Project, asker: str) -> int:
     """How many to train on; NoPilot where none is wanted."""
-    from model_code.live.collection import default_retriever
-
     documents = parameters.load(project.params_file).drift.pilot_documents
     if documents is None:
         raise NoPilot("drift.pilot_documents is null")
     if asker != (searched := default_retriever(project.live)):
         raise NoPilot(f"{searched} is searched now, and drift of {asker} called for it")
     return documents
-
-
-def _record(ledger: Ledger, asked: dict[str, Any], result: PilotResult, key: str) -> None:
-    """The answer; before it, so that a kill in between loses none, the retrain. None where one was asked for or ended
-    while the pilot trained."""
-    if result.verdict.passed and not settled(asked, ledger.last_decisions(REMEMBERED)):
-        details = {"batch": asked["details"]["batch"], ASKED_BY: asked["id"]}
-        ledger.record_decision(RETRAIN, result.summary, details)
-    ledger.record_decision(PILOTED, result.summary, result.details | {"key": key})

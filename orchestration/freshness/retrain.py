@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.files import hash_path, read_json, write_json
+from model_code.ledger.work import Kind, State
 from model_code.live.collection import Collection, default_retriever
 from model_code.live.generation import Generation
 from model_code.live.trained import added_since_training
 from model_code.manifest import MANIFEST
-from orchestration.freshness.due import PROMOTED, REFUSED, REMEMBERED
 from orchestration.freshness.snapshot import export, queries_for
 from orchestration.freshness.workspace import START, WORKSPACE, keep_start, make_workspace, workspace_at
 from orchestration.project import Project
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 FOLDER, PLAN = "retraining", "plan.json"
 Show = Callable[[str], Any]
 CHALLENGER = "challenger.json"  # beside the plan
+NOTED = 20  # retrains that are looked back at for the last promotion
 
 
 @dataclass(frozen=True)
@@ -205,12 +206,12 @@ def finish(ready: Ready) -> Retrained:
     return Retrained(ready.plan, ready.challenger, move.passed, move.summary, opened)
 
 
-def record_refusal(ready: Ready, run: str, verdict: Verdict) -> None:
+def record_refusal(ready: Ready, run_id: str, verdict: Verdict) -> None:
     """Note in the history and in the ledger that the gate refused; `finish` does so itself."""
     release.refuse(ready.workspace, verdict, ready.challenger)
-    _ledger(ready.project, ready.plan.retriever).record_decision(
-        REFUSED, "; ".join(verdict.reasons), _details(ready) | {"run": run}
-    )
+    name, outcome = ready.plan.retriever, "; ".join(verdict.reasons)
+    with closing(_ledger(ready.project, name)) as ledger:
+        ledger.work.conclude_retrains(name, State.REFUSED, outcome, _details(ready), run_id)
 
 
 def _record(ready: Ready, move: release.Move, opened: int | None) -> None:
@@ -219,24 +220,27 @@ def _record(ready: Ready, move: release.Move, opened: int | None) -> None:
 
     A promotion that was cut off while it was noted is noted to its end, and nothing of it twice.
     """
-    kind, details = (PROMOTED if move.passed else REFUSED), _details(ready) | {"generation": opened}
-    chosen = (ready.challenger.retriever,) if move.passed else ()
-    for name in dict.fromkeys((ready.plan.retriever, *chosen)):
-        ledger = _ledger(ready.project, name)
-        if not (move.again and _is_noted(ledger, ready.challenger)):
-            ledger.record_decision(kind, move.summary, details)
-    run, contained = f"version {ready.challenger.version}", ready.plan.contained.here(ready.project)
-    for name in chosen:
-        ledger = _ledger(ready.project, name)
-        newest = [(one["run"], one["watermark"]) for one in ledger.training_runs(1)]
-        if not (move.again and newest == [(run, contained)]):
-            ledger.absorb(run, contained)
+    state, details = (State.DONE if move.passed else State.REFUSED), _details(ready) | {"generation": opened}
+    chosen = ready.challenger.retriever if move.passed else None
+    for name in dict.fromkeys(filter(None, (ready.plan.retriever, chosen))):
+        with closing(_ledger(ready.project, name)) as ledger:
+            if not (move.again and _is_noted(ledger, name, ready.challenger)):
+                ledger.work.conclude_retrains(name, state, move.summary, details)
+            if name == chosen:
+                _absorb(ledger, ready, move)
 
 
-def _is_noted(ledger: Ledger, challenger: versions.Version) -> bool:
+def _is_noted(ledger: Ledger, retriever: str, challenger: versions.Version) -> bool:
     """Whether the last promotion that the ledger knows of is this version's."""
-    promoted = (one for one in ledger.last_decisions(REMEMBERED) if one["kind"] == PROMOTED)
-    return any(one["details"].get("version") == challenger.version for one in islice(promoted, 1))
+    promoted = [work for work in ledger.work.last(retriever, NOTED, Kind.RETRAIN) if work.state == State.DONE]
+    return any(work.details.get("version") == challenger.version for work in promoted[:1])
+
+
+def _absorb(ledger: Ledger, ready: Ready, move: release.Move) -> None:
+    run, contained = f"version {ready.challenger.version}", ready.plan.contained.here(ready.project)
+    newest = [(row["run"], row["watermark"]) for row in ledger.training_runs(1)]
+    if not (move.again and newest == [(run, contained)]):
+        ledger.absorb(run, contained)
 
 
 def _live(ready: Ready) -> Generation:

@@ -160,12 +160,10 @@ class LiveCollection:
         FreshetError if it is missing or damaged; then nothing is changed.
         """
         with self._writing():
-            before = self.generation.number
             with announced_rollback(self.collection, number):
                 generation = self.collection.switch(number)
                 self.ledger.register(unknown(self.ledger, generation))
                 self.ledger.roll_back(number)
-            self.ledger.record_decision("rollback", f"generation {number} in place of {before}, as was asked for")
             return generation
 
     def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> Freed:

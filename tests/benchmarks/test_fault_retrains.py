@@ -17,6 +17,7 @@ from benchmarks.faults import retrain_worker as fault_retrain_worker
 from benchmarks.faults import retrains as fault_retrains
 from benchmarks.faults.worker import Journal
 from model_code.evaluation.promotion import Verdict
+from model_code.ledger.work import State
 from orchestration.ledgers import open_ledger
 from orchestration.pipeline.stages import TABLE
 from orchestration.project import Project
@@ -138,8 +139,8 @@ def test_once_a_retrain_ended_what_is_in_its_build_must_be_absorbed(collection, 
 def test_a_promotion_is_noted_once_in_each_place(collection):
     project = collection.project
     assert checks.notes_problem(collection, "7").startswith("version 7 is promoted 0 times in the ledger")
-    open_ledger(project, "hce").record_decision("promoted", "why", {"version": "7"})
+    open_ledger(project, "hce").work.conclude_retrains("hce", State.DONE, "why", {"version": "7"})
     history.append(project, "promote", None, "7", None)
     assert checks.notes_problem(collection, "7") is None
-    open_ledger(project, "hce").record_decision("promoted", "why", {"version": "7"})
+    open_ledger(project, "hce").work.conclude_retrains("hce", State.DONE, "why", {"version": "7"})
     assert checks.notes_problem(collection, "7").startswith("version 7 is promoted 2 times in the ledger and 1")

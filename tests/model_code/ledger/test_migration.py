@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from model_code.documents import Document
+from model_code.ledger import migration
 from model_code.ledger.database import connect
 from model_code.ledger.log import Ledger
 from model_code.ledger.migration import Found, migrate
@@ -127,7 +128,7 @@ def test_both_databases_tell_the_same(url):
         assert receipt.events[0] > before[-1][0]
 
 
-def test_the_database_is_copied_and_an_error_leaves_it_as_it_was(tmp_path):
+def test_the_database_is_copied_and_an_error_leaves_it_as_it_was(tmp_path, monkeypatch):
     life, url = OLD["lives"][1], f"sqlite:///{tmp_path}/ledger.sqlite"
     old_project(url, life)
     database = connect(url)
@@ -135,8 +136,10 @@ def test_the_database_is_copied_and_an_error_leaves_it_as_it_was(tmp_path):
     def fail(connection):
         raise RuntimeError("killed")
 
-    with pytest.raises(RuntimeError):
-        migrate(database, found_in(life), fail)
+    with monkeypatch.context() as patch:
+        patch.setattr(migration, "migrate_decisions", fail)
+        with pytest.raises(RuntimeError):
+            migrate(database, found_in(life))
     with database.read() as connection:
         assert connection.scalar(sa.text("SELECT version FROM ledger_version")) == 1
         rows = connection.execute(sa.text("SELECT content_hash FROM ledger_events ORDER BY id")).scalars().all()

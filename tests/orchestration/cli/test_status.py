@@ -63,7 +63,7 @@ def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is():
                 }
             }
         },
-        "decisions": [{"kind": "retrain", "reason": "topics 0.25 is above 0.1"}],
+        "work": [{"kind": "retrain", "state": "open", "reason": "topics 0.25 is above 0.1", "outcome": None}],
     }
     live = {"retriever": "hce", "default": True, "generation": 2, "documents": 1234, "fingerprint": "f"}
     live |= {"untuned": None, "freshness": {"watermark": 17, "ledger": ledger}}
@@ -76,7 +76,7 @@ def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is():
         "lag         2 waiting, the oldest for 5 min",
         "drift       topics 0.25 (threshold 0.1)",
         "            query drift was not measured: there is no query log",
-        "decision    retrain: topics 0.25 is above 0.1",
+        "work        retrain (open): topics 0.25 is above 0.1",
         "live        other generation 2, 1,234 documents",
         "lag         14 waiting, the oldest for 2 h",
     ]

@@ -9,10 +9,11 @@ import time
 import pytest
 
 from model_code.files import write_text
+from model_code.ledger.work import ATTEMPTS, EventRange, Kind, State
 from model_code.live.collection import set_default_retriever
 from orchestration.freshness import drift as watch_module
 from orchestration.freshness.drift import batches, past, watch
-from orchestration.freshness.due import ATTEMPTS, next_steps
+from orchestration.freshness.due import due_work
 from orchestration.live.collection import LiveCollection
 from tests.orchestration.freshness.builds import make_build, open_build
 from tests.orchestration.freshness.conftest import make_project
@@ -47,7 +48,7 @@ def test_a_dry_run_keeps_nothing(project):
     assert first.decision.dry_run
     assert first.report == second.report
     assert ledger.last_drift(5) == []
-    assert ledger.last_decisions(5) == []
+    assert ledger.work.last("hce", 5) == []
 
 
 def test_a_small_batch_waits_for_more(project):
@@ -145,7 +146,7 @@ def test_what_a_retrain_was_trained_on_is_no_arrival(project, tmp_path, retrieve
     assert watch(project) is None
     add(project, documents(SEA, 24, "more", 1))
     watched = watch(project)
-    assert (watched.batch, watched.report.documents, watched.report.batches) == ((25, 48), 24, 1)
+    assert (watched.batch, watched.report.documents, watched.report.batches) == (EventRange(25, 48), 24, 1)
 
 
 def test_a_batch_that_was_trained_on_leaves_the_window(project):
@@ -157,50 +158,56 @@ def test_a_batch_that_was_trained_on_leaves_the_window(project):
 
 
 def told(ledger):
-    return [(one.action, one.carried_out, one.waits) for one in past(ledger)]
+    return [(step.action, step.carried_out, step.waits) for step in past(ledger, 3)]
+
+
+def report(ledger, batch, action="add"):
+    """As `watch` keeps one, with what it calls for."""
+    if action == "retrain":
+        ledger.work.ask(Kind.RETRAIN, "hce", batch, "topics moved", asked_by="drift")
+    ledger.record_drift({"decision": {"action": action}}, (batch.first, batch.last))
 
 
 def test_the_cooldown_counts_retrains_that_were_carried_out(project):
     ledger = add(project, documents(SEA, 24, "one", 5))
-    asked = ledger.record_decision("retrain", "topics moved", {"batch": [1, 24]})
+    report(ledger, EventRange(1, 24), "retrain")
     assert told(ledger) == [("retrain", False, True)]
-    ledger.record_decision("failed", "disk full", {"key": f"{asked}-1"})
+    ledger.work.fail(*ledger.work.open("hce"), "disk full")
     assert told(ledger) == [("retrain", False, True)], "it will be tried again"
-    ledger.record_decision("add", "all is well", {"batch": [25, 48]})
-    ledger.record_decision("promoted", "better", {"key": f"{asked}-2"})
+    report(ledger, EventRange(25, 48))
+    ledger.work.conclude_retrains("hce", State.DONE, "better", {})
     assert told(ledger) == [("add", True, False), ("retrain", True, False)], "as of when it took effect"
 
 
 def test_a_retrain_that_was_given_up_holds_nothing_back(project):
     ledger = add(project, documents(SEA, 24, "one", 5))
-    asked = ledger.record_decision("retrain", "topics moved", {"batch": [1, 24]})
-    for attempt in range(1, ATTEMPTS + 1):
-        ledger.record_decision("failed", "disk full", {"key": f"{asked}-{attempt}"})
+    report(ledger, EventRange(1, 24), "retrain")
+    for _ in range(ATTEMPTS):
+        ledger.work.fail(*ledger.work.open("hce"), "disk full")
     assert told(ledger) == [("retrain", False, False)]
 
 
-def test_of_two_open_retrains_the_last_one_counts(project):
-    """As ledgers of an earlier version hold them; nobody would ever run the first."""
+def test_a_person_s_retrain_counts_if_it_was_promoted(project):
     ledger = add(project, documents(SEA, 24, "one", 5))
-    ledger.record_decision("retrain", "topics moved", {"batch": [1, 24]})
-    asked = ledger.record_decision("retrain", "topics moved", {"batch": [25, 48]})
-    assert told(ledger) == [("retrain", False, False), ("retrain", False, True)]
-    ledger.record_decision("promoted", "better", {"key": f"{asked}-1"})
-    assert told(ledger) == [("retrain", False, False), ("retrain", True, False)]
+    report(ledger, EventRange(1, 24))
+    ledger.work.conclude_retrains("hce", State.REFUSED, "worse", {})
+    assert told(ledger) == [("add", True, False)]
+    ledger.work.conclude_retrains("hce", State.DONE, "better", {})
+    assert told(ledger) == [("add", True, False), ("retrain", True, False)]
 
 
 def test_while_a_retrain_runs_no_other_is_asked_for(project, corpus):
     texts = documents(SPACE, 24, "space", 2)
     ledger = add(project, texts, others(texts))
     assert watch(project).decision.action == "retrain"
-    (step,) = next_steps(project)
+    (work,) = due_work(project)
     more = documents(SPACE, 24, "more", 3)
     add(project, more, others(more))
     second = watch(project).decision
     assert (second.action, second.wanted) == ("add", "retrain")
     assert "held back: a retrain was asked for before and is not settled yet" in second.reasons
-    assert next_steps(project) == [step]
-    assert [one["kind"] for one in ledger.last_decisions(9)] == ["add", "retrain"]
+    assert due_work(project) == [work]
+    assert ledger.work.last("hce", 9) == [work]
 
 
 def test_two_that_watch_at_once_report_the_same_events_once(project, monkeypatch):

@@ -11,17 +11,20 @@ import pytest
 from assets.live import PILOTS, live_assets
 from model_code.drift.ladder import Past
 from model_code.evaluation.promotion import Verdict
+from model_code.ledger.work import EventRange, Kind, State
 from model_code.live.collection import set_default_retriever
 from orchestration import parameters
 from orchestration.freshness import pilot as pilot_steps
 from orchestration.freshness.drift import past
-from orchestration.freshness.due import next_steps
+from orchestration.freshness.due import due_work, note_end
 from orchestration.freshness.pilot import SETTLED, NoPilot, PilotResult, pilot_by_hand, pilot_for_drift
 from orchestration.freshness.retrain import make_plan
 from orchestration.jobs import live_jobs
 from orchestration.ledgers import open_ledger
-from orchestration.sensors import JOBS, PARTITION, PARTITIONS, note_end
+from orchestration.sensors import JOBS, PARTITIONS
 from tests.orchestration.live_example import BASE, collection_of, make_project, open_build
+
+BATCH = EventRange(1, 5)
 
 
 @pytest.fixture
@@ -52,20 +55,26 @@ def ledger(project):
     return open_ledger(project, "hce")
 
 
-def asked_by_drift(project, kind="add"):
-    """The key under which the sensor starts it."""
-    ledger(project).record_decision(kind, "mmd", {"batch": [1, 5], "pilot": True})
-    (step,) = next_steps(project)
-    assert step.kind == "pilot"
-    return step.key
+def asked_by_drift(project):
+    """The key under which the sensor starts it; the report is kept, too."""
+    ledger(project).record_drift({"decision": {"action": "add", "pilot": True}}, (1, 5))
+    ask(project, Kind.PILOT)
+    (work,) = due_work(project)
+    assert work.kind == Kind.PILOT
+    return work.run_key
 
 
-def kinds(project):
-    return [one["kind"] for one in ledger(project).last_decisions(9)]
+def ask(project, kind, about=BATCH):
+    return ledger(project).work.ask(kind, "hce", about, "domain_auc", asked_by="drift")
+
+
+def told(project):
+    """The work that there is, newest first."""
+    return [(work.kind.value, work.state.value) for work in ledger(project).work.last("hce", 9)]
 
 
 def steps(project):
-    return [step.kind for step in next_steps(project)]
+    return [work.kind for work in due_work(project)]
 
 
 def silent(text):
@@ -80,8 +89,8 @@ def test_where_drift_asked_a_retrain_follows_if_it_is_due(project, monkeypatch, 
     assert sizes == [700]
     assert steps(project) == ["retrain"] * due
     asked_for = Past("retrain", carried_out=False, waits=True, pilot=True)  # in place of what its batch called for
-    assert past(ledger(project)) == [asked_for if due else Past("add", pilot=True)]
-    assert answer == ledger(project).last_decisions(1)[0]["reason"]
+    assert past(ledger(project), 3) == [asked_for if due else Past("add", pilot=True)]
+    assert answer == ledger(project).work.last("hce", 1, Kind.PILOT)[0].outcome
 
 
 @pytest.mark.parametrize("due", [True, False])
@@ -92,34 +101,44 @@ def test_by_hand_it_asks_for_nothing_and_leaves_drift_s_own_to_be_made(project, 
     asked_by_drift(project)
     pilot_by_hand(project, 100, silent)
     assert steps(project) == ["pilot"]
-    assert kinds(project) == ["piloted", "add", "piloted"]
+    assert sorted(told(project)) == [("pilot", "done"), ("pilot", "done"), ("pilot", "open")]
 
 
-@pytest.mark.parametrize("kind", ["retrain", "promoted", "refused"])
-def test_a_retrain_that_came_while_it_trained_is_not_asked_for_again(project, monkeypatch, kind):
+@pytest.mark.parametrize("ended", [None, State.DONE, State.REFUSED])
+def test_a_retrain_that_came_while_it_trained_is_not_asked_for_again(project, monkeypatch, ended):
     key = asked_by_drift(project)
-    answering(monkeypatch, meanwhile=lambda: ledger(project).record_decision(kind, "harm", {"batch": [6, 7]}))
+
+    def meanwhile():
+        ask(project, Kind.RETRAIN, EventRange(6, 7))
+        if ended is not None:
+            ledger(project).work.conclude_retrains("hce", ended, "harm", {})
+
+    answering(monkeypatch, meanwhile=meanwhile)
     assert pilot_for_drift(project, key, silent).startswith("a retrain is due")
-    assert kinds(project) == ["piloted", kind, "add"]
+    assert sorted(told(project)) == [("pilot", "done"), ("retrain", ended.value if ended else "open")]
 
 
 def test_one_that_is_settled_or_of_another_ledger_is_not_made(project, monkeypatch):
     sizes, key = answering(monkeypatch), asked_by_drift(project)
-    assert pilot_for_drift(project, key.replace("-", "-f", 1), silent) == SETTLED
+    assert pilot_for_drift(project, key + "0", silent) == SETTLED
     pilot_for_drift(project, key, silent)
     assert pilot_for_drift(project, key, silent) == SETTLED, "started again by hand in Dagster's pages"
     assert len(sizes) == 1
-    assert kinds(project).count("retrain") == 1
+    assert told(project).count(("retrain", "open")) == 1
 
 
 def test_where_another_retriever_is_searched_meanwhile_the_one_that_asked_is_told(project, monkeypatch):
     sizes, key = answering(monkeypatch), asked_by_drift(project)
     open_build(project, BASE, retriever="other")
     set_default_retriever(project.live, "other")
-    note_end(project, dg.DagsterRun(job_name="pilot", run_id="1", tags={PARTITION: key}), "out of memory")
-    assert pilot_for_drift(project, key, silent) == "no pilot: other is searched now, and drift of hce called for it"
-    assert (sizes, open_ledger(project, "other").last_decisions(9)) == ([], [])
-    assert kinds(project) == ["no pilot", "pilot failed", "add"]
+    note_end(project, key, "1", "out of memory", canceled=False)
+    (again,) = ledger(project).work.open("hce")
+    assert (
+        pilot_for_drift(project, again.run_key, silent)
+        == "no pilot: other is searched now, and drift of hce called for it"
+    )
+    assert (sizes, ledger(project).work.last("other", 9)) == ([], [])
+    assert told(project) == [("pilot", "refused")]
 
 
 @pytest.mark.parametrize("why", ["it would tell nothing", "it is switched off"])
@@ -134,15 +153,14 @@ def test_one_that_cannot_be_is_not_asked_for_again(project, monkeypatch, why):
     monkeypatch.setattr(pilot_steps, "pilot", refuse)
     assert pilot_for_drift(project, key, silent).startswith("no pilot: ")
     assert steps(project) == []
-    assert kinds(project)[0] == "no pilot"
+    assert told(project) == [("pilot", "refused")]
 
 
 def test_one_that_trains_for_long_is_heard_although_another_is_called_for(project, monkeypatch):
     key = asked_by_drift(project)
-    later = {"batch": [6, 9], "pilot": True}
-    answering(monkeypatch, meanwhile=lambda: ledger(project).record_decision("add", "mmd", later))
+    answering(monkeypatch, meanwhile=lambda: ask(project, Kind.PILOT, EventRange(6, 9)))
     pilot_for_drift(project, key, silent)
-    assert kinds(project) == ["piloted", "retrain", "add", "add"]
+    assert sorted(told(project)) == [("pilot", "done"), ("pilot", "done"), ("retrain", "open")]
     assert steps(project) == ["retrain"], "and the other one is not made"
 
 
@@ -160,5 +178,5 @@ def test_dagster_shows_its_answer(project, monkeypatch):
 
 def test_the_sensor_has_a_job_for_it():
     assert {kind: JOBS[kind] for kind in PARTITIONS} == JOBS
-    assert JOBS["pilot"] in {job.name for job in live_jobs()}
-    assert PARTITIONS["pilot"] is PILOTS
+    assert JOBS[Kind.PILOT] in {job.name for job in live_jobs()}
+    assert PARTITIONS[Kind.PILOT] is PILOTS

@@ -15,6 +15,7 @@ from model_code.drift.ladder import Past
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.ledger.ledger import Ledger
+from model_code.ledger.work import Kind, WorkTable
 from orchestration.freshness import retrain
 from orchestration.freshness.drift import past
 from orchestration.freshness.retrain import PLAN, finish, folder_of, prepare, prepared
@@ -104,8 +105,10 @@ def test_where_another_retriever_wins_the_documents_of_the_old_one_are_not_calle
     assert (done.promoted, done.generation) == (True, 0)
     assert states(project) == before == {"live": 3}
     assert [run["watermark"] for run in open_ledger(project, "contrastive").training_runs(9)] == [3]
-    assert past(open_ledger(project, "contrastive")) == [Past("retrain")], "the cooldown begins for who is searched now"
-    assert [one["kind"] for one in open_ledger(project, "hce").last_decisions(9)] == ["promoted"]
+    assert past(open_ledger(project, "contrastive"), 3) == [Past("retrain")], (
+        "the cooldown begins for who is searched now"
+    )
+    assert ended(open_ledger(project, "hce")) == ["done"]
 
 
 def test_a_forgotten_ledger_does_not_cost_the_work_of_a_retrain(project, monkeypatch):
@@ -137,10 +140,10 @@ def test_a_retriever_that_wins_in_its_own_place_was_trained_on_its_documents(pro
     promoting(monkeypatch, project)
     finish(prepare(project, KEY, print))
     assert states(project) == {"absorbed": 3}
-    assert [one["kind"] for one in open_ledger(project, "hce").last_decisions(9)] == ["promoted"]
+    assert ended(open_ledger(project, "hce")) == ["done"]
 
 
-@pytest.mark.parametrize("killed_before", ["absorb", "record_decision", None])
+@pytest.mark.parametrize("killed_before", ["absorb", "conclude_retrains", None])
 def test_a_promotion_that_was_cut_off_is_noted_to_its_end_and_once(project, monkeypatch, killed_before):
     monkeypatch.setattr(release, "register", lambda workspace, watermark: challenger(watermark, "hce"))
     promoting(monkeypatch, project)
@@ -149,15 +152,20 @@ def test_a_promotion_that_was_cut_off_is_noted_to_its_end_and_once(project, monk
         finish(ready)
     else:
         with monkeypatch.context() as patch:
-            patch.setattr(Ledger, killed_before, interrupted)
+            patch.setattr(Ledger if killed_before == "absorb" else WorkTable, killed_before, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 finish(ready)
         assert states(project) == {"live": 3}
     finish(prepare(project, KEY, print))
     ledger = open_ledger(project, "hce")
     assert states(project) == {"absorbed": 3}
-    assert [one["kind"] for one in ledger.last_decisions(9)] == ["promoted"]
+    assert ended(ledger) == ["done"]
     assert [(one["run"], one["watermark"]) for one in ledger.training_runs(9)] == [("version 7", 3)]
+
+
+def ended(ledger, retriever="hce"):
+    """What became of retrains, newest first."""
+    return [work.state for work in ledger.work.last(retriever, 9, Kind.RETRAIN)]
 
 
 def interrupted(*_):
@@ -169,15 +177,15 @@ def test_a_version_that_is_promoted_anew_is_noted_anew(project, monkeypatch):
     for _ in range(2):  # between them the champion was rolled back
         promoting(monkeypatch, project)
         finish(prepare(project, KEY, print))
-    assert [one["kind"] for one in open_ledger(project, "hce").last_decisions(9)] == ["promoted", "promoted"]
+    assert ended(open_ledger(project, "hce")) == ["done", "done"]
 
 
 def test_a_refusal_is_noted_where_the_retrain_was_asked_for(project, monkeypatch):
     promoting(monkeypatch, project, passed=False)
     done = finish(prepare(project, KEY, print))
     assert (done.promoted, done.generation) == (False, None)
-    assert [one["kind"] for one in open_ledger(project, "hce").last_decisions(9)] == ["refused"]
-    assert open_ledger(project, "contrastive").last_decisions(9) == []
+    assert ended(open_ledger(project, "hce")) == ["refused"]
+    assert ended(open_ledger(project, "contrastive"), "contrastive") == []
     assert states(project) == {"live": 3}
 
 

@@ -17,10 +17,12 @@ import pytest
 
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import canonical_json, write_json
+from model_code.ledger.work import EventRange, Kind
 from model_code.live.searcher import Searcher
 from model_code.live.text_rules import TextRules
 from orchestration.freshness import workspace
 from orchestration.freshness.drift import watch
+from orchestration.freshness.due import note_end
 from orchestration.instance import open_instance
 from orchestration.ledgers import open_ledger
 from orchestration.live_status import live_status
@@ -29,7 +31,6 @@ from orchestration.project import Project
 from orchestration.registry import history, release, versions
 from orchestration.registry.build import Build
 from orchestration.registry.gate import Rules
-from orchestration.sensors import note_end
 from tests.orchestration.freshness.builds import make_build
 from tests.orchestration.freshness.conftest import make_project, write_corpus
 from tests.orchestration.freshness.subjects import SEA, SPACE, add, documents, others
@@ -59,9 +60,14 @@ class Loop:
         job = self.definitions.resolve_job_def(request.job_name)
         return job.execute_in_process(instance=self.instance, partition_key=request.partition_key, raise_on_error=False)
 
-    def decisions(self):
-        """What the ledger has, newest first."""
-        return [one["kind"] for one in open_ledger(self.project, "hce").last_decisions(9)]
+    @property
+    def work(self):
+        """The ledger's table of it."""
+        return open_ledger(self.project, "hce").work
+
+    def retrains(self):
+        """What became of them, newest first."""
+        return [work.state.value for work in self.work.last("hce", 9, Kind.RETRAIN)]
 
     def moves(self):
         return [(line["action"], line["to"]) for line in history.read(self.project)]
@@ -136,33 +142,34 @@ def trains(loop, tmp_path, monkeypatch):
 
 def test_a_report_that_calls_for_a_retrain_becomes_a_run_of_the_job(loop):
     (request,) = loop.tick()
-    asked = open_ledger(loop.project, "hce").last_decisions(1)[0]
+    (asked,) = loop.work.open("hce")
     assert request.job_name == "retrain"
-    assert request.partition_key.startswith(f"{asked['id']}-")
-    assert request.tags["freshet/why"] == asked["reason"][:200]
+    assert request.run_key == request.partition_key == asked.run_key
+    assert request.tags["freshet/why"] == asked.reason[:200]
     assert loop.instance.has_dynamic_partition("retrains", request.partition_key)
 
 
 def test_a_gate_that_refuses_blocks_the_champion_and_is_noted_once(loop, trains):
     trains("b", gain=0.0)
     before = Searcher.open(loop.project.live).generation.number
-    done = loop.run(*loop.tick())
+    (request,) = loop.tick()
+    done = loop.run(request)
     assert not done.success
     assert [one.passed for one in done.get_asset_check_evaluations()] == [False]
     begun = {event.step_key for event in done.all_events if event.is_step_start}
     assert begun == {"retrained_retriever"}, "the check is blocking: nothing behind it begins"
     assert versions.holder(loop.project).version == "1"
     assert Searcher.open(loop.project.live).generation.number == before
-    note_end(loop.project, loop.instance.get_run_by_id(done.run_id), "the check failed")
+    note_end(loop.project, request.run_key, done.run_id, "the check failed", canceled=False)
     assert loop.moves()[-1] == ("refuse", "2")
-    assert loop.decisions()[:2] == ["refused", "retrain"], "a verdict, and no failure that is tried again"
+    assert loop.retrains() == ["refused"], "a verdict, and no failure that is tried again"
     assert not loop.tick()
 
 
 def test_behind_a_gate_that_passes_the_challenger_is_champion_and_live(loop, trains):
     """Which drift asked for later."""
     trains("c", gain=0.1)
-    open_ledger(loop.project, "hce").record_decision("retrain", "growth is above its limit", {"batch": [1, 24]})
+    loop.work.ask(Kind.RETRAIN, "hce", EventRange(1, 24), "growth is above its limit", asked_by="drift")
     done = loop.run(*loop.tick())
     assert done.success
     assert [one.passed for one in done.get_asset_check_evaluations()] == [True]
@@ -170,6 +177,6 @@ def test_behind_a_gate_that_passes_the_challenger_is_champion_and_live(loop, tra
     assert champion.key == "c" * 64
     assert len(Searcher.open(loop.project.live).base.rows.document_ids) == 174
     assert loop.moves()[-1] == ("promote", champion.version)
-    assert loop.decisions()[:2] == ["promoted", "retrain"]
+    assert loop.retrains() == ["done", "refused"]
     assert live_status(loop.project, "hce")["ledger"]["documents"]["absorbed"] == 24
     assert not loop.tick()

@@ -12,6 +12,7 @@ import pytest
 
 from model_code.documents import Remove
 from model_code.errors import FreshetError
+from model_code.ledger.work import EventRange, Kind
 from model_code.live.collection import Collection
 from orchestration.ledgers import ledger_url
 from orchestration.live.collection import forecast
@@ -174,7 +175,6 @@ def test_rolling_back_and_forward(project, collection):
     assert collection.rollback(first).number == first
     assert texts(project, "ab") == {"a": "1"}
     assert states(collection) == {"live": 1, "rolled_back": 2}
-    assert collection.ledger.last_decisions(1)[0]["reason"] == "generation 1 in place of 2, as was asked for"
     assert collection.apply() is None
     collection.rollback(second)
     assert texts(project, "ab") == {"a": "2", "b": "some text"}
@@ -280,8 +280,10 @@ def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
     collection.receive([row("a"), row("b", "")], "api")
     collection.apply()
     collection.receive([row("c")], "api")
-    collection.ledger.record_drift({"measures": [{"name": "auc", "value": 0.61234, "threshold": 0.7}]}, (1, 1))
-    collection.ledger.record_decision("add", "auc below its threshold")
+    report = {"measures": [{"name": "auc", "value": 0.61234, "threshold": 0.7}]}
+    report["decision"] = {"action": "add", "reasons": ["auc below its threshold"]}
+    collection.ledger.record_drift(report, (1, 1))
+    collection.ledger.work.ask(Kind.PILOT, "hce", EventRange(1, 1), "who knows", asked_by="drift")
     status = json.loads(json.dumps(collection.status()))
     assert status["ledger"]["documents"] | {"pending": 1, "live": 1, "rejected": 1} == status["ledger"]["documents"]
     assert list(live_status_lines(status)) == [
@@ -289,11 +291,12 @@ def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
         "lag         1 waiting, the oldest for 0 s",
         "drift       auc 0.612 (threshold 0.7)",
         "decision    add: auc below its threshold",
+        "work        pilot (open): who knows",
     ]
     ledger = status["ledger"]
     for moment in (
         ledger["drift"]["recorded"],
-        ledger["decisions"][0]["recorded"],
+        ledger["work"][0]["asked"],
         ledger["rejections"][0]["received"],
     ):
         assert abs(datetime.now(UTC) - datetime.fromisoformat(moment)) < timedelta(minutes=1)

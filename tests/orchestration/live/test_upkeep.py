@@ -6,16 +6,16 @@ import shutil
 
 import pytest
 
+from model_code.ledger.work import EventRange
 from model_code.live.collection import Collection
 from model_code.live.garbage import collect
 from orchestration.cli.status import status_text
-from orchestration.freshness.due import next_steps
+from orchestration.freshness.due import due_work
 from orchestration.freshness.retrain import Plan, keep_plan, snapshot_of
 from orchestration.live import collection as freshening
 from orchestration.live.collection import LiveCollection, subscribers
 from orchestration.live.commands import add_files
 from orchestration.live.upkeep import Upkeep
-from orchestration.watermark import Watermark
 from tests.orchestration.cli.test_status import ALIASES, NOTHING
 from tests.orchestration.live_example import BASE, StandInWriter, make_project, open_build, texts
 
@@ -98,12 +98,12 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
     outcome = add_files(LiveCollection(project), [tmp_path / "a.jsonl"])
     assert (outcome.added, outcome.behind) == (["a"], {"other": "no space left"})
     assert (pending(project, "hce"), pending(project, "other"), pending(project, "third")) == (0, 1, 0)
-    (step,) = next_steps(project)
-    key = f"00000001-00000001-{Watermark.at(project, 1).mark}-other-1"
-    assert (step.kind, step.key, step.reason) == ("add", key, "1 changes wait for other")
+    (work,) = due_work(project)
+    assert (work.kind, work.retriever, work.about) == ("add", "other", EventRange(1, 1))
+    assert work.reason == "1 changes wait for other"
     monkeypatch.setattr(Writer, "apply", real)
     assert Upkeep(project).finish() == {}
-    assert next_steps(project) == []
+    assert due_work(project) == []
 
 
 def test_the_status_tells_how_far_each_is_behind(project):

@@ -1,0 +1,212 @@
+"""Guards the table of work: asked for once, tried so often, ended once, and carried over from decisions of before.
+
+pytest tests/model_code/ledger/test_work.py
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+import sqlalchemy as sa
+
+from model_code.ledger.database import connect, open_database
+from model_code.ledger.work import ATTEMPTS, EventRange, Kind, State, WorkTable, migrate_decisions, prepare, table
+
+NUMBERS = itertools.count()
+BATCH, LATER = EventRange(1, 24), EventRange(25, 48)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request, tmp_path):
+    """A new database, of both kinds."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/live/ledger.sqlite"
+    else:
+        fresh = request.getfixturevalue("postgresql")
+        url = f"postgresql+psycopg://{fresh(f'work_{next(NUMBERS)}')}"
+    opened = open_database(url)
+    prepare(opened)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def work(database) -> WorkTable:
+    return WorkTable(database)
+
+
+def ask(work, kind=Kind.RETRAIN, about=BATCH, retriever="hce"):
+    return work.ask(kind, retriever, about, "topics moved", asked_by="drift")
+
+
+def told(work, retriever="hce"):
+    """What there is, newest first."""
+    return [(each.kind, each.state) for each in work.last(retriever, 9)]
+
+
+def test_what_is_asked_for_comes_back_as_it_is(work):
+    asked = ask(work)
+    assert (asked.kind, asked.state, asked.about, asked.attempts) == (Kind.RETRAIN, State.OPEN, BATCH, 1)
+    assert work.open() == work.open("hce") == work.open("hce", Kind.RETRAIN) == work.last("hce", 1) == [asked]
+    assert work.open("other") == work.open("hce", Kind.ADD) == []
+    assert work.of_run(asked.run_key) == asked
+    assert work.of_run(f"retrain-{asked.id}-2") is None
+
+
+def test_the_same_is_asked_for_once_and_other_events_or_retrievers_are_other_work(work):
+    asked = ask(work)
+    assert ask(work) == asked
+    others = ask(work, about=LATER), ask(work, retriever="other"), ask(work, Kind.ADD)
+    assert len({each.id for each in (asked, *others)}) == 4
+
+
+def test_two_that_ask_at_once_ask_once(work):
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(ask(work))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert len({each.id for each in found}) == len(work.open()) == 1
+
+
+def test_what_fails_is_due_again_under_another_key_and_not_for_ever(work):
+    keys = []
+    for _ in range(ATTEMPTS):
+        (due,) = work.open() if keys else [ask(work)]
+        keys.append(due.run_key)
+        for _ in range(2):  # of one attempt
+            if (attempt := work.of_run(due.run_key)) is not None:
+                work.fail(attempt, "disk full", "run")
+    assert len(set(keys)) == ATTEMPTS
+    assert work.open() == []
+    assert told(work) == [(Kind.RETRAIN, State.FAILED)]
+    assert ask(work) is None, "a person must look"
+    assert ask(work, about=LATER) is not None
+
+
+def test_what_ended_stays_as_it_ended_and_may_be_asked_for_again(work):
+    asked = ask(work, Kind.ADD)
+    work.end(asked, State.DONE, "applied", "run-1", {"generation": 4})
+    work.end(asked, State.CANCELED, "too late")
+    work.fail(asked, "too late")
+    (ended,) = work.last("hce", 9)
+    assert (ended.state, ended.outcome, ended.run_id, ended.details) == (
+        State.DONE, "applied", "run-1", {"generation": 4}
+    )  # fmt: skip
+    assert ended.ended >= ended.asked
+    assert ask(work, Kind.ADD).id != asked.id, "what was rolled back arrives again"
+
+
+def test_what_a_person_canceled_is_not_asked_for_again(work):
+    work.end(ask(work), State.CANCELED, "by hand")
+    assert ask(work) is None
+
+
+def test_an_addition_of_more_takes_the_place_of_one_of_less(work):
+    ask(work, Kind.ADD)
+    kept = ask(work, Kind.ADD, about=EventRange(1, 30)), ask(work, Kind.ADD, retriever="other")
+    work.keep_only(Kind.ADD, "hce", EventRange(1, 30))
+    assert work.open() == sorted(kept, key=lambda each: each.asked)
+    work.keep_only(Kind.ADD, "hce", None)
+    assert work.open() == [kept[1]]
+
+
+def test_a_retrain_settles_what_pilots_would_tell(work):
+    ask(work, Kind.PILOT)
+    ask(work, Kind.PILOT, retriever="other")
+    ask(work, about=LATER)
+    assert [each.kind for each in work.open("hce")] == [Kind.RETRAIN]
+    assert [each.kind for each in work.open("other")] == [Kind.PILOT]
+    work.conclude_retrains("other", State.REFUSED, "worse", {})
+    assert work.open("other") == []
+
+
+def test_a_pilot_asks_for_a_retrain_at_once_and_not_where_it_was_settled_meanwhile(work):
+    pilot = ask(work, Kind.PILOT)
+    work.end(pilot, State.DONE, "a retrain is due", retrain=True)
+    (retrain,) = work.open()
+    assert (retrain.kind, retrain.about, retrain.asked_by) == (Kind.RETRAIN, BATCH, pilot.id)
+    work.conclude_retrains("hce", State.DONE, "better", {"version": "7"})
+    late = ask(work, Kind.PILOT, about=LATER)
+    work.end(late, State.DONE, "settled")
+    work.end(late, State.DONE, "a retrain is due", retrain=True)
+    assert work.open() == []
+
+
+def test_how_a_retrain_ended_is_noted_also_where_nobody_asked_for_it(work):
+    asked = ask(work)
+    work.conclude_retrains("hce", State.REFUSED, "worse", {"version": "2"}, "run-1")
+    (ended,) = work.last("hce", 9)
+    assert (ended.id, ended.state, ended.details) == (asked.id, State.REFUSED, {"version": "2"})
+    work.conclude_retrains("hce", State.DONE, "better", {"version": "3"})
+    assert told(work) == [(Kind.RETRAIN, State.DONE), (Kind.RETRAIN, State.REFUSED)]
+    assert (work.last("hce", 1)[0].about, work.last("hce", 1)[0].asked_by) == (None, "person")
+
+
+def test_open_work_is_unique_for_the_database_too(database, work):
+    ask(work)
+    with database.read() as connection:
+        row = dict(connection.execute(sa.select(table)).one()._mapping)
+    with pytest.raises(sa.exc.IntegrityError), database.write() as connection:
+        connection.execute(sa.insert(table).values(row | {"id": "another"}))
+    with database.write() as connection:
+        connection.execute(sa.insert(table).values(row | {"id": "another", "state": "done"}))
+
+
+def decided(url, *lines):
+    """The work of a database whose decisions, "kind" or "kind:first-last" (with "+pilot"), an earlier version wrote."""
+    database = connect(url)
+    columns = [sa.Column("id", sa.Integer, primary_key=True), sa.Column("recorded", sa.Float)]
+    columns += [sa.Column(name, sa.String) for name in ("retriever", "kind", "reason")]
+    old = sa.Table("ledger_decisions", sa.MetaData(), *columns, sa.Column("details", sa.JSON))
+    with database.write() as connection:
+        old.create(connection)
+        for number, line in enumerate(lines):
+            kind, _, batch = line.removesuffix("+pilot").partition(":")
+            details = {"batch": [int(each) for each in batch.split("-")]} if batch else {"key": "7-5f-1"}
+            details |= {"pilot": True} if line.endswith("+pilot") else {}
+            row = {"retriever": "hce", "kind": kind, "reason": line, "recorded": float(number), "details": details}
+            connection.execute(sa.insert(old).values(row))
+        table.create(connection)
+        migrate_decisions(connection)
+    found = sorted(WorkTable(database).last("hce", 99), key=lambda each: each.asked)
+    database.close()
+    return [(each.kind.value, each.about and each.about.last, each.state.value, each.attempts) for each in found]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["add:1-24"], []),
+        (["retrain:1-24"], [("retrain", 24, "open", 1)]),
+        (["retrain:1-24", "failed"], [("retrain", 24, "open", 2)]),
+        (["retrain:1-24", "failed", "failed", "failed"], [("retrain", 24, "failed", 3)]),
+        (["retrain:1-24", "failed", "add:25-48", "promoted"], [("retrain", 24, "done", 2)]),
+        (["retrain:1-24", "refused", "retrain:25-48"], [("retrain", 24, "refused", 1), ("retrain", 48, "open", 1)]),
+        (["retrain:1-24", "canceled"], [("retrain", 24, "canceled", 1)]),
+        (["retrain:1-24", "retrain:25-48"], [("retrain", 24, "canceled", 1), ("retrain", 48, "open", 1)]),
+        (["promoted"], [("retrain", None, "done", 1)]),
+        (["refused", "recluster:1-9", "reclustered", "rollback"], []),
+        (["add:1-24+pilot"], [("pilot", 24, "open", 1)]),
+        (["add:1-24+pilot", "pilot failed"], [("pilot", 24, "open", 2)]),
+        (["add:1-24+pilot", "pilot failed", "pilot failed", "pilot failed"], []),
+        (["add:1-24+pilot", "piloted"], []),
+        (["add:1-24+pilot", "retrain:1-24", "piloted"], [("retrain", 24, "open", 1)]),
+        (["recluster:1-24+pilot", "promoted"], [("retrain", None, "done", 1)]),
+    ],
+)
+def test_decisions_of_before_become_work(tmp_path, lines, expected):
+    assert decided(f"sqlite:///{tmp_path}/ledger.sqlite", *lines) == expected
+
+
+def test_a_database_of_before_gets_the_table_once(tmp_path):
+    url = f"sqlite:///{tmp_path}/ledger.sqlite"
+    decided(url, "retrain:1-24")
+    database = connect(url)
+    prepare(database)
+    assert len(WorkTable(database).open()) == 1
+    database.close()
