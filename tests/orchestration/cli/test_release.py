@@ -1,4 +1,4 @@
-"""Guards that `freshet rollback` does nothing with an option that it cannot heed."""
+"""Guards that `freshet rollback` and `retrain` do nothing with options that they cannot heed."""
 
 from __future__ import annotations
 
@@ -14,3 +14,13 @@ def test_a_rollback_of_one_retriever_needs_its_generation(monkeypatch):
     monkeypatch.setattr(release, "rollback", lambda project: pytest.fail("the champion was rolled back"))
     with pytest.raises(SettingsError, match="--retriever hce says whose live generation.*name it with --generation"):
         CliRunner().invoke(app, ["rollback", "--retriever", "hce"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("option", [("--dry-run",), ("--key", "first")])
+def test_a_pilot_takes_neither_a_key_nor_a_dry_run(tmp_path, monkeypatch, option):
+    for name in ("params.yaml", "dvc.yaml"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    told = CliRunner().invoke(app, ["retrain", "--pilot", "100", *option])
+    assert told.exit_code == 2
+    assert "no --key and no --dry-run" in " ".join(told.output.split())

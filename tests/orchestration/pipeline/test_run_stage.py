@@ -1,14 +1,17 @@
-"""Guards what the stage runner promises: no change goes unseen, outputs are whole, checkpoints outlive a failure.
+"""Guards running a stage: its inputs, its contract, checkpoints and record; and that none outlives what started it.
 
-Run: python -m pytest tests/orchestration/pipeline/test_runner.py
+Run: python -m pytest tests/orchestration/pipeline/test_run_stage.py
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
+import psutil
 import pytest
 
 from model_code.contracts.registry import CONTRACTS
@@ -205,3 +208,44 @@ def test_the_curves_of_two_stages_of_training_are_told_apart(tmp_path: Path):
         {"step": 0, "first_stage_loss": 3.0, "first_stage_nDCG@10": 0.5},
         {"step": 0, "loss": 2.0},
     ]
+
+
+CHILD = """
+import time
+from orchestration.pipeline.run_stage import die_with_ancestors
+die_with_ancestors(interval=0.05)
+print('on', flush=True)
+time.sleep({seconds})
+"""
+PARENT = """
+import subprocess, sys
+process = subprocess.Popen([sys.executable, '-c', {child!r}])
+print(process.pid, flush=True)
+process.wait()
+"""
+
+
+def start_family(seconds: float, title: str) -> tuple[subprocess.Popen[str], psutil.Process]:
+    """A parent whose command line holds `title`, and its child that watches it."""
+    code = PARENT.format(child=CHILD.format(seconds=seconds))
+    root = Path(__file__).parents[3]
+    parent = subprocess.Popen([sys.executable, "-c", code, title], cwd=root, stdout=subprocess.PIPE, text=True)
+    child = psutil.Process(int(parent.stdout.readline()))
+    assert parent.stdout.readline() == "on\n"
+    return parent, child
+
+
+def test_a_stage_dies_with_its_dvc():
+    parent, child = start_family(60, "dvc repro")
+    parent.kill()
+    parent.wait()
+    assert not psutil.wait_procs([child], timeout=5)[1]
+
+
+def test_a_stage_outlives_a_terminal_that_is_closed():
+    parent, child = start_family(1.0, "terminal")
+    parent.kill()
+    parent.wait()
+    time.sleep(0.3)
+    assert child.is_running()
+    child.kill()

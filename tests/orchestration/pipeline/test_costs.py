@@ -1,7 +1,8 @@
-"""Guards `freshet tools compare` on tiny built retrievers: which systems are opened, and each cost is what it says."""
+"""Guards costs on tiny built retrievers: which systems are opened, and that each cost is what it says."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -15,9 +16,12 @@ from model_code.fusion import reciprocal_rank_fusion
 from model_code.index.dense_index import DenseIndex
 from orchestration.cli import build
 from orchestration.parameters import load
-from orchestration.pipeline import costs
-from orchestration.pipeline.costs import StageCost, folder_bytes, latencies, open_systems
+from orchestration.pipeline import costs, stage_key
+from orchestration.pipeline.costs import StageCost, folder_bytes, latencies, open_systems, stage_costs
+from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
+from orchestration.registry import runs
+from orchestration.registry.runs import StageRecord, run_store
 from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_pseudo_queries
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -153,3 +157,48 @@ def test_a_variant_is_timed_with_its_own_encoding():
     search = costs._variant(Lexical(), "beta")
     assert search(["a"], 3) is not search(["a"], 3)
     assert len(made) == 2
+
+
+pytestmark = pytest.mark.usefixtures("_own_store")
+STAGE = Stage("train", "", ("seed",), {"corpus": "artifacts/costs"}, "artifacts/train/hce", (), retriever="hce")
+
+
+def made(project, seconds):
+    key = stage_key.read(STAGE, project.root).key
+    metrics = {"seconds": seconds, "peak_memory_mb": 512.0}
+    return StageRecord(STAGE.address, key, {}, metrics, {}, [], [], None, False, None, seconds, seconds + 1)
+
+
+def record(project, seconds):
+    run_store(project).record_stage(made(project, seconds))
+
+
+def test_the_newest_run_of_the_same_inputs_counts(tracked_project):
+    project = tracked_project
+    params, corpus = project.root / "params.yaml", project.root / "artifacts" / "costs" / "table"
+    params.write_text("seed: 0\n")
+    assert stage_costs(project, [STAGE]) == {}  # its input is not there
+    corpus.parent.mkdir(parents=True)
+    corpus.write_text("one")
+    assert stage_costs(project, [STAGE]) == {}
+    for seconds in (5.0, 7.0):
+        record(project, seconds)
+    found = {"train@hce": StageCost(7.0, 512.0)}
+    other = dataclasses.replace(STAGE, retriever="mlr")
+    assert stage_costs(project, [STAGE, other]) == found
+    corpus.write_text("two")
+    assert stage_costs(project, [STAGE]) == {}
+    corpus.write_text("one")
+    params.write_text("seed: 1\n")
+    assert stage_costs(project, [STAGE]) == {}
+
+
+def test_a_run_that_is_still_spooled_counts(tracked_project):
+    project = tracked_project
+    (project.root / "params.yaml").write_text("seed: 0\n")
+    corpus = project.root / "artifacts" / "costs" / "table"
+    corpus.parent.mkdir(parents=True, exist_ok=True)
+    corpus.write_text("three")
+    runs.keep(project, made(project, 9.0))
+    assert stage_costs(project, [STAGE]) == {"train@hce": StageCost(9.0, 512.0)}
+    assert not [*(project.state / "spool").glob("*/record.json")]
