@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -165,7 +164,7 @@ def _alternate(pair: list[Measured], seeds: range) -> tuple[np.ndarray, list[flo
 
 def _ours(device: str) -> Cluster:
     def cluster(vectors: torch.Tensor, clusters: int, iterations: int, seed: int) -> torch.Tensor:
-        settings = replace(HierarchySettings(), max_iterations=iterations, device=device)
+        settings = HierarchySettings().replace(max_iterations=iterations, device=device)
         with torch.inference_mode():
             return spherical_kmeans(vectors, clusters, settings, seed).centroids
 

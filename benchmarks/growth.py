@@ -57,7 +57,7 @@ def _clustering(passages: int, dimension: int) -> Cost:
     vectors, cost = synthetic_vectors(passages, dimension, seed=0), {}
     build_hierarchy(vectors[:64], HierarchySettings(device="cpu"), seed=0)
     for method in ("top_down", "bottom_up"):
-        settings = HierarchySettings(method, max_iterations=ITERATIONS, device="cpu")
+        settings = HierarchySettings(method=method, max_iterations=ITERATIONS, device="cpu")
         before = memory_in_use()
         name = f"cluster {method.replace('_', '-')}"
         cost[name] = processor_seconds(lambda settings=settings: build_hierarchy(vectors, settings, seed=0))

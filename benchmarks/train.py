@@ -24,7 +24,7 @@ from model_code.training.optimisation import freeze
 from model_code.training.settings import TrainingSettings
 from model_code.training.trainer import Trainer
 
-BASE, MAX_TOKENS = EncoderSettings.base, 128
+BASE, MAX_TOKENS = EncoderSettings().base, 128
 PEER = "MultipleNegativesRankingLoss"
 HIERARCHY_COST, PEER_SPEED = 1.10, 1.2  # goals: time of a step with the hierarchy, and speed against the peer
 Step = Callable[[], object]

@@ -1,28 +1,38 @@
-"""Turn plain mappings (read from `params.yaml`) into frozen dataclasses that refuse what makes no sense.
+"""Settings: frozen pydantic models that refuse what makes no sense, with one line that names the key's full path.
 
-Every stage declares its settings as a frozen dataclass with types and defaults; this parser fills it and rejects
-unknown keys and wrong types, naming the key's full path. Ranges are each dataclass's own `__post_init__`, by `require`.
+Every group of `params.yaml` is a class of fields with types, defaults, bounds and descriptions; rules between fields
+are its `check`, by `require`. Constructing one, `parse` and `replace` raise `SettingsError` alike.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import difflib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticCustomError, PydanticUndefined
 
 from model_code.errors import SettingsError
 
-T = TypeVar("T")
+__all__ = ["Field", "Settings", "describe", "parse", "reject_unknown", "require"]
+T = TypeVar("T", bound="Settings")
 REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its place, told for one release
     "hierarchy.initialisation": "k-means always starts by k-means++ in rounds, the best of three that were measured",
     "hierarchy.tolerance": "k-means ends when no passage moves, or after hierarchy.max_iterations",
     "drift.topic_divergence": "topics are compared by their Jensen-Shannon divergence",
     "additions.written_queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
+    "additions.hinge": "hinges are squared, as published; plain ones gave the same vectors",
+    "additions.margins_in": "gamma1 and gamma2 are in standard deviations of the collection's scores",
+    "additions.batch_size": "up to 128 documents share passes; vectors never depended on it",
+    "additions.precision": "passes are in float32; vectors never depended on it",
+    "additions.device": "passes run on the CPU; vectors never depended on it",
     "retrievers.*.lexical.warmup_*": "the closed-form head and the first stage (first_stage_steps) are the start",
     "retrievers.*.lexical.weights": "learned weights are stored in float16",
     **{
@@ -42,6 +52,13 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
         }.items()
     },
 }
+WORDS = {  # a bound's attribute: how it is said
+    "ge": "at least",
+    "gt": "above",
+    "le": "at most",
+    "lt": "below",
+    "min_length": "of length at least",
+}
 
 
 def require(condition: bool, message: str) -> None:
@@ -53,23 +70,63 @@ def require(condition: bool, message: str) -> None:
         raise SettingsError(message)
 
 
-def require_at_least(least: float, values: object, *names: str) -> None:
-    """Raise `SettingsError` unless each of the attributes `names` of `values` is None or at least `least`.
+class Settings(BaseModel):
+    """A group of settings. YAML's `1e-5`, a string, is a float and its lists are tuples; nothing else is converted.
 
-    >>> require_at_least(1, types.SimpleNamespace(depth=0), "depth")
+    >>> class Passages(Settings):
+    ...     words: int = Field(180, ge=0, description="window length")
+    >>> Passages(words=-1)
     Traceback (most recent call last):
-    model_code.errors.SettingsError: depth is 0, but must be at least 1
+    model_code.errors.SettingsError: words is -1, but must be at least 0: window length
     """
-    for name in names:
-        value = getattr(values, name)
-        require(value is None or value >= least, f"{name} is {value}, but must be at least {least}")
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True, hide_input_in_errors=True
+    )
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            self.__pydantic_validator__.validate_python(values, self_instance=self)
+        except ValidationError as error:
+            raise SettingsError(_message(error, type(self), "")) from None
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # groups within groups are validated in place
+
+    def check(self) -> None:
+        """Raise `SettingsError` where fields that are sound by themselves do not fit together."""
+
+    def replace(self, **changes: Any) -> Self:
+        """The same settings with some values changed, checked like any others."""
+        return type(self)(**{**dict(self), **changes})
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _from_yaml(cls, value: Any, info: ValidationInfo) -> Any:
+        hints = list(_options(cls.model_fields[info.field_name or ""].annotation))
+        if float in hints and isinstance(value, str):
+            try:
+                return float(value)
+            except ValueError:
+                return value
+        if isinstance(value, list) and any(typing.get_origin(hint) is tuple for hint in hints):
+            return tuple(value)
+        if isinstance(value, datetime.date) and str in hints:  # which DVC, that reads the same file, does not take
+            raise _told(f" must be text, and YAML reads a date here; put quotes around it: '{value}'")
+        return value
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        try:
+            self.check()
+        except SettingsError as error:
+            raise _told(f": {error}") from None
+        return self
 
 
 def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
-    """Build the dataclass `cls` from `mapping`; `where` is the key path that error messages begin with.
+    """Build the settings `cls` from `mapping`; `where` is the key path that error messages begin with.
 
-    >>> @dataclasses.dataclass(frozen=True)
-    ... class Passages:
+    >>> class Passages(Settings):
     ...     words: int = 180
     >>> parse(Passages, {"words": 90}, "passages")
     Passages(words=90)
@@ -79,73 +136,160 @@ def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
     """
     mapping = {} if mapping is None else mapping
     require(isinstance(mapping, Mapping), f"{where} must be a group of settings, not {mapping!r}")
-    hints = typing.get_type_hints(cls)
-    fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
-    reject_unknown(mapping, [field.name for field in fields], where)
-    for field in fields:
-        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        require(not needed or field.name in mapping, f"{where}.{field.name} is required and missing")
-    values = {key: _convert(hints[key], value, f"{where}.{key}") for key, value in mapping.items()}
     try:
-        return cls(**values)
-    except SettingsError as error:
-        raise SettingsError(f"{where}: {error}") from None
+        return cls.model_validate(dict(mapping))
+    except ValidationError as error:
+        raise SettingsError(_message(error, cls, where)) from None
 
 
 def reject_unknown(mapping: Mapping[str, Any], known: list[str], where: str) -> None:
     """Raise `SettingsError` for the first key of `mapping` that is not `known`, with the nearest known one."""
     for key in mapping:
         if key not in known:
-            path = f"{where}.{key}"
-            for removed, instead in REMOVED.items():
-                require(not fnmatch(path, removed), f"{path} is no longer a setting: {instead}; delete the key")
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise SettingsError(f"{path} is not a setting{hint} Known: {', '.join(known)}")
+            raise SettingsError(_unknown(key, known, where))
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return _convert_union(arguments, value, where)
-    if origin is typing.Literal:
-        require(value in arguments, f"{where} is {value!r}, but must be one of {', '.join(map(repr, arguments))}")
-        return value
-    if origin is tuple:
-        require(isinstance(value, (list, tuple)), f"{where} must be a list, not {value!r}")
-        return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    if origin is dict:
-        require(isinstance(value, Mapping), f"{where} must be a mapping, not {value!r}")
-        return {str(key): _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
-    if dataclasses.is_dataclass(hint):
-        return value if isinstance(value, typing.cast(type, hint)) else parse(typing.cast(type, hint), value, where)
-    return _convert_scalar(hint, value, where)
+@dataclass(frozen=True)
+class Described:
+    """One key for the reference: its path, type, default and bounds as text, and what it is for."""
+
+    key: str
+    type: str
+    default: str
+    bounds: str
+    description: str
 
 
-def _convert_union(options: tuple[Any, ...], value: Any, where: str) -> Any:
-    if value is None and type(None) in options:
-        return None
-    failures = []
-    for option in options:
-        if option is type(None):
+def describe(cls: type[Settings], where: str) -> Iterator[Described]:
+    """Every key of `cls`, groups within it included.
+
+    >>> class Passages(Settings):
+    ...     words: int | None = Field(180, ge=0, description="window length")
+    >>> next(describe(Passages, "passages"))
+    Described(key='passages.words', type='int | null', default='180', bounds='at least 0', description='window length')
+    """
+    for name, field in cls.model_fields.items():
+        key, group = _joined(where, name), _group(field)
+        if group is None:
+            yield Described(key, _type(field.annotation), _default(field), _bounds(field), field.description or "")
             continue
-        try:
-            return _convert(option, value, where)
-        except SettingsError as error:
-            failures.append(str(error))
-    raise SettingsError(failures[0])
+        default = field.get_default(call_default_factory=True)
+        for row in describe(group, key):
+            inner = row.key.removeprefix(f"{key}.").split(".")
+            value: Any = default
+            for part in inner:
+                value = PydanticUndefined if value in (None, PydanticUndefined) else getattr(value, part)
+            shown = row.default if value is PydanticUndefined else _shown(value)
+            yield Described(row.key, row.type, shown, row.bounds, row.description)
 
 
-def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
-    if hint is float and isinstance(value, str):  # YAML 1.1 reads 1e-5 as a string
-        try:
-            return float(value)
-        except ValueError:
-            raise SettingsError(f"{where} must be a number, not {value!r}") from None
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if hint is str and isinstance(value, datetime.date):  # which DVC, that reads the same file, does not take
-        raise SettingsError(f"{where} must be text, and YAML reads a date here; put quotes around it: '{value}'")
-    matches = isinstance(value, hint) and not (hint is not bool and isinstance(value, bool))
-    require(matches, f"{where} must be of type {hint.__name__}, not {value!r}")
-    return value
+def _message(error: ValidationError, cls: type[Settings], where: str) -> str:
+    """What is wrong with the first key, an unknown one before all others, in one line."""
+    details = error.errors(include_url=False)
+    first = next((detail for detail in details if detail["type"] in ("extra_forbidden", "invalid_key")), details[0])
+    path, kind = _joined(where, *first["loc"]), first["type"]
+    if kind in ("extra_forbidden", "invalid_key"):
+        parent = _model_at(cls, first["loc"][:-1])
+        return _unknown(first["loc"][-1], list(parent.model_fields), _joined(where, *first["loc"][:-1]))
+    if kind == "told":
+        return f"{path}{first['msg']}" if path else first["msg"].removeprefix(": ")
+    if kind == "missing":
+        return f"{path} is required and missing"
+    return f"{path} {_rule(first, _field_at(cls, first['loc']))}"
+
+
+def _rule(detail: ErrorDetails, field: FieldInfo) -> str:
+    kind, context, value = detail["type"], detail.get("ctx", {}), detail["input"]
+    if any(name in context for name in WORDS):
+        null = ", or null" if type(None) in _options(field.annotation) else ""
+        return f"is {value!r}, but must be {_bounds(field)}{null}" + f": {field.description}" * bool(field.description)
+    rules = {
+        "literal_error": f"is {value!r}, but must be one of {context.get('expected', '').replace(' or ', ', ')}",
+        "tuple_type": f"must be a list, not {value!r}",
+        "model_type": f"must be a group of settings, not {value!r}",
+        "dict_type": f"must be a group of settings, not {value!r}",
+        "finite_number": f"is {value!r}, but must be a finite number",
+        "float_type": f"must be a number, not {value!r}",
+    }
+    if kind in rules:
+        return rules[kind]
+    if kind in ("int_type", "string_type", "bool_type"):
+        return f"must be of type {kind.removesuffix('_type').replace('string', 'str')}, not {value!r}"
+    return f"is {value!r}: {detail['msg']}"
+
+
+def _told(text: str) -> PydanticCustomError:
+    return PydanticCustomError("told", "{text}", {"text": text})
+
+
+def _unknown(key: Any, known: list[str], where: str) -> str:
+    path = _joined(where, str(key))
+    for removed, instead in REMOVED.items():
+        if fnmatch(path, removed):
+            return f"{path} is no longer a setting: {instead}; delete the key"
+    near = difflib.get_close_matches(str(key), known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return f"{path} is not a setting{hint} Known: {', '.join(known)}"
+
+
+def _joined(where: str, *keys: Any) -> str:
+    for key in keys:
+        where = f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}" if where else str(key)
+    return where
+
+
+def _field_at(cls: type[Settings], path: tuple[int | str, ...]) -> FieldInfo:
+    """The field that `path` leads to, or whose item it leads to."""
+    keys = [key for key in path if isinstance(key, str)]
+    return _model_at(cls, tuple(keys[:-1])).model_fields[keys[-1]]
+
+
+def _model_at(cls: type[Settings], path: tuple[int | str, ...]) -> type[Settings]:
+    """The group within `cls` that `path` leads to."""
+    for key in path:
+        group = _group(cls.model_fields[str(key)])
+        cls = cls if group is None else group
+    return cls
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The types that a union allows; a type alone allows itself."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def _group(field: FieldInfo) -> type[Settings] | None:
+    """The group of settings that a field is, or None."""
+    for hint in _options(field.annotation):
+        if isinstance(hint, type) and issubclass(hint, Settings):
+            return hint
+    return None
+
+
+def _type(hint: Any) -> str:
+    if len(_options(hint)) > 1:
+        return " | ".join(_type(option) for option in _options(hint))
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return " | ".join(map(str, arguments))
+    if origin is tuple:
+        return f"list of {_type(arguments[0])}"
+    return {str: "text", type(None): "null"}.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True)
+    return "required" if value is PydanticUndefined else _shown(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _bounds(field: FieldInfo) -> str:
+    """What a field's value must be, in words."""
+    rules = [(name, getattr(rule, name)) for rule in field.metadata for name in WORDS if hasattr(rule, name)]
+    return ", ".join(f"{WORDS[name]} {_shown(value)}" for name, value in rules)

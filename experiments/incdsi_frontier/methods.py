@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.tuning import (
@@ -37,10 +37,10 @@ class Method:
 
 
 PLAIN = Method(fixed=(ENCODED,))
-SCALED = Method(fixed=tuple(replace(ENCODED, prior_scale=scale) for scale in SCALES))
+SCALED = Method(fixed=tuple(ENCODED.replace(prior_scale=scale) for scale in SCALES))
 MIXED = Method(
     fixed=tuple(
-        replace(ENCODED, prior="mixed", query_share=share, prior_scale=scale) for share in SHARES for scale in SCALES
+        ENCODED.replace(prior="mixed", query_share=share, prior_scale=scale) for share in SHARES for scale in SCALES
     )
 )
 INCDSI = Method(space=PUBLISHED, base=IncDsiSettings())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from experiments.incdsi_frontier.frontier import BEST, STEPS, AdditionOrders, Found, Point, frontier, undominated
 from experiments.incdsi_frontier.gates import Difference, Matched, adding_cost, at_matched_loss
@@ -40,7 +40,7 @@ class Protocol:
         self.space, self.plan = space, plan
         tuning, test = space.encoded.splits()
         state = space.state()
-        self.default = replace(ENCODED, prior_scale=space.encoding_scale(state.vectors.view))
+        self.default = ENCODED.replace(prior_scale=space.encoding_scale(state.vectors.view))
         self.bench = TrialBench(state, tuning)
         self.arrivals = AdditionOrders(TrialBench(state, test), plan.orders, plan.steps, space.seed, plan.whole)
 

@@ -44,7 +44,7 @@ def fine_tune(
     train = space.asking(everything if old_queries else added, "train")
     if not old_queries:
         train = replace(train, targets=train.targets + len(vectors))
-    settings = replace(space.learned or DocumentVectorSettings(), epochs=EPOCHS)
+    settings = (space.learned or DocumentVectorSettings()).replace(epochs=EPOCHS)
     learned = learn(np.concatenate([vectors, first]), train, None, settings, space.seed)
     return _found(space.encoded, learned, added)
 

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from typing import Literal
 
 from model_code.incdsi.settings import IncDsiSettings, Prior
-from model_code.settings import require_at_least
+from model_code.settings import Field
 
 
-@dataclass(frozen=True)
 class AdditionSettings(IncDsiSettings):
-    """Keys of `IncDsiSettings`, off by default, and pulled to the document's encoding where they are on.
+    """Keys of `IncDsiSettings`, off by default, and pulled to the document's encoding where they are on."""
 
-    spans: parts of a document's text, besides title and first sentence, that it should be found by; 0: none.
-    use: "these" settings, or those that `freshet tools tune` found best ("tuned") for a retriever with these spans;
-      a retriever that was not tuned with them gets "these", and the status says so.
-    """
-
-    refine: bool = False
-    prior: Prior = "encoder"
-    spans: int = 4
-    use: Literal["these", "tuned"] = "these"
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        super().__post_init__()
-        require_at_least(0, self, "spans")
+    refine: bool = Field(False, description="find the vector by optimisation (IncDSI); false: take the prior as it is")
+    prior: Prior = Field(
+        "encoder", description="where lambda2 pulls: 0, the document's encoding, or its mix with its mean query"
+    )
+    spans: int = Field(
+        4, ge=0, description="parts of a document's text, besides title and first sentence, that it should be found by"
+    )
+    use: Literal["these", "tuned"] = Field(
+        "these",
+        description="these settings, or those that `freshet tools tune` found best for one with these spans",
+    )
 
     @property
     def incdsi(self) -> IncDsiSettings:
         """The part that the solver reads."""
-        return IncDsiSettings(**{each.name: getattr(self, each.name) for each in fields(IncDsiSettings)})
+        return IncDsiSettings(**{name: getattr(self, name) for name in IncDsiSettings.model_fields})
 
     @property
     def uses_queries(self) -> bool:

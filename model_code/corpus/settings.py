@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 from model_code.corpus.cleaning import parse_date
-from model_code.settings import require
+from model_code.settings import Field, Settings, require
 
 COLUMNS: dict[str, dict[str, str]] = {  # by table: our name of a column, and the setting that holds the source's
     "documents": {"id": "document_id", "title": "title", "text": "text", "date": "date"},
@@ -16,26 +15,24 @@ COLUMNS: dict[str, dict[str, str]] = {  # by table: our name of a column, and th
 NEEDED = ("id", "text", "query_id", "document_id")  # columns without which every row is refused
 
 
-@dataclass(frozen=True)
-class ColumnSettings:
-    """Which column of the source holds what; the defaults are BEIR's. Other document columns become its `fields`.
+class ColumnSettings(Settings):
+    """Which column of the source holds what; the defaults are BEIR's. Other document columns become its `fields`."""
 
-    answers: of a query, a list of the strings that answer it (in CSV and TSV: JSON of one), SQuAD's {"text": list}, or
-      a single one, which `metadata` may hold as well; other shapes, and null, read none. No passage that holds one is
-      drawn as a negative of the query.
-    """
-
-    document_id: str = "_id"
-    title: str = "title"
-    text: str = "text"
-    date: str = "date"
-    query_id: str = "_id"
-    query_text: str = "text"
-    answers: str | None = "answers"
-    qrel_query: str = "query-id"
-    qrel_document: str = "corpus-id"
-    relevance: str = "score"
-    split: str = "split"
+    document_id: str = Field("_id", description="column of documents")
+    title: str = Field("title", description="column of documents")
+    text: str = Field("text", description="column of documents")
+    date: str = Field("date", description="column of documents")
+    query_id: str = Field("_id", description="column of queries")
+    query_text: str = Field("text", description="column of queries")
+    answers: str | None = Field(
+        "answers",
+        description="column of queries: a list of the strings that answer one (in CSV and TSV: JSON of one), SQuAD's "
+        '{"text": list}, or a single one; null reads none; no passage that holds one is a negative of its query',
+    )
+    qrel_query: str = Field("query-id", description="column of qrels")
+    qrel_document: str = Field("corpus-id", description="column of qrels")
+    relevance: str = Field("score", description="column of qrels")
+    split: str = Field("split", description="column of qrels")
 
     def of(self, table: str) -> dict[str, str]:
         """The mapping from our names to the source's columns, for "documents", "queries" or "qrels".
@@ -59,70 +56,68 @@ class ColumnSettings:
         }
 
 
-@dataclass(frozen=True)
-class HubSettings:
+class HubSettings(Settings):
     """A data set of the Hugging Face hub (or a local folder that `datasets` loads), in BEIR's three parts.
 
     BEIR: `name: BeIR/nq`, `qrels: BeIR/nq-qrels`. MTEB: `name: mteb/scifact`, `qrels: mteb/scifact`,
-    `qrels_config: default`. A corpus without judgements: `queries: null`. revision: a branch, tag or commit of `name`,
-    looked up by `freshet ingest`; null is the newest.
+    `qrels_config: default`. A corpus without judgements: `queries: null`.
     """
 
-    name: str | None = None
-    revision: str | None = None
-    documents: str | None = "corpus"
-    queries: str | None = "queries"
-    qrels: str | None = None
-    qrels_config: str | None = None
-    streaming: bool = False
+    name: str | None = Field(None, description="the data set, such as BeIR/nq or mteb/scifact")
+    revision: str | None = Field(
+        None, description="a branch, tag or commit of it, looked up by `freshet ingest`; null: the newest"
+    )
+    documents: str | None = Field("corpus", description="configuration with the documents")
+    queries: str | None = Field("queries", description="configuration with the queries; null: no judgements")
+    qrels: str | None = Field(None, description="data set with the judgements, such as BeIR/nq-qrels")
+    qrels_config: str | None = Field(None, description="its configuration")
+    streaming: bool = Field(False, description="read it without storing it first")
 
 
-@dataclass(frozen=True)
-class FileSettings:
+class FileSettings(Settings):
     """Where `files` finds queries and qrels; documents are at `corpus.path`.
 
     The suffix tells the format: .jsonl, .csv or .tsv (each also with .gz), or .parquet.
     """
 
-    queries: str | None = None
-    qrels: str | None = None
+    queries: str | None = Field(None, description="the queries file; null: no judgements")
+    qrels: str | None = Field(None, description="the judgements file")
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse one without the other."""
         require((self.queries is None) == (self.qrels is None), "queries and qrels are given together or not at all")
 
 
-@dataclass(frozen=True)
-class QuerySplitSettings:
+class QuerySplitSettings(Settings):
     """How queries are split where the source does not say: by the hash of (seed, query id), so for good."""
 
-    test_share: float = 0.5
-    dev_share: float = 0.1
-    seed: int = 0
+    test_share: float = Field(0.5, ge=0, lt=1, description="of the queries")
+    dev_share: float = Field(0.1, ge=0, lt=1, description="also carved out of train where a source has no dev split")
+    seed: int = Field(0, description="of the split")
 
-    def __post_init__(self) -> None:
-        for name in ("test_share", "dev_share"):
-            require(0 <= getattr(self, name) < 1, f"{name} is {getattr(self, name)}, but must be in [0, 1)")
+    def check(self) -> None:
+        """Refuse shares that leave nothing."""
         require(self.test_share + self.dev_share < 1, "test_share + dev_share must leave queries to train on")
 
 
-@dataclass(frozen=True)
-class PartSettings:
+class PartSettings(Settings):
     """Which documents are indexed at first (initial), stream in later (new), or tune how they are added (tuning).
 
     IncDSI's shares are .90 / .09 / .01. By date: documents from `new_from` on are new, those from `tuning_from` until
     then (if it is given) tuning, and all earlier ones initial; the earliest of a group of duplicates is kept.
     """
 
-    by: Literal["none", "share", "date"] = "none"
-    new_share: float = 0.09
-    tuning_share: float = 0.01
-    tuning_from: str | None = None
-    new_from: str | None = None
-    seed: int = 0
+    by: Literal["none", "share", "date"] = Field("none", description="how documents are told apart")
+    new_share: float = Field(0.09, ge=0, lt=1, description="by share: that stream in later")
+    tuning_share: float = Field(0.01, ge=0, lt=1, description="by share: that tune how these are added")
+    tuning_from: str | None = Field(None, description="by date: documents from this day on tune; null: none")
+    new_from: str | None = Field(None, description="by date: documents from this day on are new, such as '2025-01-01'")
+    seed: int = Field(0, description="of the shares")
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse too much, and days that are none."""
         shares = (self.new_share, self.tuning_share)
-        require(min(shares) >= 0 and sum(shares) < 1, f"new_share and tuning_share are {shares}: too much")
+        require(sum(shares) < 1, f"new_share and tuning_share are {shares}: too much")
         require(self.by != "date" or self.new_from is not None, "by is 'date', which needs new_from: '2025-01-01'")
         tuning, new = parse_date(self.tuning_from), parse_date(self.new_from)
         for name, instant in (("tuning_from", tuning), ("new_from", new)):
@@ -133,66 +128,64 @@ class PartSettings:
             require(tuning < new, "tuning_from must lie before new_from")
 
 
-@dataclass(frozen=True)
-class CorpusSettings:
+class CorpusSettings(Settings):
     """Where documents, queries and qrels come from, and how they are cleaned, merged and split."""
 
-    source: Literal["installed_packages", "beir", "hub", "files", "snapshot"] = "installed_packages"
-    path: str | None = None
-    packages: tuple[str, ...] = ("stdlib", "numpy", "pandas")
-    qrels: str = "qrels"
-    hub: HubSettings = field(default_factory=HubSettings)
-    files: FileSettings = field(default_factory=FileSettings)
-    columns: ColumnSettings = field(default_factory=ColumnSettings)
-    limit: int | None = None
-    max_characters: int = 200_000
-    keep_title_only: bool = False
-    merge_duplicates: Literal["text", "title", "either", "none"] = "text"
-    quarantine_limit: float = 0.05
-    splits: QuerySplitSettings = field(default_factory=QuerySplitSettings)
-    parts: PartSettings = field(default_factory=PartSettings)
+    source: Literal["installed_packages", "beir", "hub", "files", "snapshot"] = Field(
+        "installed_packages", description="where documents come from: docstrings, a BEIR folder, the hub, or files"
+    )
+    path: str | None = Field(None, description="beir: the data set's folder; files: the documents file")
+    packages: tuple[str, ...] = Field(("stdlib", "numpy", "pandas"), description="installed_packages: whose docstrings")
+    qrels: str = Field("qrels", description="beir: the folder of the judgements")
+    hub: HubSettings = Field(default_factory=HubSettings)
+    files: FileSettings = Field(default_factory=FileSettings)
+    columns: ColumnSettings = Field(default_factory=ColumnSettings)
+    limit: int | None = Field(None, gt=0, description="documents that are read; null: all")
+    max_characters: int = Field(200_000, gt=0, description="a longer text is quarantined")
+    keep_title_only: bool = Field(False, description="keep documents that have a title and no text")
+    merge_duplicates: Literal["text", "title", "either", "none"] = Field(
+        "text", description="what makes two documents one"
+    )
+    quarantine_limit: float = Field(0.05, ge=0, le=1, description="share of malformed rows past which the stage fails")
+    splits: QuerySplitSettings = Field(default_factory=QuerySplitSettings)
+    parts: PartSettings = Field(default_factory=PartSettings)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse a source without what it reads."""
         needs_path = self.source in ("beir", "files", "snapshot")
         require(not needs_path or bool(self.path), f"path is missing: the source {self.source!r} reads from it")
         require(self.source != "hub" or bool(self.hub.name), "hub.name is missing: a data set such as BeIR/scifact")
         require(self.source != "installed_packages" or bool(self.packages), "packages is empty: name at least one")
-        require(self.limit is None or self.limit > 0, f"limit is {self.limit}, but must be positive, or null for all")
-        require(self.max_characters > 0, f"max_characters is {self.max_characters}, but must be positive")
-        require(0 <= self.quarantine_limit <= 1, f"quarantine_limit is {self.quarantine_limit}, but is a share: 0 to 1")
 
 
-@dataclass(frozen=True)
-class PassageSettings:
-    """How documents become passages, each of which is encoded; a document is ranked by its best one.
+class PassageSettings(Settings):
+    """How documents become passages, each of which is encoded; a document is ranked by its best one."""
 
-    cut: "words": documents of more than `words` words become windows of that length, one every `stride` words; 0: never
-    cut. "lines": each line after the first is a passage, with the first before it (for lists under a sentence).
-    """
+    words: int = Field(
+        180, ge=0, description="a longer document becomes windows of so many words; 0: one passage per document"
+    )
+    stride: int = Field(150, description="words between the starts of two windows")
+    cut: Literal["words", "lines"] = Field(
+        "words", description="lines: each line after the first is a passage with the first before it, as in lists"
+    )
 
-    words: int = 180
-    stride: int = 150
-    cut: Literal["words", "lines"] = "words"
-
-    def __post_init__(self) -> None:
-        require(self.words >= 0, f"words is {self.words}, but must be positive, or 0 for one passage per document")
+    def check(self) -> None:
+        """Refuse windows that skip text."""
         fits = self.words == 0 or 0 < self.stride <= self.words
         require(fits, f"stride is {self.stride}, but must be in 1..{self.words} (words), or text would be skipped")
 
 
-@dataclass(frozen=True)
-class AcceptanceSettings:
+class AcceptanceSettings(Settings):
     """What a finished corpus must satisfy before anything is trained on it; lengths are in words."""
 
-    min_documents: int = 10
-    min_queries: int = 5
-    min_mean_words: float = 3.0
-    max_mean_words: float = 5_000.0
-    max_empty_title_share: float = 1.0
-    max_query_words: int = 500
-    max_repeated_query_share: float = 0.2
+    min_documents: int = Field(10, description="fewer stop the build")
+    min_queries: int = Field(5, description="fewer stop the build")
+    min_mean_words: float = Field(3.0, description="of a document, at least on average")
+    max_mean_words: float = Field(5_000.0, description="of a document, at most on average")
+    max_empty_title_share: float = Field(1.0, ge=0, le=1, description="of the documents")
+    max_query_words: int = Field(500, description="of any query")
+    max_repeated_query_share: float = Field(0.2, ge=0, le=1, description="of the queries")
 
-    def __post_init__(self) -> None:
-        for name in ("max_empty_title_share", "max_repeated_query_share"):
-            require(0 <= getattr(self, name) <= 1, f"{name} is {getattr(self, name)}, but is a share: 0 to 1")
+    def check(self) -> None:
+        """Refuse an empty range."""
         require(self.min_mean_words <= self.max_mean_words, "min_mean_words must not exceed max_mean_words")

@@ -6,7 +6,6 @@ training curve, and `document_vectors/` (`folder.py`).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -127,4 +126,4 @@ def _query_vectors(context: StageContext, encoder: Encoder, pool: TrainingData, 
 
 def _whole_corpus(training: TrainingSettings) -> TrainingSettings:
     """The dev settings without a sample of passages: nothing has to be encoded, so ranking them all costs little."""
-    return replace(training, dev_passages=None)
+    return training.replace(dev_passages=None)

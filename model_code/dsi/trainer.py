@@ -119,8 +119,7 @@ def loop_settings(own: DocumentVectorSettings, training: TrainingSettings, pairs
     """
     per_epoch = pairs // min(own.batch_size, max(1, pairs)) / training.accumulation
     every = max(1, round(per_epoch / own.evaluations_per_epoch))
-    joint = replace(
-        training,
+    joint = training.replace(
         supervision="supervised",  # of one pool: a batch has no two kinds of pairs
         epochs=own.passes,
         batch_size=own.batch_size,
@@ -132,7 +131,7 @@ def loop_settings(own: DocumentVectorSettings, training: TrainingSettings, pairs
     )
     if own.train_encoder:
         return joint
-    return replace(joint, learning_rate=own.rate, frozen_layers=None, checkpoint_every=every)
+    return joint.replace(learning_rate=own.rate, frozen_layers=None, checkpoint_every=every)
 
 
 def pooled(data: TrainingData) -> TrainingData:

@@ -2,65 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
-from model_code.settings import require
+from model_code.settings import Field, Settings, require
 
 Pooling = Literal["mean", "cls"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
-@dataclass(frozen=True)
-class EncoderSettings:
+class EncoderSettings(Settings):
     """The base encoder and how texts are fed to it.
-
-    base: a folder in the sentence-transformers layout, or a hub name.
-    max_tokens: longer texts are cut to this many tokens, special tokens included (64 to 512 are sensible).
-    include_title: put the title (for docstrings: the qualified name) in front of the text.
-    pooling: how token vectors become one; None reads it from the base's folder.
-    precision: of the matrix products when encoding; "auto" is bfloat16 where the hardware has it, else float32, by
-      weights in half precision where the CPU has that and nothing is trained. An index keeps the setting, so that a
-      live collection encodes queries and later documents as its own were encoded.
-    device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", ...
 
     >>> EncoderSettings().max_tokens
     128
     """
 
-    base: str = "sentence-transformers/all-MiniLM-L6-v2"
-    max_tokens: int = 128
-    include_title: bool = True
-    pooling: Pooling | None = None
-    precision: Precision = "auto"
-    device: str = "auto"
+    base: str = Field(
+        "sentence-transformers/all-MiniLM-L6-v2",
+        min_length=1,
+        description="a folder in the sentence-transformers layout, or a hub name",
+    )
+    max_tokens: int = Field(128, ge=3, description="longer texts are cut to so many tokens, two special ones included")
+    include_title: bool = Field(True, description="put the title (for docstrings: the qualified name) before the text")
+    pooling: Pooling | None = Field(None, description="how token vectors become one; null: as the base's folder says")
+    precision: Precision = Field(
+        "auto",
+        description="of the products when encoding; auto: bfloat16 where the hardware has it, else float32, by weights "
+        "in half precision where the CPU has that and nothing is trained; an index keeps it",
+    )
+    device: str = Field("auto", description="auto (a GPU if there is one), cpu, cuda, cuda:1, ...")
 
-    def __post_init__(self) -> None:
-        """Refuse an encoder without a name or without room for a word."""
-        require(bool(self.base), "base must name a folder or a hub model, but is empty")
-        require(self.max_tokens >= 3, f"max_tokens is {self.max_tokens}; at least 3 are needed (two are special)")
 
+class LayerSettings(Settings):
+    """Which hidden states represent a document, and how they become what is searched (MLR, sections 3.1 to 3.3)."""
 
-@dataclass(frozen=True)
-class LayerSettings:
-    """Which hidden states represent a document, and how they become what is searched (MLR, sections 3.1 to 3.3).
+    numbers: tuple[int, ...] = Field(
+        (),
+        description="of hidden states (0: the embeddings; 6: the output of layer 6); the last is always among them; "
+        "empty: the last alone, an ordinary encoder",
+    )
+    pooling: Literal["self_contrastive", "multi_vector"] = Field(
+        "self_contrastive",
+        description="multi_vector keeps a vector per layer and ranks by the best; self_contrastive trains on "
+        "all and searches by the last",
+    )
+    regulariser: float = Field(0.1, ge=0, description="alpha, weight of the self-contrastive loss's last-layer term")
 
-    numbers: of hidden states (0: the embeddings; 6: the output of layer 6); the last layer is always among them,
-      whether it is named or not. Empty: the last alone, an ordinary encoder.
-    pooling: "self_contrastive" trains on all of them and searches by the last layer's vector; "multi_vector" keeps one
-      vector per layer and ranks by the best of them.
-    regulariser: alpha, weight of the self-contrastive loss's own last-layer term.
-    """
-
-    numbers: tuple[int, ...] = ()
-    pooling: Literal["self_contrastive", "multi_vector"] = "self_contrastive"
-    regulariser: float = 0.1
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
+    def check(self) -> None:
+        """Refuse layers that are none."""
         require(all(number >= 0 for number in self.numbers), f"layer numbers count from 0, not {list(self.numbers)}")
         require(len(set(self.numbers)) == len(self.numbers), f"numbers {list(self.numbers)} names a layer twice")
-        require(self.regulariser >= 0, f"regulariser is {self.regulariser}, but must be at least 0")
 
     def chosen(self, last: int) -> tuple[int, ...]:
         """The layers that represent a document where layer `last` is the last: ascending, `last` among them.

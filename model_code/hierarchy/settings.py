@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
-from model_code.settings import require
+from model_code.settings import Field, Settings
 
 
-@dataclass(frozen=True)
-class HierarchySettings:
+class HierarchySettings(Settings):
     """The `hierarchy` group of `params.yaml`."""
 
-    method: Literal["bottom_up", "top_down"] = "bottom_up"  # agglomerative (HCE, Algorithm 1), or recursive splits
-    branching: int | None = None  # mean number of children per node; None: smallest power of two that gives 2 levels
-    max_iterations: int = 100  # of k-means, per level; it ends earlier when no assignment changes
-    compare_up_to: int = 1_000_000  # passages up to which the report compares the tree with flat k-means
-    device: str = "auto"  # "auto" (a GPU if there is one), "cpu" or "cuda"
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        require(self.branching is None or self.branching >= 2, f"branching is {self.branching}, but must be at least 2")
-        require(self.max_iterations >= 1, f"max_iterations is {self.max_iterations}, but must be at least 1")
-        require(self.compare_up_to >= 0, f"compare_up_to is {self.compare_up_to}, but must be at least 0 (never)")
+    method: Literal["bottom_up", "top_down"] = Field(
+        "bottom_up", description="agglomerative (HCE, Algorithms 1 and 2), or recursive splits in O(N n b log N)"
+    )
+    branching: int | None = Field(
+        None, ge=2, description="mean number of children; null: the smallest power of two that gives two levels"
+    )
+    max_iterations: int = Field(
+        100, ge=1, description="of k-means, per level; it ends earlier when no assignment changes"
+    )
+    compare_up_to: int = Field(
+        1_000_000, ge=0, description="passages up to which the report compares the tree with flat k-means; 0: never"
+    )
+    device: str = Field("auto", description="auto (a GPU if there is one), cpu or cuda")
 
 
 def default_branching(passages: int) -> int:

@@ -186,8 +186,8 @@ def refined_settings(settings: IncDsiSettings, values: dict[str, Any]) -> IncDsi
     Priors other than zero keep the best compromise where constraints conflict, since they are meant as one; the zero
     prior does as `settings` say.
     """
-    changed = replace(settings, refine=True, **values)
-    return changed if changed.prior == "zero" else replace(changed, on_conflict="keep")
+    changed = settings.replace(refine=True, **values)
+    return changed if changed.prior == "zero" else changed.replace(on_conflict="keep")
 
 
 def baselines(settings: IncDsiSettings, encodings: bool = True) -> dict[str, IncDsiSettings]:
@@ -198,12 +198,12 @@ def baselines(settings: IncDsiSettings, encodings: bool = True) -> dict[str, Inc
     >>> list(baselines(IncDsiSettings()))[:3]
     ['encoder vector', 'mean query', 'half encoder vector, half mean query']
     """
-    plain = replace(settings, refine=False, prior="encoder", prior_scale=1.0, query_share=0.5)
-    mean_query = {"mean query": replace(plain, prior="mixed", query_share=1.0)}
+    plain = settings.replace(refine=False, prior="encoder", prior_scale=1.0, query_share=0.5)
+    mean_query = {"mean query": plain.replace(prior="mixed", query_share=1.0)}
     if not encodings:
         return mean_query
-    mixed = {"half encoder vector, half mean query": replace(plain, prior="mixed")}
-    scaled = {f"encoder vector x {scale:g}": replace(plain, prior_scale=scale) for scale in SCALES}
+    mixed = {"half encoder vector, half mean query": plain.replace(prior="mixed")}
+    scaled = {f"encoder vector x {scale:g}": plain.replace(prior_scale=scale) for scale in SCALES}
     return {"encoder vector": plain} | mean_query | mixed | scaled
 
 
@@ -222,7 +222,7 @@ class TuningReport:
 
     def rows(self) -> list[dict[str, Any]]:
         """The trials as plain rows, for a table or a file."""
-        return [asdict(trial) for trial in self.trials]
+        return [asdict(trial) | {"settings": trial.settings.model_dump()} for trial in self.trials]
 
 
 def tune(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
@@ -188,7 +187,7 @@ class DenseIndex:
             self.approximate.save(folder / FAISS)
         facts = {"kind": KIND, "fingerprint": self.fingerprint, "dimension": self.dimension, "passages": self.passages}
         facts |= {"documents": self.ids.documents, "vectors_per_passage": self.vectors_per_passage}
-        facts |= {"factory": self.factory, "settings": asdict(self.settings)}
+        facts |= {"factory": self.factory, "settings": self.settings.model_dump()}
         seal(folder, FORMAT, facts)
 
     @classmethod

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import Literal
 
-from model_code.settings import require, require_at_least
+from model_code.settings import Field, Settings
 
 
-@dataclass(frozen=True)
-class IndexSettings:
+class IndexSettings(Settings):
     """How the passages' vectors are searched: exactly, or by an approximate FAISS index, and how much of that.
-
-    factory: "auto", "Flat" (exact, without FAISS), or a `faiss.index_factory` string such as "IVF1024,Flat", "HNSW32".
-      Kinds that would lose entries when documents come and go (FastScan, NSG) are refused.
-    flat_below: "auto" is exact search below this many passages, and IVF with about 4 sqrt(n) lists from there on.
-    nprobe: lists of an IVF index that a query visits.  ef_search: nodes that a query visits in an HNSW graph.
 
     >>> IndexSettings().factory_for(1000), IndexSettings().factory_for(1_000_000)
     ('Flat', 'IVF4096,SQ8')
     """
 
-    factory: str = "auto"
-    flat_below: int = 50_000
-    nprobe: int = 32
-    ef_search: int = 128
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that search nothing."""
-        require_at_least(1, self, "flat_below", "nprobe", "ef_search")
+    factory: str = Field(
+        "auto",
+        description="auto, Flat (exact, without FAISS), or a faiss.index_factory string such as IVF1024,Flat; "
+        "kinds that would lose entries when documents come and go (FastScan, NSG) are refused",
+    )
+    flat_below: int = Field(
+        50_000, ge=1, description="auto is exact below so many passages, and IVF with about 4 sqrt(n) lists from there"
+    )
+    nprobe: int = Field(32, ge=1, description="lists of an IVF index that a query visits")
+    ef_search: int = Field(128, ge=1, description="nodes that a query visits in an HNSW graph")
 
     def factory_for(self, passages: int) -> str:
         """The factory string for an index of so many passages; IVF gets the power of two nearest to 4 sqrt(n) lists."""
@@ -39,19 +35,9 @@ class IndexSettings:
         return f"IVF{2 ** round(math.log2(4 * math.sqrt(passages)))},SQ8"
 
 
-@dataclass(frozen=True)
-class Bm25Settings:
-    """BM25's term saturation and length normalisation (defaults: Anserini's), and the words it drops.
+class Bm25Settings(Settings):
+    """BM25's term saturation and length normalisation (defaults: Anserini's), and the words it drops."""
 
-    k1: 0.6 to 2.0.  b: 0 (length ignored) to 1.  stopwords: "english" or None.
-    """
-
-    k1: float = 0.9
-    b: float = 0.4
-    stopwords: str | None = "english"
-
-    def __post_init__(self) -> None:
-        """Refuse values outside the formula's domain."""
-        require(self.k1 >= 0, f"k1 is {self.k1}, but must not be negative")
-        require(0 <= self.b <= 1, f"b is {self.b}, but must be between 0 and 1")
-        require(self.stopwords in ("english", None), f"stopwords is {self.stopwords!r}, but must be 'english' or null")
+    k1: float = Field(0.9, ge=0, description="term saturation; 0.6 to 2 make sense")
+    b: float = Field(0.4, ge=0, le=1, description="length normalisation; 0 ignores length")
+    stopwords: Literal["english"] | None = Field("english", description="words that are dropped; null: none")

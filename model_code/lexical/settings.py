@@ -2,83 +2,82 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
-from model_code.settings import require, require_at_least
+from model_code.settings import Field, Settings, require
 
 Head = Literal["auto", "mlm", "closed_form"]
 Term = Literal["full", "beta", "alpha"]
 MainSearch = Literal["full", "alpha", "beta", "beta_own", "beta_rerank"]
 
 
-@dataclass(frozen=True)
-class LexicalSettings:
+class LexicalSettings(Settings):
     """How texts become weights over the vocabulary, how that is trained, and how it is searched.
 
     Below, E(x) are the weights that the encoder gives a text, and T(x) is 1 for each token of the text itself.
-
-    Encoder
-      head: "mlm" takes the checkpoint's own masked-language-model head; "closed_form" solves for one (seconds) from the
-        passages; "auto" is "mlm" where the checkpoint has such a head, else "closed_form".
-      top_k: weights kept in training, query and passage alike; index_top_k: of an indexed passage; query_top_k: of a
-        query in search (16 to 128 are at least as good as the paper's 768).
-
-    Training
-      first_stage_steps: of training E(q) against the fixed T(p) of many passages, cheap since no passage is encoded
-        (0: none; 90 is a good start where tokens alone are searched; before the whole loss it did harm);
-        first_stage_batch queries a step; first_stage_passages more passages a step as negatives of all.
-      semi_parametric: whether the stage with the whole loss follows; without it the first stage is all.
-      terms: of that loss. [full] alone leaves the tokens out, as the paper's ablation "without the semi-parametric
-        objective" does; "beta" then has learned nothing of T(p).
-      first_stage_learning_rate: of its encoder.
-      score_scale: "measured" divides the scores of each term of the loss, and of each level of the hierarchy loss, by a
-        quarter of their standard deviation before training; "raw" is the paper's, at home with a masked language model
-        and many epochs.
-      in_training_negatives: m; negatives are drawn from the m best passages of a beta search with the encoder of that
-        very step, negatives_per_query of them a query, in place of `negatives` (0: off). Passages that hold one of the
-        query's answers are no negatives; of a query without answers, it is those of the positive's leaf of the
-        hierarchy, and those that score above in_training_margin times the positive.
-      in_training_from: share of the steps after which it begins (the paper's second half: .5).
-
-    Search
-      search: the main one. "full" E(q).E(p); "alpha" T(q).E(p); "beta" E(q).T(p), from the token index alone;
-        "beta_own" is beta without expansion: only the query's own tokens, weighted; "beta_rerank" takes the best
-        rerank_depth of beta and ranks them by "full". The others are evaluated beside it.
-      embeddings: whether the index holds E(p) of every passage, which "full" and "alpha" need; without, it holds the
-        texts, and re-ranking embeds passages as they come and keeps the last few thousand.
     """
 
-    head: Head = "auto"
-    top_k: int = 256
-    index_top_k: int = 256
-    query_top_k: int = 64
+    head: Head = Field(
+        "auto",
+        description="mlm: the checkpoint's own masked-language-model head; closed_form solves for one (seconds) from "
+        "the passages; auto: mlm where the checkpoint has such a head",
+    )
+    top_k: int = Field(256, ge=1, description="weights kept in training, of query and passage alike")
+    index_top_k: int = Field(256, ge=1, description="weights of an indexed passage")
+    query_top_k: int = Field(
+        64, ge=1, description="weights of a query in search; 16 to 128 are at least as good as the paper's 768"
+    )
 
-    first_stage_steps: int = 0
-    first_stage_batch: int = 192
-    first_stage_passages: int = 2048
-    first_stage_learning_rate: float = 1e-4
-    semi_parametric: bool = True
-    terms: tuple[Term, ...] = ("full", "beta", "alpha")
-    score_scale: Literal["measured", "raw"] = "measured"
-    in_training_negatives: int = 0
-    in_training_from: float = 0.5
-    in_training_margin: float = 1.0
+    first_stage_steps: int = Field(
+        0,
+        ge=0,
+        description="of training E(q) against the fixed T(p) of many passages, cheap since no passage is encoded; 90 "
+        "is a good start where tokens alone are searched; before the whole loss it did harm",
+    )
+    first_stage_batch: int = Field(192, ge=1, description="queries of such a step")
+    first_stage_passages: int = Field(2048, ge=0, description="more passages of such a step, as negatives of all")
+    first_stage_learning_rate: float = Field(1e-4, ge=0, description="of its encoder")
+    semi_parametric: bool = Field(
+        True, description="whether the stage with the whole loss follows; without it the first stage is all"
+    )
+    terms: tuple[Term, ...] = Field(
+        ("full", "beta", "alpha"),
+        description="of the whole loss; [full] alone is the paper's ablation without the semi-parametric objective",
+    )
+    score_scale: Literal["measured", "raw"] = Field(
+        "measured",
+        description="measured divides scores by a quarter of their deviation before training; raw is the paper's, at "
+        "home with a masked language model and many epochs",
+    )
+    in_training_negatives: int = Field(
+        0,
+        ge=0,
+        description="m: negatives come from the m best passages of a beta search with the encoder of that step, "
+        "negatives_per_query of them a query, in place of `negatives`; 0: off",
+    )
+    in_training_from: float = Field(
+        0.5, ge=0, lt=1, description="share of the steps after which it begins (the paper's second half)"
+    )
+    in_training_margin: float = Field(
+        1.0,
+        gt=0,
+        description="times the positive's score: what scores above may be an answer, where the query names none",
+    )
 
-    search: MainSearch = "beta_own"
-    rerank_depth: int = 100
-    embeddings: bool = True
+    search: MainSearch = Field(
+        "beta_own",
+        description="the main one: full E(q).E(p); alpha T(q).E(p); beta E(q).T(p), from the token index alone; "
+        "beta_own: beta by the query's own tokens; beta_rerank: the best of beta ranked by full",
+    )
+    rerank_depth: int = Field(100, ge=1, description="passages that beta_rerank ranks")
+    embeddings: bool = Field(
+        True,
+        description="whether the index holds E(p) of every passage, which full and alpha need; without, it holds the "
+        "texts, and re-ranking embeds passages as they come",
+    )
 
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        require_at_least(1, self, "top_k", "index_top_k", "query_top_k", "first_stage_batch", "rerank_depth")
-        require_at_least(0, self, "first_stage_steps", "first_stage_passages", "in_training_negatives")
-        require_at_least(0, self, "first_stage_learning_rate")
-        require(self.in_training_margin > 0, f"in_training_margin is {self.in_training_margin}, but must be above 0")
-        require(
-            0 <= self.in_training_from < 1,
-            f"in_training_from is {self.in_training_from}, but is a share of the steps: at least 0, below 1",
-        )
+    def check(self) -> None:
+        """Refuse searches without what they read, and training of nothing."""
         require(
             self.embeddings or self.search not in ("full", "alpha"),
             f"search: {self.search} reads the passages' embeddings, and embeddings is false; set it true, or take beta",

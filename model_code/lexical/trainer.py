@@ -10,7 +10,6 @@ must keep.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -221,8 +220,7 @@ class FirstStageTrainer(LexicalTrainer):
 
 def first_stage(settings: TrainingSettings, lexical: LexicalSettings) -> TrainingSettings:
     """The settings of the first stage: its own length, batch and rate, nothing that needs a passage encoded."""
-    return replace(
-        settings,
+    return settings.replace(
         steps=lexical.first_stage_steps,
         batch_size=lexical.first_stage_batch,
         accumulation=1,

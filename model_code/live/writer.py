@@ -17,7 +17,7 @@ from model_code.live.generation import Generation
 from model_code.live.net_changes import NetChanges
 from model_code.live.searcher import Searcher
 from model_code.retrievers.base import Refine
-from model_code.settings import require, require_at_least
+from model_code.settings import require
 
 
 class LiveWriter:
@@ -32,7 +32,7 @@ class LiveWriter:
         pointer: see `Collection`.
         """
         self.max_segments = max_segments
-        require_at_least(1, self, "max_segments")
+        require(self.max_segments >= 1, f"max_segments is {self.max_segments}, but must be at least 1")
         self.collection, self.refine = Collection(live, retriever, pointer), refine
         self._searcher: Searcher | None = None
 

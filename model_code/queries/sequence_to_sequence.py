@@ -8,7 +8,6 @@ loaded; one is saved without a trace of the machine that made it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,7 +125,7 @@ class SequenceToSequence:
         ids, queries = sorted(documents), []
         for start in range(0, len(ids), CHUNK):
             chunk = {i: documents[i] for i in ids[start : start + CHUNK]}
-            key = hash_text(canonical_json([asdict(self.settings), seed, chunk]))
+            key = hash_text(canonical_json([self.settings.model_dump(), seed, chunk]))
             finished = checkpoints / f"{KIND}-{key[:32]}.json"
             if not finished.exists():
                 write_json(finished, self._write_queries(chunk, seed))

@@ -9,7 +9,6 @@ begins, so it needs more pairs and steps than a model from the hub.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +126,7 @@ def _round_trips(context: StageContext, corpus: Corpus, loaded: Loaded, held_out
     training: GeneratorTrainingSettings = context.settings[TRAINING_GROUP]
     depth, most = training.round_trip_depth, training.round_trip_documents
     chosen = _first_of_each(held_out)[:most]
-    generator = SequenceToSequence(*loaded, replace(context.settings[WRITING_GROUP], per_document=1))
+    generator = SequenceToSequence(*loaded, context.settings[WRITING_GROUP].replace(per_document=1))
     written = generator.generate(
         {pair.document_id: pair.document for pair in chosen},
         context.settings["seed"],

@@ -6,7 +6,6 @@ Segments of a live collection are exact indexes of new passages' vectors, howeve
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -107,7 +106,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
 
     def _exact_index(self, vectors: np.ndarray, document_ids: Sequence[str]) -> DenseIndex:
         """An exact index beside this one: new documents are too few to train an approximate one on."""
-        settings = replace(self.index.settings, factory="Flat")
+        settings = self.index.settings.replace(factory="Flat")
         return DenseIndex.build(vectors, document_ids, self.fingerprint, settings, self.index.vectors_per_passage)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from model_code import settings
@@ -12,28 +10,29 @@ from model_code.dsi.settings import DocumentVectorSettings
 from model_code.encoding.settings import LayerSettings
 from model_code.lexical.settings import LexicalSettings
 from model_code.retrievers.kinds import Kind
+from model_code.settings import Field
 from model_code.training.settings import TrainingSettings
 
 
-@dataclass(frozen=True)
-class RetrieverSettings:
-    """One retriever: what kind it is, how it is trained, and what only its kind has.
-
-    kind: "dense" (a vector per passage, or several with `layers`: contrastive, HCE, MLR), "lexical" (SVDR: weights over
-      the vocabulary) or "dsi" (a learned vector per document). `training` says supervision, hierarchy and
-      negatives, for every kind.
-    encoders: "shared", one for queries and documents, or "separate", one for each: both start as copies of the same
-      weights and are trained together. Twice the weights to learn, to store and to load; a search costs the same.
-    """
+class RetrieverSettings(settings.Settings):
+    """One retriever: what kind it is, how it is trained, and what only its kind has."""
 
     training: TrainingSettings
-    kind: Kind = "dense"
-    encoders: Literal["shared", "separate"] = "shared"
-    layers: LayerSettings = field(default_factory=LayerSettings)
-    lexical: LexicalSettings = field(default_factory=LexicalSettings)
-    document_vectors: DocumentVectorSettings = field(default_factory=DocumentVectorSettings)
+    kind: Kind = Field(
+        "dense",
+        description="dense (a vector per passage, or several with layers: contrastive, HCE, MLR), lexical (SVDR: "
+        "weights over the vocabulary) or dsi (a learned vector per document)",
+    )
+    encoders: Literal["shared", "separate"] = Field(
+        "shared",
+        description="separate: one for queries and one for documents, copies at first, trained together; twice the "
+        "weights, and a search costs the same",
+    )
+    layers: LayerSettings = Field(default_factory=LayerSettings)
+    lexical: LexicalSettings = Field(default_factory=LexicalSettings)
+    document_vectors: DocumentVectorSettings = Field(default_factory=DocumentVectorSettings)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Refuse groups that the kind does not read: they would be without effect."""
         readers: dict[str, Kind] = {"layers": "dense", "lexical": "lexical", "document_vectors": "dsi"}
         for group, kind in readers.items():
@@ -107,8 +106,8 @@ def parse_retriever(own: Mapping[str, Any] | None, shared: Mapping[str, Any], wh
     >>> parse_retriever({"kind": "lexical", "epochs": 2}, {"epochs": 1}, "retrievers.svdr").training.epochs
     2.0
     """
-    names = [field.name for field in dataclasses.fields(RetrieverSettings) if field.name != "training"]
-    known = [*names, *(field.name for field in dataclasses.fields(TrainingSettings))]
+    names = [name for name in RetrieverSettings.model_fields if name != "training"]
+    known = [*names, *TrainingSettings.model_fields]
     settings.require(own is None or isinstance(own, Mapping), f"{where} must be a group of settings, not {own!r}")
     own = own or {}
     settings.reject_unknown(own, known, where)

@@ -11,42 +11,38 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from model_code.errors import FreshetError
-from model_code.settings import require, require_at_least
+from model_code.settings import Field, Settings, require
 
 ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_V2_ENABLED": "1", "RAY_worker_niceness": "0"}  # default: 15
 
 
-@dataclass(frozen=True)
-class ScaleSettings:
+class ScaleSettings(Settings):
     """Where the work runs that outgrows one process.
-
-    engine: "local", this process; "ray", workers of a Ray cluster, which needs the extra `scale`.
-    workers: processes that encode, that compare points with centroids, and that share a training step's batches.
-    cpus_per_worker, gpus_per_worker: what Ray reserves for each; with a GPU they compute on it.
-    address: of the cluster, such as "auto" on one of its machines; None: a Ray of its own on this machine, for as long
-      as the stage takes.
 
     >>> ScaleSettings(engine="ray", workers=4).cpus
     5
     """
 
-    engine: Literal["local", "ray"] = "local"
-    workers: int = 1
-    cpus_per_worker: int = 1
-    gpus_per_worker: float = 0.0
-    address: str | None = None
+    engine: Literal["local", "ray"] = Field(
+        "local", description="this process, or workers of a Ray cluster, which needs the extra `scale`"
+    )
+    workers: int = Field(
+        1, ge=1, description="processes that encode, compare points with centroids, and share a step's batches"
+    )
+    cpus_per_worker: int = Field(1, ge=1, description="that Ray reserves for each")
+    gpus_per_worker: float = Field(0.0, ge=0, description="that Ray reserves for each, which then computes on it")
+    address: str | None = Field(
+        None, description="of the cluster, such as auto on one of its machines; null: a Ray of its own for each stage"
+    )
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Refuse what only Ray can do without Ray."""
-        require_at_least(1, self, "workers", "cpus_per_worker")
-        require_at_least(0, self, "gpus_per_worker")
-        for name in ("workers", "cpus_per_worker", "gpus_per_worker", "address"):
+        for name, field in type(self).model_fields.items():
             value = getattr(self, name)
-            unused = self.engine == "ray" or value == getattr(ScaleSettings, name)
+            unused = self.engine == "ray" or value == field.default
             require(unused, f"{name} is {value}, but engine local is this process alone; set scale.engine: ray")
 
     @property

@@ -2,108 +2,86 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from model_code.evaluation.metrics import Metric
-from model_code.settings import require, require_at_least
+from model_code.settings import Field, Settings, require
 
 
-@dataclass(frozen=True)
-class TrainingSettings:
-    """How one retriever is trained; the defaults are good for MiniLM on a few thousand documents and a CPU.
+class TrainingSettings(Settings):
+    """How one retriever is trained; the defaults are good for MiniLM on a few thousand documents and a CPU."""
 
-    Start
-      start: folder of a trained dense encoder to go on from, from the project's root; None: the base (`encoder.base`).
-        DVC sees its name and not its content, so a folder that changes must change its name.
+    start: str | None = Field(
+        None,
+        description="folder of a trained dense encoder to go on from, from the project's root; null: encoder.base; DVC "
+        "sees its name and not its content, so a folder that changes must change its name",
+    )
+    supervision: Literal["supervised", "unsupervised", "joint"] = Field(
+        "joint",
+        description="pairs from the corpus's own qrels, from pseudo-queries, or both (HCE-S, -U, -J); joint without "
+        "training qrels is unsupervised",
+    )
+    epochs: float = Field(
+        1.0, gt=0, description="passes over the supervised pairs (the pseudo-queries, if they are all there is)"
+    )
+    steps: int | None = Field(None, ge=1, description="overrides epochs")
+    batch_size: int = Field(64, ge=1, description="pairs per forward pass")
+    accumulation: int = Field(1, ge=1, description="batches that make one step")
+    batches: Literal["random", "siblings"] = Field(
+        "random",
+        description="siblings: pairs of one leaf of the hierarchy in couples, that meet as in-batch negatives",
+    )
+    unsupervised_share: float = Field(0.5, ge=0, lt=1, description="of each joint batch")
+    unsupervised_weight: float = Field(0.5, ge=0, description="alpha of HCE's equation 7")
+    query_max_tokens: int = Field(64, ge=3, description="queries are cut here in training")
+    document_max_tokens: int = Field(
+        128, ge=3, description="documents are cut here in training; the index encodes encoder.max_tokens"
+    )
 
-    Data and batches
-      supervision: pairs from the corpus's own qrels, from pseudo-queries, or both (HCE-S, -U, -J). "joint" on a corpus
-        without training qrels is "unsupervised".
-      epochs: passes over the supervised pairs (the pseudo-queries, if they are all there is); `steps` overrides it.
-      batch_size: pairs per forward pass; `accumulation` such batches make one step.
-      batches: "siblings" lays pairs of one leaf of the hierarchy in couples, so that they meet as in-batch negatives.
-      unsupervised_share: of each joint batch; unsupervised_weight: alpha of HCE's equation 7.
-      query_max_tokens, document_max_tokens: texts are cut here in training, by the encoder's `max_tokens` elsewhere.
+    temperature: float = Field(
+        0.05,
+        gt=0,
+        description="divides cosines (GTR and HCE: .01; MiniLM does better at .05); scores of a lexical retriever are "
+        "divided by its score_scale instead",
+    )
+    hierarchy_weight: float = Field(0.2, ge=0, description="of the hierarchy loss; 0 is plain contrastive training")
+    hierarchy_levels: int | None = Field(None, ge=1, description="levels that it covers, from the root; null: all")
+    negatives: Literal["siblings", "random", "bm25", "mined"] = Field(
+        "siblings",
+        description="extra ones, from below its document's ancestors; the whole corpus; or what BM25 or the encoder "
+        "before training rank high; none that holds one of the query's answers",
+    )
+    negatives_per_query: int = Field(1, ge=0, description="each costs one more document to encode")
+    negatives_depth: int = Field(50, ge=1, description="ranks that they are drawn from")
 
-    Loss
-      temperature: divides cosines (GTR and HCE: .01; MiniLM was trained at .05, and does better there). Scores of a
-        lexical retriever are divided by its `score_scale` instead, those of the hierarchy loss too.
-      hierarchy_weight: of the hierarchy loss; 0 is plain contrastive training.
-      hierarchy_levels: M, the number of levels it covers from the root; None: all.
+    learning_rate: float = Field(5e-5, ge=0, description="falls linearly to 0 after warmup_share of the steps")
+    centroid_learning_rate: float = Field(
+        1e-3, ge=0, description="of the hierarchy's centroids; a lexical retriever's are not trained"
+    )
+    weight_decay: float = Field(0.01, ge=0, description="AdamW's")
+    warmup_share: float = Field(0.1, ge=0, lt=1, description="of the steps, in which the learning rate rises")
+    gradient_clip: float | None = Field(None, gt=0, description="largest norm of the gradient; null: as it comes")
+    frozen_layers: int | None = Field(
+        3, ge=0, description="lowest layers that stay as they are, with the embeddings; 0: these only; null: all train"
+    )
+    cotraining: bool = Field(
+        False, description="cluster anew with the current encoder at each best evaluation (HCE, Algorithm 3)"
+    )
 
-    Extra negatives (none is known to answer the query, or holds one of its answers where the corpus names such)
-      negatives: "siblings" from below its document's ancestors; "random" from the whole corpus; "bm25" and "mined" from
-        what BM25 and the encoder before training rank high for the query.
-      negatives_per_query: how many (each costs one more document to encode).
-      negatives_depth: draw from so many ranks.
+    dev_metric: str = Field("nDCG@10", description="chooses the best checkpoint")
+    dev_queries: int = Field(500, ge=1, description="at most so many are searched while choosing it")
+    dev_passages: int | None = Field(None, ge=1, description="among so many; null: all (exact, and slower)")
+    evaluate_every: int | None = Field(None, ge=1, description="steps; null: only before the first and after the last")
+    patience: int | None = Field(
+        None, ge=1, description="stop after so many evaluations in a row without a new best; null: never"
+    )
+    log_every: int = Field(5, ge=1, description="steps averaged into one row of the history")
+    checkpoint_every: int = Field(50, ge=1, description="steps lost at most by a kill")
+    seed_offset: int = Field(0, ge=0, description="added to the pipeline's seed, to repeat one retriever with others")
 
-    Optimisation
-      learning_rate decays linearly to 0 after `warmup_share` of the steps; so does centroid_learning_rate (a lexical
-        retriever's centroids are not trained).
-      frozen_layers: so many lowest layers and the embeddings stay as they are; 0: the embeddings only; None: all train.
-      gradient_clip: largest norm of the gradient; None: as it comes.
-      cotraining: re-cluster the corpus with the current encoder whenever an evaluation beats all before (Algorithm 3).
-
-    Evaluation and safety
-      dev_metric on at most `dev_queries` queries and `dev_passages` passages (None: all) chooses the best checkpoint;
-        it is evaluated before the first step, after every `evaluate_every` (None: never in between) and at the end.
-      patience: stop after this many evaluations in a row without a new best; None: never.
-      log_every: steps averaged into one row of the history. checkpoint_every: steps lost at most by a kill.
-      seed_offset: added to the pipeline's seed, to repeat one retriever with other seeds.
-    """
-
-    start: str | None = None
-    supervision: Literal["supervised", "unsupervised", "joint"] = "joint"
-    epochs: float = 1.0
-    steps: int | None = None
-    batch_size: int = 64
-    accumulation: int = 1
-    batches: Literal["random", "siblings"] = "random"
-    unsupervised_share: float = 0.5
-    unsupervised_weight: float = 0.5
-    query_max_tokens: int = 64
-    document_max_tokens: int = 128
-
-    temperature: float = 0.05
-    hierarchy_weight: float = 0.2
-    hierarchy_levels: int | None = None
-    negatives: Literal["siblings", "random", "bm25", "mined"] = "siblings"
-    negatives_per_query: int = 1
-    negatives_depth: int = 50
-
-    learning_rate: float = 5e-5
-    centroid_learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    warmup_share: float = 0.1
-    gradient_clip: float | None = None
-    frozen_layers: int | None = 3
-    cotraining: bool = False
-
-    dev_metric: str = "nDCG@10"
-    dev_queries: int = 500
-    dev_passages: int | None = None
-    evaluate_every: int | None = None
-    patience: int | None = None
-    log_every: int = 5
-    checkpoint_every: int = 50
-    seed_offset: int = 0
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
+    def check(self) -> None:
+        """Refuse what would be without effect."""
         Metric.parse(self.dev_metric)
-        require_at_least(1, self, "batch_size", "accumulation", "dev_queries", "log_every", "checkpoint_every")
-        require_at_least(1, self, "steps", "hierarchy_levels", "dev_passages", "evaluate_every", "patience")
-        require_at_least(1, self, "negatives_depth")
-        require_at_least(0, self, "negatives_per_query", "frozen_layers", "hierarchy_weight", "unsupervised_weight")
-        require_at_least(0, self, "learning_rate", "centroid_learning_rate", "weight_decay", "seed_offset")
-        require_at_least(3, self, "query_max_tokens", "document_max_tokens")
-        for name in ("epochs", "temperature", "gradient_clip"):
-            value = getattr(self, name)
-            require(value is None or value > 0, f"{name} is {value}, but must be above 0")
-        for name in ("warmup_share", "unsupervised_share"):
-            value = getattr(self, name)
-            require(0 <= value < 1, f"{name} is {value}, but is a share: at least 0, below 1")
         for name, act in (("cotraining", "re-clusters at"), ("patience", "counts")):
             require(
                 not getattr(self, name) or self.evaluate_every is not None,

@@ -94,8 +94,8 @@ def package_documents(project: Project, settings: CorpusSettings, packages: Sequ
 
     Each has the queries that are judged to ask for it. FreshetError if a package is not installed.
     """
-    rules = replace(settings, source="installed_packages", packages=tuple(packages), limit=None)
-    for document in _corpus_documents(project, replace(rules, columns=ColumnSettings(), parts=PartSettings())):
+    rules = settings.replace(source="installed_packages", packages=tuple(packages), limit=None)
+    for document in _corpus_documents(project, rules.replace(columns=ColumnSettings(), parts=PartSettings())):
         yield as_row(document, settings)
 
 

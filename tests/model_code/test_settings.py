@@ -1,34 +1,140 @@
-"""Guards what the settings' parser makes of values that YAML reads as another type than the one that is meant."""
+"""Guards what the settings make of values: what YAML reads as another type than meant, what is refused, and how."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import pickle
+import re
+from typing import Any, Literal
 
 import pytest
 from ruamel.yaml import YAML
 
 from model_code.errors import SettingsError
-from model_code.settings import parse
+from model_code.settings import REMOVED, Field, Settings, describe, parse, require
 
 
-@dataclass(frozen=True)
-class Parts:
+class Inner(Settings):
+    share: float = Field(0.5, gt=0, le=1, description="of the rows")
+    kind: Literal["none", "some"] = "none"
+
+
+class Parts(Settings):
     by: str = "none"
     new_from: str | None = None
     share: float = 0.1
+    count: int = Field(3, ge=1)
+    limit: int | None = Field(None, ge=1)
+    names: tuple[str, ...] = ("a",)
+    shuffled: bool = False
+    inner: Inner = Field(default_factory=lambda: Inner(share=1.0))
+
+    def check(self) -> None:
+        """Refuse thirteen."""
+        require(self.count != 13, "count is 13, which is unlucky")
 
 
-def parsed(text: str) -> Parts:
-    return parse(Parts, YAML(typ="safe", pure=True).load(text), "parts")
+class Needing(Settings):
+    needed: int
 
 
-def test_a_date_is_iso_text_in_quotes_and_refused_without():
-    assert parsed("{new_from: '2025-01-01'}").new_from == "2025-01-01"
-    with pytest.raises(SettingsError, match=r"parts\.new_from must be text.*put quotes around it: '2025-01-01'"):
-        parsed("{new_from: 2025-01-01}")
+def parsed(text: str, cls: type[Settings] = Parts) -> Any:
+    return parse(cls, YAML(typ="safe", pure=True).load(text), "parts")
 
 
-@pytest.mark.parametrize("text", ["{share: 2025-01-01}", "{by: 2025}"])
-def test_a_value_of_another_type_is_still_refused(text: str):
-    with pytest.raises(SettingsError, match="must be of type"):
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("{new_from: '2025-01-01'}", "new_from", "2025-01-01"),
+        ("{share: '1e-5'}", "share", 1e-5),
+        ("{share: 2}", "share", 2.0),
+        ("{limit: null}", "limit", None),
+        ("{names: [x, y]}", "names", ("x", "y")),
+        ("{names: []}", "names", ()),
+        ("{inner: {share: '1e-1'}}", "inner", Inner(share=0.1)),
+    ],
+)
+def test_what_yaml_means_is_understood(text: str, name: str, value: Any) -> None:
+    found = getattr(parsed(text), name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+REFUSED = {
+    "{new_from: 2025-01-01}": (
+        "parts.new_from must be text, and YAML reads a date here; put quotes around it: '2025-01-01'"
+    ),
+    "{share: 2025-01-01}": "parts.share must be a number, not datetime.date(2025, 1, 1)",
+    "{by: 2025}": "parts.by must be of type str, not 2025",
+    "{share: much}": "parts.share must be a number, not 'much'",
+    "{share: true}": "parts.share must be a number, not True",
+    "{share: .inf}": "parts.share is inf, but must be a finite number",
+    "{share: .nan}": "parts.share is nan, but must be a finite number",
+    "{share: 'inf'}": "parts.share is inf, but must be a finite number",
+    "{count: true}": "parts.count must be of type int, not True",
+    "{count: 2.0}": "parts.count must be of type int, not 2.0",
+    "{count: many}": "parts.count must be of type int, not 'many'",
+    "{count: 0}": "parts.count is 0, but must be at least 1",
+    "{limit: 0}": "parts.limit is 0, but must be at least 1, or null",
+    "{count: 13}": "parts: count is 13, which is unlucky",
+    "{shuffled: 1}": "parts.shuffled must be of type bool, not 1",
+    "{names: a}": "parts.names must be a list, not 'a'",
+    "{names: [a, 1]}": "parts.names[1] must be of type str, not 1",
+    "{inner: 3}": "parts.inner must be a group of settings, not 3",
+    "{inner: {share: 0}}": "parts.inner.share is 0, but must be above 0, at most 1: of the rows",
+    "{inner: {kind: all}}": "parts.inner.kind is 'all', but must be one of 'none', 'some'",
+    "{inner: {kinds: some}}": "parts.inner.kinds is not a setting; did you mean 'kind'? Known: share, kind",
+    "{count: 0, byy: 1}": "parts.byy is not a setting; did you mean 'by'? Known: by, new_from, share, count",
+    "{1: 2}": "parts.1 is not a setting",
+    "[1]": "parts must be a group of settings, not [1]",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_makes_no_sense_is_refused_in_one_line_with_its_path(text: str) -> None:
+    with pytest.raises(SettingsError, match="^" + re.escape(REFUSED[text])) as raised:
         parsed(text)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_key_without_default_is_required() -> None:
+    with pytest.raises(SettingsError, match=r"^parts\.needed is required and missing$"):
+        parsed("{}", Needing)
+
+
+def test_constructing_and_replacing_check_alike() -> None:
+    for make in (Parts, Parts().replace):
+        with pytest.raises(SettingsError, match="^count is 0, but must be at least 1$"):
+            make(count=0)
+        with pytest.raises(SettingsError, match="^count is 13, which is unlucky$"):
+            make(count=13)
+        with pytest.raises(SettingsError, match="^size is not a setting"):
+            make(size=1)
+    assert Parts(count=2).replace(by="date") == Parts(count=2, by="date")
+
+
+def test_settings_are_values() -> None:
+    one, other = Parts(count=2), Parts(count=2)
+    assert {one: 1}[other] == 1
+    assert pickle.loads(pickle.dumps(one)) == one
+    with pytest.raises(Exception, match="frozen"):
+        one.count = 3  # type: ignore[misc]
+
+
+def test_a_removed_key_says_what_to_do_instead() -> None:
+    with pytest.raises(SettingsError, match=r"^additions\.hinge is no longer a setting: hinges .*; delete the key$"):
+        parse(Parts, {"hinge": "plain"}, "additions")
+    assert all(instead and "\n" not in instead for instead in REMOVED.values())
+
+
+def test_every_key_is_described_with_its_group_s_own_default() -> None:
+    rows = {row.key: row for row in describe(Parts, "parts")}
+    assert list(rows)[-2:] == ["parts.inner.share", "parts.inner.kind"]
+    share = rows["parts.inner.share"]
+    assert (share.type, share.default, share.bounds, share.description) == (
+        "float",
+        "1",
+        "above 0, at most 1",
+        "of the rows",
+    )
+    assert (rows["parts.limit"].type, rows["parts.limit"].default) == ("int | null", "null")
+    assert (rows["parts.names"].type, rows["parts.names"].default) == ("list of text", "[a]")

@@ -57,7 +57,7 @@ def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
         return row
     names = columns.of(row.table)
     values = {ours: row.values[theirs] for ours, theirs in names.items() if theirs in row.values}
-    if row.table == "qrels" and columns.relevance == ColumnSettings.relevance and RELEVANCE in row.values:
+    if row.table == "qrels" and columns.relevance == ColumnSettings().relevance and RELEVANCE in row.values:
         values.setdefault(RELEVANCE, row.values[RELEVANCE])
     if row.table == "documents":
         values["fields"] = {key: value for key, value in row.values.items() if key not in names.values()}

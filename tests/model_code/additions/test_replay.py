@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,7 +47,7 @@ def test_groups_of_any_size_give_the_same(seed: int, protect: str) -> None:
     changes = random_steps(state, documents, seed)
     ends = []
     for size in (1, 4, 30):
-        adder = IncDsiAdder(state.copy(), replace(SETTINGS, protect=protect))
+        adder = IncDsiAdder(state.copy(), SETTINGS.replace(protect=protect))
         for start in range(0, 30, size):
             part = changes[start : start + size]
             replay(adder, [step for step, _ in part], {i: own for i, (_, own) in enumerate(part) if own is not None})

@@ -8,7 +8,6 @@ import gc
 import itertools
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -134,7 +133,7 @@ def test_any_grouping_of_the_same_events_gives_the_same_vectors(
     found = []
     for name, sizes in (("one by one", [1] * 16), ("together", [16]), ("threes", [3] * 5 + [1]), ("two", [7, 9])):
         live = Path(shutil.copytree(opened, tmp_path / name / "live"))
-        found.append(grouped(live, sizes, replace(ON, prior_scale=0.9, **values)))
+        found.append(grouped(live, sizes, ON.replace(prior_scale=0.9, **values)))
     assert found[0] == found[1] == found[2] == found[3]
     assert sorted(found[0][0]) == sorted({*SHORT, "z", "a", "m", "b", "c"})
     assert found[0][1].keys() == {"z", "a", "m", "b", "c", "d03", "d05", "d07"}

@@ -100,7 +100,9 @@ def build(root, qrels_of):
         "qrels": [{"query_id": f"q{i}", "document_id": f"d{i}", "split": qrels_of} for i in range(4)],
     }
     chosen = rows if qrels_of else {"documents": rows["documents"]}
-    built = build_corpus(RowSource(**chosen), CorpusSettings(parts=PartSettings("share", 0.2)), PassageSettings())
+    built = build_corpus(
+        RowSource(**chosen), CorpusSettings(parts=PartSettings(by="share", new_share=0.2)), PassageSettings()
+    )
     (root / "corpus").mkdir(parents=True)
     for name, table in built.tables.items():
         write_table(root / "corpus", name, table)

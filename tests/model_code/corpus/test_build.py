@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -72,10 +71,9 @@ def test_no_row_is_lost_and_contracts_hold_whatever_comes_in(row_source, seed):
     draw = random.Random(seed)
     rows = junk(draw, 60)
     parts = draw.choice(
-        [PartSettings(), PartSettings(by="share", new_share=0.4), PartSettings("date", new_from="2025-01-01")]
+        [PartSettings(), PartSettings(by="share", new_share=0.4), PartSettings(by="date", new_from="2025-01-01")]
     )
-    settings = replace(
-        ALL, max_characters=300, keep_title_only=draw.random() < 0.5, parts=parts,
+    settings = ALL.replace(max_characters=300, keep_title_only=draw.random() < 0.5, parts=parts,
         merge_duplicates=draw.choice(["text", "title", "either", "none"]), limit=draw.choice([None, 40]),
     )  # fmt: skip
     built = build_corpus(row_source(**rows), settings, PassageSettings(words=2, stride=1))
@@ -105,8 +103,8 @@ def test_parts_and_splits_fit_together(row_source):
             {"query_id": "new only", "document_id": "new", "split": "test"},
         ],
     }  # fmt: skip
-    settings = replace(
-        ALL, parts=PartSettings("date", new_from="2025-01-01"), splits=replace(ALL.splits, dev_share=0.0)
+    settings = ALL.replace(
+        parts=PartSettings(by="date", new_from="2025-01-01"), splits=ALL.splits.replace(dev_share=0.0)
     )
     tables = build_corpus(row_source(**rows), settings, NO_PASSAGES).tables
     assert tables["documents"].set_index("document_id")["part"].to_dict() == {"old": "initial", "new": "new"}
@@ -123,7 +121,7 @@ def test_parts_by_date_go_by_the_earliest_of_equal_documents_whatever_their_orde
         {"id": "first", "text": "same text", "date": "2020-03-01T00:30:00+01:00"},
         {"id": "other", "text": "another", "date": "2025-02-01"},
     ]
-    settings = replace(ALL, parts=PartSettings("date", new_from="2025-01-01"))
+    settings = ALL.replace(parts=PartSettings(by="date", new_from="2025-01-01"))
     for rows in (documents, documents[::-1]):
         table = build_corpus(row_source(documents=rows), settings, NO_PASSAGES).tables["documents"]
         assert dict(zip(table["document_id"], table["part"], strict=True)) == {"first": "initial", "other": "new"}
@@ -133,7 +131,7 @@ def test_parts_by_date_go_by_the_earliest_of_equal_documents_whatever_their_orde
 def test_parts_by_date_keep_the_order_of_the_source(row_source, merging):
     dates = {"b": "2025-03-01", "c": "2020-03-01", "a": "2025-02-01", "d": "2020-03-01"}
     rows = [{"id": name, "text": f"text {name}", "date": date} for name, date in dates.items()]
-    settings = replace(ALL, parts=PartSettings("date", new_from="2025-01-01"), merge_duplicates=merging)
+    settings = ALL.replace(parts=PartSettings(by="date", new_from="2025-01-01"), merge_duplicates=merging)
     tables = build_corpus(row_source(documents=rows), settings, NO_PASSAGES).tables
     assert tables["documents"]["document_id"].tolist() == list(dates)
     assert tables["passages"]["document_id"].tolist() == ["c", "d"]

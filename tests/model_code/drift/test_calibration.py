@@ -5,7 +5,6 @@ pytest tests/model_code/drift/test_calibration.py
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +57,7 @@ def test_nulls_are_kept_by_size_and_made_anew_for_another_reference(tmp_path: Pa
         assert (again.null(measure, 25) == null).all()
     other = Calibration(reference(1), SETTINGS, tmp_path)
     assert (other.null("fit", 25) != nulls["fit"]).any()
-    assert (Calibration(reference(0), replace(SETTINGS, seed=1)).null("fit", 25) != nulls["fit"]).any()
+    assert (Calibration(reference(0), SETTINGS.replace(seed=1)).null("fit", 25) != nulls["fit"]).any()
 
 
 def test_nulls_of_scores_follow_the_scores_and_leave_the_kept_ones_as_they_are(tmp_path: Path) -> None:
@@ -78,7 +77,7 @@ def test_nulls_of_a_corpus_in_order_are_wider_where_topics_come_in_runs() -> Non
     in_runs = vectors[np.argsort(np.where(np.arange(300) < 150, 0, 10) + topics, kind="stable")]
     found = []
     for batches in ("random", "in_order"):
-        settings = replace(SETTINGS, batches=batches)
+        settings = SETTINGS.replace(batches=batches)
         made = DriftReference.build(in_runs, tree(in_runs), "f", settings)
         found.append(np.median(Calibration(made, settings).null("topics", 25)))
     assert found[1] > 3 * found[0]

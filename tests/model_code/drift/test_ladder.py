@@ -93,7 +93,7 @@ def test_cooldown(state: str, history: list[Past], action: Action) -> None:
     decision = decide(report(state), history, SETTINGS)
     assert decision.action == action
     assert (decision.wanted != action) == any("held back" in reason for reason in decision.reasons)
-    assert decide(report(state), history, replace(SETTINGS, cooldown=0)).action == decision.wanted
+    assert decide(report(state), history, SETTINGS.replace(cooldown=0)).action == decision.wanted
 
 
 def test_reasons_name_the_measures_beside_their_thresholds() -> None:
@@ -120,7 +120,7 @@ def test_reasons_name_the_measures_beside_their_thresholds() -> None:
 def test_a_pilot_is_due_where_documents_moved_and_no_harm_is_shown(states: tuple[str, ...], pilot: bool) -> None:
     decision = decide(report(*states), (), SETTINGS)
     assert decision.pilot == pilot == any(reason.startswith(PILOT_DUE) for reason in decision.reasons)
-    assert not decide(report(*states), (), replace(SETTINGS, pilot_documents=None)).pilot
+    assert not decide(report(*states), (), SETTINGS.replace(pilot_documents=None)).pilot
 
 
 def test_no_pilot_is_due_where_documents_came_without_queries() -> None:
@@ -204,6 +204,6 @@ def test_the_values_for_programs_are_json() -> None:
 
 def test_what_is_under_way_holds_back_however_old_it_is() -> None:
     history = [Past("retrain", carried_out=False, waits=True), *[Past("add")] * 9]
-    decision = decide(report("growth"), history, replace(SETTINGS, cooldown=0))
+    decision = decide(report("growth"), history, SETTINGS.replace(cooldown=0))
     assert (decision.action, decision.wanted) == ("add", "retrain")
     assert decision.reasons[-1] == "held back: a retrain was asked for before and is not settled yet"

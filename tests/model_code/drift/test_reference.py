@@ -58,7 +58,7 @@ def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
 def test_random_batches_keep_a_sample_and_ordered_ones_the_last_documents() -> None:
     vectors = topical(300, 0)
     hierarchy = tree(vectors)
-    ordered = DriftReference.build(vectors, hierarchy, "f", replace(SETTINGS, batches="in_order"))
+    ordered = DriftReference.build(vectors, hierarchy, "f", SETTINGS.replace(batches="in_order"))
     assert (ordered.vectors == vectors[-150:]).all()
     rows = np.arange(0, 300, 2)
     chosen = DriftReference.build(vectors, hierarchy, "f", SETTINGS, rows=rows)
@@ -73,7 +73,7 @@ def test_of_however_few_documents_half_are_kept(
 ) -> None:
     vectors = topical(count, 0)
     hierarchy = Hierarchy((vectors[:1],), (np.zeros(1, np.int32),), np.zeros(count, np.int32))
-    DriftReference.build(vectors, hierarchy, "f", replace(SETTINGS, batches=batches)).save(tmp_path)
+    DriftReference.build(vectors, hierarchy, "f", SETTINGS.replace(batches=batches)).save(tmp_path)
     loaded = DriftReference.load(tmp_path)
     assert (loaded.vectors.shape, loaded.trained) == ((count // 2, vectors.shape[1]), count)
 

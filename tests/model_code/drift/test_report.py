@@ -163,7 +163,7 @@ def test_a_reference_without_scores_says_so() -> None:
 
 
 def test_a_reference_in_order_that_lends_too_few_runs_says_so_and_scores_have_no_order() -> None:
-    settings = replace(SETTINGS, batches="in_order")
+    settings = SETTINGS.replace(batches="in_order")
     ordered = calibration(settings=settings)
     assert len(ordered.null("topics", 30)) == 121, "150 documents have so many runs"
     assert len(ordered.null("new_quality", 30)) == settings.draws

@@ -21,7 +21,7 @@ def test_the_defaults_are_allowed() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"alpha": 0.0}, r"drift: alpha is 0.0, but must be in \(0, 0.5\]"),
+        ({"alpha": 0.0}, r"^drift.alpha is 0.0, but must be above 0, at most 0.5: chance"),
         ({"alpha": 0.01}, r"draws is 999, but must be at least 1499"),
         ({"draws": 100}, r"draws is 100, but must be at least 299"),
         ({"minimum_batch": 5}, r"minimum_batch is 5, but must be at least 10"),
@@ -30,7 +30,7 @@ def test_the_defaults_are_allowed() -> None:
         ({"window": 0}, r"window is 0, but must be at least 1"),
         ({"cooldown": -1}, r"cooldown is -1, but must be at least 0"),
         ({"growth_limit": 0.0}, r"growth_limit is 0.0, but must be above 0"),
-        ({"conflict_limit": 1.0}, r"conflict_limit is 1.0, but must be in \(0, 1\)"),
+        ({"conflict_limit": 1.0}, "conflict_limit is 1.0, but must be above 0, below 1"),
         ({"batches": "sorted"}, r"drift.batches is 'sorted', but must be one of 'random', 'in_order'"),
         (
             {"topic_divergence": "jensen_shannon"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +49,8 @@ def make_context(
     output = root / f"output{len(list(root.glob('output*')))}"
     output.mkdir()
     settings = {
-        "encoder": EncoderSettings(str(root / "base"), **ENCODER),
-        "retriever": RetrieverSettings(replace(TRAINING, **changes), kind="dsi", document_vectors=own),
+        "encoder": EncoderSettings(base=str(root / "base"), **ENCODER),
+        "retriever": RetrieverSettings(training=TRAINING.replace(**changes), kind="dsi", document_vectors=own),
         "index": IndexSettings(),
         "evaluation": EvaluationSettings(variants=False),
         "seed": 3,

@@ -212,7 +212,7 @@ def test_queries_longer_than_the_positions_are_refused_and_documents_are_not_cut
 
 def test_bfloat16_trains_alike(root: Path, joint: Run):
     context = make_context(root, JOINT)
-    encoder = replace(context.settings["encoder"], precision="bfloat16")
+    encoder = context.settings["encoder"].replace(precision="bfloat16")
     report = train.run(replace(context, settings={**context.settings, "encoder": encoder}))
     assert report["best_dev"] == pytest.approx(joint[1]["best_dev"], abs=0.15)
     assert report["fingerprint"] != joint[1]["fingerprint"]

@@ -29,7 +29,7 @@ OWN = DocumentVectorSettings(epochs=4, batch_size=16, learning_rate=2e-2, patien
 
 
 def trained(root: Path, **own: object) -> tuple[StageContext, dict[str, object]]:
-    context = make_context(root, replace(OWN, **own))  # type: ignore[arg-type]
+    context = make_context(root, OWN.replace(**own))  # type: ignore[arg-type]
     return context, train.run(context)
 
 

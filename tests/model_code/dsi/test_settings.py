@@ -20,8 +20,8 @@ def test_parsed_as_a_group_of_a_retriever():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"logit_scale": 0.0}, "multiplies the scores"),
-        ({"learning_rate": 0.0}, "nothing is learned"),
+        ({"logit_scale": 0.0}, "logit_scale is 0.0, but must be above 0: multiplies"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0, but must be above 0, or null"),
         ({"epochs": -1.0}, "epochs is -1.0"),
         ({"batch_size": 0}, "batch_size is 0, but must be at least 1"),
         ({"patience": 0}, "patience"),

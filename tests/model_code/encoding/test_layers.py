@@ -111,7 +111,9 @@ def test_a_number_above_the_last_is_refused(deep: Encoder, texts: list[str]) -> 
         LayerSettings(numbers=(2, 2))
 
 
-@pytest.mark.parametrize("settings", [LayerSettings(), LayerSettings((1,)), LayerSettings((3,), "multi_vector")])
+@pytest.mark.parametrize(
+    "settings", [LayerSettings(), LayerSettings(numbers=(1,)), LayerSettings(numbers=(3,), pooling="multi_vector")]
+)
 def test_what_is_searched_by_the_last_layer_is_an_ordinary_encoder(
     deep: Encoder, texts: list[str], settings: LayerSettings
 ) -> None:
@@ -129,6 +131,6 @@ def test_training_refuses_an_encoder_that_indexes_otherwise(deep: Encoder, texts
         require_represented(deep, TWO)
     represent_documents(deep, TWO)
     require_represented(deep, TWO)
-    for other in (LayerSettings((2,), "multi_vector"), LayerSettings((1,))):
+    for other in (LayerSettings(numbers=(2,), pooling="multi_vector"), LayerSettings(numbers=(1,))):
         with pytest.raises(FreshetError, match="call represent_documents"):
             require_represented(deep, other)

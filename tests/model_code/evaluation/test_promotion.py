@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -71,7 +70,7 @@ def test_a_loss_that_cannot_be_ruled_out_refuses_and_a_wider_margin_passes():
     verdict = judge_promotion(challenger, CHAMPION, SETTINGS)
     assert not verdict.passed
     assert verdict.reasons[0].startswith("may be worse: R@100")
-    assert judge_promotion(challenger, CHAMPION, replace(SETTINGS, margin=0.1)).passed
+    assert judge_promotion(challenger, CHAMPION, SETTINGS.replace(margin=0.1)).passed
 
 
 def test_every_objection_is_named():
@@ -87,7 +86,7 @@ def test_the_first_retriever_passes():
 
 def test_without_effect_few_pass():
     """Better needs p < alpha two-sided on the side of a gain: alpha / 2 of challengers without any effect."""
-    settings = PromotionSettings("nDCG@10", (), bootstrap_samples=100, permutations=499)
+    settings = PromotionSettings(metric="nDCG@10", protected=(), bootstrap_samples=100, permutations=499)
     champion = scores("champion", BASE[:60], size=60)
     passed = [
         judge_promotion(scores("hce", BASE[:60] + noise(seed, size=60), size=60), champion, settings).passed
@@ -103,7 +102,7 @@ def test_other_queries_are_refused():
 
 def test_a_metric_that_was_not_measured_is_named():
     with pytest.raises(FreshetError, match="no scores for MAP: add them to evaluation.metrics"):
-        judge_promotion(CHAMPION, CHAMPION, replace(SETTINGS, protected=("MAP",)))
+        judge_promotion(CHAMPION, CHAMPION, SETTINGS.replace(protected=("MAP",)))
 
 
 def test_no_queries_promote_nobody():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -98,7 +96,7 @@ def test_a_sample_ignores_the_other_queries_names(tmp_path):
 
 
 def test_the_sample_limits_both_splits(tmp_path):
-    settings = EvaluationSettings(("hit@1",), "hit@1", depth=10, max_queries=1, variants=False)
+    settings = EvaluationSettings(metrics=("hit@1",), main_metric="hit@1", depth=10, max_queries=1, variants=False)
     summary = evaluate(tmp_path / "dense", settings=settings)
     assert (summary["dev"]["queries"], summary["test"]["queries"]) == (1, 1)
 
@@ -202,5 +200,5 @@ def test_the_retrievers_own_come_first_then_both_hybrids_and_queries_are_encoded
 
 
 def test_without_variants_there_is_the_search_alone():
-    found = dict(retriever_runs(Reversing(), {}, JUDGED, replace(VARIANTS, variants=False)))
+    found = dict(retriever_runs(Reversing(), {}, JUDGED, VARIANTS.replace(variants=False)))
     assert found == {None: RUNS}

@@ -49,7 +49,7 @@ def test_a_bottom_up_tree_loses_nothing_at_its_last_level(topics: np.ndarray) ->
 
 
 def test_a_bad_tree_loses_much(topics: np.ndarray) -> None:
-    settings = HierarchySettings("top_down", branching=5)
+    settings = HierarchySettings(method="top_down", branching=5)
     tree = build_hierarchy(topics[np.random.default_rng(0).permutation(300)], settings, seed=0)
     assert all(row["lost"] > 0.3 for row in compare_with_flat(tree, topics, settings, seed=0))
 

@@ -108,4 +108,4 @@ def test_every_dimension_is_a_setting() -> None:
     trial = open_study(seed=0).ask()
     values = suggest(trial, WIDE)
     assert values.keys() == WIDE.keys()
-    replace(IncDsiSettings(), **values)
+    IncDsiSettings().replace(**values)

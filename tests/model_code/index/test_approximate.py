@@ -32,7 +32,7 @@ def make_vectors(by_topic: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def build(vectors: np.ndarray, rows: np.ndarray, factory: str) -> DenseIndex:
-    return DenseIndex.build(vectors[rows], [IDS[row] for row in rows], "f", IndexSettings(factory))
+    return DenseIndex.build(vectors[rows], [IDS[row] for row in rows], "f", IndexSettings(factory=factory))
 
 
 def grown(vectors: np.ndarray, order: np.ndarray, factory: str) -> DenseIndex:

@@ -27,7 +27,7 @@ def unit_vectors(count: int, seed: int = 0) -> np.ndarray:
 
 
 def build(vectors: np.ndarray, factory: str) -> DenseIndex:
-    return DenseIndex.build(vectors, IDS, "f", IndexSettings(factory, nprobe=4, ef_search=77))
+    return DenseIndex.build(vectors, IDS, "f", IndexSettings(factory=factory, nprobe=4, ef_search=77))
 
 
 def first_hits(index: DenseIndex, vectors: np.ndarray) -> list[str]:
@@ -94,9 +94,9 @@ def test_what_would_lose_entries_or_does_not_fit_is_one_line_also_before_there_a
     with pytest.raises(FreshetError, match=f"^index.factory '{factory}' .*{why}"):
         build(unit_vectors(400), factory)
     with pytest.raises(FreshetError, match=f"^index.factory '{factory}' .*{why}"):
-        require_factory(IndexSettings(factory), 400, 24)
+        require_factory(IndexSettings(factory=factory), 400, 24)
 
 
 @pytest.mark.parametrize("factory", [*TAKEN, "auto", "Flat"])
 def test_what_fits_is_taken_before_there_are_vectors(factory: str) -> None:
-    require_factory(IndexSettings(factory), 400, 24)
+    require_factory(IndexSettings(factory=factory), 400, 24)

@@ -22,7 +22,7 @@ KINDS = ["Flat", "IVF4,Flat", "HNSW8", "IVF4,SQ8"]
 
 def build(vectors: np.ndarray, document_ids: list[str], factory: str = "Flat") -> DenseIndex:
     """An index that searches everything there is, so that approximate kinds are exact on tiny data."""
-    return DenseIndex.build(vectors, document_ids, "f", IndexSettings(factory, nprobe=4, ef_search=200))
+    return DenseIndex.build(vectors, document_ids, "f", IndexSettings(factory=factory, nprobe=4, ef_search=200))
 
 
 def oracle(queries: np.ndarray, vectors: np.ndarray, document_ids: list[str], k: int) -> list[list[tuple[str, float]]]:
@@ -255,7 +255,7 @@ def test_what_an_approximate_index_does_not_come_upon_is_found_all_the_same(fact
     topics = 10 * np.eye(16, dtype=np.float32)[:10]
     vectors = np.repeat(topics, 300, axis=0) + chance.normal(size=(3000, 16)).astype(np.float32) / 10
     names = [f"d{i:04d}" for i in range(3000)]
-    index = DenseIndex.build(vectors, names, "f", IndexSettings(factory, nprobe=1, ef_search=8))
+    index = DenseIndex.build(vectors, names, "f", IndexSettings(factory=factory, nprobe=1, ef_search=8))
     allowed, queries = names[1500:2700], vectors[:3]
     exact = build(vectors, names).search_among(queries, 10, allowed, "f")
     assert index.search_among(queries, 10, allowed, "f") == exact
@@ -267,7 +267,7 @@ def test_a_flat_index_does_without_faiss_and_an_approximate_one_says_what_to_ins
 ) -> None:
     pytest.importorskip("faiss")
     expected = DenseIndex.build(vectors, document_ids, "f").search(queries, 10, "f")
-    DenseIndex.build(vectors, document_ids, "f", IndexSettings("IVF4,Flat")).save(tmp_path / "approximate")
+    DenseIndex.build(vectors, document_ids, "f", IndexSettings(factory="IVF4,Flat")).save(tmp_path / "approximate")
     monkeypatch.setitem(sys.modules, "faiss", None)
     flat = DenseIndex.build(vectors, document_ids, "f")
     flat.save(tmp_path / "flat")
@@ -277,6 +277,6 @@ def test_a_flat_index_does_without_faiss_and_an_approximate_one_says_what_to_ins
     assert flat.search_among(queries[:2], 3, document_ids, "f") == [ranking[:3] for ranking in expected[:2]]
     for factory in ("IVF4,Flat", "HNSW8"):
         with pytest.raises(FreshetError, match=r"needs faiss, .*pip install .*or set index\.factory: Flat"):
-            DenseIndex.build(vectors, document_ids, "f", IndexSettings(factory))
+            DenseIndex.build(vectors, document_ids, "f", IndexSettings(factory=factory))
     with pytest.raises(FreshetError, match="needs faiss"):
         DenseIndex.load(tmp_path / "approximate")

@@ -27,7 +27,7 @@ def vectors() -> np.ndarray:
 
 def build(vectors: np.ndarray, rows: list[str] = ROWS, factory: str = "Flat") -> DenseIndex:
     """All entries are searched, so that approximate kinds are exact."""
-    settings = IndexSettings(factory, nprobe=2, ef_search=100)
+    settings = IndexSettings(factory=factory, nprobe=2, ef_search=100)
     return DenseIndex.build(vectors, rows, "f", settings, vectors_per_passage=EACH)
 
 

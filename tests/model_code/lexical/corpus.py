@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,8 +60,8 @@ def make_context(tmp_path: Path, lexical: LexicalSettings = LEXICAL, head: str =
     for name in ("output", "checkpoints"):
         (run / name).mkdir(parents=True)
     settings = {
-        "encoder": EncoderSettings(str(base), max_tokens=16, precision="float32", device="cpu"),
-        "retriever": RetrieverSettings(replace(TRAINING, **changes), kind="lexical", lexical=lexical),
+        "encoder": EncoderSettings(base=str(base), max_tokens=16, precision="float32", device="cpu"),
+        "retriever": RetrieverSettings(training=TRAINING.replace(**changes), kind="lexical", lexical=lexical),
         "seed": 3,
     }
     inputs = {"corpus": corpus, "pseudo_queries": corpus, "hierarchy": tmp_path / "hierarchy"}

@@ -43,7 +43,7 @@ def make_encoder(folder: Path, head: str = "closed_form", settings: LexicalSetti
     """An encoder of two layers, 32 components and about a hundred vocabulary entries, in float32 on the CPU."""
     if not folder.exists():
         (make_masked_model if head == "mlm" else lambda path: make_tiny_encoder(path, WORDS))(folder)
-    base = EncoderSettings(str(folder), max_tokens=16, precision="float32", device="cpu")
+    base = EncoderSettings(base=str(folder), max_tokens=16, precision="float32", device="cpu")
     return start_encoder(base, settings, TEXTS, seed=0)
 
 

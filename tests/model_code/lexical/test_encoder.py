@@ -4,7 +4,6 @@ and which entries may carry weight: by the text that a token stands for, however
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -120,8 +119,8 @@ def test_sparse_encoder_outside_the_project_gives_the_same_weights(
 
 def start_on(folder: Path, kind: str, head: str = "mlm", device: str = "cpu", **changes) -> LexicalEncoder:
     make_tiny_model(folder, kind, WORDS, masked=True, **changes)
-    base = EncoderSettings(str(folder), max_tokens=16, precision="float32", device=device)
-    return start_encoder(base, replace(SETTINGS, head=head), TEXTS, seed=0)
+    base = EncoderSettings(base=str(folder), max_tokens=16, precision="float32", device=device)
+    return start_encoder(base, SETTINGS.replace(head=head), TEXTS, seed=0)
 
 
 @pytest.mark.parametrize(

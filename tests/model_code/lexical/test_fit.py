@@ -29,7 +29,7 @@ from tests.model_code.lexical.corpus import TRAINING, make_context
 from tests.model_code.lexical.example import SETTINGS, make_encoder
 from tests.model_code.training.killing import kill_stage_after
 
-TWO_STAGES = replace(SETTINGS, first_stage_steps=4, in_training_negatives=5, in_training_from=0.5)
+TWO_STAGES = SETTINGS.replace(first_stage_steps=4, in_training_negatives=5, in_training_from=0.5)
 
 
 def test_two_stages_report_what_they_did_and_save_the_encoder(tmp_path: Path) -> None:
@@ -56,9 +56,9 @@ def test_each_stage_lowers_the_loss_of_a_batch(tmp_path: Path, head: str, stage:
     data, encoder = tables.training_data(TRAINING), make_encoder(tmp_path / "base", head)
     if head == "closed_form":  # solved, it has nothing left to learn here
         torch.nn.init.orthogonal_(encoder.body.head.transform.weight)
-    lexical = replace(SETTINGS, first_stage_steps=15, first_stage_batch=8, first_stage_learning_rate=3e-3)
+    lexical = SETTINGS.replace(first_stage_steps=15, first_stage_batch=8, first_stage_learning_rate=3e-3)
     bags = {"bags": encoder.bags(tables.passages.texts)} if stage is FirstStageTrainer else {}
-    settings = replace(TRAINING, steps=15, batch_size=8, evaluate_every=None)
+    settings = TRAINING.replace(steps=15, batch_size=8, evaluate_every=None)
     trainer = stage(encoder, data, settings, 0, lexical=lexical, **bags)
     batch = trainer.collate(99, np.arange(16))
     before = trainer.model(batch)["loss"].item()
@@ -77,7 +77,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path, monkeypatch: pyt
 
 
 def test_only_the_first_stage_if_asked(tmp_path: Path) -> None:
-    context = make_context(tmp_path, replace(SETTINGS, first_stage_steps=3, semi_parametric=False))
+    context = make_context(tmp_path, SETTINGS.replace(first_stage_steps=3, semi_parametric=False))
     report = train.run(context)
     assert report["steps"] == 3
     assert "first_stage" not in report
@@ -87,7 +87,7 @@ def test_only_the_first_stage_if_asked(tmp_path: Path) -> None:
 
 def test_only_the_terms_that_are_asked_for_train(tmp_path: Path) -> None:
     """The paper's ablation without the semi-parametric objective: E(q) against E(p) alone."""
-    context = make_context(tmp_path, replace(SETTINGS, terms=("full",)))
+    context = make_context(tmp_path, SETTINGS.replace(terms=("full",)))
     train.run(context)
     row = read_json(context.output / "history.json")[1]
     assert not {"beta", "alpha"} & row.keys()
@@ -102,7 +102,7 @@ def test_terms_that_are_no_parts_of_the_loss_are_refused(terms: list[str]) -> No
 
 @pytest.mark.parametrize("search", ["full", "beta_own", "beta_rerank"])
 def test_dev_metric_is_that_of_the_search_over_the_whole_build(tmp_path: Path, search: str) -> None:
-    lexical = replace(SETTINGS, search=search)
+    lexical = SETTINGS.replace(search=search)
     context = make_context(tmp_path, lexical, steps=1, evaluate_every=None)
     report = train.run(context)
     tables = TrainingTables.load(context)
@@ -130,7 +130,7 @@ def parts_of(tmp_path: Path, **changes: object) -> tuple:
 
 def test_negatives_are_the_best_wrong_passages_of_the_present_encoder(tmp_path: Path) -> None:
     context, tables, encoder, data = parts_of(tmp_path)
-    settings, lexical = replace(TRAINING, negatives_per_query=9), replace(SETTINGS, in_training_negatives=4)
+    settings, lexical = TRAINING.replace(negatives_per_query=9), SETTINGS.replace(in_training_negatives=4)
     texts = tables.passages.texts
     tokens = index_tokens(encoder, texts, [str(passage) for passage in range(len(texts))])
     negatives = TokenNegatives(make_negatives(data, settings), data, settings, lexical, tokens, first=2)
@@ -158,7 +158,7 @@ def test_negatives_are_the_best_wrong_passages_of_the_present_encoder(tmp_path: 
 def test_of_a_query_with_answers_only_what_holds_one_is_dropped(tmp_path: Path) -> None:
     """The best m wrong passages less those with an answer; leaf and score say nothing where the data has strings."""
     context, tables, encoder, data = parts_of(tmp_path)
-    settings, lexical = replace(TRAINING, negatives_per_query=9), replace(SETTINGS, in_training_negatives=8)
+    settings, lexical = TRAINING.replace(negatives_per_query=9), SETTINGS.replace(in_training_negatives=8)
     texts, pairs = tables.passages.texts, np.arange(6)
     named = {query: ["The Word3!", "word9, word5"] for query in data.pairs.queries[::2]}
     data = replace(data, supervised=replace(data.supervised, answers=named))
@@ -190,7 +190,7 @@ def test_of_a_query_with_answers_only_what_holds_one_is_dropped(tmp_path: Path) 
 def test_a_corpus_with_answers_trains_on_drawn_negatives_that_hold_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lexical = replace(SETTINGS, in_training_negatives=20, in_training_from=0.5, in_training_margin=9.0)
+    lexical = SETTINGS.replace(in_training_negatives=20, in_training_from=0.5, in_training_margin=9.0)
     context = make_context(tmp_path, lexical, negatives_per_query=3, steps=8)
     path = context.inputs["corpus"] / "queries.parquet"
     words = [f"word{i}" for i in range(8)]
@@ -225,13 +225,13 @@ def test_scales_are_measured_before_training_or_left_at_one(tmp_path: Path) -> N
     batch = trainer.collate(0, trainer.schedule[0])
     spread = objective._spread(batch)
     torch.testing.assert_close(objective.scales, spread)
-    raw = LexicalTrainer(encoder, data, TRAINING, 0, lexical=replace(SETTINGS, score_scale="raw"))
+    raw = LexicalTrainer(encoder, data, TRAINING, 0, lexical=SETTINGS.replace(score_scale="raw"))
     assert raw.model.scales.tolist() == [1, 1, 1]
 
 
 def test_first_stage_scores_are_weights_times_bags(tmp_path: Path) -> None:
     _, tables, encoder, data = parts_of(tmp_path)
-    lexical = replace(SETTINGS, first_stage_steps=1)
+    lexical = SETTINGS.replace(first_stage_steps=1)
     bags = encoder.bags(tables.passages.texts)
     trainer = FirstStageTrainer(encoder, data, TRAINING, 0, lexical=lexical, bags=bags)
     assert isinstance(trainer.model, BetaObjective)
@@ -277,7 +277,7 @@ def test_a_span_that_is_held_out_of_its_passage_is_so_in_the_first_stage(tmp_pat
     rest = "word1 word2"
     data = replace(data, supervised=replace(data.supervised, positives={1: rest}))
     bags = encoder.bags(tables.passages.texts)
-    lexical = replace(SETTINGS, first_stage_steps=1)
+    lexical = SETTINGS.replace(first_stage_steps=1)
     trainer = FirstStageTrainer(encoder, data, TRAINING, 0, lexical=lexical, bags=bags)
     batch, shown = trainer.collate(0, np.array([0, 1, 2])), trainer.collate._shown(0, data.pairs.passages[[0, 1, 2]])
     tokens = [set(batch.bags[1][batch.bags[0] == column].tolist()) for column in range(batch.answers.shape[1])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,4 +75,4 @@ def test_punctuation_carries_weight_only_where_the_config_says(tmp_path: Path) -
 def test_a_checkpoint_with_a_head_is_recognised(tmp_path: Path) -> None:
     make_masked_model(tmp_path / "base")
     assert make_encoder(tmp_path / "base").config.head == "mlm"
-    assert make_encoder(tmp_path / "base", settings=replace(SETTINGS, head="closed_form")).config.head == "closed_form"
+    assert make_encoder(tmp_path / "base", settings=SETTINGS.replace(head="closed_form")).config.head == "closed_form"

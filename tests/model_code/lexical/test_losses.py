@@ -5,7 +5,6 @@ against float64 loops, and the hierarchy's in both stages of training.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -229,8 +228,8 @@ def test_the_loss_of_each_stage_has_the_hierarchys_by_its_weight(tmp_path: Path,
     data, encoder = tables.training_data(TRAINING), make_encoder(tmp_path / "base", "closed_form")
     bags, losses = encoder.bags(tables.passages.texts), {}
     for weight in (0.0, 0.5):
-        settings = replace(TRAINING, hierarchy_weight=weight, supervision="supervised")
-        lexical = replace(SETTINGS, first_stage_steps=2)
+        settings = TRAINING.replace(hierarchy_weight=weight, supervision="supervised")
+        lexical = SETTINGS.replace(first_stage_steps=2)
         trainer = stage(encoder, data, settings, 0, hierarchy=hierarchy, lexical=lexical, bags=bags)
         batch = trainer.collate(0, trainer.schedule[0])
         losses[weight], levels = trainer.model(batch), TokenHierarchy(hierarchy, bags, encoder.vocabulary_size, None)
@@ -250,9 +249,9 @@ def test_it_covers_the_first_m_levels_and_leaves_out_nodes_above_other_answers(
     context = make_context(tmp_path, SETTINGS)
     tables, hierarchy = TrainingTables.load(context), Hierarchy.load(context.inputs["hierarchy"])
     data, encoder = tables.training_data(TRAINING), make_encoder(tmp_path / "base", "closed_form")
-    settings, lexical = replace(TRAINING, hierarchy_weight=0.5), replace(SETTINGS, first_stage_steps=2)
+    settings, lexical = TRAINING.replace(hierarchy_weight=0.5), SETTINGS.replace(first_stage_steps=2)
     bags = encoder.bags(tables.passages.texts)
-    one = replace(settings, hierarchy_levels=1)
+    one = settings.replace(hierarchy_levels=1)
     assert stage(encoder, data, one, 0, hierarchy=hierarchy, lexical=lexical, bags=bags).model.hierarchy.levels == 1
     trainer = stage(encoder, data, settings, 0, hierarchy=hierarchy, lexical=lexical, bags=bags)
     pairs, paths = trainer.schedule[0], hierarchy.paths()
@@ -280,7 +279,7 @@ def test_a_run_that_resumes_goes_on_with_the_scales_it_began_with(
 def test_both_stages_train_with_it_and_a_killed_run_resumes_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lexical = replace(SETTINGS, first_stage_steps=4)
+    lexical = SETTINGS.replace(first_stage_steps=4)
     whole = make_context(tmp_path, lexical, hierarchy_weight=0.2, batches="siblings")
     train.run(whole)
     for name in ("history", "first_stage"):

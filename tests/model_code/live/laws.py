@@ -37,7 +37,7 @@ LEXICAL = {
     "beta_rerank": LexicalSettings(head="closed_form", search="beta_rerank", rerank_depth=3),
     "on_the_fly": LexicalSettings(head="closed_form", search="beta_rerank", rerank_depth=3, embeddings=False),
 }
-INDEXES = {"inverted_file": IndexSettings("IVF4,SQ8")}  # of the base; what is added to it is searched exactly
+INDEXES = {"inverted_file": IndexSettings(factory="IVF4,SQ8")}  # of the base; what is added to it is searched exactly
 SCALES = Scales(20.0, 1.5)
 Texts = Mapping[str, tuple[str, str]]
 

@@ -103,7 +103,7 @@ QUERIES = [
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory) -> EncoderSettings:
     folder = make_tiny_encoder(tmp_path_factory.mktemp("base") / "encoder", [*WORDS, "title"])
-    return EncoderSettings(str(folder), max_tokens=16, precision="float32", device="cpu")
+    return EncoderSettings(base=str(folder), max_tokens=16, precision="float32", device="cpu")
 
 
 def corpus() -> Corpus:
@@ -131,7 +131,7 @@ def test_no_query_no_share():
 def test_bm25_searches_what_the_encoder_encodes(encoder: EncoderSettings, tmp_path: Path):
     search = make_search("bm25", corpus(), encoder, tmp_path)
     assert len(search(["title"], 20)[0]) == 16
-    plain = make_search("bm25", corpus(), EncoderSettings(encoder.base, include_title=False), tmp_path)
+    plain = make_search("bm25", corpus(), EncoderSettings(base=encoder.base, include_title=False), tmp_path)
     assert plain(["title"], 20) == [[]]
     assert [i for i, _ in plain([DOCUMENTS["d03"]], 1)[0]] == ["d03"]
     assert not list(tmp_path.iterdir())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from unittest.mock import MagicMock
 
 import pytest
@@ -113,7 +112,7 @@ def test_trained_means_the_folder_of_the_trained_model(folder, generator, tmp_pa
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_it_computes_where_the_encoders_settings_say(folder, monkeypatch, device: str):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    settings = PseudoQuerySettings(sequence_to_sequence=replace(TINY, model=str(folder)))
+    settings = PseudoQuerySettings(sequence_to_sequence=TINY.replace(model=str(folder)))
     model = make_generator("sequence_to_sequence", settings, device=device).model
     assert (model.device.type, model.dtype) == (device, torch.float32)
 

@@ -22,7 +22,7 @@ def test_nested_groups_override_single_values():
     ("mapping", "named"),
     [
         ({"dev_share": 0.6, "test_share": 0.4}, "test_share 0.4"),
-        ({"dev_share": -0.1}, "dev_share -0.1"),
+        ({"dev_share": -0.1}, "dev_share is -0.1, but must be at least 0, below 1"),
         ({"distinctive_within": 0}, "distinctive_within is 0"),
         ({"generators": ["inverse_cloze", "inverse_cloze"]}, "names one twice"),
         ({"generators": ["inverse_close"]}, r"generators\[0\] is 'inverse_close', but must be one of 'inverse_cloze'"),
@@ -36,8 +36,8 @@ def test_nested_groups_override_single_values():
         ({"consistency_filter": {"depth": 0}}, "depth is 0"),
         ({"consistency_filter": {"by": "dense"}}, "by is 'dense', but must be one of 'none', 'bm25', 'base'"),
         ({"training": {"epochs": 0}}, "epochs is 0"),
-        ({"training": {"base": ""}}, "base is empty"),
-        ({"training": {"held_out_share": 1.0}}, "held_out_share is 1.0, but is a share"),
+        ({"training": {"base": ""}}, "base is '', but must be of length at least 1, or null"),
+        ({"training": {"held_out_share": 1.0}}, "held_out_share is 1.0, but must be at least 0, below 1"),
         ({"training": {"batch_size": 0}}, "batch_size is 0"),
         (
             {"generators": ["sequence_to_sequence"], "sequence_to_sequence": {"model": "trained"}},

@@ -3,7 +3,6 @@ nothing to rerank, and a filter may let no document through."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kinds")
     encoder = make_encoder(folder / "base")
     for name, embeddings in (("stored", True), ("flying", False)):
-        settings = replace(SETTINGS, embeddings=embeddings, search="beta_rerank")
+        settings = SETTINGS.replace(embeddings=embeddings, search="beta_rerank")
         (folder / f"{name} shards").mkdir()
         build_folder(folder / name, encoder, TEXTS, IDS, settings, folder / f"{name} shards")
     return folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from tests.model_code.lexical.corpus import make_context
 from tests.model_code.lexical.example import SETTINGS
 
 QUERIES = ["word3 word7", "word12 word1 word5 word39", "word20"]
-LEXICAL = replace(SETTINGS, rerank_depth=5)
+LEXICAL = SETTINGS.replace(rerank_depth=5)
 
 
 def build(tmp_path: Path, lexical: LexicalSettings = LEXICAL) -> tuple[Path, Path]:
@@ -117,7 +116,7 @@ def test_variants_encode_the_same_queries_once(folders: tuple[Path, Path], monke
 
 @pytest.mark.parametrize("name", NAMES)
 def test_main_search_reranks_filters_and_explains_alike(tmp_path: Path, name: str) -> None:
-    folders = build(tmp_path, replace(LEXICAL, search=name, rerank_depth=30))
+    folders = build(tmp_path, LEXICAL.replace(search=name, rerank_depth=30))
     retriever = opened(folders)
     assert name not in retriever.variants()
     for text in QUERIES:
@@ -158,8 +157,8 @@ def test_best_passage_is_the_one_that_scores(tmp_path: Path, folders: tuple[Path
 
 
 def test_without_embeddings_passages_are_embedded_on_the_fly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = opened(build(tmp_path, replace(LEXICAL, search="beta_rerank")))
-    folders = build(tmp_path, replace(LEXICAL, search="beta_rerank", embeddings=False))
+    stored = opened(build(tmp_path, LEXICAL.replace(search="beta_rerank")))
+    folders = build(tmp_path, LEXICAL.replace(search="beta_rerank", embeddings=False))
     assert not (folders[1] / "embeddings").exists()
     flying = opened(folders)
     assert set(flying.variants()) == {"beta", "beta_own"}
@@ -187,7 +186,7 @@ def test_equal_inputs_give_equal_bytes_also_after_a_kill(tmp_path: Path) -> None
 
 
 def test_foreign_and_damaged_folders_are_refused(tmp_path: Path, folders: tuple[Path, Path]) -> None:
-    other = build(tmp_path, replace(LEXICAL, index_top_k=7))
+    other = build(tmp_path, LEXICAL.replace(index_top_k=7))
     with pytest.raises(FingerprintMismatch, match="build the index again"):
         open_retriever(other[0], folders[1])
     manifest = read_json(folders[1] / "manifest.json")

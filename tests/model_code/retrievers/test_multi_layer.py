@@ -30,7 +30,7 @@ POOLINGS = ["self_contrastive", "multi_vector"]
 def build(tmp_path: Path, layers: LayerSettings, **changes) -> tuple[StageContext, dict, dict]:
     """Run both stages; the index lies beside the trained encoder."""
     context = make_context(tmp_path, **changes)
-    retriever = replace(context.settings["retriever"], layers=layers)
+    retriever = context.settings["retriever"].replace(layers=layers)
     context = replace(context, settings=context.settings | {"retriever": retriever, "index": IndexSettings()})
     trained = train.run(context)
     checkpoints = context.checkpoints.parent / "index_checkpoints"

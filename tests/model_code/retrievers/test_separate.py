@@ -33,7 +33,7 @@ from tests.model_code.lexical.example import SETTINGS, dense_weights
 from tests.model_code.stages.test_train import make_context as dense_context
 from tests.model_code.training.killing import kill_stage_after
 
-TWO_STAGES = replace(SETTINGS, first_stage_steps=3, search="full")
+TWO_STAGES = SETTINGS.replace(first_stage_steps=3, search="full")
 KINDS: dict[str, Any] = {
     "dense": LayerSettings(),
     "multi_vector": LayerSettings(numbers=(1,), pooling="multi_vector"),
@@ -41,7 +41,7 @@ KINDS: dict[str, Any] = {
     "mlm": SETTINGS,
 }
 EVERY = pytest.mark.parametrize("kind", KINDS)
-OPENED = EncoderSettings("unused", max_tokens=16, precision="float32", device="cpu")
+OPENED = EncoderSettings(base="unused", max_tokens=16, precision="float32", device="cpu")
 QUERIES = ["word1 word2", "word7", "word3 word11 word20"]
 
 
@@ -52,7 +52,7 @@ def make(tmp_path: Path, kind: str, encoders: str = "separate", **changes: objec
         context, own = lexical_context(tmp_path, group, kind, **changes), {}
     else:
         context, own = dense_context(tmp_path, **changes), {"layers": group}
-    retriever = replace(context.settings["retriever"], encoders=encoders, **own)
+    retriever = context.settings["retriever"].replace(encoders=encoders, **own)
     return replace(context, settings=context.settings | {"retriever": retriever, "index": IndexSettings()})
 
 
@@ -224,13 +224,13 @@ def test_what_makes_no_sense_is_refused(own: dict, message: str) -> None:
 
 
 def test_the_default_is_shared() -> None:
-    assert RetrieverSettings(TrainingSettings()).encoders == "shared"
+    assert RetrieverSettings(training=TrainingSettings()).encoders == "shared"
 
 
 def test_a_base_of_two_sides_is_refused_in_training(tmp_path: Path, no_dev: None) -> None:
     for kind in ("dense", "closed_form"):
         context = make(tmp_path / kind, kind)
         train.run(context)
-        settings = context.settings | {"encoder": replace(OPENED, base=str(context.output / "encoder"))}
+        settings = context.settings | {"encoder": OPENED.replace(base=str(context.output / "encoder"))}
         with pytest.raises(FreshetError, match="one encoder for both sides"):
             train.run(replace(context, settings=settings))

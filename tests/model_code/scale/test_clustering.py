@@ -49,7 +49,7 @@ def test_workers_find_the_clusters_that_one_process_finds(workers, vectors):
 def test_a_worker_that_dies_changes_nothing(ray, vectors, tmp_path: Path, monkeypatch):
     expected = flat(vectors)
     monkeypatch.setattr(clustering, "compare_slice", compare_and_die(tmp_path / "died"))
-    with engine.using(ScaleSettings("ray", workers=2)):
+    with engine.using(ScaleSettings(engine="ray", workers=2)):
         found = flat(vectors)
     assert (tmp_path / "died").exists()
     agree(found, expected)
@@ -60,7 +60,7 @@ def test_a_whole_tree_of_more_workers_than_some_levels_have_nodes(ray, vectors, 
     settings = HierarchySettings(method=method, max_iterations=3, device="cpu")
     few = vectors[:60].numpy()
     expected = build_hierarchy(few, settings, seed=0)
-    with engine.using(ScaleSettings("ray", workers=2)):
+    with engine.using(ScaleSettings(engine="ray", workers=2)):
         found = build_hierarchy(few, settings, seed=0, make_lloyd=clustering.make_lloyd)
     assert [level.tobytes() for level in found.centroids] == [level.tobytes() for level in expected.centroids]
     assert found.leaves.tolist() == expected.leaves.tolist()

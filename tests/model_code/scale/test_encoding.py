@@ -69,7 +69,7 @@ def test_workers_give_the_bytes_that_one_process_gives(workers, encoder, texts, 
 def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(ray, tmp_path):
     marker = tmp_path / "died"
     shards = [(0, ["a", "bb"]), (2, ["fatal"]), (3, ["", "ccc"]), (5, ["d"])]
-    with engine.using(ScaleSettings("ray", workers=2)):
+    with engine.using(ScaleSettings(engine="ray", workers=2)):
         found = dict(encode_shards(Fragile(marker), shards))
     assert marker.exists()
     assert {start: vectors.ravel().tolist() for start, vectors in found.items()} == {
@@ -78,5 +78,5 @@ def test_a_worker_that_dies_is_replaced_and_nothing_is_lost(ray, tmp_path):
 
 
 def test_nothing_to_encode_starts_no_worker(ray, encoder):
-    with engine.using(ScaleSettings("ray")):
+    with engine.using(ScaleSettings(engine="ray")):
         assert list(encode_shards(encoder, [])) == []

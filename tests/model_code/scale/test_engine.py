@@ -43,7 +43,7 @@ def test_where_work_runs_is_no_part_of_any_stages_key():
 
 def test_without_ray_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(FreshetError, match=r"pip install -e '\.\[scale\]'"), engine.using(ScaleSettings("ray")):
+    with pytest.raises(FreshetError, match=r"pip install -e '\.\[scale\]'"), engine.using(ScaleSettings(engine="ray")):
         pass
     assert engine.current() == ScaleSettings()
 
@@ -54,20 +54,20 @@ def test_a_cluster_that_does_not_answer_is_named():
 
     hint = "where it asks for a token, set RAY_AUTH_MODE=token here"
     with pytest.raises(FreshetError, match=rf"there is no Ray at scale.address 'far:6379' \({hint}\): nobody there"):
-        engine._start(SimpleNamespace(init=init), ScaleSettings("ray", address="far:6379"))
+        engine._start(SimpleNamespace(init=init), ScaleSettings(engine="ray", address="far:6379"))
 
 
 def test_more_workers_than_fit_beside_a_spare_cpu_are_refused(ray):
     message = "3 workers, so 4 CPUs, one of them a spare, and Ray has 3"
-    with engine.using(ScaleSettings("ray", workers=3)), pytest.raises(FreshetError, match=message):
+    with engine.using(ScaleSettings(engine="ray", workers=3)), pytest.raises(FreshetError, match=message):
         engine.ray()
     message = "1 workers, so 1 GPUs, and Ray has 0"
-    with engine.using(ScaleSettings("ray", gpus_per_worker=1)), pytest.raises(FreshetError, match=message):
+    with engine.using(ScaleSettings(engine="ray", gpus_per_worker=1)), pytest.raises(FreshetError, match=message):
         engine.ray()
 
 
 def test_the_settings_end_with_their_block_and_a_ray_that_was_there_stays(ray):
-    with engine.using(ScaleSettings("ray", workers=2)):
+    with engine.using(ScaleSettings(engine="ray", workers=2)):
         assert engine.ray().is_initialized()
         assert engine.current().workers == 2
     assert engine.current().engine == "local"

@@ -39,9 +39,11 @@ def run_all(root: Path) -> dict[str, Any]:
         frozen_layers=None, negatives="mined",
     )  # fmt: skip
     settings = {
-        "encoder": EncoderSettings(str(base), max_tokens=16, include_title=False, precision="float32", device="cpu"),
+        "encoder": EncoderSettings(
+            base=str(base), max_tokens=16, include_title=False, precision="float32", device="cpu"
+        ),
         "index": IndexSettings(), "bm25": Bm25Settings(), "evaluation": EvaluationSettings(), "seed": 0,
-        "hierarchy": HierarchySettings(device="cpu"), "retriever": RetrieverSettings(training),
+        "hierarchy": HierarchySettings(device="cpu"), "retriever": RetrieverSettings(training=training),
         "pseudo_queries.generators": (),
     }  # fmt: skip
     reports = {}

@@ -33,7 +33,7 @@ def run(root: Path, lock: dict | None = None, words: int = 3, **settings):
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     write_json(root / "corpus.lock.json", make_lock(chosen, root) if lock is None else lock)
-    groups = {"corpus": chosen, "passages": PassageSettings(words, words)}
+    groups = {"corpus": chosen, "passages": PassageSettings(words=words, stride=words)}
     report = corpus.run(StageContext(root, {"lock": root / "corpus.lock.json"}, output, groups, root))
     return report, output
 

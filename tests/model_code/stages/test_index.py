@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +50,11 @@ def context(tmp_path: Path, name: str, inputs: dict[str, Path], include_title: b
     output, checkpoints = tmp_path / name / "output", tmp_path / name / "checkpoints"
     output.mkdir(parents=True)
     checkpoints.mkdir()
-    encoder = EncoderSettings(str(base), max_tokens=16, include_title=include_title, precision="float32", device="cpu")
+    encoder = EncoderSettings(
+        base=str(base), max_tokens=16, include_title=include_title, precision="float32", device="cpu"
+    )
     settings: dict[str, Any] = {"encoder": encoder, "index": IndexSettings()}
-    settings["retriever"] = RetrieverSettings(TrainingSettings())
+    settings["retriever"] = RetrieverSettings(training=TrainingSettings())
     return StageContext(tmp_path, inputs, output, settings, checkpoints)
 
 
@@ -94,7 +95,7 @@ def test_index_uses_the_trained_encoder(tmp_path: Path, corpus: Path) -> None:
 def test_what_is_opened_encodes_as_the_index_was_encoded(tmp_path: Path, corpus: Path, precision: str) -> None:
     trained = make_tiny_encoder(tmp_path / "trained" / "encoder", ["sort", "list"], seed=3)
     stage = context(tmp_path, "index", {"corpus": corpus, "trained": trained.parent})
-    stage.settings["encoder"] = replace(stage.settings["encoder"], precision=precision)
+    stage.settings["encoder"] = stage.settings["encoder"].replace(precision=precision)
     index.run(stage)
     opened = open_retriever(trained, stage.output / "index")
     alike = Encoder.load(trained, 16, precision=precision, device="cpu", for_search=True)
@@ -115,7 +116,7 @@ def test_equal_inputs_give_equal_bytes_also_after_a_kill(tmp_path: Path, corpus:
 def test_a_factory_that_does_not_fit_is_refused_before_anything_is_encoded(tmp_path: Path, corpus: Path) -> None:
     pytest.importorskip("faiss")
     stage = context(tmp_path, "base_index", {"corpus": corpus})
-    stage.settings["index"] = IndexSettings("IVF16,Flat")
+    stage.settings["index"] = IndexSettings(factory="IVF16,Flat")
     with pytest.raises(FreshetError, match="'IVF16,Flat' does not fit 3 vectors: each of 16 lists needs one"):
         base_index.run(stage)
     assert not list(stage.checkpoints.iterdir())

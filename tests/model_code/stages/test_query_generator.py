@@ -62,7 +62,7 @@ def make_context(root: Path, run: str, **changes) -> StageContext:
             "pseudo_queries": settings,
             "pseudo_queries.training": settings.training,
             "pseudo_queries.sequence_to_sequence": settings.sequence_to_sequence,
-            "encoder": EncoderSettings(str(root / "base"), max_tokens=16, precision="float32", device="cpu"),
+            "encoder": EncoderSettings(base=str(root / "base"), max_tokens=16, precision="float32", device="cpu"),
             "seed": 1,
         },
         checkpoints=root / run / "checkpoints",
@@ -160,7 +160,7 @@ def test_evaluation_queries_are_not_filtered(tmp_path: Path):
     spans = ClozeSettings(min_words=1, max_words=3, max_share=1.0)
     reports = []
     for depth in (1, 16):
-        filtering = ConsistencySettings("bm25", depth)
+        filtering = ConsistencySettings(by="bm25", depth=depth)
         changes = {"inverse_cloze": spans, "held_out_generator": "inverse_cloze", "consistency_filter": filtering}
         reports.append(pseudo_queries.run(make_context(tmp_path, str(depth), dev_share=0.4, **changes)))
     assert reports[0]["by_split"]["train"] < reports[1]["by_split"]["train"]

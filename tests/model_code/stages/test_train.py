@@ -73,9 +73,9 @@ def make_context(tmp_path: Path, qrels: bool = True, **changes) -> StageContext:
     for name in ("output", "checkpoints"):
         (tmp_path / run / name).mkdir(parents=True)
     settings = {
-        "encoder": EncoderSettings(str(base), max_tokens=16, precision="float32", device="cpu"),
+        "encoder": EncoderSettings(base=str(base), max_tokens=16, precision="float32", device="cpu"),
         "hierarchy": HierarchySettings(device="cpu"),
-        "retriever": RetrieverSettings(replace(SETTINGS, **changes)),
+        "retriever": RetrieverSettings(training=SETTINGS.replace(**changes)),
         "seed": 3,
     }
     return StageContext(tmp_path, inputs, tmp_path / run / "output", settings, tmp_path / run / "checkpoints", "hce")
@@ -128,7 +128,7 @@ def test_every_judgement_of_a_training_query_is_a_pair_on_its_best_passage(tmp_p
     ("supervision", "sizes"), [("supervised", (10, 0)), ("unsupervised", (0, 16)), ("joint", (10, 16))]
 )
 def test_supervision_chooses_the_pairs(tmp_path: Path, supervision: str, sizes: tuple[int, int]):
-    data = tables_of(make_context(tmp_path)).training_data(replace(SETTINGS, supervision=supervision))
+    data = tables_of(make_context(tmp_path)).training_data(SETTINGS.replace(supervision=supervision))
     assert (len(data.supervised), len(data.unsupervised)) == sizes
 
 
@@ -179,7 +179,7 @@ def test_a_start_of_two_encoders_needs_two(tmp_path: Path):
     encoder.save(tmp_path / "two")
     with pytest.raises(SettingsError, match="two has a query encoder of its own"):
         train.run(make_context(tmp_path, start="two"))
-    retriever = replace(context.settings["retriever"], training=replace(SETTINGS, start="two"), encoders="separate")
+    retriever = context.settings["retriever"].replace(training=SETTINGS.replace(start="two"), encoders="separate")
     report = train.run(replace(context, settings=context.settings | {"retriever": retriever}))
     assert set(report["sides"]) == {"documents", "queries"}
 
@@ -215,7 +215,7 @@ def positives_of(data: TrainingData) -> list[str]:
         seen.append(list(texts))
         return {"attention_mask": torch.ones(len(texts), 1, dtype=torch.long)}
 
-    settings = replace(SETTINGS, negatives_per_query=0, hierarchy_weight=0.0)
+    settings = SETTINGS.replace(negatives_per_query=0, hierarchy_weight=0.0)
     Collator(data, settings, tokenize, 0)(0, np.arange(len(data.pairs)))
     return seen[1]
 

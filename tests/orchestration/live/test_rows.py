@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from model_code.corpus.settings import ColumnSettings, CorpusSettings, PartSettings
 from orchestration.live.rows import as_row, clean, package_documents
 from orchestration.project import Project
@@ -24,7 +22,7 @@ def test_the_rules_of_the_projects_own_corpus_do_not_hinder(tmp_path):
     assert all(one.queries and one.fields["package"] == PACKAGE for one in plain)
     columns = ColumnSettings(document_id="ticket", title="subject", text="body")
     later = PartSettings(by="date", new_from="2025-01-01")
-    own = replace(CorpusSettings(), columns=columns, parts=later, limit=2)
+    own = CorpusSettings().replace(columns=columns, parts=later, limit=2)
     assert accepted(tmp_path, own) == plain
 
 

@@ -25,7 +25,10 @@ def test_mapped_columns_of_three_formats(tmp_path):
     pd.DataFrame({"number": [5], "question": ["what is soft"], "user": ["x"]}).to_parquet(tmp_path / "asked.parquet")
     (tmp_path / "judged.jsonl").write_text('{"number": 5, "sku": "1", "grade": 2, "fold": "test"}\n')
     settings = CorpusSettings(
-        source="files", path="products.csv", files=FileSettings("asked.parquet", "judged.jsonl"), columns=COLUMNS
+        source="files",
+        path="products.csv",
+        files=FileSettings(queries="asked.parquet", qrels="judged.jsonl"),
+        columns=COLUMNS,
     )
     source = FilesSource(settings, tmp_path)
     rows = {table: [dict(row.values) for row in source.rows(table)] for table in ("documents", "queries", "qrels")}
@@ -51,7 +54,7 @@ def test_answers_are_read_from_their_column_in_every_format(tmp_path, suffix):
         asked.to_parquet(tmp_path / "asked.parquet")
     (tmp_path / "notes.jsonl").write_text('{"_id": "d", "text": "a note"}\n')
     (tmp_path / "judged.jsonl").write_text('{"query-id": "1", "corpus-id": "d"}\n')
-    files, columns = FileSettings(f"asked.{suffix}", "judged.jsonl"), ColumnSettings(answers="strings")
+    files, columns = FileSettings(queries=f"asked.{suffix}", qrels="judged.jsonl"), ColumnSettings(answers="strings")
     settings = CorpusSettings(source="files", path="notes.jsonl", files=files, columns=columns)
     queries = build_corpus(FilesSource(settings, tmp_path), settings, PassageSettings()).tables["queries"]
     assert queries["answers"].tolist() == ['["in 2008", "2008"]', None]
@@ -76,7 +79,7 @@ def test_relevance_is_the_named_column_or_the_usual_ones(tmp_path, columns, judg
     (tmp_path / "notes.jsonl").write_text('{"_id": "d", "text": "a note"}\n')
     (tmp_path / "asked.jsonl").write_text('{"_id": "1", "text": "who"}\n')
     (tmp_path / "judged.jsonl").write_text(json.dumps({"query-id": "1", "corpus-id": "d"} | judged) + "\n")
-    files = FileSettings("asked.jsonl", "judged.jsonl")
+    files = FileSettings(queries="asked.jsonl", qrels="judged.jsonl")
     settings = CorpusSettings(source="files", path="notes.jsonl", files=files, columns=columns)
     (row,) = FilesSource(settings, tmp_path).rows("qrels")
     assert [value for name, value in row.values.items() if name == "relevance"] == read

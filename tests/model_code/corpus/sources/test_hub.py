@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -139,11 +138,11 @@ def test_a_lock_that_does_not_say_what_revision_was_asked_for_is_accepted(tmp_pa
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_misspelt_column_is_refused_when_the_rows_are_read(tmp_path, data, streaming):
-    chosen = replace(settings(streaming=streaming), columns=ColumnSettings(date="opend"))
+    chosen = settings(streaming=streaming).replace(columns=ColumnSettings(date="opend"))
     with pytest.raises(
         FreshetError, match=r"org/woods/corpus has no column 'opend' \(corpus.columns.date\); it has: _id"
     ):
         list(hub.HubSource(chosen, tmp_path).rows("documents"))
     assert (
-        len(list(hub.HubSource(replace(chosen, columns=ColumnSettings(date="shade")), tmp_path).rows("documents"))) == 3
+        len(list(hub.HubSource(chosen.replace(columns=ColumnSettings(date="shade")), tmp_path).rows("documents"))) == 3
     )
