@@ -21,8 +21,8 @@ def preview_evaluation(folder: Path) -> Mapping[str, str]:
 
 def _variants(folder: Path) -> dict[str, str]:
     """The same for each variant, under the name `R.NAME`."""
-    found = [read_json(path) for path in sorted(folder.glob("variants/*/metrics.json"))]
-    return {f"{metrics['system']} metrics": metrics_table(metrics) for metrics in found}
+    variants = [read_json(path) for path in sorted(folder.glob("variants/*/metrics.json"))]
+    return {f"{metrics['system']} metrics": metrics_table(metrics) for metrics in variants}
 
 
 def metrics_table(metrics: Mapping[str, Any]) -> str:

@@ -226,12 +226,12 @@ def sweep(
 
     project = Project.find()
     shown = metric or parameters.load(project.params_file).evaluation.main_metric
-    found = gather(project, key, shown)
-    picture = write_picture(found, key, shown, project.state / "sweeps")
+    table = gather(project, key, shown)
+    picture = write_picture(table, key, shown, project.state / "sweeps")
     if as_json:
-        typer.echo(json.dumps(found.to_dict("records"), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(table.to_dict("records"), indent=2, ensure_ascii=False))
         return
-    wide = found.pivot(index="system", columns="value", values=shown)[list(dict.fromkeys(found["value"]))]
+    wide = table.pivot(index="system", columns="value", values=shown)[list(dict.fromkeys(table["value"]))]
     typer.echo(f"{shown} by {key}\n{wide.rename_axis(columns=None).to_string(float_format='{:.3f}'.format)}")
     typer.echo(f"Picture: {picture}")
 

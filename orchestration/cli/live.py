@@ -53,8 +53,8 @@ def search(
 
     project = Project.find()
     service = ServiceClient.of(project)
-    asked = (text, k, retriever, filters or (), hybrid, explain)
-    rows = _here(project, *asked) if service is None else _by_service(service, *asked)
+    options = (text, k, retriever, filters or (), hybrid, explain)
+    rows = _here(project, *options) if service is None else _by_service(service, *options)
     typer.echo(json.dumps(rows, indent=2, ensure_ascii=False) if as_json else rows_text(rows))
 
 
@@ -157,8 +157,8 @@ def documents(
     from orchestration.live.rows import package_documents
 
     project = Project.find()
-    found = package_documents(project, parameters.load(project.params_file).corpus, packages)
-    for row in islice(found, limit):
+    rows = package_documents(project, parameters.load(project.params_file).corpus, packages)
+    for row in islice(rows, limit):
         typer.echo(json.dumps(row, ensure_ascii=False))
 
 

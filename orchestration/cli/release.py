@@ -52,9 +52,9 @@ def rollback(
     if generation is None:
         typer.echo(release.rollback(project).summary)
         return
-    found = release.rollback_generation(project, generation, retriever)
-    typer.echo(f"{found.retriever} is at generation {found.number}, {found.manifest['documents']:,} documents")
-    for line in still_held_lines(project, found.retriever):
+    live = release.rollback_generation(project, generation, retriever)
+    typer.echo(f"{live.retriever} is at generation {live.number}, {live.manifest['documents']:,} documents")
+    for line in still_held_lines(project, live.retriever):
         typer.echo(line)
 
 

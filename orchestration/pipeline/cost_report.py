@@ -55,24 +55,24 @@ class Choice:
 def choices(comparison: CostComparison) -> list[Choice]:
     """One choice per goal, where there is something to go by; ties go to the more effective system."""
     metric, split, systems = comparison.metric, comparison.split, comparison.systems
-    best = max(systems, key=lambda one: one.value)
-    near = [one for one in systems if one.value >= best.low]
-    found = [
-        _choice(f"best {metric} on {split}", systems, lambda one: -one.value, lambda one: f"{one.value:.3f}"),
-        _choice(f"best {metric} on dev", systems, lambda one: _negative(one.dev), lambda one: f"{one.dev:.3f}"),
-        _choice("fastest query", systems, lambda one: one.p50_ms, lambda one: f"{one.p50_ms:.1f} ms at the median"),
-        _choice("smallest index", systems, lambda one: one.bytes_per_document, _bytes),
-        _choice("soonest searchable", systems, lambda one: one.searchable_seconds, _searchable),
+    best = max(systems, key=lambda row: row.value)
+    near = [row for row in systems if row.value >= best.low]
+    candidates = [
+        _choice(f"best {metric} on {split}", systems, lambda row: -row.value, lambda row: f"{row.value:.3f}"),
+        _choice(f"best {metric} on dev", systems, lambda row: _negative(row.dev), lambda row: f"{row.dev:.3f}"),
+        _choice("fastest query", systems, lambda row: row.p50_ms, lambda row: f"{row.p50_ms:.1f} ms at the median"),
+        _choice("smallest index", systems, lambda row: row.bytes_per_document, _bytes),
+        _choice("soonest searchable", systems, lambda row: row.searchable_seconds, _searchable),
         _choice(
-            "fastest query within the best one's interval", near, lambda one: one.p50_ms,
-            lambda one: f"{one.p50_ms:.1f} ms, {metric} {one.value:.3f}",
+            "fastest query within the best one's interval", near, lambda row: row.p50_ms,
+            lambda row: f"{row.p50_ms:.1f} ms, {metric} {row.value:.3f}",
         ),
         _choice(
-            "smallest index within the best one's interval", near, lambda one: one.bytes_per_document,
-            lambda one: f"{_bytes(one)}, {metric} {one.value:.3f}",
+            "smallest index within the best one's interval", near, lambda row: row.bytes_per_document,
+            lambda row: f"{_bytes(row)}, {metric} {row.value:.3f}",
         ),
     ]  # fmt: skip
-    return [choice for choice in found if choice]
+    return [choice for choice in candidates if choice]
 
 
 def _choice(
@@ -90,12 +90,12 @@ def _negative(value: float | None) -> float | None:
     return None if value is None else -value
 
 
-def _bytes(one: Costs) -> str:
-    return f"{one.bytes_per_document:,.0f} bytes per document"
+def _bytes(costs: Costs) -> str:
+    return f"{costs.bytes_per_document:,.0f} bytes per document"
 
 
-def _searchable(one: Costs) -> str:
-    return f"after {one.searchable_seconds:,.1f} s of training and indexing"
+def _searchable(costs: Costs) -> str:
+    return f"after {costs.searchable_seconds:,.1f} s of training and indexing"
 
 
 def cost_plots(comparison: CostComparison) -> list[Picture]:
@@ -121,26 +121,26 @@ def styles(systems: Sequence[str]) -> dict[str, dict[str, str]]:
     """A look per system; a variant has the colour of its own system, a marker of its kind, and no filling."""
     plain = [name for name in systems if not is_variant(name)]
     kinds = sorted({name.partition(".")[2] for name in systems if is_variant(name)})
-    found = {name: look(i) for i, name in enumerate(plain)}
+    looks = {name: look(i) for i, name in enumerate(plain)}
     for name in systems:
         if is_variant(name):
-            own, _, kind = name.partition(".")
-            colour = found[own]["color"] if own in found else COLOURS[0]
+            base, _, kind = name.partition(".")
+            colour = looks[base]["color"] if base in looks else COLOURS[0]
             marker = MARKERS[kinds.index(kind) % len(MARKERS)]
-            found[name] = {"color": colour, "marker": marker, "markerfacecolor": "none"}
-    return {name: found[name] for name in systems}
+            looks[name] = {"color": colour, "marker": marker, "markerfacecolor": "none"}
+    return {name: looks[name] for name in systems}
 
 
 def _plot(comparison: CostComparison, cost: str, name: str, axis: str) -> Picture | None:
-    systems = [one for one in comparison.systems if getattr(one, cost) is not None]
+    systems = [row for row in comparison.systems if getattr(row, cost) is not None]
     if len(systems) < 2:
         return None
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
         axes.set_xscale("log")
-        _front_line(axes, [(getattr(one, cost), one.value) for one in systems])
-        _dots(axes, systems, cost, styles([one.system for one in comparison.systems]))
+        _front_line(axes, [(getattr(row, cost), row.value) for row in systems])
+        _dots(axes, systems, cost, styles([row.system for row in comparison.systems]))
         axes.set(xlabel=axis, ylabel=f"{comparison.metric} on {comparison.split}")
         _plain_numbers(axes)
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
@@ -152,10 +152,10 @@ def _plot(comparison: CostComparison, cost: str, name: str, axis: str) -> Pictur
 
 
 def _dots(axes: Axes, systems: Sequence[Costs], cost: str, looks: dict[str, dict[str, str]]) -> None:
-    for one in systems:
-        x, style = getattr(one, cost), looks[one.system]
-        axes.plot([x, x], [one.low, one.high], color=style["color"], linewidth=1, alpha=0.45)
-        axes.plot([x], [one.value], linestyle="none", markersize=7, label=one.system, **style)
+    for row in systems:
+        x, style = getattr(row, cost), looks[row.system]
+        axes.plot([x, x], [row.low, row.high], color=style["color"], linewidth=1, alpha=0.45)
+        axes.plot([x], [row.value], linestyle="none", markersize=7, label=row.system, **style)
 
 
 def _front_line(axes: Axes, points: list[tuple[float, float]]) -> None:
@@ -211,22 +211,22 @@ def tables(comparison: CostComparison) -> tuple[Table, ...]:
 
 def choice_table(comparison: CostComparison) -> Table:
     """One row per goal."""
-    rows = tuple((Cell(one.goal), Cell(one.system), Cell(one.value)) for one in choices(comparison))
+    rows = tuple((Cell(choice.goal), Cell(choice.system), Cell(choice.value)) for choice in choices(comparison))
     caption = "computed from the table below; of equals, the more effective one"
     return Table("Which to choose", caption, ("what matters", "system", "reaches"), rows)
 
 
 def cost_table(comparison: CostComparison) -> Table:
     """Systems by effectiveness and costs."""
-    best = max(one.value for one in comparison.systems)
-    least = {cost: _least([getattr(one, cost) for one in comparison.systems]) for cost in COLUMNS}
+    best = max(row.value for row in comparison.systems)
+    least = {cost: _least([getattr(row, cost) for row in comparison.systems]) for cost in COLUMNS}
     rows = [
         (
-            Cell(one.system),
-            Cell(f"{one.value:.3f}", f"[{one.low:.3f}, {one.high:.3f}]", best=one.value == best),
-            *(_cell(getattr(one, cost), digits, least[cost]) for cost, (_, digits) in COLUMNS.items()),
+            Cell(row.system),
+            Cell(f"{row.value:.3f}", f"[{row.low:.3f}, {row.high:.3f}]", best=row.value == best),
+            *(_cell(getattr(row, cost), digits, least[cost]) for cost, (_, digits) in COLUMNS.items()),
         )
-        for one in comparison.systems
+        for row in comparison.systems
     ]
     names = ("system", comparison.metric, *(title for title, _ in COLUMNS.values()))
     return Table("Effectiveness and costs", CAPTION, names, tuple(rows))

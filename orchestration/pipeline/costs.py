@@ -63,10 +63,10 @@ def open_systems(project: Project, settings: Parameters) -> list[System]:
     if BM25_GENERATED in settings.baselines:
         systems.append(open_bm25(project, settings, generated=True)[1])
     for name, made_by, retriever, index in _retrievers(project, settings):
-        own = System(name, retriever.search, folder_bytes(index), made_by)
+        system = System(name, retriever.search, folder_bytes(index), made_by)
         systems += [
-            own,
-            *(variants(own, retriever, bm25, bm25_system, settings) if settings.evaluation.variants else ()),
+            system,
+            *(variants(system, retriever, bm25, bm25_system, settings) if settings.evaluation.variants else ()),
         ]
     return systems
 

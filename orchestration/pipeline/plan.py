@@ -50,9 +50,9 @@ def _needed(table: Sequence[stages.Stage], targets: Sequence[str]) -> list[stage
 
 def _plan_one(address: str, changes: list[str], before: list[PlannedStage]) -> PlannedStage:
     moving = [other.address for other in before if other.action != "skip"]
-    own = tuple(change for change in changes if not _is_upstream_output(change, before))
-    if own:
-        return PlannedStage(address, "run", own)
+    reasons = tuple(change for change in changes if not _is_upstream_output(change, before))
+    if reasons:
+        return PlannedStage(address, "run", reasons)
     if moving:
         return PlannedStage(address, "maybe", tuple(f"{other} may change its output" for other in moving))
     return PlannedStage(address, "run" if changes else "skip", tuple(changes))

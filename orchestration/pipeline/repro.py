@@ -67,10 +67,10 @@ def _in_git(root: Path) -> bool:
 def _tell_whether_git(root: Path) -> None:
     """Without git DVC starts only if its settings say so; a copy of the project's files brings settings made in git."""
     git = _in_git(root)
-    own, local = (_says_no_git(root / ".dvc" / name) for name in CONFIGS)
+    shared, local = (_says_no_git(root / ".dvc" / name) for name in CONFIGS)
     if git and local:
         change = ["core.no_scm", "--unset"]
-    elif not git and not own and not local:
+    elif not git and not shared and not local:
         change = ["core.no_scm", "true"]
     else:
         return

@@ -56,7 +56,7 @@ def load_reported(folders: Sequence[Path]) -> list[SystemScores]:
         if not (folder / "metrics.json").exists():
             raise FreshetError(f"there are no results of {folder.name} yet: run `freshet run`")
     for split in ("test", "dev"):
-        scores = [one for folder in folders for one in load_all_scores(folder, split)]
+        scores = [system for folder in folders for system in load_all_scores(folder, split)]
         if scores[0].queries:
             return scores
     raise FreshetError("there are no judged dev or test queries, so there is nothing to average")

@@ -95,9 +95,13 @@ def stage_context(
 
 def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
     """Only the groups that `stage` declares, dotted ones under their whole name; a retriever's own as "retriever"."""
-    own = f"retrievers.{stage.retriever}"
-    chosen = {group: functools.reduce(getattr, group.split("."), settings) for group in stage.groups if group != own}
-    return chosen | ({"retriever": settings.retrievers[stage.retriever]} if own in stage.groups else {})
+    retriever_group = f"retrievers.{stage.retriever}"
+    chosen = {
+        group: functools.reduce(getattr, group.split("."), settings)
+        for group in stage.groups
+        if group != retriever_group
+    }
+    return chosen | ({"retriever": settings.retrievers[stage.retriever]} if retriever_group in stage.groups else {})
 
 
 def _fresh_folder(path: Path) -> Path:

@@ -235,11 +235,11 @@ def find(address: str, retrievers: Iterable[str]) -> tuple[Stage, ...]:
     ['index@contrastive', 'index@hce']
     """
     stages = expand(retrievers)
-    found = tuple(stage for stage in stages if address in (stage.address, stage.name))
-    if not found:
+    matching = tuple(stage for stage in stages if address in (stage.address, stage.name))
+    if not matching:
         known = ", ".join(stage.address for stage in stages)
         raise FreshetError(f"{address!r} is not a stage. Stages: {known}")
-    return found
+    return matching
 
 
 def upstream(stage: Stage, stages: Iterable[Stage]) -> tuple[Stage, ...]:

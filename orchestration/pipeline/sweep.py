@@ -75,8 +75,13 @@ def _experiments(project: Project) -> list[dict[str, Any]]:
     if done.returncode:
         raise FreshetError(f"`dvc exp show` failed (experiments need git and a commit): {done.stderr.strip()}")
     shown = json.loads(done.stdout)
-    made = [one for commit in shown for experiment in commit["experiments"] or [] for one in experiment["revs"][:1]]
-    return [one["data"] for one in [*shown, *made] if one.get("data")]
+    made = [
+        revision
+        for commit in shown
+        for experiment in commit["experiments"] or []
+        for revision in experiment["revs"][:1]
+    ]
+    return [revision["data"] for revision in [*shown, *made] if revision.get("data")]
 
 
 def _content(data: Mapping[str, Any], kind: str, path: str) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def require_current(project: Project, retrievers: Iterable[str]) -> None:
     there.
     """
     evaluations = [f"evaluate@{retriever}" for retriever in retrievers]
-    stale = next((one for one in plan(project, evaluations) if one.action != "skip"), None)
+    stale = next((stage for stage in plan(project, evaluations) if stage.action != "skip"), None)
     if stale is not None:
         raise FreshetError(
             f"what lies under artifacts/ is not of one build: {stale.address} is out of date ({stale.reasons[0]}); "

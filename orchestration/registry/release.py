@@ -207,7 +207,7 @@ def _is_live(project: Project, version: Version) -> bool:
     if not (project.live / CURRENT).is_file() or default_retriever(project.live) != version.retriever:
         return False
     collection = Collection(project.live, version.retriever)
-    known = {one.number: one for one in collection.generations()}
+    known = {generation.number: generation for generation in collection.generations()}
     number = collection.current_number()
     if number is None or number not in known:
         return False

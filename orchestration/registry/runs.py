@@ -207,9 +207,7 @@ def open_store(uri: str, folder: Path) -> tuple[MlflowClient, str]:
             logging.getLogger(noisy).setLevel(logging.ERROR)
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         if uri.startswith("sqlite:") and not any(name.startswith(POOL) for name in os.environ):
-            os.environ[f"{POOL}CLASS"] = (
-                "NullPool"  # no file stays open between looks of a daemon
-            )
+            os.environ[f"{POOL}CLASS"] = "NullPool"  # no file stays open between looks of a daemon
         client = MlflowClient(uri, uri)
         experiment = client.get_experiment_by_name(EXPERIMENT)
         if experiment is not None:

@@ -36,8 +36,8 @@ def registered(state: Path) -> Iterator[Registration]:
     state.mkdir(parents=True, exist_ok=True)
     with (state / LOCK).open("a") as stream:
         if not _lock(stream, fcntl.LOCK_EX, PATIENCE):
-            found = running(state)
-            where = f" at {found['url']} (process {found['pid']})" if found else ""
+            other = running(state)
+            where = f" at {other['url']} (process {other['pid']})" if other else ""
             raise FreshetError(f"this project is served already{where}; end that service first")
         registration = Registration(state / FILE)
         registration.withdraw()  # what a killed service left would be true again, now that the lock is held
@@ -65,9 +65,9 @@ class Registration:
 def running(state: Path) -> dict[str, Any] | None:
     """`pid`, `url` and `started` of the project's service; None if none runs, or it is not ready for clients yet."""
     try:
-        found = json.loads((state / FILE).read_text(encoding="utf-8"))
+        service = json.loads((state / FILE).read_text(encoding="utf-8"))
         with (state / LOCK).open("a") as stream:
-            return None if _lock(stream, fcntl.LOCK_SH, 0.0) else found
+            return None if _lock(stream, fcntl.LOCK_SH, 0.0) else service
     except FileNotFoundError:
         return None
 
@@ -97,8 +97,8 @@ class ServiceClient:
     @classmethod
     def of(cls, project: Project) -> ServiceClient | None:
         """The project's running service; None if there is none, and the caller does the work itself."""
-        found = running(project.state)
-        return cls(found["url"]) if found else None
+        service = running(project.state)
+        return cls(service["url"]) if service else None
 
     def search(self, text: str, k: int = 10, **options: Any) -> dict[str, Any]:
         """`retriever`, `generation` and `hits`, a list of what `freshet search --json` prints.

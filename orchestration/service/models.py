@@ -32,8 +32,8 @@ class SearchQuery(SearchRequest):
     @property
     def request(self) -> SearchRequest:
         """The search that is asked for."""
-        asked = self.model_dump(exclude={"filter"})
-        return SearchRequest(**asked | {"filters": [*self.filters, *self.filter]})
+        search = self.model_dump(exclude={"filter"})
+        return SearchRequest(**search | {"filters": [*self.filters, *self.filter]})
 
 
 class Token(BaseModel):

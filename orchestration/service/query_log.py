@@ -34,13 +34,13 @@ def logged_since(state: Path, moment: float) -> list[Logged]:
 
     A line that a full disk cut off is passed over, and said so; one that is just being written waits.
     """
-    found: list[Logged] = []
+    logged: list[Logged] = []
     for path in reversed(_files(state / FOLDER)):
-        own = _read(path)
-        found = [one for one in own if one.time > moment] + found
-        if own and own[0].time <= moment:
+        entries = _read(path)
+        logged = [entry for entry in entries if entry.time > moment] + logged
+        if entries and entries[0].time <= moment:
             break
-    return found
+    return logged
 
 
 class QueryLog:
@@ -91,17 +91,17 @@ def _read(path: Path) -> list[Logged]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:  # the service deletes the oldest file as it begins a new one
         return []
-    found, broken = [], 0
+    entries, broken = [], 0
     for line in text.split("\n")[:-1]:
         try:
             entry = json.loads(line)
         except json.JSONDecodeError:
             broken += 1
         else:
-            found.append(Logged(entry["time"], entry["text"]))
+            entries.append(Logged(entry["time"], entry["text"]))
     if broken:
         log.warning("%s: lines that cannot be read, and do not count: %d", path, broken)
-    return found
+    return entries
 
 
 def _number(path: Path) -> int:

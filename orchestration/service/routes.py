@@ -77,23 +77,23 @@ def answer(service: Service, wanted: SearchRequest) -> SearchResponse:
     started = time.perf_counter()
     hybrid = parameters.load(service.project.params_file).hybrid if wanted.hybrid else None
     hits = searcher.search(wanted.text, wanted.k, wanted.filters, hybrid)
-    found = [Found(**asdict(hit)) for hit in hits]
+    answers = [Found(**asdict(hit)) for hit in hits]
     if wanted.explain:
-        for hit in found:
+        for hit in answers:
             hit.tokens = [asdict(match) for match in searcher.explain(wanted.text, hit.document_id)]  # type: ignore[misc]
     service.metrics.search.observe(time.perf_counter() - started)
     generation = searcher.generation
-    response = SearchResponse(retriever=generation.retriever, generation=generation.number, hits=found)
+    response = SearchResponse(retriever=generation.retriever, generation=generation.number, hits=answers)
     service.log_query(_entry(wanted, response))
     return response
 
 
 def _entry(wanted: SearchRequest, response: SearchResponse) -> dict[str, object]:
     """What the query log keeps: the search, and what came first."""
-    asked = {"text": wanted.text, "k": wanted.k, "filters": wanted.filters, "hybrid": wanted.hybrid}
+    search = {"text": wanted.text, "k": wanted.k, "filters": wanted.filters, "hybrid": wanted.hybrid}
     top = response.hits[0] if response.hits else None
-    found = {"hits": len(response.hits), "first": top and top.document_id, "score": top and top.score}
-    return {"retriever": response.retriever, "generation": response.generation} | asked | found
+    best = {"hits": len(response.hits), "first": top and top.document_id, "score": top and top.score}
+    return {"retriever": response.retriever, "generation": response.generation} | search | best
 
 
 @router.post(
