@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError, PydanticUndefined
 
 from model_code.errors import SettingsError
 
-__all__ = ["Field", "Settings", "describe", "parse", "reject_unknown", "require"]
+__all__ = ["Described", "Field", "Settings", "describe", "parse", "reject_unknown", "require"]
 T = TypeVar("T", bound="Settings")
 REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its place, told for one release
     "hierarchy.initialisation": "k-means always starts by k-means++ in rounds, the best of three that were measured",

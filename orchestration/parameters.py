@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import io
 import re
-import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +25,7 @@ from model_code.live.settings import LiveSettings
 from model_code.queries.settings import PseudoQuerySettings
 from model_code.retrievers.settings import RetrieverSettings, parse_retriever
 from model_code.scale.engine import ScaleSettings
-from model_code.settings import require
+from model_code.settings import Described, Field, Settings, describe, require
 from model_code.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -37,30 +35,36 @@ NAME = "params.yaml"
 BASELINES = ("bm25", "zero_shot")
 BM25_GENERATED = "bm25_generated"  # a baseline where a model writes queries: BM25 over documents and their queries
 
+PAGE_HEAD = """# Settings
+
+Every key of `params.yaml`, made from the code by `freshet settings --markdown`; the same as a table or as JSON by
+`freshet settings --describe` and by `--json`. Each retriever is a key under `retrievers`, and may set every key of
+`training` besides its own, for itself. Unknown keys, other types, infinities and values out of bounds are refused with
+one line that names the key. `freshet run --set training.temperature=0.02` edits the file and runs what that changes.
+"""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # of a retriever: a folder, a DVC address, part of a Dagster key
 
 
-@dataclass(frozen=True)
-class Parameters:
+class Parameters(Settings):
     """Every group of `params.yaml`. A retriever's keys are those of `training`, laid over it, and its kind's."""
 
-    corpus: CorpusSettings
-    passages: PassageSettings
-    pseudo_queries: PseudoQuerySettings
-    acceptance: AcceptanceSettings
-    encoder: EncoderSettings
-    hierarchy: HierarchySettings
-    training: TrainingSettings
+    corpus: CorpusSettings = Field(default_factory=CorpusSettings)
+    passages: PassageSettings = Field(default_factory=PassageSettings)
+    pseudo_queries: PseudoQuerySettings = Field(default_factory=PseudoQuerySettings)
+    acceptance: AcceptanceSettings = Field(default_factory=AcceptanceSettings)
+    encoder: EncoderSettings = Field(default_factory=EncoderSettings)
+    hierarchy: HierarchySettings = Field(default_factory=HierarchySettings)
+    training: TrainingSettings = Field(default_factory=TrainingSettings)
     retrievers: dict[str, RetrieverSettings]
-    index: IndexSettings
-    bm25: Bm25Settings
-    evaluation: EvaluationSettings
-    promotion: PromotionSettings
-    drift: DriftSettings
-    additions: AdditionSettings
-    live: LiveSettings
-    scale: ScaleSettings
-    seed: int = 0
+    index: IndexSettings = Field(default_factory=IndexSettings)
+    bm25: Bm25Settings = Field(default_factory=Bm25Settings)
+    evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
+    promotion: PromotionSettings = Field(default_factory=PromotionSettings)
+    drift: DriftSettings = Field(default_factory=DriftSettings)
+    additions: AdditionSettings = Field(default_factory=AdditionSettings)
+    live: LiveSettings = Field(default_factory=LiveSettings)
+    scale: ScaleSettings = Field(default_factory=ScaleSettings)
+    seed: int = Field(0, ge=0, description="of everything that is drawn at random")
 
     @property
     def baselines(self) -> tuple[str, ...]:
@@ -83,20 +87,40 @@ class Parameters:
 
 def parse(mapping: Mapping[str, Any]) -> Parameters:
     """Parse all groups; raises `SettingsError` naming the first unknown key or impossible value."""
-    fields = [field.name for field in dataclasses.fields(Parameters)]
-    settings.reject_unknown(mapping, fields, "params.yaml")
-    groups = [name for name in fields if name not in ("retrievers", "seed")]
-    types = typing.get_type_hints(Parameters)
-    values = {name: settings.parse(types[name], mapping.get(name), name) for name in groups}
-    seed = mapping.get("seed", 0)
-    require(isinstance(seed, int) and seed >= 0, f"seed must be a whole number of at least 0, not {seed!r}")
-    retrievers = mapping.get("retrievers") or {}
+    settings.reject_unknown(mapping, list(Parameters.model_fields), NAME)
+    given = {name: group for name, group in mapping.items() if group is not None}
+    training = settings.parse(TrainingSettings, given.get("training"), "training")
+    retrievers = given.get("retrievers")
     example = "retrievers must map names to settings, such as {hce: {hierarchy_weight: 0.2}}"
     require(isinstance(retrievers, Mapping) and bool(retrievers), example)
-    shared = mapping.get("training") or {}
-    parsed = {name: _parse_retriever(name, own, shared) for name, own in retrievers.items()}
-    _check_gate(values["promotion"], values["evaluation"])
-    return Parameters(**values, retrievers=parsed, seed=seed)
+    parsed = {name: _parse_retriever(name, own, given.get("training") or {}) for name, own in retrievers.items()}
+    parameters = settings.parse(Parameters, {**given, "training": training, "retrievers": parsed}, "")
+    _check_gate(parameters.promotion, parameters.evaluation)
+    return parameters
+
+
+def reference() -> list[Described]:
+    """Every key of `params.yaml`; those of one retriever as `retrievers.NAME`, but for those of `training`."""
+    rows: list[Described] = []
+    for name, group in Parameters.model_fields.items():
+        if name == "retrievers":
+            own = describe(RetrieverSettings, f"{name}.NAME")
+            rows += [row for row in own if not row.key.startswith(f"{name}.NAME.training.")]
+        else:
+            rows += describe(group.annotation, name) if name != "seed" else []
+    return rows + [row for row in describe(Parameters, "") if row.key == "seed"]
+
+
+def reference_page() -> str:
+    """The page `docs/settings.md`: `reference` as a table for each group."""
+    lines = [PAGE_HEAD]
+    for group, rows in groupby(reference(), key=lambda row: row.key.partition(".")[0]):
+        lines += [f"## {group}", "", "| key | type | default | bounds | what it is |", "|---|---|---|---|---|"]
+        for row in rows:
+            cells = (f"`{row.key}`", row.type, f"`{row.default}`" * bool(row.default), row.bounds, row.description)
+            lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _check_gate(promotion: PromotionSettings, evaluation: EvaluationSettings) -> None:
@@ -118,6 +142,7 @@ def _parse_retriever(name: Any, own: Any, shared: Mapping[str, Any]) -> Retrieve
     rule = f"{where}: a name has letters from a to z, digits, _ and -, and begins with a letter or a digit"
     require(_NAME.fullmatch(name) is not None, rule)
     require(name not in (*BASELINES, BM25_GENERATED), f"{where}: this name belongs to a baseline")
+    require(name != "current", f"{where}: this name belongs to the folder of what is live; choose another one")
     return parse_retriever(own, shared, where)
 
 

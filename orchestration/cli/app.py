@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 tools = typer.Typer(help="Rarer work: measure, compare, tune, clean up.", no_args_is_help=True)
 
-for command in (build.demo, build.ingest, build.run, build.plan, build.results):
+for command in (build.demo, build.ingest, build.run, build.plan, build.results, build.settings):
     app.command()(command)
 for command in (live.search, live.add, live.update, live.delete):
     app.command()(command)

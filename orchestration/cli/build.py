@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +35,24 @@ Assignments = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Edit params.yaml first, such as training.temperature=0.02."),
 ]
+
+
+def settings(
+    describe: Annotated[bool, typer.Option("--describe", help="As a table; what happens anyway.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The page docs/settings.md.")] = False,
+) -> None:
+    """Describe every key of params.yaml: type, default, bounds and what it is for."""
+    from orchestration import parameters
+    from orchestration.cli.tables import table_text
+
+    rows = parameters.reference()
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
+    elif markdown:
+        typer.echo(parameters.reference_page(), nl=False)
+    else:
+        typer.echo(table_text(["key", "type", "default", "bounds", "what it is"], [list(astuple(row)) for row in rows]))
 
 
 def ingest() -> None:

@@ -56,7 +56,11 @@ def test_a_retriever_inherits_training_and_overrides_it(params):
         ("promotion.protected=[nDCG@10, hit@3]", "promotion.protected names hit@3, which is not measured"),
         ("pseudo_queries.generators=[inverse_close]", "pseudo_queries.generators[0] is 'inverse_close', but must be"),
         ("pseudo_queries.held_out_generator=x", "pseudo_queries.held_out_generator is 'x', but must be one of"),
-        ("seed=-1", "seed must be a whole number"),
+        ("seed=-1", "seed is -1, but must be at least 0"),
+        ("seed=true", "seed must be of type int, not True"),
+        ("training.temperature=.inf", "training.temperature is inf, but must be a finite number"),
+        ("retrievers.hce.lexical={top_k: true}", "retrievers.hce.lexical.top_k must be of type int, not True"),
+        ("retrievers.current.steps=1", "retrievers.current: this name belongs to the folder of what is live"),
         ("seed.x=1", "is a value, not a group"),
         ("temperature", "write it as group.key=value"),
         ("training.temperature=[", "--set training.temperature=[: the value is not valid YAML"),
@@ -122,3 +126,20 @@ def test_an_edit_can_be_looked_at_before_it_is_saved(params):
     assert params.read_bytes() == before
     parameters.save(params, text)
     assert parameters.load(params) == settings
+
+
+def test_the_reference_of_all_keys_is_up_to_date() -> None:
+    """Renew it by: freshet settings --markdown > docs/settings.md"""
+    page = SHIPPED.parent / "docs" / "settings.md"
+    assert page.read_text("utf-8") == parameters.reference_page()
+
+
+def test_every_key_of_the_shipped_file_is_described() -> None:
+    described = {row.key for row in parameters.reference()}
+    assert len(described) == len(parameters.reference())
+    assert all(row.description for row in parameters.reference())
+    shared = {key.removeprefix("training.") for key in described if key.startswith("training.")}
+    for key in parameters.flatten(parameters.read(SHIPPED)):
+        group, _, rest = key.partition(".")
+        own = rest.partition(".")[2]
+        assert key in described or (group == "retrievers" and (own in shared or f"retrievers.NAME.{own}" in described))
