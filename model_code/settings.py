@@ -28,6 +28,10 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
     "hierarchy.tolerance": "k-means ends when no passage moves, or after hierarchy.max_iterations",
     "drift.topic_divergence": "topics are compared by their Jensen-Shannon divergence",
     "additions.written_queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
+    "hierarchy.compare_up_to": "the report compares the tree with flat k-means up to a million passages",
+    "evaluation.references": "systems are tested against bm25, zero_shot and contrastive",
+    "pseudo_queries.held_out_cloze": "its spans are 3 per document, of 64 words",
+    "retrievers.*.document_vectors.evaluations_per_epoch": "each epoch ends with one",
     "additions.hinge": "hinges are squared, as published; plain ones gave the same vectors",
     "additions.margins_in": "gamma1 and gamma2 are in standard deviations of the collection's scores",
     "additions.batch_size": "up to 128 documents share passes; vectors never depended on it",
@@ -35,6 +39,15 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
     "additions.device": "passes run on the CPU; vectors never depended on it",
     "retrievers.*.lexical.warmup_*": "the closed-form head and the first stage (first_stage_steps) are the start",
     "retrievers.*.lexical.weights": "learned weights are stored in float16",
+    **{
+        f"{group}.{key}": "its default is a constant now"
+        for group, keys in {
+            "pseudo_queries.training": ("weight_decay", "warmup_share", "gradient_clip", "held_out_pairs"),
+            "training": ("unsupervised_weight", "centroid_learning_rate", "weight_decay", "dev_queries"),
+            "retrievers.*": ("unsupervised_weight", "centroid_learning_rate", "weight_decay", "dev_queries"),
+        }.items()
+        for key in keys
+    },
     **{
         f"retrievers.*.lexical.{key}": "its default is a constant now"
         for key in ("scale", "bias*", "head_*", "ridge", "punctuation", "cache")

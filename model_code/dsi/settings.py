@@ -43,9 +43,6 @@ class DocumentVectorSettings(Settings):
     batch_size: int = Field(
         128, ge=1, description="pairs per step; memory is batch_size x documents floats, as each meets every document"
     )
-    evaluations_per_epoch: int = Field(
-        1, ge=1, description="evenly spread; the best of all, the untrained start included, is kept"
-    )
     patience: int | None = Field(
         2, ge=1, description="stop after so many evaluations in a row without a new best; null: never"
     )

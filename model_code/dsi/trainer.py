@@ -113,12 +113,12 @@ class DocumentTrainer(Trainer):
 def loop_settings(own: DocumentVectorSettings, training: TrainingSettings, pairs: int) -> TrainingSettings:
     """`training` with what the training loop must read from `own` instead, for a pool of so many pairs.
 
-    >>> loop = loop_settings(DocumentVectorSettings(evaluations_per_epoch=2), TrainingSettings(), pairs=1300)
+    >>> loop = loop_settings(DocumentVectorSettings(), TrainingSettings(), pairs=1300)
     >>> loop.batch_size, loop.evaluate_every, loop.patience, loop.learning_rate
-    (128, 5, 2, 0.0005)
+    (128, 10, 2, 0.0005)
     """
     per_epoch = pairs // min(own.batch_size, max(1, pairs)) / training.accumulation
-    every = max(1, round(per_epoch / own.evaluations_per_epoch))
+    every = max(1, round(per_epoch))
     joint = training.replace(
         supervision="supervised",  # of one pool: a batch has no two kinds of pairs
         epochs=own.passes,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from model_code.evaluation.metrics import Metric
 from model_code.settings import Field, Settings, require
 
@@ -11,14 +13,13 @@ METRICS = ("nDCG@10", "MRR@10", "MAP", "R@1", "R@5", "R@10", "R@20", "R@100", "h
 class EvaluationSettings(Settings):
     """What is measured, on how many queries, and how sure its intervals are."""
 
+    references: ClassVar[tuple[str, ...]] = ("bm25", "zero_shot", "contrastive")  # that the others are tested against
+
     metrics: tuple[str, ...] = Field(METRICS, description="names as in the literature; R@k also make the recall curve")
     main_metric: str = Field("nDCG@10", description="the one that the report and its plots begin with")
     depth: int = Field(100, ge=1, description="documents ranked per query; MAP is over these")
     max_queries: int | None = Field(
         None, ge=1, description="per split; a fixed sample by hash of the query's id; null: all"
-    )
-    references: tuple[str, ...] = Field(
-        ("bm25", "zero_shot", "contrastive"), description="systems that the others are tested against"
     )
     bootstrap_samples: int = Field(2000, ge=100, description="behind every interval")
     permutations: int = Field(10_000, ge=100, description="behind every p-value; fewer than 100 cannot tell below .01")

@@ -19,9 +19,6 @@ class HierarchySettings(Settings):
     max_iterations: int = Field(
         100, ge=1, description="of k-means, per level; it ends earlier when no assignment changes"
     )
-    compare_up_to: int = Field(
-        1_000_000, ge=0, description="passages up to which the report compares the tree with flat k-means; 0: never"
-    )
     device: str = Field("auto", description="auto (a GPU if there is one), cpu or cuda")
 
 

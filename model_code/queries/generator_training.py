@@ -173,8 +173,7 @@ class GeneratorTrainer:
         set_learning_rate(self.optimizer, self._rate_factor(self.state.step))
         loss = self._loss([self.pairs[pair] for pair in self.stream.batch(self.state.step)])[0]
         self.accelerator.backward(loss)
-        if self.settings.gradient_clip is not None:
-            self.accelerator.clip_grad_norm_(self.model.parameters(), self.settings.gradient_clip)
+        self.accelerator.clip_grad_norm_(self.model.parameters(), self.settings.gradient_clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.state.window.append({"loss": loss.detach()})

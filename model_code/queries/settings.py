@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from model_code.settings import Field, Settings, require
 
@@ -20,6 +20,11 @@ class GeneratorTrainingSettings(Settings):
     `held_out_pairs` pairs of `held_out_share` of the documents choose the best step, by mean log-likelihood per token.
     """
 
+    weight_decay: ClassVar[float] = 0.01
+    warmup_share: ClassVar[float] = 0.1
+    gradient_clip: ClassVar[float] = 1.0
+    held_out_pairs: ClassVar[int] = 500  # that choose the best step
+
     base: str | None = Field(
         None,
         min_length=1,
@@ -33,14 +38,10 @@ class GeneratorTrainingSettings(Settings):
     learning_rate: float = Field(
         1e-4, ge=0, description="falls linearly to 0 after the warm-up; T5 learns well at 3e-4, others at 5e-5"
     )
-    weight_decay: float = Field(0.01, ge=0, description="AdamW's")
-    warmup_share: float = Field(0.1, ge=0, lt=1, description="of the steps, in which the learning rate rises")
-    gradient_clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient; null: as it comes")
     frozen_layers: int | None = Field(
         None, ge=0, description="lowest layers of its encoder that stay as they are, with the embeddings; null: none"
     )
     held_out_share: float = Field(0.1, ge=0, lt=1, description="of the documents with queries")
-    held_out_pairs: int = Field(500, ge=1, description="that choose the best step")
     evaluate_every: int | None = Field(100, ge=1, description="steps; null: only before the first and after the last")
     patience: int | None = Field(
         None, ge=1, description="stop after so many evaluations in a row without a new best; null: never"
@@ -102,6 +103,8 @@ class ConsistencySettings(Settings):
 class PseudoQuerySettings(Settings):
     """Which generators write queries for training and for evaluation, and which queries are kept."""
 
+    held_out_cloze: ClassVar[ClozeSettings] = ClozeSettings()
+
     generators: tuple[Generator, ...] = Field(("inverse_cloze",), description="that training queries are made by")
     held_out_generator: Generator = Field(
         "short_cloze",
@@ -119,7 +122,6 @@ class PseudoQuerySettings(Settings):
     )
     inverse_cloze: ClozeSettings = Field(default_factory=ClozeSettings)
     short_cloze: ClozeSettings = Field(default_factory=lambda: ClozeSettings(per_document=1, min_words=8, max_words=16))
-    held_out_cloze: ClozeSettings = Field(default_factory=ClozeSettings)
     sequence_to_sequence: SequenceToSequenceSettings = Field(default_factory=SequenceToSequenceSettings)
     consistency_filter: ConsistencySettings = Field(default_factory=ConsistencySettings)
     training: GeneratorTrainingSettings = Field(default_factory=GeneratorTrainingSettings)

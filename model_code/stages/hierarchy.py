@@ -15,6 +15,8 @@ from model_code.hierarchy.report import compare_with_flat, draw_hierarchy, level
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.scale.clustering import make_lloyd
 
+COMPARED = 1_000_000  # passages up to which the tree is compared with flat k-means
+
 
 def run(context: StageContext) -> dict[str, Any]:
     """Write the hierarchy, each passage's document, `statistics.json` and `hierarchy.png`; report sizes."""
@@ -26,7 +28,7 @@ def run(context: StageContext) -> dict[str, Any]:
     unit = unit_vectors(vectors, "cpu").numpy()
     levels = level_statistics(tree, unit)
     flat = []
-    if len(unit) <= settings.compare_up_to:  # as costly as clustering bottom-up
+    if len(unit) <= COMPARED:  # as costly as clustering bottom-up
         flat = compare_with_flat(tree, unit, settings, seed, context.progress("cluster flat"), make_lloyd)
     write_json(context.output / "statistics.json", {"levels": levels, "compared_with_flat": flat})
     draw_hierarchy(tree, unit, context.output / "hierarchy.png")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from model_code.evaluation.metrics import Metric
 from model_code.settings import Field, Settings, require
@@ -10,6 +10,11 @@ from model_code.settings import Field, Settings, require
 
 class TrainingSettings(Settings):
     """How one retriever is trained; the defaults are good for MiniLM on a few thousand documents and a CPU."""
+
+    unsupervised_weight: ClassVar[float] = 0.5  # alpha of HCE's equation 7
+    centroid_learning_rate: ClassVar[float] = 1e-3
+    weight_decay: ClassVar[float] = 0.01
+    dev_queries: ClassVar[int] = 500  # at most so many choose the best checkpoint
 
     start: str | None = Field(
         None,
@@ -32,7 +37,6 @@ class TrainingSettings(Settings):
         description="siblings: pairs of one leaf of the hierarchy in couples, that meet as in-batch negatives",
     )
     unsupervised_share: float = Field(0.5, ge=0, lt=1, description="of each joint batch")
-    unsupervised_weight: float = Field(0.5, ge=0, description="alpha of HCE's equation 7")
     query_max_tokens: int = Field(64, ge=3, description="queries are cut here in training")
     document_max_tokens: int = Field(
         128, ge=3, description="documents are cut here in training; the index encodes encoder.max_tokens"
@@ -55,10 +59,6 @@ class TrainingSettings(Settings):
     negatives_depth: int = Field(50, ge=1, description="ranks that they are drawn from")
 
     learning_rate: float = Field(5e-5, ge=0, description="falls linearly to 0 after warmup_share of the steps")
-    centroid_learning_rate: float = Field(
-        1e-3, ge=0, description="of the hierarchy's centroids; a lexical retriever's are not trained"
-    )
-    weight_decay: float = Field(0.01, ge=0, description="AdamW's")
     warmup_share: float = Field(0.1, ge=0, lt=1, description="of the steps, in which the learning rate rises")
     gradient_clip: float | None = Field(None, gt=0, description="largest norm of the gradient; null: as it comes")
     frozen_layers: int | None = Field(
@@ -69,7 +69,6 @@ class TrainingSettings(Settings):
     )
 
     dev_metric: str = Field("nDCG@10", description="chooses the best checkpoint")
-    dev_queries: int = Field(500, ge=1, description="at most so many are searched while choosing it")
     dev_passages: int | None = Field(None, ge=1, description="among so many; null: all (exact, and slower)")
     evaluate_every: int | None = Field(None, ge=1, description="steps; null: only before the first and after the last")
     patience: int | None = Field(

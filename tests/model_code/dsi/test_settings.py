@@ -25,7 +25,6 @@ def test_parsed_as_a_group_of_a_retriever():
         ({"epochs": -1.0}, "epochs is -1.0"),
         ({"batch_size": 0}, "batch_size is 0, but must be at least 1"),
         ({"patience": 0}, "patience"),
-        ({"evaluations_per_epoch": 0}, "evaluations_per_epoch"),
     ],
 )
 def test_impossible_values_are_refused(changes: dict, message: str):

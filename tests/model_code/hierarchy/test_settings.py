@@ -11,7 +11,7 @@ from model_code.settings import parse
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"branching": 1}, {"max_iterations": 0}, {"compare_up_to": -1}, {"method": "sideways"}],
+    [{"branching": 1}, {"max_iterations": 0}, {"method": "sideways"}],
 )
 def test_impossible_values_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):

@@ -10,7 +10,7 @@ from model_code.queries.pseudo_queries import seed_of
 from model_code.queries.settings import ClozeSettings, PseudoQuerySettings
 
 
-@pytest.mark.parametrize("kind", ["inverse_cloze", "short_cloze", "held_out_cloze"])
+@pytest.mark.parametrize("kind", ["inverse_cloze", "short_cloze"])
 def test_a_cloze_kind_uses_the_settings_group_of_its_name(kind):
     generator = make_generator(kind, PseudoQuerySettings(**{kind: ClozeSettings(per_document=9)}))
     assert generator.kind == kind

@@ -23,6 +23,7 @@ from model_code.training.optimisation import (
     set_learning_rate,
     transformer_layers,
 )
+from model_code.training.settings import TrainingSettings
 from model_code.training.trainer import Trainer
 from tests.model_code.training.example import ASKS, WORDS, make_data, make_encoder, make_settings, make_tree
 from tests.tiny_encoder import make_tiny_encoder, make_tiny_model
@@ -87,15 +88,16 @@ def test_what_lies_in_frozen_layers_and_reaches_nothing_does_not_learn_either(tm
     assert {name.split(".")[2] for name in learning(backbone)} == {"1"}
 
 
-def test_groups_have_their_own_rate_and_decay(tmp_path: Path):
-    encoder, settings = make_encoder(tmp_path / "tiny"), make_settings(weight_decay=0.1, centroid_learning_rate=0.5)
+def test_groups_have_their_own_rate_and_decay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(TrainingSettings, "centroid_learning_rate", 0.5)
+    encoder, settings = make_encoder(tmp_path / "tiny"), make_settings()
     freeze(encoder.backbone, 1)
     objective = Objective(encoder, settings, make_tree(np.random.default_rng(0).standard_normal((24, 32))))
     matrices, vectors, centroids = make_optimizer(objective, settings).param_groups
     assert {p.ndim for p in matrices["params"]} == {2}
     assert {p.ndim for p in vectors["params"]} == {1}
     assert [p.shape[0] for p in centroids["params"]] == [2, 6]
-    assert [group["weight_decay"] for group in (matrices, vectors, centroids)] == [0.1, 0.0, 0.0]
+    assert [group["weight_decay"] for group in (matrices, vectors, centroids)] == [0.01, 0.0, 0.0]
     assert [group["lr"] for group in (matrices, vectors, centroids)] == [1e-3, 1e-3, 0.5]
     assert len(matrices["params"]) + len(vectors["params"]) == len(learning(encoder.backbone))
 
