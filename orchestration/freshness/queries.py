@@ -47,7 +47,9 @@ def first_rows(document_ids: Sequence[str]) -> np.ndarray:
     [0, 2]
     """
     seen: set[str] = set()
-    return np.array([row for row, one in enumerate(document_ids) if not (one in seen or seen.add(one))], np.int64)
+    return np.array(
+        [row for row, document in enumerate(document_ids) if not (document in seen or seen.add(document))], np.int64
+    )
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -74,11 +76,11 @@ def some(texts: Iterable[str], most: int, seed: int) -> list[str]:
     >>> some(["b", "a", "b", "a"], 9, 0)
     ['a', 'b']
     """
-    found = sorted(set(texts))
-    if len(found) <= most:
-        return found
-    chosen = np.random.default_rng([seed, len(found)]).permutation(len(found))[:most]
-    return [found[i] for i in sorted(chosen.tolist())]
+    different = sorted(set(texts))
+    if len(different) <= most:
+        return different
+    chosen = np.random.default_rng([seed, len(different)]).permutation(len(different))[:most]
+    return [different[number] for number in sorted(chosen.tolist())]
 
 
 def queries_of_build(project: Project, generation: Generation, least: int) -> list[str]:
@@ -113,8 +115,13 @@ def has_queries(artifacts: Path) -> bool:
 
 def _judged(artifacts: Path, splits: Sequence[str], documents: set[str]) -> list[str]:
     """The corpus's judged queries for `documents`."""
-    found = [judgements for split in splits if (judgements := judged_queries(artifacts, split))]
-    return [text for each in found for one, text in each.queries.items() if documents & each.qrels[one].keys()]
+    judged = [judgements for split in splits if (judgements := judged_queries(artifacts, split))]
+    return [
+        text
+        for judgements in judged
+        for query, text in judgements.queries.items()
+        if documents & judgements.qrels[query].keys()
+    ]
 
 
 def _given(project: Project, generation: Generation, documents: set[str]) -> list[str]:
@@ -132,16 +139,16 @@ def made_questions(texts: Mapping[str, str], settings: PseudoQuerySettings, seed
     texts: by document id; one whose text gives no query is left out. folder: where a generator keeps long work.
     """
     made = make_generator(settings.held_out_generator, settings).generate(texts, seed, folder, silent)
-    return [Question(one.document_id, one.text, frozenset([one.document_id])) for one in made]
+    return [Question(query.document_id, query.text, frozenset([query.document_id])) for query in made]
 
 
 def asked_scores(searcher: Searcher, questions: Sequence[Question]) -> dict[str, float]:
     """The mean over a document's questions of the reciprocal rank at 10 of the first answer, among all that is live."""
-    found: dict[str, list[float]] = {}
+    by_document: dict[str, list[float]] = {}
     scores = reciprocal_ranks(first_ranks(searcher.retriever.search, questions)).tolist()
     for question, score in zip(questions, scores, strict=True):
-        found.setdefault(question.document_id, []).append(score)
-    return {document: float(np.mean(scores)) for document, scores in found.items()}
+        by_document.setdefault(question.document_id, []).append(score)
+    return {document: float(np.mean(scores)) for document, scores in by_document.items()}
 
 
 def old_scores(searcher: Searcher, questions: Iterable[Question], arrived: Mapping[str, frozenset[str]]) -> np.ndarray:
@@ -150,13 +157,13 @@ def old_scores(searcher: Searcher, questions: Iterable[Question], arrived: Mappi
     arrived: by a query that documents came with, those documents, which answer it as well.
     """
     old = searcher.views[0]
-    asked = [
-        replace(one, answers=one.answers | arrived.get(one.text, frozenset()))
-        for one in questions
-        if one.document_id in old
+    answered = [
+        replace(question, answers=question.answers | arrived.get(question.text, frozenset()))
+        for question in questions
+        if question.document_id in old
     ]
-    scores = asked_scores(searcher, asked)
-    return np.array([scores[one] for one in sorted(scores)], np.float32)
+    scores = asked_scores(searcher, answered)
+    return np.array([scores[document] for document in sorted(scores)], np.float32)
 
 
 def first_ranks(search: Search, questions: Sequence[Question], depth: int = RANKS) -> np.ndarray:
@@ -164,14 +171,14 @@ def first_ranks(search: Search, questions: Sequence[Question], depth: int = RANK
 
     One search for all, in which a text that several documents answer is one query.
     """
-    texts = list(dict.fromkeys(one.text for one in questions))
+    texts = list(dict.fromkeys(question.text for question in questions))
     rankings = dict(zip(texts, search(texts, depth) if texts else [], strict=True))
-    found = []
+    first = []
     for question in questions:
         ranking = enumerate(rankings[question.text], start=1)
         ranks = (rank for rank, (document, _) in ranking if document in question.answers)
-        found.append(next(ranks, 0))
-    return np.array(found, np.int64)
+        first.append(next(ranks, 0))
+    return np.array(first, np.int64)
 
 
 def questions_for(judgements: Judgements, documents: Set[str]) -> list[Question]:
@@ -183,14 +190,14 @@ def questions_for(judgements: Judgements, documents: Set[str]) -> list[Question]
     ]
 
 
-def answers(contents: Iterable[Document]) -> dict[str, frozenset[str]]:
+def answers(documents: Iterable[Document]) -> dict[str, frozenset[str]]:
     """The documents that answer each query that documents came with: all that came with this text.
 
-    >>> answers([Document("a", "", "", queries=("how?",)), Document("b", "", "", queries=("how?", "why?"))])["why?"]
+    >>> answers([Document("a", "A", "", queries=("how?",)), Document("b", "B", "", queries=("how?", "why?"))])["why?"]
     frozenset({'b'})
     """
-    found: dict[str, set[str]] = {}
-    for content in contents:
-        for text in content.queries:
-            found.setdefault(text, set()).add(content.document_id)
-    return {text: frozenset(documents) for text, documents in found.items()}
+    by_text: dict[str, set[str]] = {}
+    for document in documents:
+        for text in document.queries:
+            by_text.setdefault(text, set()).add(document.document_id)
+    return {text: frozenset(ids) for text, ids in by_text.items()}

@@ -68,8 +68,8 @@ def calibration_of(
     reference = DriftReference.load(kept)
     made, asked = reference.questions.made, reference.questions.asked
     scores = OldScores(
-        old_scores(searcher, made if _enough(settings, [one.quality for one in arrivals]) else (), arrived),
-        old_scores(searcher, asked if _enough(settings, [one.asked for one in arrivals]) else (), arrived),
+        old_scores(searcher, made if _enough(settings, [batch.quality for batch in arrivals]) else (), arrived),
+        old_scores(searcher, asked if _enough(settings, [batch.asked for batch in arrivals]) else (), arrived),
     )
     return Calibration(reference, settings.drift, folder / "nulls", scores)
 
@@ -83,7 +83,7 @@ def build_reference(
     base that was clustered anew outnumbers.
     """
     base, chosen = searcher.base, settings.drift
-    documents, note = eligible(project, searcher.generation, SMALLEST_SHARE * chosen.largest_batch)
+    documents, note = reference_documents(project, searcher.generation, SMALLEST_SHARE * chosen.largest_batch)
     return DriftReference.build(
         passage_vectors(base),
         base.tree,
@@ -102,7 +102,7 @@ def _rows(project: Project, searcher: Searcher, documents: set[str], in_order: b
     ids = searcher.base.rows.document_ids
     row_of = {ids[row]: row for row in first_rows(ids).tolist() if ids[row] in documents}
     ordered = by_date(project, searcher.generation, row_of) if in_order else row_of
-    return np.array([row_of[one] for one in ordered], np.int64)
+    return np.array([row_of[document_id] for document_id in ordered], np.int64)
 
 
 def _queries(project: Project, searcher: Searcher, settings: Parameters) -> np.ndarray:
@@ -113,7 +113,7 @@ def _queries(project: Project, searcher: Searcher, settings: Parameters) -> np.n
 
 def _enough(settings: Parameters, scores: Sequence[np.ndarray | None]) -> bool:
     """Whether there are scores of so many new documents that a report compares them with those of old ones."""
-    return sum(len(one) for one in scores if one is not None) >= settings.drift.minimum_batch
+    return sum(len(each) for each in scores if each is not None) >= settings.drift.minimum_batch
 
 
 def _folder(project: Project, searcher: Searcher, settings: Parameters, with_queries: bool) -> Path:
@@ -128,9 +128,12 @@ def _folder(project: Project, searcher: Searcher, settings: Parameters, with_que
     return project.state / "drift" / f"{generation.retriever}-{hash_text(canonical_json(facts))[:16]}"
 
 
-def eligible(project: Project, generation: Generation, least: int) -> tuple[set[str], str]:
-    """The documents that the retriever was trained with and that no training query asked for, as training moves those;
-    all that it was trained with where the others are fewer than `least`, and then a note that says so."""
+def reference_documents(project: Project, generation: Generation, least: int) -> tuple[set[str], str]:
+    """The documents that new ones are compared with, and a note.
+
+    Those that the retriever was trained with and that no training query asked for, as training moves those; all that it
+    was trained with where the others are fewer than `least`, which the note then says.
+    """
     trained = trained_documents(generation)
     untouched = trained & not_asked_in_training(project.artifacts)
     if len(untouched) >= least:
@@ -158,13 +161,13 @@ def not_asked_in_training(artifacts: Path) -> set[str]:
 def by_date(project: Project, generation: Generation, documents: Collection[str]) -> list[str]:
     """`documents` by the date that the corpus, or the ledger, has of each; FreshetError if one has none."""
     known = _dates(project, generation)
-    missing = sorted(one for one in documents if known.get(one) is None)
+    missing = sorted(document_id for document_id in documents if known.get(document_id) is None)
     if missing:
         raise FreshetError(
             f"drift.batches is in_order, but {len(missing)} of {len(documents)} documents have no date, first "
             f"{missing[0]!r}: say which column holds it (corpus.columns.date), or set drift.batches to random"
         )
-    return sorted(documents, key=lambda one: (known[one], one))
+    return sorted(documents, key=lambda document_id: (known[document_id], document_id))
 
 
 def _dates(project: Project, generation: Generation) -> dict[str, datetime | None]:
@@ -189,8 +192,8 @@ def _made(searcher: Searcher, settings: Parameters, documents: set[str], folder:
     """The pseudo-queries of some of the old documents."""
     ids, texts = read_columns(searcher.base.documents, "document_id", "text")
     alive = set(searcher.views[0].document_ids()) & documents
-    known = {one: text for one, text in zip(ids, texts, strict=True) if one in alive}
-    sample = {one: known[one] for one in some(known, SCORED, settings.drift.seed)}
+    known = {document_id: text for document_id, text in zip(ids, texts, strict=True) if document_id in alive}
+    sample = {document_id: known[document_id] for document_id in some(known, SCORED, settings.drift.seed)}
     return made_questions(sample, settings.pseudo_queries, settings.drift.seed, folder)
 
 
@@ -198,11 +201,11 @@ def _asked(project: Project, searcher: Searcher, settings: Parameters) -> list[Q
     """The corpus's own queries for some of the old documents, where it has any; those of the splits dev and test, as
     training moves queries, and for documents that the retriever was trained with and that are live as they were."""
     alive = set(searcher.views[0].document_ids()) & trained_documents(searcher.generation)
-    found = [judged_queries(project.artifacts, split) for split in ("dev", "test")]
-    real = [judgements for judgements in found if judgements and judgements.source == "qrels"]
-    questions = [one for judgements in real for one in questions_for(judgements, alive)]
-    chosen = set(some({one.document_id for one in questions}, SCORED, settings.drift.seed))
-    return [one for one in questions if one.document_id in chosen]
+    splits = [judged_queries(project.artifacts, split) for split in ("dev", "test")]
+    by_people = [judgements for judgements in splits if judgements and judgements.source == "qrels"]
+    questions = [question for judgements in by_people for question in questions_for(judgements, alive)]
+    chosen = set(some({question.document_id for question in questions}, SCORED, settings.drift.seed))
+    return [question for question in questions if question.document_id in chosen]
 
 
 def protected_queries(project: Project, searcher: Searcher, seed: int) -> list[ProtectedQuery]:
@@ -215,12 +218,13 @@ def protected_queries(project: Project, searcher: Searcher, seed: int) -> list[P
     trained, judgements = trained_documents(searcher.generation), judged_queries(project.artifacts, "dev")
     if judgements is None:
         return []
-    answers = {query: found for query, known in judgements.qrels.items() if (found := trained & known.keys())}
-    asked = [_question(judgements.queries[one], answers[one]) for one in some(answers, PROTECTED, seed)]
+    answers = {query: trained & relevant.keys() for query, relevant in judgements.qrels.items()}
+    answered = [query for query, documents in answers.items() if documents]
+    questions = [_question(judgements.queries[query], answers[query]) for query in some(answered, PROTECTED, seed)]
     held = set(searcher.base.rows.document_ids)  # more than was trained with, where it was clustered anew
     search = partial(searcher.base.retriever.search, allowed=None if held <= trained else held & trained)
-    ranks = first_ranks(search, asked, DEPTH).tolist()
-    return [ProtectedQuery(one.text, tuple(sorted(one.answers)), rank) for one, rank in zip(asked, ranks, strict=True)]
+    ranked = zip(questions, first_ranks(search, questions, DEPTH).tolist(), strict=True)
+    return [ProtectedQuery(question.text, tuple(sorted(question.answers)), rank) for question, rank in ranked]
 
 
 def protected_scores(searcher: Searcher, reference: DriftReference, arrived: Mapping[str, frozenset[str]]) -> Paired:
@@ -230,11 +234,15 @@ def protected_scores(searcher: Searcher, reference: DriftReference, arrived: Map
     arrived: by a query that documents came with, those documents, which answer it as well.
     """
     old, live = searcher.views[0], sum(view.documents for view in searcher.views)
-    kept = [one for one in reference.questions.protected if all(answer in old for answer in one.answers)]
-    asked = [_question(one.text, {*one.answers, *arrived.get(one.text, ())}) for one in kept]
-    ranks = np.array([one.rank for one in kept], np.int64)
-    before, after = reciprocal_ranks(ranks), reciprocal_ranks(first_ranks(searcher.retriever.search, asked, DEPTH))
-    return Paired(before, after, crowding(ranks, reference.trained / max(reference.trained, live)))
+    kept = [query for query in reference.questions.protected if all(answer in old for answer in query.answers)]
+    questions = [_question(query.text, {*query.answers, *arrived.get(query.text, ())}) for query in kept]
+    ranks = np.array([query.rank for query in kept], np.int64)
+    now = first_ranks(searcher.retriever.search, questions, DEPTH)
+    return Paired(
+        reciprocal_ranks(ranks),
+        reciprocal_ranks(now),
+        crowding(ranks, reference.trained / max(reference.trained, live)),
+    )
 
 
 def _question(text: str, answers: set[str]) -> Question:

@@ -23,7 +23,13 @@ from orchestration import parameters
 from orchestration.freshness import reference as protected
 from orchestration.freshness.drift import watch
 from orchestration.freshness.queries import passage_vectors
-from orchestration.freshness.reference import build_reference, by_date, eligible, protected_queries, protected_scores
+from orchestration.freshness.reference import (
+    build_reference,
+    by_date,
+    protected_queries,
+    protected_scores,
+    reference_documents,
+)
 from orchestration.live.collection import LiveCollection
 from orchestration.live_status import live_status, live_status_lines
 from tests.orchestration.freshness.subjects import PARAMS, SEA, SPACE, add, documents
@@ -44,15 +50,15 @@ def date(project, days):
 
 
 def test_documents_that_training_asked_for_are_left_out_where_others_are_enough(project, corpus):
-    found, note = eligible(project, generation(project), 120)
+    found, note = reference_documents(project, generation(project), 120)
     assert (found, note) == ({f"sea-{i:03}" for i in range(120)}, "")
-    found, note = eligible(project, generation(project), 121)
+    found, note = reference_documents(project, generation(project), 121)
     assert found == SEAS
     assert "120 of 150 are asked for by none, and 121 are wanted" in note
 
 
 def test_without_a_corpus_every_trained_document_is_compared_with(project):
-    found, note = eligible(project, generation(project), 60)
+    found, note = reference_documents(project, generation(project), 60)
     assert found == SEAS
     assert "0 of 150" in note
     add(project, documents(SEA, 24, "more", 1))
