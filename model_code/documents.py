@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -78,3 +79,19 @@ def content_hash(title: str, text: str, fields: str, queries: Iterable[str] = ()
     False
     """
     return hash_text("\0".join((title, text, fields, *queries, *(() if date is None else ("", date)))))
+
+
+def parse_date(value: Any) -> datetime.datetime | None:
+    """The instant that an ISO date, a `date` or a `datetime` names (UTC where it names no zone); None for all else.
+
+    >>> parse_date("2025-01-31").isoformat()
+    '2025-01-31T00:00:00+00:00'
+    >>> parse_date("last spring")
+    """
+    if isinstance(value, datetime.date):
+        value = value.isoformat()
+    try:
+        instant = datetime.datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return None
+    return instant if instant.tzinfo else instant.replace(tzinfo=datetime.UTC)

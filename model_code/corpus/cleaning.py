@@ -13,11 +13,10 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
 from typing import Any
 
 from model_code.corpus.rows import Row, Unfit
-from model_code.documents import Document
+from model_code.documents import Document, parse_date
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\ufeff]")  # C0, C1 and the byte order mark
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -45,22 +44,6 @@ def clean_line(text: str) -> str:
     'two lines'
     """
     return " ".join(clean_text(text).split())
-
-
-def parse_date(value: Any) -> datetime | None:
-    """The instant that an ISO date, a `date` or a `datetime` names (UTC where it names no zone); None for all else.
-
-    >>> parse_date("2025-01-31").isoformat()
-    '2025-01-31T00:00:00+00:00'
-    >>> parse_date("last spring")
-    """
-    if isinstance(value, date):
-        value = value.isoformat()
-    try:
-        instant = datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        return None
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 def document_of(row: Row, max_characters: int, keep_title_only: bool) -> Document:

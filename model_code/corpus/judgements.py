@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from model_code.corpus.cleaning import identifier, parse_date
+from model_code.corpus.cleaning import identifier
 from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit
 from model_code.corpus.settings import PartSettings, QuerySplitSettings
-from model_code.documents import Document
+from model_code.documents import Document, parse_date
 
 
 def position(identifier: str, seed: int, purpose: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from model_code.corpus.settings import PassageSettings
 from model_code.documents import Document
@@ -37,9 +37,9 @@ def lines(text: str) -> list[str]:
     return [f"{first}\n{line}" for line in rest] or [text]
 
 
-def cut(text: str, settings: PassageSettings) -> list[str]:
-    """The passages of a text, at least one."""
-    return lines(text) if settings.cut == "lines" else windows(text, settings.words, settings.stride)
+def cut(text: str, words: int, stride: int, by: Literal["words", "lines"]) -> list[str]:
+    """The passages of a text, at least one: its lines, or windows of `words` words; see `PassageSettings`."""
+    return lines(text) if by == "lines" else windows(text, words, stride)
 
 
 def passage_rows(documents: Iterable[Document], settings: PassageSettings) -> list[dict[str, Any]]:
@@ -47,5 +47,5 @@ def passage_rows(documents: Iterable[Document], settings: PassageSettings) -> li
     return [
         {"document_id": document.document_id, "ordinal": ordinal, "title": document.title, "text": text}
         for document in documents
-        for ordinal, text in enumerate(cut(document.text, settings))
+        for ordinal, text in enumerate(cut(document.text, settings.words, settings.stride, settings.cut))
     ]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import pandas as pd
-
-from model_code.corpus.tables import frame
 from model_code.errors import FreshetError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Table = Literal["documents", "queries", "qrels"]
 Reason = Literal[
@@ -121,6 +121,8 @@ class Quarantine:
 
     def frame(self) -> pd.DataFrame:
         """The quarantine table, in the order in which rows were refused."""
+        from model_code.corpus.tables import frame  # a search reads rows' texts, and needs no pandas
+
         return frame("quarantine", [asdict(row) for row in self.refused])
 
     def enforce(self, limit: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from model_code.corpus.cleaning import parse_date
+from model_code.documents import parse_date
 from model_code.settings import Field, Settings, require
 
 COLUMNS: dict[str, dict[str, str]] = {  # by table: our name of a column, and the setting that holds the source's

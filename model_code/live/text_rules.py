@@ -46,4 +46,4 @@ class TextRules:
         return [f"{title} {own}".strip() if self.include_title else own for own in self._cut(text)]
 
     def _cut(self, text: str) -> list[str]:
-        return cut(text, PassageSettings(words=self.words, stride=self.stride, cut=self.cut))
+        return cut(text, self.words, self.stride, self.cut)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from model_code.corpus.cleaning import parse_date
+from model_code.documents import parse_date
 from model_code.drift.calibration import SMALLEST_SHARE, Calibration
 from model_code.drift.measures import OldScores, Paired, crowding, reciprocal_ranks
 from model_code.drift.reference import FORMAT, DriftReference, ProtectedQuery, Question, Questions

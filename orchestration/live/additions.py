@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +65,7 @@ def resolved(project: Project, own: AdditionSettings, retriever: str) -> Additio
     """
     if own.use == "these" or untuned(project, own, retriever) is not None:
         return own
-    return replace(own, **_best_of(project, retriever)["settings"])
+    return own.replace(**_best_of(project, retriever)["settings"])
 
 
 def untuned(project: Project, own: AdditionSettings, retriever: str) -> str | None:
@@ -129,7 +128,7 @@ def _best(report: TuningReport, searcher: Searcher, own: AdditionSettings) -> di
         "generation": searcher.generation.number,
         "fingerprint": searcher.generation.fingerprint,
         "spans": own.spans,
-        "settings": asdict(report.best.settings),
+        "settings": report.best.settings.model_dump(),
         "found": {name: getattr(report.best, name) for name in names},
         "plain": {name: getattr(report.trials[0], name) for name in names},
         "old_before": report.old_before,

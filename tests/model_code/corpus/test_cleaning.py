@@ -16,11 +16,10 @@ from model_code.corpus.cleaning import (
     document_of,
     merge_duplicates,
     merge_into_earliest,
-    parse_date,
     query_of,
 )
 from model_code.corpus.rows import Row, Unfit
-from model_code.documents import Document
+from model_code.documents import Document, parse_date
 
 LETTERS = "ab é\u0301\u200b\ufeff\x00\x07\x85\t \n\r\u2028京🙂"
 
