@@ -147,11 +147,11 @@ class Gatherer:
 
     def _asked(self, after: float, until: float) -> set[str]:
         """The different texts that were searched for in a span of time."""
-        return {one.text.strip() for one in self._logged if after < one.time <= until} - {""}
+        return {logged.text.strip() for logged in self._logged if after < logged.time <= until} - {""}
 
     def _scores(self, texts: dict[str, str]) -> np.ndarray | None:
         folder, settings = self.project.state / "drift" / "queries", self.settings
-        measured = {one: texts[one] for one in self._measured(texts)}
+        measured = {document_id: texts[document_id] for document_id in self._measured(texts)}
         if not measured:
             return None
         questions = made_questions(measured, settings.pseudo_queries, settings.drift.seed, folder)
@@ -166,8 +166,12 @@ class Gatherer:
             for event in events
             if not self._placed(event.document_id)
         }
-        measured = self._measured(one for one, queries in given.items() if queries)
-        questions = [Question(one, query, self.answers[query]) for one in measured for query in given[one]]
+        measured = self._measured(document_id for document_id, queries in given.items() if queries)
+        questions = [
+            Question(document_id, query, self.answers[query])
+            for document_id in measured
+            for query in given[document_id]
+        ]
         scores = asked_scores(self.searcher, questions)
         return np.array(list(scores.values()), np.float32) if scores else None
 
@@ -182,15 +186,16 @@ class Gatherer:
         return some(document_ids, self.settings.drift.largest_batch, self.settings.drift.seed)
 
     def _vectors_and_texts(self, document_ids: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:
-        found: list[np.ndarray] = []
+        width = document_vectors(self.searcher.base, self.searcher.base.rows.document_ids[:1]).shape[1]
+        vectors: list[np.ndarray] = [np.zeros((0, width), np.float32)]
         texts: dict[str, Any] = {}
         for view in self.searcher.views:
-            own = [one for one in document_ids if one in view]
-            if own:
-                found.append(document_vectors(view.part, own))
-                texts |= {one: row["text"] for one, row in read_documents(view.part.documents, own).items()}
-        width = document_vectors(self.searcher.base, self.searcher.base.rows.document_ids[:1]).shape[1]
-        return (np.concatenate(found) if found else np.zeros((0, width), np.float32)), dict(sorted(texts.items()))
+            inside = [document_id for document_id in document_ids if document_id in view]
+            if inside:
+                vectors.append(document_vectors(view.part, inside))
+                rows = read_documents(view.part.documents, inside)
+                texts |= {document_id: row["text"] for document_id, row in rows.items()}
+        return np.concatenate(vectors), dict(sorted(texts.items()))
 
 
 @dataclass(frozen=True)
@@ -204,7 +209,7 @@ class Watched:
     @property
     def tripped(self) -> tuple[str, ...]:
         """The measures beyond their thresholds."""
-        return tuple(one.label for one in self.report.tripped)
+        return tuple(measure.label for measure in self.report.tripped)
 
     @property
     def text(self) -> str:

@@ -122,7 +122,7 @@ def sample(documents: Iterable[str], new: Sequence[str], size: int) -> frozenset
     True
     """
     late = set(new)
-    early = sorted((one for one in documents if one not in late), key=hash_text)
+    early = sorted((document_id for document_id in documents if document_id not in late), key=hash_text)
     early = early[: size - min(len(new), size // 2)]
     return frozenset([*early, *new[: size - len(early)]])
 
