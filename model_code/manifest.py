@@ -26,13 +26,13 @@ def add_facts(folder: Path, facts: dict[str, Any]) -> None:
     write_json(folder / MANIFEST, {**manifest, **facts, "checksums": checksums | added})
 
 
-def read_manifest(folder: Path, format_version: int) -> dict[str, Any]:
-    """Read a sealed folder's manifest; FreshetError if there is none or its format is another one."""
+def read_manifest(folder: Path, format_version: int, *older: int) -> dict[str, Any]:
+    """Read a sealed folder's manifest; FreshetError if there is none or its format is another one, not even `older`."""
     path = folder / MANIFEST
     if not path.is_file():
         raise FreshetError(f"{folder} has no {MANIFEST}: it was not finished, or is no index; build it again")
     manifest = read_json(path)
-    if manifest.get("format") != format_version:
+    if manifest.get("format") not in (format_version, *older):
         found = manifest.get("format")
         raise FreshetError(f"{folder} has format {found}, but this version reads {format_version}; build it again")
     return manifest

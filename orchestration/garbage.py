@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
 from orchestration.file_lock import file_lock, is_free
-from orchestration.ledgers import WRITER_LOCK
+from orchestration.live.ledger import WRITER_LOCK
 from orchestration.pipeline.repro import dvc_command, environment, uses_git
 from orchestration.project import Project
 from orchestration.registry import versions
@@ -109,12 +109,11 @@ def _retrains(project: Project, keep: int) -> Iterator[Garbage]:
 
 def _generations(project: Project, keep: int) -> Iterator[Garbage]:
     from model_code.live.collection import Collection, retrievers
-    from model_code.live.garbage import unneeded
 
     for name in retrievers(project.live):
         collection = Collection(project.live, name)
         registered = _registered(project, collection) | planned(project, collection)
-        doomed = unneeded(collection, keep, registered)
+        doomed = collection.unneeded(keep, registered)
         if doomed:
             numbers = ", ".join(str(generation.number) for generation in doomed)
             what = f"live generation{'s' * (len(doomed) > 1)} {numbers} of {name}"
@@ -143,10 +142,8 @@ def planned(project: Project, collection: Collection) -> set[int]:
 
 
 def _free_generations(project: Project, collection: Collection, keep: int, registered: set[int]) -> None:
-    from model_code.live.garbage import collect as collect_generations
-
     with file_lock(project.live / WRITER_LOCK):
-        collect_generations(collection, keep, registered)
+        collection.collect_garbage(keep, registered)
 
 
 def _additions(project: Project) -> Iterator[Garbage]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from orchestration.ledgers import existing_ledger
+from orchestration.live.ledger import existing_ledger, standing_of
 from orchestration.project import Project
 
 SHOWN = 5  # of each kind of thing that is remembered
@@ -29,17 +29,16 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
     ledger = existing_ledger(project, retriever)
     if ledger is None:
         return found
-    try:
+    with ledger:
+        seen = ledger.seen_from(standing_of(ledger, current))
         found["ledger"] = {
-            "documents": ledger.counts(),
-            "lag": ledger.lag(),
+            "documents": {str(state): number for state, number in seen.counts().items()},
+            "lag": seen.lag(),
             "work": _dated(work.as_dict() for work in ledger.work.last(retriever, SHOWN)),
             "drift": next(iter(_dated(ledger.last_drift(1))), None),
             "training_runs": _dated(ledger.training_runs(SHOWN)),
             "rejections": _dated(ledger.last_rejections(SHOWN)),
         }
-    finally:
-        ledger.close()
     return found
 
 

@@ -23,7 +23,7 @@ def document_text(number: int) -> str:
 def make_collection(root: Path, encoder: str | Path, documents: int = 20) -> tuple[Project, dict[str, str]]:
     """A project under `root` whose live retriever "hce" holds `documents`; and the text of each by its id."""
     from model_code.encoding.encoder import Encoder
-    from model_code.live.collection import open_generation_zero
+    from model_code.live.build import open_generation_zero
 
     texts = {f"base-{number}": document_text(number) for number in range(documents)}
     loaded = Encoder.load(encoder, precision="float32", device="cpu")
@@ -45,7 +45,7 @@ def write_build(root: Path, folder: Path, encoder: Encoder, texts: Mapping[str, 
     from model_code.files import write_json
     from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
     from model_code.index.dense_index import DenseIndex
-    from model_code.live.text_rules import TextRules
+    from model_code.live.texts import TextRules
 
     parts = {name: folder / name for name in ("index", "hierarchy")}
     parts["hierarchy"].mkdir(parents=True)

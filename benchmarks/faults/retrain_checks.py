@@ -44,9 +44,9 @@ def absorbed_problem(collection: LiveCollection, ids: Iterable[str], finished: b
     `finished`, also one that the build was trained on and that is not absorbed.
     """
     current = collection.generation
-    contained = _build(current).watermark
+    contained = current.standing.trained
     for one in ids:
-        for event in collection.ledger.history(one):
+        for event in collection.seen.life(one):
             wrong = "absorbed" if event.id > contained else "live"
             if event.state == wrong and (finished or wrong == "absorbed"):
                 return f"event {event.id} of {one} is {wrong}, but generation {current.build} holds up to {contained}"

@@ -43,7 +43,7 @@ def make_retrain_project(root: Path, encoder: str | Path) -> tuple[Project, dict
     Nothing is registered: the first retrain makes the first champion.
     """
     from model_code.encoding.encoder import Encoder
-    from model_code.live.collection import open_generation_zero
+    from model_code.live.build import open_generation_zero
     from model_code.live.generation import ENCODER
     from orchestration.pipeline.ingest import ingest
     from orchestration.pipeline.repro import repro

@@ -27,8 +27,8 @@ from benchmarks.faults import worker as fault_worker
 from benchmarks.faults.retrain_project import make_retrain_project
 from benchmarks.faults.rows import row
 from model_code.errors import FreshetError
-from orchestration.ledgers import URL
 from orchestration.live.collection import LiveCollection
+from orchestration.live.ledger import URL
 from orchestration.project import Project
 from orchestration.registry import release
 
@@ -180,9 +180,9 @@ class RetrainTrial:
     def _compare(self, finished: bool) -> None:
         collection = LiveCollection(Project(self.root))
         if self._searched(collection) != self.state:
-            self._note(PROBLEMS[0], "before the ledger was reconciled")
+            self._note(PROBLEMS[0], "before a writer began")
         self._disagreement(collection, finished, notes=False)
-        collection.reconcile()
+        collection.begin()
         collection.apply()
         found = self._searched(collection)
         if found != self.state:

@@ -8,16 +8,16 @@ import os
 import random
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.collection import document_text, write_build
+from model_code.live.build import Parts
 from model_code.live.generation import Generation
 from orchestration.freshness.snapshot import live_documents
 from orchestration.live.collection import LiveCollection
-from orchestration.opening import open_complete
+from orchestration.live.opening import open_build
 from orchestration.project import Project
 
 DOCUMENTS = 12  # ids that are added, updated and deleted over and over
@@ -52,7 +52,7 @@ def work(root: Path, journal: Path, seed: int, generations: Mapping[int, Any]) -
             whole = {generation.number for generation in collection.collection.generations() if generation.whole}
             action = draw(chance, [number for number in known if number in whole])
             written.write(begin=action)
-            perform(collection, action)
+            perform(collection, action, lambda: written.write(acknowledged=True))
             known.append(collection.generation.number)
             written.write(end=known[-1])
     except BaseException:
@@ -78,21 +78,26 @@ def draw(chance: random.Random, generations: list[int]) -> dict[str, Any]:
     return {"kind": kind, "to": chance.choice(generations[-3:])} if kind == "switch" else {"kind": kind}
 
 
-def perform(collection: LiveCollection, action: Mapping[str, Any]) -> None:
-    """Do what `draw` drew, as the commands of the same names do."""
+def perform(collection: LiveCollection, action: Mapping[str, Any], acknowledge: Callable[[], None]) -> None:
+    """Do what `draw` drew, as the commands of the same names do.
+
+    acknowledge: called with the receipt in hand: from then on the documents may not be lost.
+    """
     kind = action["kind"]
     if kind == "put":
         _receive(collection, action["documents"])
+        acknowledge()
         collection.apply()
     elif kind == "remove":
         collection.remove(action["ids"], "faults")
+        acknowledge()
         collection.apply()
     elif kind == "retrain":
-        _retrain(collection, action["documents"], action["seed"])
+        _retrain(collection, action["documents"], action["seed"], acknowledge)
     elif kind == "compact":
         collection.compact()
     elif kind == "switch":
-        collection.rollback(action["to"])
+        collection.revert(action["to"])
     else:
         collection.collect_garbage(keep=3)
 
@@ -101,18 +106,18 @@ def _receive(collection: LiveCollection, documents: Mapping[str, str]) -> None:
     collection.receive([{"id": one, "title": one, "text": text} for one, text in documents.items()], "faults")
 
 
-def _retrain(collection: LiveCollection, arriving: Mapping[str, str], seed: int) -> None:
+def _retrain(
+    collection: LiveCollection, arriving: Mapping[str, str], seed: int, acknowledge: Callable[[], None]
+) -> None:
     """Build anew from what is live, while documents arrive, and promote it, as a retrain does behind its gate."""
-    from model_code.live.collection import open_generation_zero
-
     searcher, root = collection.writer.searcher, collection.project.root
-    watermark, texts = searcher.generation.watermark, dict(_texts(searcher.generation))
+    texts, snapshot = dict(_texts(searcher.generation)), searcher.generation.standing.position
     _receive(collection, arriving)
+    acknowledge()
     with tempfile.TemporaryDirectory(dir=root) as folder:
         built = write_build(root, Path(folder), searcher.base.retriever.encoder, texts, seed)  # type: ignore[attr-defined]
-        make = partial(open_generation_zero, root, collection.retriever, **built, watermark=watermark, switch=False)
-        open_complete(collection.project, collection.retriever, make)
-    collection.ledger.absorb(f"seed {seed}", watermark)
+        parts = Parts(*(built[name] for name in ("encoder", "index", "documents", "hierarchy")))
+        open_build(collection.project, collection.retriever, parts, {}, built["text"], snapshot)
 
 
 def _texts(generation: Generation) -> Iterator[tuple[str, str]]:

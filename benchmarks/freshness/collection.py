@@ -17,8 +17,8 @@ def make_project(root: Path, base: str | Path, passages: int) -> Project:
     from model_code.encoding.encoder import Encoder
     from model_code.index.dense_index import DenseIndex
     from model_code.index.settings import IndexSettings
-    from model_code.live.collection import open_generation_zero
-    from model_code.live.text_rules import TextRules
+    from model_code.live.build import open_generation_zero
+    from model_code.live.texts import TextRules
 
     write_text(root / "params.yaml", f"{{retrievers: {{{RETRIEVER}: {{hierarchy_weight: 0}}}}}}\n")
     write_text(root / "dvc.yaml", "stages: {}\n")

@@ -17,7 +17,6 @@ STEPS = {
     "force to disk": ("collection.py", "keep"),
     "guard": ("guard.py", "everything_is_found"),
     "switch": ("collection.py", "switch"),
-    "settle": ("ledger.py", "settle"),
     "open": ("searcher.py", "renewed"),
 }
 """Step -> the file and the function whose time it is."""

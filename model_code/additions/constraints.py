@@ -17,9 +17,9 @@ from model_code.documents import Change, Document
 from model_code.encoding.encoder import Encoder
 from model_code.incdsi.documents import NewDocument
 from model_code.live.documents import read_columns
+from model_code.live.draft import new_passages
 from model_code.live.part import Part
 from model_code.live.searcher import Searcher
-from model_code.live.segment import new_passages
 from model_code.retrievers.dsi import DsiRetriever
 from model_code.scale.encoding import encode_resumably
 

@@ -18,10 +18,9 @@ from model_code.files import canonical_json, hash_text
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import Added, NewDocument, Status
 from model_code.incdsi.state import IncDsiState
-from model_code.live.applied import Applied, Guard
-from model_code.live.collection import CURRENT
-from model_code.live.garbage import Freed
-from model_code.live.net_changes import NetChanges, steps
+from model_code.ledger.events import Standing
+from model_code.live.changes import Applied, Guard, NetChanges, steps
+from model_code.live.collection import Freed
 from model_code.live.writer import LiveWriter
 
 
@@ -42,9 +41,8 @@ class RefiningWriter(LiveWriter):
         settings: AdditionSettings,
         folder: Path,
         max_segments: int = 8,
-        pointer: str = CURRENT,
     ) -> None:
-        super().__init__(live, retriever, self._refined, max_segments, pointer)
+        super().__init__(live, retriever, self._refined, max_segments)
         self.settings, self.folder = settings, folder
         self._steps: list[Change] = []
         self._token = ""
@@ -52,7 +50,7 @@ class RefiningWriter(LiveWriter):
         self._grown: IncDsiAdder | None = None  # belongs to the generation in the making
 
     def apply(
-        self, changes: Sequence[Change], watermark: int, provenance: Mapping[str, Any], guard: Guard | None = None
+        self, changes: Sequence[Change], standing: Standing, provenance: Mapping[str, Any], guard: Guard | None = None
     ) -> Applied:
         """See `LiveWriter.apply`; SettingsError too, and nothing is changed, if the collection cannot be refined."""
         searcher = self.searcher
@@ -60,8 +58,8 @@ class RefiningWriter(LiveWriter):
         self._grown = None
         token = token_of(searcher.generation)
         if self._net(changes).puts:
-            token = self._token = self._new_token(searcher.generation.number, watermark)
-        applied = super().apply(changes, watermark, {**provenance, **({TOKEN: token} if token else {})}, guard)
+            token = self._token = self._new_token(searcher.generation.number, standing.position.event)
+        applied = super().apply(changes, standing, {**provenance, **({TOKEN: token} if token else {})}, guard)
         if self._grown is not None:
             self._warm = (applied.generation.number, self._grown)
         return applied

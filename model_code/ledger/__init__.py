@@ -1,1 +1,1 @@
-"""The ledger: what every document that arrived became, in one database, so that each is searchable exactly once."""
+"""The log: what every document that arrived came to, in one database, from which all retrievers are filled."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from model_code.errors import FreshetError
-from model_code.ledger import schema
+from model_code.ledger import tables
 
 BUSY_SECONDS = 60  # how long a writer waits for another one
 FIRST = 0x46726573  # number of PostgreSQL's lock for whoever makes the tables, which are not there to be locked
@@ -23,6 +24,10 @@ class Database:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
+        self._file = _identity(engine)
+        self.close = weakref.finalize(
+            self, engine.dispose
+        )  # gives back every connection, at the latest with this object
         views = {"isolation_level": "REPEATABLE READ"} if _is_postgresql(engine) else {}  # SQLite's always are
         self._reading = engine.execution_options(**views)
         self._writing = engine.execution_options(ledger_writes=True)
@@ -47,9 +52,18 @@ class Database:
             _keep_writers_out(connection)
             yield connection
 
-    def close(self) -> None:
-        """Give back every connection."""
-        self._engine.dispose()
+    def is_replaced(self) -> bool:
+        """Whether SQLite's file is another one by now, or gone: what is written here would be lost."""
+        return self.file is not None and _identity(self._engine.url) != self.file
+
+
+def _identity(url: str | sa.URL) -> tuple[int, int] | None:
+    """Device and number of SQLite's file."""
+    file = _sqlite_file(url)
+    if file is None or not file.exists():
+        return None
+    stated = file.stat()
+    return stated.st_dev, stated.st_ino
 
 
 def is_there(url: str) -> bool:
@@ -57,12 +71,11 @@ def is_there(url: str) -> bool:
     file = _sqlite_file(url)
     if file is not None and not file.exists():
         return False
-    engine = _engine(url)
+    database = connect(url)
     try:
-        with _answering(url), engine.begin() as connection:
-            return sa.inspect(connection).has_table(schema.versions.name)
+        return version_of(database, url) is not None
     finally:
-        engine.dispose()
+        database.close()
 
 
 def connect(url: str) -> Database:
@@ -76,33 +89,50 @@ def connect(url: str) -> Database:
 def version_of(database: Database, url: str) -> int | None:
     """The version of a ledger's tables; None if there are none. FreshetError if the database does not answer."""
     with _answering(url), database.read() as connection:
-        ready = sa.inspect(connection).has_table(schema.versions.name)
-        return connection.scalar(sa.select(schema.versions.c.version)) if ready else None
+        ready = sa.inspect(connection).has_table(tables.log.name)
+        return connection.scalar(sa.select(tables.log.c.version)) if ready else None
 
 
-def open_database(url: str, schema: Any = schema) -> Database:
-    """The database at `url`, its tables made if they are missing; FreshetError for one of another version."""
+def open_database(url: str, migrate: Callable[[Database], None] | None = None) -> Database:
+    """The database at `url`, its tables made if they are missing; FreshetError for one of another version.
+
+    migrate: what brings one of an earlier version to that of today.
+    """
+    database = existing_database(url, migrate)
+    if database is None:
+        _create(url)
+    return database or open_database(url)
+
+
+def existing_database(url: str, migrate: Callable[[Database], None] | None = None) -> Database | None:
+    """The same, or None if there are no tables."""
+    file = _sqlite_file(url)
+    if file is not None and not file.exists():
+        return None
     database = connect(url)
     version = version_of(database, url)
-    if version is None:
-        version = _create(database, schema)
-    if version != schema.VERSION:
-        database.close()
-        raise FreshetError(f"{_shown(url)} is a ledger of version {version}, but this Freshet reads {schema.VERSION}")
-    return database
+    if migrate is not None and version is not None and version < tables.VERSION:
+        migrate(database)
+        version = version_of(database, url)
+    if version == tables.VERSION:
+        database.file = _identity(url)
+        return database
+    database.close()
+    if version is not None:
+        raise FreshetError(f"{_shown(url)} is a ledger of version {version}, but this Freshet reads {tables.VERSION}")
+    return None
 
 
-def _create(database: Database, schema: Any) -> int:
+def _create(url: str) -> None:
     """Make the tables, unless another process did so meanwhile."""
-    with database._writing.begin() as connection:
+    database = connect(url)
+    with _answering(url), database._writing.begin() as connection:
         if _is_postgresql(connection):
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(FIRST)))
-        schema.metadata.create_all(connection)
-        version = connection.scalar(sa.select(schema.versions.c.version))
-        if version is None:
-            new = {"log": uuid4().hex} if "log" in schema.versions.c else {}
-            connection.execute(sa.insert(schema.versions).values(version=schema.VERSION, **new))
-    return schema.VERSION if version is None else version
+        tables.metadata.create_all(connection)
+        if connection.scalar(sa.select(tables.log.c.version)) is None:
+            connection.execute(sa.insert(tables.log).values(version=tables.VERSION, log=uuid4().hex))
+    database.close()
 
 
 @contextmanager
@@ -122,7 +152,7 @@ def _shown(url: str) -> str:
 def _keep_writers_out(connection: sa.Connection) -> None:
     """Until the transaction ends; SQLite's `BEGIN IMMEDIATE` does so by itself."""
     if _is_postgresql(connection):
-        connection.exec_driver_sql(f"LOCK TABLE {schema.events.name} IN EXCLUSIVE MODE")
+        connection.exec_driver_sql(f"LOCK TABLE {tables.events.name} IN EXCLUSIVE MODE")
 
 
 def _is_postgresql(bind: sa.Engine | sa.Connection) -> bool:
@@ -154,7 +184,7 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _sqlite_file(url: str) -> Path | None:
+def _sqlite_file(url: str | sa.URL) -> Path | None:
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:

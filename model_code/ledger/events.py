@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from model_code.documents import Document
+from model_code.documents import Change, Document, Remove
 from model_code.files import hash_text
 
 
@@ -74,6 +74,11 @@ class Event:
         return Document.from_payload(self.document_id, self.payload) if self.kind == Kind.PUT else None
 
     @property
+    def change(self) -> Change:
+        """The event as the live collection's writer takes it."""
+        return self.document or Remove(self.document_id)
+
+    @property
     def mark(self) -> str:
         """Eight hexadecimal digits that tell the event from those that other logs have under its number."""
         return mark(self.id, self.received, self.document_id, self.content_hash)
@@ -98,10 +103,6 @@ class Position:
     log: str | None = None
     event: int = 0
     mark: str = ""
-
-    def facts(self) -> dict[str, Any]:
-        """The position as plain values, for a manifest."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,8 @@ class History:
                 top = revert.to
         return without([(0, top), *reversed(kept)], self.holes)
 
-    def path(self, event: int, head: int) -> list[Interval]:
-        """The events that lead from a position to that of `head`, ascending, without detours.
+    def path(self, event: int, head: int, replay: bool = False) -> list[Interval]:
+        """The events that lead from a position to that of `head`, ascending, without detours; with all if `replay`.
 
         A position that was taken back itself gets the compensations like any change.
 
@@ -72,12 +72,15 @@ class History:
         >>> history.path(1, 8), history.path(3, 8)
         ([(1, 2), (6, 8)], [(3, 8)])
         """
+        if replay:
+            return [(event, head)]
         kept, top = [], head
         for revert in reversed(self.reverts):
             if event < revert.id <= top and revert.to >= event and not revert.files:
                 kept.append((revert.id, top))
                 top = revert.to
-        return without([(event, top), *reversed(kept)], self.holes)
+        path = [(event, top), *reversed(kept)]
+        return without(path, self.holes) if self.holes else [each for each in path if each[0] < each[1]]
 
     def end_of_block(self, event: int) -> int:
         """The end of the block that an event lies in, where a position may be; the event itself outside of them all.

@@ -1,40 +1,78 @@
-"""The ledger of one project, seen from one retriever: an append-only record of every document's life."""
+"""The log of one project: an append-only record of every document's life, which all of its retrievers share."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+import sqlalchemy as sa
+
 from model_code.documents import Document
-from model_code.ledger import intake, notes, outcomes, reading, schema, work
-from model_code.ledger.database import Database, open_database
-from model_code.ledger.records import LIVE, Event, Made, Position, Receipt, Rejection
+from model_code.files import hash_text
+from model_code.ledger.database import Database, chunks, open_database
+from model_code.ledger.events import Event, Kind, Position, Receipt, Rejection, Standing
+from model_code.ledger.history import Revert, contains
+from model_code.ledger.states import View, head_of, history_of, mark_of, position_at, repeats_of, within
+from model_code.ledger.tables import batches, drift_reports, events, log, migrated, rejections, training_runs
+from model_code.ledger.work import WorkTable
+
+Contents = Mapping[str, tuple[str, Document]]
+"""By id, the content hash of a document in a generation's files, and the document as these tell it"""
+Row = dict[str, Any]
+"""Kind, document, content hash and payload of an event to append"""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A generation to go back to: whose it is, its number, where it stands, and the one that is current.
+
+    held: reads those of some documents that its files hold.
+    """
+
+    retriever: str
+    generation: int
+    standing: Standing
+    current: int
+    current_standing: Standing
+    held: Callable[[Collection[str]], Contents]
 
 
 class Ledger:
-    """What arrived (for all retrievers) and what became of it in the live collection of `retriever`.
+    """What arrived, in order. Every method is one transaction; writers take turns, in any number of threads and
+    processes. Times are seconds since 1970.
 
-    Every method is one transaction; writers take turns, in any number of threads and processes. Times are seconds since
-    1970. A watermark is the id of an event and means: this one and all before it.
+    Events are told by their ids, which only rise. `seen_from` tells what became of them in a generation.
+    retriever: whose reports and trainings are meant; events and work are everybody's.
     """
 
-    def __init__(self, database: Database, retriever: str) -> None:
+    def __init__(self, database: Database, retriever: str = "") -> None:
         self._database, self.retriever = database, retriever
-        self.work = work.WorkTable(database)
+        self.close, self.is_replaced = database.close, database.is_replaced
+        self.work = WorkTable(database)
 
     @classmethod
-    def open(cls, url: str, retriever: str) -> Ledger:
-        """Open or make the ledger at an SQLAlchemy URL such as `sqlite:////srv/ledger.sqlite` (three or four slashes)
-        or `postgresql+psycopg://...`; FreshetError if it cannot be opened or is of another version.
-        """
-        database = open_database(url)
-        work.prepare(database)
-        return cls(database, retriever)
+    def open(cls, url: str, retriever: str = "", migrate: Callable[[Database], None] | None = None) -> Ledger:
+        """Open or make the log at an SQLAlchemy URL such as `sqlite:////srv/ledger.sqlite` (three or four slashes) or
+        `postgresql+psycopg://...`; FreshetError if it cannot be opened or is of another version.
 
-    def close(self) -> None:
-        """Give back the connections."""
-        self._database.close()
+        migrate: see `open_database`.
+        """
+        return cls(open_database(url, migrate), retriever)
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @cached_property
+    def id(self) -> str:
+        """The identity of this log, which no other one has."""
+        with self._database.read() as connection:
+            return connection.scalar(sa.select(log.c.log))
 
     # What arrives
 
@@ -46,197 +84,329 @@ class Ledger:
         batch: str | None = None,
         now: float | None = None,
     ) -> Receipt:
-        """Append an event for each document that is new or has another content than its latest event.
+        """Append an event for each document that is new or has another content than its last event.
 
         rejected: rows of the same batch that were refused, kept with their reason; batch: a name, such as a file's
-        hash, that is received once only: a second time only rows that were refused then, or rolled back since, are.
+        hash, that is received once only: a second time only rows that were refused then, or taken back since, are.
         """
-        return self._append(intake.put_rows(documents), source, rejected, batch, now)
+        return self._append([put_row(document) for document in documents], source, rejected, batch, now)
 
     def remove(
-        self,
-        document_ids: Iterable[str],
-        source: str,
-        rejected: Sequence[Rejection] = (),
-        now: float | None = None,
+        self, document_ids: Iterable[str], source: str, rejected: Sequence[Rejection] = (), now: float | None = None
     ) -> Receipt:
-        """Append a removal for each document whose latest event is none; it may belong to the initial collection."""
-        return self._append(intake.remove_rows(document_ids), source, rejected, None, now)
+        """Append a removal for each document whose last event is none; it may belong to the initial collection."""
+        return self._append([removal_row(each) for each in document_ids], source, rejected, None, now)
 
     def _append(
         self,
-        rows: Sequence[dict[str, Any]],
+        rows: Sequence[Row],
         source: str,
         rejected: Sequence[Rejection],
         batch: str | None,
         now: float | None,
     ) -> Receipt:
-        received, read = _now(now), len(rows) + len(rejected)
+        received = time.time() if now is None else now
         with self._database.write() as connection:
-            wanted = rows
+            last = {row["document_id"]: place for place, row in enumerate(rows)}
+            new = [row for place, row in enumerate(rows) if last[row["document_id"]] == place]
             if batch is not None:
-                wanted = intake.not_received(connection, self.retriever, batch, rows)
-                intake.note_batch(connection, batch, source, received)
-            added = intake.append(connection, self.retriever, wanted, source, received)
-            intake.refuse(connection, rejected, source, received)
-        return Receipt(read, len(rows) - len(added), tuple(rejected), added)
+                new = _not_received(connection, batch, new)
+                _note_batch(connection, batch, source, received)
+            known = _last_contents(connection, last)
+            new = [row for row in new if known.get(row["document_id"]) != (row["kind"], row["content_hash"])]
+            added = insert_events(connection, [row | {"source": source, "received": received} for row in new])
+            if rejected:
+                _refuse(connection, rejected, source, received)
+        return Receipt(len(rows) + len(rejected), len(rows) - len(added), tuple(rejected), added)
 
-    # What becomes of it
+    # Going back
 
-    def settle(self, watermark: int, generation: int, statuses: Mapping[str, str]) -> None:
-        """Generation `generation`, made on top of the current one, contains every event up to `watermark`.
+    def revert(self, target: Target, now: float | None = None) -> int:
+        """Take the documents back to what a generation holds; return the id of the event that says so.
 
-        statuses: a remark on documents by id, kept as the reason. The first generation that a ledger sees is taken as
-        a whole build.
+        Appends a compensation for each document that changed since, that event, and then once more what no search has
+        found yet: it waits on. One transaction, so all of it happens or nothing.
         """
+        received = time.time() if now is None else now
         with self._database.write() as connection:
-            position = reading.position_of(connection, self.retriever)
-            parent = position.generation if position else None
-            base = position.base if position else generation
-            outcomes.settle(connection, self.retriever, Made(generation, parent, base, watermark), statuses)
+            standing = target.standing
+            exact = not standing.replay and unsound(connection, standing.position) is None
+            to = standing.position.event if exact else 0
+            waiting = _waiting(connection, to, target.current_standing.position.event)
+            source = f"revert to {target.retriever} generation {target.generation}"
+            common = {"source": source, "received": received}
+            rows = _compensations(connection, to, target.held)
+            first = next(iter(insert_events(connection, [row | common for row in rows])), None)
+            facts = {
+                "to": to,
+                "files": not exact,
+                "first": first,
+                "retriever": target.retriever,
+                "generation": target.generation,
+                "current": target.current,
+            }
+            row = {"kind": Kind.REVERT, "document_id": "", "content_hash": "", "payload": facts, **common}
+            (event,) = insert_events(connection, [row])
+            _repeat(connection, waiting)
+        return event
 
-    def register(self, made: Sequence[Made], searched: str | None = None) -> None:
-        """Make generations known that were made without this ledger, oldest first; known ones stay as they are.
+    def last_revert(self) -> Revert | None:
+        """The last revert of a user, None without one."""
+        with self._database.read() as connection:
+            reverts = history_of(connection).reverts
+        return reverts[-1] if reverts and not reverts[-1].migration else None
 
-        searched: see `reopen`.
+    # Positions
+
+    def position(self, event: int | None = None) -> Position:
+        """The position of an event, or of the last one."""
+        with self._database.read() as connection:
+            return position_at(connection, head_of(connection) if event is None else event)
+
+    def unsound(self, position: Position) -> str | None:
+        """Why the position is none of this log: that this is "another log", or "an older copy of it"; None if it is."""
+        with self._database.read() as connection:
+            return unsound(connection, position)
+
+    def seen_from(self, standing: Standing) -> View:
+        """The log as a generation sees it that stands there."""
+        return View(self._database, standing)
+
+    def migrated(self, retriever: str, generation: int) -> Standing | None:
+        """Where a generation stands that was made before logs had an identity; None for one that this log never knew.
+
+        Nothing may be passed over from there, as it may hold what was taken back.
         """
-        with self._database.write() as connection:
-            for one in made:
-                outcomes.register(connection, self.retriever, one, searched)
-
-    def roll_back(self, generation: int) -> None:
-        """An earlier (or later) generation is current: events that it lacks are rolled back, those it holds restored.
-
-        Pending events stay pending. FreshetError if the ledger does not know the generation.
-        """
-        with self._database.write() as connection:
-            outcomes.restate(connection, self.retriever, generation, undo=True)
-
-    def reopen(self, generation: int, searched: str | None = None) -> None:
-        """Another build is current: events that it lacks are pending again, to be applied to it.
-
-        searched: another retriever, in whose place this one is searched; what was rolled back there is so here, too.
-        """
-        with self._database.write() as connection:
-            outcomes.restate(connection, self.retriever, generation, undo=False, searched=searched)
-
-    def absorb(self, run: str, watermark: int) -> None:
-        """The training run `run` had every document up to `watermark` in its corpus: live events are absorbed."""
-        with self._database.write() as connection:
-            notes.record_run(connection, self.retriever, run, watermark, time.time())
-            outcomes.absorb(connection, self.retriever, watermark)
-
-    def record_drift(self, report: Mapping[str, Any], batch: tuple[int, int]) -> int:
-        """Keep a drift report (values JSON can hold) on the events from batch[0] to batch[1]; return its id."""
-        with self._database.write() as connection:
-            return notes.record_drift(connection, self.retriever, report, batch, time.time())
+        same = (migrated.c.retriever == retriever) & (migrated.c.generation == generation)
+        with self._database.read() as connection:
+            row = connection.execute(sa.select(migrated).where(same)).first()
+            return row and Standing(position_at(connection, row.event), row.trained, replay=True)
 
     # Questions
 
-    def lacking(self, generation: int, made: Sequence[Made] = (), searched: str | None = None) -> list[Event]:
-        """The events that would be pending after `register(made, searched)` and `reopen(generation, searched)`."""
-        with self._database.rehearse() as connection:
-            for one in made:
-                outcomes.register(connection, self.retriever, one, searched)
-            outcomes.restate(connection, self.retriever, generation, undo=False, searched=searched)
-            return reading.pending(connection, self.retriever, None)
-
-    def undone_in(self, generation: int, searched: str | None = None) -> int:
-        """How many documents a generation has in a state that was rolled back since, here or for `searched`."""
-        with self._database.read() as connection:
-            return outcomes.undone_in(connection, self.retriever, generation, searched)
-
-    def pending(self, limit: int | None = None) -> list[Event]:
-        """The oldest events that are in no generation yet."""
-        with self._database.read() as connection:
-            return reading.pending(connection, self.retriever, limit)
-
-    def position(self) -> Position | None:
-        """The generation that the ledger takes for the current one; None before it saw any."""
-        with self._database.read() as connection:
-            return reading.position_of(connection, self.retriever)
-
-    def knows(self, generation: int) -> bool:
-        """Whether the ledger has seen this generation."""
-        with self._database.read() as connection:
-            return outcomes.known(connection, self.retriever, generation) is not None
-
-    def newest_generation(self) -> int | None:
-        """The largest number of a generation that the ledger ever saw, None before the first."""
-        with self._database.read() as connection:
-            return outcomes.newest_known(connection, self.retriever)
-
     def watermark(self) -> int:
-        """The id of the last event that arrived, 0 without one."""
+        """The id of the last event, 0 without one."""
         with self._database.read() as connection:
-            return reading.newest(connection)
+            return head_of(connection)
 
-    def latest(self, document_ids: Iterable[str]) -> dict[str, str]:
-        """Of those documents that the ledger knows: whether their latest event "put" or "remove"d them."""
+    def latest(self, document_ids: Iterable[str]) -> dict[str, Event]:
+        """The last event of each of those documents that the log knows, by id."""
         with self._database.read() as connection:
-            return {one: kind for one, (kind, _) in intake.latest(connection, self.retriever, document_ids).items()}
-
-    def counts(self) -> dict[str, int]:
-        """How many events are in each of `STATES`; each document has one live, deleted or absorbed event at most."""
-        with self._database.read() as connection:
-            return reading.counts(connection, self.retriever)
-
-    def lag(self) -> dict[str, Any]:
-        """`pending` events, and `seconds`: the age of the oldest, None without one."""
-        with self._database.read() as connection:
-            return reading.lag(connection, self.retriever, time.time())
-
-    def history(self, document_id: str) -> list[Event]:
-        """A document's life, oldest event first."""
-        with self._database.read() as connection:
-            return reading.history(connection, self.retriever, document_id)
-
-    def between(self, first: int, last: int) -> list[Event]:
-        """The events from the id `first` to `last`, oldest first, with what became of them."""
-        with self._database.read() as connection:
-            return reading.events_between(connection, self.retriever, first, last)
+            last = _last_ids(connection, document_ids).values()
+            return {event.document_id: event for event in _events(connection, sorted(last))}
 
     def events(self, ids: Sequence[int]) -> list[Event]:
-        """The events of a receipt, with what became of them."""
+        """The events of a receipt, oldest first."""
         with self._database.read() as connection:
-            return reading.events_of(connection, self.retriever, ids)
+            return list(_events(connection, sorted(ids)))
 
-    def newest(self, document_ids: Iterable[str]) -> dict[str, Event]:
-        """The latest event of each of those documents that the ledger knows, with what became of it, by id."""
-        with self._database.read() as connection:
-            ids = intake.latest_ids(connection, self.retriever, document_ids)
-            found = reading.events_of(connection, self.retriever, list(ids.values()))
-        return {one.document_id: one for one in found}
-
-    def arrivals(self, first: int, last: int) -> list[Event]:
-        """The events from the id `first` to `last` whose document is live as it arrived then, oldest first."""
-        return [event for event in self.between(first, last) if event.state == LIVE]
-
-    def snapshot(self, watermark: int) -> Iterator[Document]:
-        """The latest content of each document that was put up to `watermark` and not removed, by id."""
-        with self._database.read() as connection:
-            yield from reading.snapshot(connection, self.retriever, watermark)
-
-    def removed(self, watermark: int) -> list[str]:
-        """The documents, of the initial collection too, that are removed as of `watermark`, by id."""
-        with self._database.read() as connection:
-            return reading.removed(connection, self.retriever, watermark)
-
-    def last_rejections(self, number: int) -> list[dict[str, Any]]:
+    def last_rejections(self, number: int) -> list[Row]:
         """The last refused rows, newest first, with row, document_id, reason, source and time received."""
+        columns = (rejections.c[name] for name in ("row", "document_id", "reason", "source", "received"))
         with self._database.read() as connection:
-            return reading.refused(connection, number)
+            rows = connection.execute(sa.select(*columns).order_by(rejections.c.id.desc()).limit(number))
+            return [dict(row._mapping) for row in rows]
 
-    def last_drift(self, number: int) -> list[dict[str, Any]]:
+    # What was measured and trained
+
+    def record_drift(self, report: Mapping[str, Any], batch: tuple[int, int]) -> int:
+        """Keep a drift report (values JSON can hold) on the events from batch[0] to batch[1]; return its id."""
+        values = {"report": dict(report), "first_event": batch[0], "last_event": batch[1]}
+        return self._record(drift_reports, values)
+
+    def last_drift(self, number: int) -> list[Row]:
         """The last drift reports, newest first, with first_event, last_event, report and time recorded."""
+        return self._last(drift_reports, number)
+
+    def record_training(self, run: str, watermark: int) -> None:
+        """Keep that a training run had the documents up to an event in its corpus; a second time changes nothing."""
+        same = (training_runs.c.retriever == self.retriever) & (training_runs.c.run == run)
+        values = {"retriever": self.retriever, "run": run, "watermark": watermark, "recorded": time.time()}
+        with self._database.write() as connection:
+            if connection.execute(sa.select(training_runs).where(same)).first() is None:
+                connection.execute(sa.insert(training_runs).values(values))
+
+    def training_runs(self, number: int) -> list[Row]:
+        """The last training runs, newest first, with run, watermark and time recorded."""
+        return self._last(training_runs, number)
+
+    def _record(self, table: sa.Table, values: Row) -> int:
+        row = {**values, "retriever": self.retriever, "recorded": time.time()}
+        with self._database.write() as connection:
+            return connection.execute(sa.insert(table).values(row)).inserted_primary_key[0]
+
+    def _last(self, table: sa.Table, number: int) -> list[Row]:
+        newest = table.c.recorded.desc(), *([table.c.id.desc()] if "id" in table.c else [])
+        query = sa.select(table).where(table.c.retriever == self.retriever).order_by(*newest).limit(number)
         with self._database.read() as connection:
-            return notes.last(connection, schema.drift_reports, self.retriever, number)
-
-    def training_runs(self, number: int) -> list[dict[str, Any]]:
-        """The last training runs that absorbed documents, newest first, with run, watermark and time recorded."""
-        with self._database.read() as connection:
-            return notes.last(connection, schema.training_runs, self.retriever, number)
+            return [dict(row._mapping) for row in connection.execute(query)]
 
 
-def _now(now: float | None) -> float:
-    return time.time() if now is None else now
+def unsound(connection: sa.Connection, position: Position) -> str | None:
+    """As `Ledger.unsound`."""
+    if position.log is None:
+        return None
+    if connection.scalar(sa.select(log.c.log)) != position.log:
+        return "another log"
+    return None if mark_of(connection, position.event) == position.mark else "an older copy of it"
+
+
+def _events(connection: sa.Connection, ids: Sequence[int]) -> Iterator[Event]:
+    for some in chunks(list(ids)):
+        rows = connection.execute(sa.select(events).where(events.c.id.in_(some)).order_by(events.c.id))
+        yield from (Event(**row._mapping) for row in rows)
+
+
+def put_row(document: Document) -> Row:
+    """A document that arrived, as a row to append."""
+    facts = {"content_hash": document.content_hash, "payload": document.payload}
+    return {"kind": Kind.PUT, "document_id": document.document_id, **facts}
+
+
+def removal_row(document_id: str) -> Row:
+    """A removal, as a row to append."""
+    return {"kind": Kind.REMOVE, "document_id": document_id, "content_hash": "", "payload": None}
+
+
+def insert_events(connection: sa.Connection, rows: Sequence[Row]) -> tuple[int, ...]:
+    """Append events in their order; return their ids."""
+    if not rows:
+        return ()
+    return tuple(connection.scalars(sa.insert(events).returning(events.c.id, sort_by_parameter_order=True), rows))
+
+
+def _last_ids(connection: sa.Connection, document_ids: Iterable[str], up_to: int | None = None) -> dict[str, int]:
+    """The last event of each document, up to an event; documents without one are left out."""
+    found: dict[str, int] = {}
+    for ids in chunks(sorted(document_ids)):
+        query = sa.select(events.c.document_id, sa.func.max(events.c.id)).where(events.c.document_id.in_(ids))
+        query = query if up_to is None else query.where(events.c.id <= up_to)
+        found |= dict(map(tuple, connection.execute(query.group_by(events.c.document_id))))
+    return found
+
+
+def _last_contents(connection: sa.Connection, document_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Kind and content hash of the last event of each document."""
+    columns, found = (events.c.document_id, events.c.kind, events.c.content_hash), {}
+    for ids in chunks(sorted(_last_ids(connection, document_ids).values())):
+        for row in connection.execute(sa.select(*columns).where(events.c.id.in_(ids))):
+            found[row.document_id] = (row.kind, row.content_hash)
+    return found
+
+
+def _not_received(connection: sa.Connection, batch: str, rows: Sequence[Row]) -> list[Row]:
+    """The rows of a batch to receive: all of a new one; of a known one those refused then, or taken back since.
+
+    The others were received: a later change or removal of their documents stands.
+    """
+    if connection.scalar(sa.select(batches.c.batch).where(batches.c.batch == batch)) is None:
+        return list(rows)
+    standing = _standing_contents(connection, [row["document_id"] for row in rows])
+    return [row for row in rows if (row["document_id"], row["content_hash"]) not in standing]
+
+
+def _standing_contents(connection: sa.Connection, document_ids: Iterable[str]) -> set[tuple[str, str]]:
+    """Document and content hash of what was put and, the last time that it was, still counts.
+
+    What waited while a revert came was put once, though the log has it twice.
+    """
+    history = history_of(connection)
+    counting, blocks = history.effective(head_of(connection)), history.blocks
+    columns = (events.c.id, events.c.again, events.c.document_id, events.c.content_hash)
+    last: dict[tuple[str, str], int] = {}
+    counted: set[int] = set()
+    for ids in chunks(sorted(document_ids)):
+        query = sa.select(*columns).where(events.c.document_id.in_(ids), events.c.kind == Kind.PUT)
+        for event, again, document_id, content in connection.execute(query.order_by(events.c.id)):
+            if not contains(blocks, event):
+                last[document_id, content] = again or event
+            if contains(counting, event):
+                counted.add(again or event)
+    return {content for content, event in last.items() if event in counted}
+
+
+def _note_batch(connection: sa.Connection, batch: str, source: str, received: float) -> None:
+    """From now on the batch was received."""
+    values, named = {"source": source, "received": received}, batches.c.batch == batch
+    if connection.execute(sa.update(batches).where(named).values(**values)).rowcount == 0:
+        connection.execute(sa.insert(batches).values(batch=batch, **values))
+
+
+def _refuse(connection: sa.Connection, refused: Sequence[Rejection], source: str, received: float) -> None:
+    """Record refused rows; of one that was recorded before (same source, place and reason) the time is renewed."""
+    rows = {_identity(row, source): row for row in refused}
+    for hashes in chunks(sorted(rows)):
+        same = rejections.c.hash.in_(hashes)
+        for (known,) in connection.execute(sa.select(rejections.c.hash).where(same)).all():
+            del rows[known]
+        connection.execute(sa.update(rejections).where(same).values(received=received))
+    values = [vars(row) | {"hash": identity, "source": source, "received": received} for identity, row in rows.items()]
+    if values:
+        connection.execute(sa.insert(rejections), values)
+
+
+def _identity(refused: Rejection, source: str) -> str:
+    return hash_text("\0".join((source, str(refused.row), refused.document_id or "", refused.reason)))
+
+
+def _compensations(connection: sa.Connection, to: int, held: Callable[[Collection[str]], Contents]) -> list[Row]:
+    """What takes each document that changed after the event `to` back to what it was then, by document.
+
+    held: what the generation's files say of documents that no event names until then.
+    """
+    later = _changed_after(connection, to)
+    now = _last_contents(connection, later)
+    before = _contents_at(connection, later, to)
+    files = held(set(later) - before.keys())
+    wanted = before | {key: put_row(document) for key, (_, document) in files.items()} | _said(connection, files)
+    rows = (wanted.get(document_id) or removal_row(document_id) for document_id in later)
+    return [row for row in rows if now[row["document_id"]] != (row["kind"], row["content_hash"])]
+
+
+def _changed_after(connection: sa.Connection, event: int) -> list[str]:
+    """The documents that an event after this one names, ascending."""
+    after = (events.c.id > event) & (events.c.kind != Kind.REVERT)
+    return sorted(connection.scalars(sa.select(events.c.document_id).where(after).distinct()))
+
+
+def _contents_at(connection: sa.Connection, document_ids: Iterable[str], event: int) -> dict[str, Row]:
+    """What the last event up to `event` said of each document, as a row to append."""
+    found, columns = {}, (events.c.kind, events.c.document_id, events.c.content_hash, events.c.payload)
+    for ids in chunks(sorted(_last_ids(connection, document_ids, event).values())):
+        for row in connection.execute(sa.select(*columns).where(events.c.id.in_(ids))):
+            found[row.document_id] = dict(row._mapping)
+    return found
+
+
+def _said(connection: sa.Connection, files: Contents) -> dict[str, Row]:
+    """The documents of files as the log has them, where it does.
+
+    Files of earlier versions told neither queries nor dates, and the dates went into no content hash.
+    """
+    found: dict[str, Row] = {}
+    for ids in chunks(sorted(files)):
+        query = sa.select(events).where(events.c.document_id.in_(ids), events.c.kind == Kind.PUT).order_by(events.c.id)
+        for row in connection.execute(query):
+            document = Document.from_payload(row.document_id, row.payload)
+            if files[row.document_id][0] in (row.content_hash, replace(document, date=None).content_hash):
+                found[row.document_id] = put_row(document)
+    return found
+
+
+def _waiting(connection: sa.Connection, to: int, current: int) -> list[int]:
+    """The events that count, but neither at `to` nor at `current`: no search has found them yet."""
+    history, repeats = history_of(connection), repeats_of(connection)
+    searched = [*history.effective(current), *history.effective(to)]
+    known = {each for same in repeats.values() if any(contains(searched, event) for event in same) for each in same}
+    counting = within(history.effective(head_of(connection))) & sa.not_(within(searched))
+    query = sa.select(events.c.id).where(counting, events.c.kind != Kind.REVERT).order_by(events.c.id)
+    return [event for event in connection.scalars(query) if event not in known]
+
+
+def _repeat(connection: sa.Connection, waiting: Sequence[int]) -> None:
+    """Append events once more, which say so."""
+    names = ("kind", "document_id", "content_hash", "payload", "source", "received", "again")
+    copied = [events.c[name] for name in names[:-1]]
+    for ids in chunks(list(waiting)):
+        rows = sa.select(*copied, sa.func.coalesce(events.c.again, events.c.id)).where(events.c.id.in_(ids))
+        connection.execute(sa.insert(events).from_select(names, rows.order_by(events.c.id)))

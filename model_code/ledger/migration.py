@@ -22,7 +22,7 @@ from model_code.ledger import tables
 from model_code.ledger.database import Database, chunks
 from model_code.ledger.events import Kind
 from model_code.ledger.history import Interval
-from model_code.ledger.log import Contents, Row, insert_events, put_row, removal_row
+from model_code.ledger.ledger import Contents, Row, insert_events, put_row, removal_row
 from model_code.ledger.tables import events, log, migrated
 from model_code.ledger.work import migrate_decisions
 

@@ -43,21 +43,22 @@ class View:
         """
         with self._database.read() as connection:
             history, head = history_of(connection), head_of(connection)
-            path = path_of(history, self.standing, head)
+            path = history.path(self.standing.position.event, head, self.standing.replay)
             end = max(head, self.standing.position.event)
+            changes = sa.select(events).where(within(path), events.c.kind != Kind.REVERT).order_by(events.c.id)
             if limit is not None and not self.standing.replay:
-                first = connection.scalars(_changes(path, events.c.id).limit(limit)).all()
+                first = connection.scalars(changes.with_only_columns(events.c.id).limit(limit)).all()
                 end = history.end_of_block(first[-1]) if len(first) == limit else end
-            rows = connection.execute(_changes(path).where(events.c.id <= end))
+            rows = connection.execute(changes.where(events.c.id <= end))
             found = tuple(Event(**row._mapping) for row in rows)
-            return Pending(found, position_at(connection, end))
+            return Pending(found, position_at(connection, end) if found else self.standing.position)
 
     def lag(self) -> dict[str, Any]:
         """How many changes are `pending`, and `seconds`: the age of the oldest, None without one."""
         with self._database.read() as connection:
-            path = path_of(history_of(connection), self.standing, head_of(connection))
-            waiting = _changes(path, events.c.received).order_by(None).subquery()
-            number, oldest = connection.execute(sa.select(sa.func.count(), sa.func.min(waiting.c.received))).one()
+            path = _Here.read(connection, self.standing).path
+            waiting = sa.select(sa.func.count(), sa.func.min(events.c.received))
+            number, oldest = connection.execute(waiting.where(within(path), events.c.kind != Kind.REVERT)).one()
         return {"pending": number, "seconds": None if oldest is None else max(0.0, time.time() - oldest)}
 
     def counts(self) -> dict[State, int]:
@@ -150,7 +151,7 @@ class _Here:
     @classmethod
     def read(cls, connection: sa.Connection, standing: Standing) -> _Here:
         history, event = history_of(connection), standing.position.event
-        path = path_of(history, standing, head_of(connection))
+        path = history.path(event, head_of(connection), standing.replay)
         return cls(standing, history.effective(event), path, history.blocks, history.holes, repeats_of(connection))
 
     @property
@@ -189,12 +190,6 @@ def _revert(event: int, facts: Mapping[str, Any]) -> Revert:
     return Revert(event, facts["first"] or event, undone=undone, **rest)
 
 
-def path_of(history: History, standing: Standing, head: int) -> list[Interval]:
-    """The events that lead from a standing to the end of the log."""
-    event = standing.position.event
-    return [(event, head)] if standing.replay else history.path(event, head)
-
-
 def head_of(connection: sa.Connection) -> int:
     """The last event, 0 without one."""
     return connection.scalar(sa.select(sa.func.max(events.c.id))) or 0
@@ -227,12 +222,6 @@ def mark_of(connection: sa.Connection, event: int) -> str | None:
 def within(intervals: Iterable[Interval]) -> sa.ColumnElement[bool]:
     """The condition that an event lies in one of the intervals."""
     return sa.or_(sa.false(), *((events.c.id > start) & (events.c.id <= end) for start, end in intervals))
-
-
-def _changes(path: Iterable[Interval], *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """The events of documents in some intervals, oldest first."""
-    query = sa.select(*(columns or (events,))).where(within(path), events.c.kind != Kind.REVERT)
-    return query.order_by(events.c.id)
 
 
 def _last(intervals: Iterable[Interval]) -> sa.Subquery:

@@ -15,7 +15,7 @@ VERSION = 2
 metadata = MetaData()
 Number = BigInteger().with_variant(Integer, "sqlite")  # of an event; SQLite's integers are of 64 bits anyway
 
-log = versions = Table(
+log = Table(
     "ledger_version",  # where an older Freshet looks, which then says that it cannot read this one
     metadata,
     Column("version", Integer, primary_key=True),

@@ -296,14 +296,6 @@ def _work(row: sa.Row[Any]) -> Work:
 # Projects of before
 
 
-def prepare(database: Database) -> None:
-    """Make the table in a database that an earlier version made, with the work that its decisions say is open."""
-    with database.write() as connection:
-        if not sa.inspect(connection).has_table(table.name):
-            table.create(connection)
-            migrate_decisions(connection)
-
-
 def migrate_decisions(connection: sa.Connection) -> None:
     """Carry over what an earlier version's table of decisions says is open, and how its retrains ended, which drift's
     cooldown counts.

@@ -1,103 +1,61 @@
 """A live collection on disk: numbered generations and one pointer to the current one.
 
     live/current                              the default retriever's name
-    live/RETRIEVER/current                    the current generation's number
-    live/RETRIEVER/candidate                  the number of one that is made ready, as if it were current
-    live/RETRIEVER/pending                    the number of a generation that is about to become current
+    live/RETRIEVER/current                    the current generation's number, which only rises
     live/RETRIEVER/generations/000000/...     immutable
 
-Pointers are replaced atomically, and only after the generation is whole on the disk. So a reader, or whoever looks
-after a crash, finds the old generation or the new one, never a mixture.
+The pointer is replaced atomically, and only after the generation is whole on the disk. So a reader, or whoever looks
+after a crash, finds the old generation or the new one, never a mixture. What has a number above the current one was
+never searched, and the next writer deletes it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
+import weakref
+from collections.abc import Collection as Ids
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.files import fsync, fsync_tree, read_json, syncing_later, write_text
-from model_code.live.generation import FORMAT, Generation
-from model_code.live.text_rules import TextRules
+from model_code.ledger.events import Standing
+from model_code.live.generation import DOCUMENTS, FORMAT, FORMATS, Generation
 from model_code.manifest import MANIFEST, seal
+from model_code.settings import require
 
-LIVE, CURRENT, GENERATIONS, PENDING, CANDIDATE = "live", "current", "generations", "pending", "candidate"
+LIVE, CURRENT, GENERATIONS = "live", "current", "generations"
 MAKING, REMOVING = ".making.", ".removing."
-SAME = ("checksums", "text")  # equal in the manifests of two copies of one build
-
-
-def open_generation_zero(
-    root: Path,
-    retriever: str,
-    *,
-    encoder: Path,
-    index: Path,
-    documents: Path,
-    hierarchy: Path,
-    provenance: Mapping[str, Any],
-    text: TextRules | None = None,
-    watermark: int = 0,
-    switch: bool = True,
-    first: int = 0,
-) -> Generation:
-    """Make a finished build the current generation of `retriever` under `root`/live, and `retriever` the default one.
-
-    encoder, index, hierarchy: the stages' output folders; documents: the corpus's `documents.parquet`; provenance: what
-    the manifest shall say of the build (model version, run id, stage key); text: how the build cut documents into
-    passages, without which nothing can be added; watermark: the last event of the ledger that the build contains. The
-    files are copied, so that no later build changes what is searched. A build that was opened before gets its newest
-    generation again, with what was added to it. switch: else the generation is only made the candidate, which nobody
-    searches, and becomes current by a later `Collection.switch`. first: the least number that a new one gets, where
-    smaller ones meant others once, which a ledger remembers. FreshetError if the parts do not belong together; then
-    nothing is changed.
-    """
-    from model_code.live.build_copy import copy_build
-
-    collection = Collection(root / LIVE, retriever, first=first)
-    with collection.aside() as folder:
-        facts = copy_build(folder, encoder, index, documents, hierarchy, text)
-        facts |= {"base": collection.next_number(), "segments": [], "removed": None}
-        facts |= {"ledger": {"watermark": watermark}, "provenance": dict(provenance)}
-        collection.seal(folder, facts)
-        generation = collection.newest_of(folder)
-        if generation is None:
-            generation = collection.keep(folder)
-    if switch:
-        collection.switch(generation.number)
-        set_default_retriever(root / LIVE, retriever)
-    else:
-        Collection(root / LIVE, retriever, CANDIDATE).switch(generation.number)
-    return generation
+OF_BUILD = ("model_version", "stage_key", "mlflow_run")  # what provenance says of a build alone
+COPIED = ("base", "build", "segments", "removed", "fingerprint", "text", "documents", "passages")
 
 
 class Collection:
     """The generations of one retriever under the folder `live`. Any number of readers; one writer at a time."""
 
-    def __init__(self, live: Path, retriever: str, pointer: str = CURRENT, first: int = 0) -> None:
-        """pointer: `CANDIDATE` to change a generation that is made ready, beside the one that is searched; first: the
-        least number that a new generation gets.
-        """
-        self.live, self.retriever, self.pointer, self.first = live, retriever, pointer, first
+    def __init__(self, live: Path, retriever: str) -> None:
+        self.live, self.retriever = live, retriever
         self.folder = live / retriever
 
     def generations(self) -> list[Generation]:
-        """All finished generations of this format, oldest first."""
-        return [Generation.read(folder) for folder in self._folders() if _format(folder) == FORMAT]
+        """All finished generations that this version reads, oldest first."""
+        return [Generation.read(folder) for folder in self._folders() if _format(folder) in FORMATS]
 
     def next_number(self) -> int:
         """The number that the next generation gets."""
         parent = self.folder / GENERATIONS
         names = os.listdir(parent) if parent.is_dir() else []
-        return max(self.first, *(int(name) + 1 for name in names if name.isdigit()), 0)
+        return max(map(int, filter(str.isdigit, names)), default=-1) + 1
 
     def current_number(self) -> int | None:
         """The number of the generation that is searched, None if the collection was never opened."""
-        pointer = self.folder / self.pointer
+        pointer = self.folder / CURRENT
         return int(pointer.read_text(encoding="utf-8")) if pointer.is_file() else None
 
     def current(self) -> Generation:
@@ -121,7 +79,7 @@ class Collection:
         return Generation.read(folder)
 
     def switch(self, number: int, check_shared: bool = True) -> Generation:
-        """Make generation `number` the current one, forwards or back; FreshetError if it is missing or damaged.
+        """Make generation `number` the current one; FreshetError if it is missing or damaged.
 
         check_shared: read the folders that it shares with others, too, to compare their checksums.
         """
@@ -130,30 +88,33 @@ class Collection:
             generation.verify_all()
         else:
             generation.verify()
-        write_text(self.folder / self.pointer, f"{number}\n")
-        if self.pointer == CURRENT:
-            (self.folder / CANDIDATE).unlink(missing_ok=True)
-        if self.pointer == CURRENT or generation.build == number:  # an addition that nobody ever searched shall go
-            (self.folder / PENDING).unlink(missing_ok=True)
+        write_text(self.folder / CURRENT, f"{number}\n")
         return generation
 
-    def rollback(self) -> Generation:
-        """Make the current generation's parent the current one; FreshetError if it has none."""
-        current = self.current()
-        if current.manifest["parent"] is None:
-            raise FreshetError(f"generation {current.number} of {self.retriever!r} has no parent to go back to")
-        return self.switch(current.manifest["parent"])
+    def publish_again(self, generation: Generation, standing: Standing, provenance: Mapping[str, Any]) -> Generation:
+        """Make a generation the current one under a new number, which shares all of its files.
+
+        provenance: what is to be said beside what was said of it. FreshetError if it is damaged; nothing is changed.
+        """
+        generation.verify_all()
+        stated = {name: generation.manifest[name] for name in COPIED if name in generation.manifest}
+        said = {name: value for name, value in generation.manifest["provenance"].items() if name not in OF_BUILD}
+        with self.aside() as folder:
+            facts = {"build": generation.build, **stated, "provenance": {**said, **provenance}}
+            self.seal(folder, facts, standing, parent=generation.number)
+            again = self.keep(folder)
+        return self.switch(again.number, check_shared=False)
 
     @contextmanager
-    def aside(self) -> Iterator[Path]:
+    def aside(self, after: int | None = None) -> Iterator[Path]:
         """An empty folder on the collection's own disk to make a generation in; what is left of it is removed.
 
         `keep` forces its files to the disk, all at once. What a writer left that was killed, at any point before the
-        switch, is removed first.
+        switch, is removed first. after: a generation that was made to be continued, though nobody has searched it.
         """
         parent = self.folder / GENERATIONS
         parent.mkdir(parents=True, exist_ok=True)
-        self._tidy()
+        self.tidy(after)
         path = Path(tempfile.mkdtemp(prefix=MAKING, dir=parent))
         path.chmod(0o755)
         try:
@@ -162,55 +123,96 @@ class Collection:
         finally:
             shutil.rmtree(path, ignore_errors=True)
 
-    def seal(self, folder: Path, facts: Mapping[str, Any]) -> None:
-        """Write the manifest of a new generation over its finished files."""
-        seal(folder, FORMAT, {**facts, "retriever": self.retriever, "parent": self.current_number()})
+    def tidy(self, after: int | None = None) -> None:
+        """Remove what was never switched to, and what was half deleted; after: see `aside`.
 
-    def newest_of(self, made: Path) -> Generation | None:
-        """The generation to search for a build that has the files of the sealed folder `made`, None for a new one.
-
-        It is the current one if that goes back to this build, else the newest that does.
+        Earlier versions went back by the pointer alone: of theirs, what lies above it may have been searched.
         """
+        searched = [number for number in (self.current_number(), after) if number is not None]
+        for folder in self._folders():
+            if int(folder.name) > max(searched, default=-1) and _format(folder) == FORMAT:
+                self._remove(folder)
+        for abandoned in (
+            *self.folder.glob(f"{GENERATIONS}/{MAKING}*"),
+            *self.folder.glob(f"{GENERATIONS}/{REMOVING}*"),
+        ):
+            shutil.rmtree(abandoned)
+
+    def seal(self, folder: Path, facts: Mapping[str, Any], standing: Standing, parent: int | None = None) -> None:
+        """Write the manifest of a new generation over its finished files.
+
+        parent: the generation that it was made of, None for a build.
+        """
+        seal(folder, FORMAT, {**facts, **asdict(standing), "retriever": self.retriever, "parent": parent})
+
+    def copies_of(self, made: Path) -> list[Generation]:
+        """The whole generations of the build that has the files of the sealed folder `made`, oldest first."""
         existing, stated = self.generations(), read_json(made / MANIFEST)
         builds = [generation for generation in existing if generation.build == generation.number]
-        bases = {build.number for build in builds if all(build.manifest[key] == stated[key] for key in SAME)}
-        related = [generation for generation in existing if generation.build in bases]
-        current = [generation for generation in related if generation.number == self.current_number()]
-        return (current or related or [None])[-1]
+        same = {build.number for build in builds if _is_same_build(build.manifest, stated)}
+        return [generation for generation in existing if generation.build in same and generation.whole]
 
     def keep(self, made: Path) -> Generation:
         """Give the sealed folder `made` the next number."""
         fsync_tree(made)
-        number = self.next_number()
-        (self.folder / PENDING).write_text(f"{number}\n", encoding="utf-8")
-        target = made.with_name(f"{number:06d}")
+        target = made.with_name(f"{self.next_number():06d}")
         made.rename(target)
         fsync(target.parent)
         return Generation.read(target)
 
-    def refuse(self, generation: Generation) -> None:
-        """Delete a generation that was kept and shall never become current."""
-        self.delete(generation)
-        (self.folder / PENDING).unlink(missing_ok=True)
-
     def delete(self, generation: Generation) -> None:
         """Delete a generation's folder; a crash leaves it whole or for the next writer to remove."""
-        doomed = generation.folder.with_name(f"{REMOVING}{generation.folder.name}")
-        generation.folder.rename(doomed)
-        shutil.rmtree(doomed)
+        self._remove(generation.folder)
+
+    def unneeded(self, keep: int, registered: Ids[int] = ()) -> list[Generation]:
+        """All generations but the `keep` newest, the current one, the `registered` ones and those that these read."""
+        require(keep >= 1, f"keep is {keep}, but at least the newest generation stays: 1 or more")
+        generations = self.generations()
+        chosen = {generation.number for generation in generations[-keep:]} | set(registered) | {self.current_number()}
+        needed = {number for generation in generations if generation.number in chosen for number in generation.needs}
+        return [generation for generation in generations if generation.number not in needed]
+
+    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> Freed:
+        """Delete what is `unneeded`; folders that somebody still reads stay until the next time, with what they need.
+
+        The newest goes first. A generation reads folders of older ones alone, so that none that was to go is left
+        without what it needs, wherever this is cut off. What stays only because newer ones share its folder need not be
+        `whole`.
+        """
+        sizes: dict[int, int] = {}
+        read: set[int] = set()
+        for generation in reversed(self.unneeded(keep, registered)):
+            size = None if generation.number in read else self._delete_unread(generation)
+            if size is None:
+                read |= generation.needs
+            else:
+                sizes[generation.number] = size
+        return Freed(tuple(sorted(sizes)), sum(sizes.values()) / 1e6)
+
+    def _delete_unread(self, generation: Generation) -> int | None:
+        """The bytes that deleting it freed; None if it is read."""
+        with unread(generation.folder) as free:
+            if not free:
+                return None
+            size = sum(path.stat().st_size for path in generation.folder.rglob("*") if path.is_file())
+            self.delete(generation)
+            return size
 
     def _folders(self) -> list[Path]:
         return sorted(path for path in (self.folder / GENERATIONS).glob("[0-9]*") if path.is_dir())
 
-    def _tidy(self) -> None:
-        """Remove what was never switched to, and what was half deleted."""
-        parent, pending = self.folder / GENERATIONS, self.folder / PENDING
-        number = pending.read_text(encoding="utf-8").strip() if pending.is_file() else ""
-        if number.isdigit() and int(number) != self.current_number():
-            shutil.rmtree(parent / f"{int(number):06d}", ignore_errors=True)
-        pending.unlink(missing_ok=True)
-        for abandoned in (*parent.glob(f"{MAKING}*"), *parent.glob(f"{REMOVING}*")):
-            shutil.rmtree(abandoned)
+    def _remove(self, folder: Path) -> None:
+        doomed = folder.with_name(f"{REMOVING}{folder.name}")
+        folder.rename(doomed)
+        shutil.rmtree(doomed)
+
+
+@dataclass(frozen=True)
+class Freed:
+    """The numbers of generations that were deleted, and how many megabytes that freed."""
+
+    generations: tuple[int, ...]
+    megabytes: float
 
 
 def retrievers(live: Path) -> list[str]:
@@ -234,3 +236,46 @@ def set_default_retriever(live: Path, retriever: str) -> None:
 
 def _format(folder: Path) -> int | None:
     return read_json(folder / MANIFEST).get("format") if (folder / MANIFEST).is_file() else None
+
+
+def _is_same_build(manifest: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two manifests have the same files and rules; formats differ in how they write documents."""
+    ignored = set() if manifest["format"] == other["format"] else {DOCUMENTS}
+    files, others = (
+        {name: each["checksums"][name] for name in each["checksums"].keys() - ignored} for each in (manifest, other)
+    )
+    return files == others and manifest["text"] == other["text"]
+
+
+class Reading:
+    """A folder that is read: nobody deletes it before this object is freed, or its process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        """FileNotFoundError if the folder is gone, or is being deleted."""
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(handle), os.stat(folder)):  # deleted before it was locked, and made again
+                raise FileNotFoundError
+        except (BlockingIOError, FileNotFoundError):
+            os.close(handle)
+            raise FileNotFoundError(f"{folder} is being deleted, or was") from None
+        self._folder, self._handle = folder, handle
+        self._closed = weakref.finalize(self, os.close, handle)
+
+    def is_there(self) -> bool:
+        """Whether the folder still has its name, and no other one has got it since."""
+        return self._folder.is_dir() and os.path.samestat(os.fstat(self._handle), os.stat(self._folder))
+
+
+@contextmanager
+def unread(folder: Path) -> Iterator[bool]:
+    """Whether nobody reads `folder`; if so, nobody begins to while this lasts."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(handle)

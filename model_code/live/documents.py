@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -12,9 +13,17 @@ from model_code.errors import FreshetError
 from model_code.files import replacing
 
 SOURCE = ("document_id", "title", "text", "fields")
-COLUMNS = (*SOURCE, "content_hash")
+LATER = {"queries": "[]", "date": None}  # columns that files of earlier versions lack, and what they then mean
+COLUMNS = (*SOURCE, "content_hash", *LATER)
 ROW_GROUP = 64  # documents; a lookup reads whole row groups, found by their first ids
-Row = dict[str, str]
+Row = dict[str, Any]
+
+
+def document_of(row: Row) -> Document:
+    """The document that a row tells; one of an earlier version tells neither queries nor date."""
+    queries = tuple(json.loads(row.get("queries", "[]")))
+    fields = json.loads(row["fields"])
+    return Document(row["document_id"], row["title"], row["text"], fields, queries, row.get("date"))
 
 
 def write_documents(source: Path, target: Path, document_ids: Collection[str]) -> None:
@@ -36,11 +45,12 @@ def write_documents(source: Path, target: Path, document_ids: Collection[str]) -
 def document_row(document: Document) -> Row:
     """A document as it is kept."""
     row = _row(document.document_id, document.title, document.text, canonical_fields(document.fields))
-    return row | {"content_hash": document.content_hash}
+    queries = json.dumps(list(document.queries), ensure_ascii=False)
+    return row | {"content_hash": document.content_hash, "queries": queries, "date": document.date}
 
 
 def _row(document_id: str, title: str, text: str, fields: str, date: str | None = None) -> Row:
-    values = (document_id, title, text, fields, content_hash(title, text, fields, date=date))
+    values = (document_id, title, text, fields, content_hash(title, text, fields, date=date), "[]", date)
     return dict(zip(COLUMNS, values, strict=True))
 
 
@@ -74,8 +84,10 @@ class DocumentFile:
 
         wanted = set(document_ids)
         groups = sorted({bisect_right(self._first, document) - 1 for document in wanted} - {-1})
+        known = self._footer.schema.names
+        named = [name for name in dict.fromkeys(("document_id", *columns)) if name in known]
         with pq.ParquetFile(self.path, metadata=self._footer) as file:
-            table = file.read_row_groups(groups, list(dict.fromkeys(("document_id", *columns))), use_threads=False)
+            table = file.read_row_groups(groups, named, use_threads=False)
         ids = table["document_id"].to_pylist()
         return {ids[row]: table.slice(row, 1).to_pylist()[0] for row in range(len(ids)) if ids[row] in wanted}
 
@@ -93,8 +105,9 @@ def read_columns(path: Path, *columns: str) -> list[list[str]]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        missing = sorted(set(columns) - set(file.schema_arrow.names))
+        known = set(file.schema_arrow.names)
+        missing = sorted(set(columns) - known - LATER.keys())
         if missing:
             raise FreshetError(f"{path} has no column {missing[0]!r}: an older version wrote it; freshet promote again")
-        table = file.read(columns=list(columns))
-    return [table[column].to_pylist() for column in columns]
+        table = file.read(columns=[name for name in columns if name in known])
+    return [table[name].to_pylist() if name in known else [LATER[name]] * len(table) for name in columns]

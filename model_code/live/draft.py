@@ -1,21 +1,84 @@
-"""A generation in the making: the parts that it shares, and what its own folder gets."""
+"""A generation in the making: the parts that it shares, and the segment that its own folder gets."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from model_code.documents import Document
+from model_code.files import write_text
+from model_code.ledger.events import Standing
 from model_code.live.collection import Collection
-from model_code.live.compaction import crowded
-from model_code.live.generation import Generation
-from model_code.live.part import Base, View, open_segment
-from model_code.live.removed import Removed, write_removed
+from model_code.live.documents import COLUMNS, document_row, read_columns, write_rows
+from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES, Generation, Removed, write_removed
+from model_code.live.part import Base, Part, Placements, View, open_segment
 from model_code.live.searcher import Searcher
-from model_code.live.segment import merge_segments, write_segment
-from model_code.retrievers.base import Refine
+from model_code.live.texts import TextRules
+from model_code.retrievers.base import NewPassages, Refine
+
+
+def crowded(sizes: Sequence[int], most: int) -> int:
+    """How many of the newest segments to merge, 0 where there are at most `most`; sizes: documents, oldest first.
+
+    The newest two, and older ones as long as each is at most as large as what is merged already. So a document is
+    copied only when its segment at least doubles, or when it is among the newest.
+
+    >>> crowded([1, 1, 1], most=3), crowded([9, 1, 1, 1], most=3), crowded([3, 2, 1, 1], most=3)
+    (0, 3, 4)
+    """
+    if len(sizes) <= most:
+        return 0
+    taken, total = 2, sum(sizes[-2:])
+    while taken < len(sizes) and sizes[-taken - 1] <= total:
+        total += sizes[-taken - 1]
+        taken += 1
+    return taken
+
+
+def write_segment(folder: Path, base: Base, puts: Sequence[Document], text: TextRules, refine: Refine | None) -> Part:
+    """Encode, index and place the documents of `puts`, which differ, in `folder`; encoder and tree are the base's.
+
+    Returns the segment, loaded.
+    """
+    new = new_passages(puts, text, refine)
+    base.retriever.write_segment(folder / INDEX, new)
+    write_rows(map(document_row, puts), folder / DOCUMENTS)
+    _write_passages(folder, new.document_ids)
+    part = open_segment(base, folder)
+    Placements.find(base.tree, part.retriever.passage_vectors(new.document_ids)).save(folder)
+    return part
+
+
+def new_passages(puts: Sequence[Document], text: TextRules, refine: Refine | None = None) -> NewPassages:
+    """The passages of documents, which differ, in their order."""
+    passages = [(put.document_id, passage) for put in puts for passage in text.passages(put.title, put.text)]
+    ids, texts = [document for document, _ in passages], [passage for _, passage in passages]
+    return NewPassages(texts, ids, {put.document_id: put.queries for put in puts if put.queries}, refine)
+
+
+def merge_segments(folder: Path, views: Sequence[View]) -> None:
+    """One segment in `folder` of what is left of several, as it is: nothing is encoded or placed anew."""
+    views = [view for view in views if view.documents]
+    parts = [(view.part.retriever, view.document_ids()) for view in views]
+    views[0].part.retriever.merge(parts, folder / INDEX)
+    documents, ids, placements = [], [], []
+    for view in views:
+        columns = read_columns(view.part.documents, *COLUMNS)
+        documents += [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True) if row[0] in view]
+        rows = view.part.rows.rows_of(view.document_ids())
+        ids += [view.part.rows.document_ids[row] for row in rows.tolist()]
+        placements.append(view.part.placements.take(rows))
+    write_rows(documents, folder / DOCUMENTS)
+    _write_passages(folder, ids)
+    Placements.join(placements).save(folder)
+
+
+def _write_passages(folder: Path, document_ids: Sequence[str]) -> None:
+    write_text(folder / PASSAGES, json.dumps(list(document_ids), ensure_ascii=False, separators=(",", ":")))
+
 
 FRESH = "fresh"  # the folder of a segment that is merged at once
 
@@ -84,7 +147,7 @@ def publish(
     searcher: Searcher,
     removed: Removed,
     fill: Callable[[Draft], None],
-    watermark: int,
+    standing: Standing,
     provenance: Mapping[str, Any],
     check: Callable[[Generation], None] | None = None,
 ) -> Generation:
@@ -92,16 +155,17 @@ def publish(
 
     check: called with the finished generation; one for which it raises is deleted instead.
     """
-    with collection.aside() as folder:
+    made_of = searcher.generation.number
+    with collection.aside(after=made_of) as folder:
         draft = Draft(folder, searcher, removed)
         fill(draft)
         facts = draft.facts(collection.next_number())
-        collection.seal(folder, facts | {"ledger": {"watermark": watermark}, "provenance": dict(provenance)})
+        collection.seal(folder, {**facts, "provenance": dict(provenance)}, standing, parent=made_of)
         generation = collection.keep(folder)
     if check is not None:
         try:
             check(generation)
         except BaseException:
-            collection.refuse(generation)
+            collection.delete(generation)
             raise
     return collection.switch(generation.number, check_shared=False)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from model_code.errors import FreshetError
+from model_code.files import read_json, write_text
 from model_code.hierarchy.tree import DOCUMENT_IDS
-from model_code.live.text_rules import TextRules
+from model_code.ledger.events import Position, Standing
+from model_code.live.documents import read_columns
+from model_code.live.texts import TextRules
 from model_code.manifest import MANIFEST, read_manifest, verify
 
-FORMAT = 3
+FORMAT = 4
+FORMATS = (FORMAT, 3)  # those of 3 do not say where they stand; the log does
 ENCODER, INDEX, DOCUMENTS, HIERARCHY = "encoder", "index", "documents.parquet", "hierarchy"
 PASSAGES = f"{HIERARCHY}/{DOCUMENT_IDS}"
 
@@ -22,10 +28,11 @@ class Generation:
 
     The folder of a build holds encoder, index, documents and hierarchy; that of an addition the same of its documents,
     without encoder and tree; `removed.json` is in those that took documents out. The manifest states format,
-    retriever, fingerprint, `parent` (the generation that was current before, or None), the counts `documents` and
-    `passages` of all that can be found, `text` (how documents become passages, None: unknown), `ledger` (its
-    `watermark` is the last event contained), `provenance` (what its maker said of where it comes from), a checksum per
-    file of the folder, and which other folders are searched: `base`, `segments` (oldest first) and `removed`.
+    retriever, fingerprint, `parent` (the generation that it was made of, or None), the counts `documents` and
+    `passages` of all that can be found, `text` (how documents become passages, None: unknown), where it stands in the
+    log (`position`, `trained` and `replay`, see `Standing`), `provenance` (what its maker said of where it comes from),
+    a checksum per file of the folder, and which other folders are searched: `base`, `segments` (oldest first) and
+    `removed`.
     """
 
     folder: Path
@@ -33,8 +40,8 @@ class Generation:
 
     @classmethod
     def read(cls, folder: Path) -> Generation:
-        """Read the manifest; FreshetError if `folder` is no finished generation of this format."""
-        return cls(folder, read_manifest(folder, FORMAT))
+        """Read the manifest; FreshetError if `folder` is no finished generation of a format that is known."""
+        return cls(folder, read_manifest(folder, *FORMATS))
 
     @property
     def number(self) -> int:
@@ -72,9 +79,17 @@ class Generation:
         return self.manifest["removed"]
 
     @property
+    def standing(self) -> Standing | None:
+        """Where it stands in the log; None if a version made it that did not say so."""
+        if "position" not in self.manifest:
+            return None
+        position = Position(**self.manifest["position"])
+        return Standing(position, self.manifest["trained"], self.manifest["replay"])
+
+    @property
     def watermark(self) -> int:
-        """The last event of the ledger that the generation contains; 0 before the first."""
-        return self.manifest["ledger"]["watermark"]
+        """The last event of the log that the generation contains; 0 before the first."""
+        return self.manifest["ledger"]["watermark"] if self.standing is None else self.standing.position.event
 
     @property
     def text(self) -> TextRules:
@@ -115,3 +130,48 @@ class Generation:
                     "switch to a newer generation, or promote again"
                 )
             Generation.read(folder).verify()
+
+
+REMOVED = "removed.json"
+Removed = dict[int, frozenset[str]]
+"""Number of a part -> ids of its documents that are no more; parts that lack none are left out."""
+
+
+def read_removed(generation: Generation) -> Removed:
+    """What is removed from the parts of a generation."""
+    if generation.removed is None:
+        return {}
+    table = read_json(generation.sibling(generation.removed) / REMOVED)
+    return {int(number): frozenset(ids) for number, ids in table.items()}
+
+
+def removed_by_part(generation: Generation) -> Removed:
+    """The numbers of the parts that a generation searches, the base first, and what is removed from each."""
+    removed = read_removed(generation)
+    return {number: removed.get(number, frozenset()) for number in (generation.base, *generation.segments)}
+
+
+def write_removed(folder: Path, removed: Mapping[int, frozenset[str]]) -> None:
+    """Write `removed.json`; equal sets give equal bytes."""
+    table = {str(number): sorted(removed[number]) for number in sorted(removed)}
+    write_text(folder / REMOVED, json.dumps(table, ensure_ascii=False, separators=(",", ":")))
+
+
+TRAINED = "trained.json"  # in a base that an earlier Freshet clustered anew, which holds documents that were added too
+
+
+def trained_documents(generation: Generation) -> set[str]:
+    """The documents of the build that was opened: its retriever was trained with them, and knows no others."""
+    base = generation.sibling(generation.base)
+    if (base / TRAINED).is_file():
+        return set(read_json(base / TRAINED))
+    return set(read_columns(base / DOCUMENTS, "document_id")[0])
+
+
+def added_since_training(generation: Generation) -> set[str]:
+    """The documents that the generation finds and that its retriever was not trained on."""
+    found: set[str] = set()
+    for number, gone in removed_by_part(generation).items():
+        (ids,) = read_columns(generation.sibling(number) / DOCUMENTS, "document_id")
+        found |= set(ids) - gone
+    return found - trained_documents(generation)

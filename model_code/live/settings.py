@@ -17,7 +17,7 @@ class LiveSettings(Settings):
     keep_generations: int | None = Field(
         20, ge=2, description="the newest of a collection that stay, with every build that was opened; null: all stay"
     )
-    collect_every: int = Field(10, ge=1, description="generations between two deletions of old ones")
+    collect_every: int = Field(10, ge=1, description="as soon as so many old generations can go, they do")
     retrain_from: Literal["base", "champion"] = Field(
         "base",
         description="weights that a retrain's dense retrievers begin with: from the base no training is inherited, "

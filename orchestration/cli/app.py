@@ -32,6 +32,8 @@ for command in (live.search, live.add, live.update, live.delete):
     app.command()(command)
 for command in (release.register, release.promote, release.rollback, release.retrain, release.status):
     app.command()(command)
+for command in (release.rewind, release.adopt):
+    app.command()(command)
 for command in (serve.serve, serve.ui):
     app.command()(command)
 for command in (build.compare, build.sweep, release.drift, live.documents, live.compact, live.tune, live.gc):

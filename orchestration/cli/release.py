@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from model_code.settings import require
 from orchestration.project import Project
+
+if TYPE_CHECKING:
+    from model_code.live.generation import Generation
+
+Number = Annotated[int, typer.Option("--generation", min=0, help="The number of a generation of it.")]
+Live = Annotated[str | None, typer.Option("--retriever", help="A live one; default: the one searched by default.")]
 
 
 def register(
@@ -34,28 +41,53 @@ def promote() -> None:
 
 def rollback(
     generation: Annotated[
-        int | None, typer.Option("--generation", min=0, help="Search this live generation again; no champion changes.")
+        int | None,
+        typer.Option("--generation", min=0, help="Take all documents back to what this live generation holds."),
     ] = None,
-    retriever: Annotated[str | None, typer.Option(help="With --generation: of another live retriever.")] = None,
+    retriever: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Make the previous champion the champion again, or go to another live generation."""
-    from model_code.settings import require
+    """Make the previous champion the champion again, or take all documents back to an earlier live generation.
+
+    With --generation no champion changes: what arrived since is taken back, in every retriever.
+    """
+    from orchestration.live.upkeep import Upkeep
     from orchestration.registry import release
-    from orchestration.still_held import still_held_lines
 
     require(
-        generation is not None or retriever is None,
-        f"--retriever {retriever} says whose live generation to search again: name it with --generation; "
-        "`freshet rollback` alone changes the champion",
+        retriever is None,
+        "documents belong to all retrievers and go back in all of them: freshet rollback --generation N; "
+        f"freshet rewind --retriever {retriever} --generation {generation} searches an older index of one of them",
     )
     project = Project.find()
     if generation is None:
         typer.echo(release.rollback(project).summary)
         return
-    live = release.rollback_generation(project, generation, retriever)
-    typer.echo(f"{live.retriever} is at generation {live.number}, {live.manifest['documents']:,} documents")
-    for line in still_held_lines(project, live.retriever):
-        typer.echo(line)
+    _tell(release.revert(project, generation))
+    for name, reason in Upkeep(project).finish().items():
+        typer.echo(f"behind    {name}  {reason}")
+
+
+def rewind(generation: Number, retriever: Live = None) -> None:
+    """Search an older index of one retriever, as the newest went wrong; its documents follow all the same."""
+    from orchestration.live.collection import LiveCollection
+
+    _tell(LiveCollection(Project.find(), retriever).rewind(generation))
+
+
+def adopt(retriever: Live = None) -> None:
+    """Go on with another ledger than the one that a live retriever was filled from, which is lost; keeps all documents.
+
+    What this ledger names becomes what it says; what only the lost one knew stays as it is.
+    """
+    from orchestration.live.collection import LiveCollection
+
+    _tell(LiveCollection(Project.find(), retriever).adopt())
+
+
+def _tell(generation: Generation) -> None:
+    typer.echo(
+        f"{generation.retriever} is at generation {generation.number}, {generation.manifest['documents']:,} documents"
+    )
 
 
 def drift(

@@ -20,10 +20,8 @@ from model_code.drift.report import NOT_REFINED, Arrivals, Report, make_report
 from model_code.errors import FreshetError
 from model_code.ledger.work import EventRange, Kind, State
 from model_code.live.documents import read_documents
-from model_code.live.generation import Generation
+from model_code.live.generation import added_since_training, trained_documents
 from model_code.live.searcher import Searcher
-from model_code.live.trained import added_since_training, trained_documents
-from model_code.manifest import MANIFEST
 from orchestration import parameters
 from orchestration.file_lock import file_lock
 from orchestration.freshness.queries import (
@@ -37,17 +35,17 @@ from orchestration.freshness.queries import (
     some,
 )
 from orchestration.freshness.reference import calibration_of, protected_scores
-from orchestration.ledgers import existing_ledger
 from orchestration.live.additions import resolved, statuses_of
+from orchestration.live.ledger import existing_ledger, standing_of
 from orchestration.parameters import Parameters
 from orchestration.project import Project
 from orchestration.service import query_log
 
 if TYPE_CHECKING:
+    from model_code.ledger.events import Event
     from model_code.ledger.ledger import Ledger
-    from model_code.ledger.records import Event
+    from model_code.ledger.states import View
 
-UNCHANGED = "unchanged"  # the status of a document that came as it is live: one of the corpus, sent again
 KEPT = "additions.on_conflict is keep, which does not ask whether constraints conflict; drop_queries does"
 LOCK = "drift.lock"  # in the project's state: two that measure at once would report the same events twice
 
@@ -75,13 +73,6 @@ def batches(ledger: Ledger | None, window: int, watermark: int, trained: int = 0
     return [*later[-window:], Batch(max(first, trained + 1), watermark, after)]
 
 
-def trained_until(generation: Generation) -> int:
-    """The last event of the ledger whose document the retriever may have been trained with: the watermark of the build
-    that was opened, or of the base where that is deleted."""
-    build = generation.sibling(generation.build)
-    return Generation.read(build if (build / MANIFEST).is_file() else generation.sibling(generation.base)).watermark
-
-
 @dataclass(frozen=True)
 class Gatherer:
     """Reads batches of a live collection. asked_since: no batch is older, so the query log is read from there."""
@@ -89,15 +80,15 @@ class Gatherer:
     project: Project
     searcher: Searcher
     settings: Parameters
-    ledger: Ledger | None
+    seen: View | None
     asked_since: float = 0.0
 
     def arrivals(self, batch: Batch) -> Arrivals:
         """The documents of a batch that were new or other than before, and are still live as they arrived then, each in
         the order of its event, and the queries that were logged meanwhile."""
-        events = self.ledger.arrivals(batch.first, batch.last) if self.ledger else []
-        trained = trained_documents(self.searcher.generation)  # "unchanged" is said of the build that was live then
-        found = [one for one in events if not (one.reason == UNCHANGED and one.document_id in trained)]
+        events = self.seen.arrivals(batch.first, batch.last) if self.seen else []
+        trained, base = trained_documents(self.searcher.generation), self.searcher.views[0]
+        found = [one for one in events if not (one.document_id in trained and one.document_id in base)]  # as it was
         put = [one.document_id for one in found]
         vectors, texts = self._vectors_and_texts(put)
         queries, why = self._queries(batch)
@@ -178,8 +169,7 @@ class Gatherer:
     @cached_property
     def answers(self) -> dict[str, frozenset[str]]:
         """The live documents, by a query that they came with."""
-        contents = self.ledger.snapshot(self.searcher.generation.watermark) if self.ledger else ()
-        return answers(contents)
+        return answers(self.seen.snapshot() if self.seen else ())
 
     def _measured(self, document_ids: Iterable[str]) -> list[str]:
         """As many of the documents as a report looks at: to search for the others would be for nothing."""
@@ -245,8 +235,10 @@ def _measured(
     project: Project, searcher: Searcher, settings: Parameters, ledger: Ledger | None, record: bool
 ) -> Watched | None:
     generation, chosen = searcher.generation, settings.drift
-    *earlier, newest = batches(ledger, chosen.window, generation.watermark, trained_until(generation))
-    gatherer = Gatherer(project, searcher, settings, ledger, asked_since=(*earlier, newest)[0].after)
+    seen = None if ledger is None else ledger.seen_from(standing_of(ledger, generation))
+    trained = 0 if seen is None else seen.standing.trained
+    *earlier, newest = batches(ledger, chosen.window, generation.watermark, trained)
+    gatherer = Gatherer(project, searcher, settings, seen, asked_since=(*earlier, newest)[0].after)
     arrived = gatherer.arrivals(newest)
     if not _enough(arrived, chosen.minimum_batch if record else 1, record):
         return None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import closing
 
 from model_code.ledger.work import EventRange, Kind, State, Work
-from model_code.live.collection import default_retriever, retrievers
-from orchestration.ledgers import existing_ledger
+from model_code.live.collection import Collection, default_retriever, retrievers
 from orchestration.live.collection import subscribers
+from orchestration.live.ledger import existing_ledger, pending_of
 from orchestration.project import Project
 
 
@@ -35,7 +35,7 @@ def _due_addition(project: Project) -> list[Work]:
         if ledger is None:
             return []
         with closing(ledger):
-            pending = ledger.pending()
+            pending = pending_of(ledger, Collection(project.live, name).current())
             about = EventRange(pending[0].id, pending[-1].id) if pending else None
             ledger.work.keep_only(Kind.ADD, name, about)
             if about:

@@ -28,7 +28,7 @@ from orchestration.file_lock import file_lock
 from orchestration.freshness.retrain import Plan, generation_of, make_plan
 from orchestration.freshness.snapshot import export, judged_test, live_documents
 from orchestration.freshness.workspace import START, WORKSPACE, keep_start, make_workspace
-from orchestration.ledgers import open_ledger
+from orchestration.live.ledger import open_ledger, standing_of
 from orchestration.project import Project
 from orchestration.registry.gate import score, search_within
 
@@ -130,9 +130,10 @@ def sample(documents: Iterable[str], new: Sequence[str], size: int) -> frozenset
 def _ranked(project: Project, plan: Plan, wanted: int) -> list[str]:
     """The new documents: those that came with queries first, and of them what came last, `wanted` at least."""
     ledger, last = open_ledger(project, plan.retriever), plan.watermark
+    seen = ledger.seen_from(standing_of(ledger, generation_of(project, plan)))
     left, asked, silent = set(plan.new), [], []
     while last > 0 and left and len(asked) < wanted:
-        for one in reversed(ledger.arrivals(max(1, last - PIECE + 1), last)):
+        for one in reversed(seen.arrivals(max(1, last - PIECE + 1), last)):
             if one.document_id in left:
                 left.remove(one.document_id)
                 (asked if one.document and one.document.queries else silent).append(one.document_id)

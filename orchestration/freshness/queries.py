@@ -13,15 +13,14 @@ from model_code.documents import Document
 from model_code.drift.measures import RANKS, reciprocal_ranks
 from model_code.drift.reference import Question
 from model_code.errors import FreshetError
-from model_code.live.generation import Generation
+from model_code.live.generation import Generation, trained_documents
 from model_code.live.part import Part
 from model_code.live.searcher import Searcher
-from model_code.live.trained import trained_documents
 from model_code.progress import silent
 from model_code.queries.generators import make_generator
 from model_code.queries.settings import PseudoQuerySettings
 from model_code.retriever import Search
-from orchestration.ledgers import existing_ledger
+from orchestration.live.ledger import arrived_documents
 from orchestration.project import Project
 
 PSEUDO_QUERIES = "pseudo_queries/pseudo_queries.parquet"  # in the folder of artifacts
@@ -125,12 +124,8 @@ def _judged(artifacts: Path, splits: Sequence[str], documents: set[str]) -> list
 
 
 def _given(project: Project, generation: Generation, documents: set[str]) -> list[str]:
-    ledger = existing_ledger(project, generation.retriever)
-    if ledger is None:
-        return []
-    return [
-        text for one in ledger.snapshot(generation.watermark) if one.document_id in documents for text in one.queries
-    ]
+    arrived = arrived_documents(project, generation)
+    return [text for document in arrived if document.document_id in documents for text in document.queries]
 
 
 def made_questions(texts: Mapping[str, str], settings: PseudoQuerySettings, seed: int, folder: Path) -> list[Question]:

@@ -17,9 +17,8 @@ from model_code.drift.report import Arrivals
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text
 from model_code.live.documents import read_columns
-from model_code.live.generation import DOCUMENTS, Generation
+from model_code.live.generation import DOCUMENTS, Generation, trained_documents
 from model_code.live.searcher import Searcher
-from model_code.live.trained import trained_documents
 from model_code.manifest import MANIFEST
 from orchestration.freshness.queries import (
     first_ranks,
@@ -34,7 +33,7 @@ from orchestration.freshness.queries import (
     questions_for,
     some,
 )
-from orchestration.ledgers import existing_ledger
+from orchestration.live.ledger import arrived_documents
 from orchestration.parameters import Parameters
 from orchestration.project import Project
 
@@ -171,9 +170,9 @@ def by_date(project: Project, generation: Generation, documents: Collection[str]
 
 
 def _dates(project: Project, generation: Generation) -> dict[str, datetime | None]:
-    path, ledger = project.artifacts / "corpus" / DOCUMENTS, existing_ledger(project, generation.retriever)
+    path = project.artifacts / "corpus" / DOCUMENTS
     found = dict(zip(*read_columns(path, "document_id", "date"), strict=True)) if path.is_file() else {}
-    found |= {one.document_id: one.date for one in (ledger.snapshot(generation.watermark) if ledger else ())}
+    found |= {one.document_id: one.date for one in arrived_documents(project, generation)}
     return {one: parse_date(date) for one, date in found.items()}
 
 

@@ -9,24 +9,24 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.files import hash_path, read_json, write_json
+from model_code.ledger.events import Position
 from model_code.ledger.work import Kind, State
 from model_code.live.collection import Collection, default_retriever
-from model_code.live.generation import Generation
-from model_code.live.trained import added_since_training
+from model_code.live.generation import Generation, added_since_training
 from model_code.manifest import MANIFEST
 from orchestration.freshness.snapshot import export, queries_for
 from orchestration.freshness.workspace import START, WORKSPACE, keep_start, make_workspace, workspace_at
+from orchestration.live.ledger import existing_ledger, standing_of
 from orchestration.project import Project
 from orchestration.registry import release, versions
 from orchestration.registry.gate import Rules
-from orchestration.watermark import Watermark
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
@@ -42,9 +42,8 @@ NOTED = 20  # retrains that are looked back at for the last promotion
 class Plan:
     """A retrain's `key`, the generation whose documents it takes with its watermark, and the documents new to it.
 
-    mark: what tells the watermark's event from another ledger's (see `Watermark`); origin: hash of the generation's
-    manifest. Numbers of both begin anew with another ledger or live collection. A plan of before they were kept has no
-    origin, and the mark that its watermark has now.
+    mark, log: what tells the watermark's event from another log's (see `Position`); origin: hash of the generation's
+    manifest. Numbers of both begin anew with another log or live collection.
     """
 
     key: str
@@ -54,41 +53,55 @@ class Plan:
     documents: int
     new: tuple[str, ...]
     mark: str = ""
+    log: str = ""
     origin: str = ""
 
     def summary(self) -> dict[str, Any]:
         """The plan as plain values, with the number of new documents in place of their ids."""
-        shown = {name: value for name, value in asdict(self).items() if name not in ("mark", "origin")}
+        shown = {name: value for name, value in asdict(self).items() if name not in ("mark", "log", "origin")}
         return {**shown, "new": len(self.new)}
 
     @property
-    def contained(self) -> Watermark:
-        """The last event of the ledger that the retrain's documents hold."""
-        return Watermark(self.watermark, self.mark) if self.mark else Watermark()
+    def snapshot(self) -> Position:
+        """The position in the log of the documents that the retrain trains on."""
+        return Position(self.log, self.watermark, self.mark) if self.watermark else Position()
 
 
 def make_plan(project: Project, key: str) -> Plan:
     """A retrain on what is live now; writes nothing."""
     generation = Collection(project.live, default_retriever(project.live)).current()
+    position = _position(project, generation)
     return Plan(
         key,
         generation.retriever,
         generation.number,
-        generation.watermark,
+        position.event,
         generation.manifest["documents"],
         new=tuple(sorted(added_since_training(generation))),
-        mark=Watermark.at(project, generation.watermark).mark,
+        mark=position.mark,
+        log=position.log or "",
         origin=_origin(generation),
     )
 
 
 def is_of_another_collection(project: Project, plan: Plan) -> bool:
     """Whether the plan was made of a ledger or a live collection that was deleted meanwhile: its key says nothing."""
-    if plan.mark and not plan.contained.here(project):
+    if not _is_of_the_log(project, plan.snapshot):
         return True
     collection = Collection(project.live, plan.retriever)
     same = [one for one in collection.generations() if one.number == plan.generation]  # none if it was not kept
     return bool(plan.origin and same and _origin(same[0]) != plan.origin)
+
+
+def _is_of_the_log(project: Project, position: Position) -> bool:
+    """Whether the project's log is the one that a position is of."""
+    ledger = existing_ledger(project)
+    return position.log is None if ledger is None else ledger.unsound(position) is None
+
+
+def _position(project: Project, generation: Generation) -> Position:
+    ledger = existing_ledger(project)
+    return Position() if ledger is None else standing_of(ledger, generation).position
 
 
 def _origin(generation: Generation) -> str:
@@ -101,8 +114,7 @@ def read_plan(project: Project, key: str) -> Plan | None:
     if not path.is_file():
         return None
     stated = read_json(path)
-    plan = Plan(**{**stated, "new": tuple(stated["new"])})
-    return plan if plan.mark else replace(plan, mark=Watermark.at(project, plan.watermark).mark)
+    return Plan(**{**stated, "new": tuple(stated["new"])})
 
 
 def unread_plans(project: Project) -> list[Plan]:
@@ -175,7 +187,7 @@ def prepare(project: Project, key: str, show: Show = print, dagster_run: str | N
     ingest(workspace)
     for ended in repro(workspace, dagster_run=dagster_run):
         show(f"stage {ended.address} ran")
-    challenger = release.register(workspace, watermark=plan.contained)
+    challenger = release.register(workspace, snapshot=plan.snapshot)
     write_json(folder_of(project, key) / CHALLENGER, {"version": challenger.version})
     return Ready(project, workspace, plan, challenger)
 
@@ -237,10 +249,11 @@ def _is_noted(ledger: Ledger, retriever: str, challenger: versions.Version) -> b
 
 
 def _absorb(ledger: Ledger, ready: Ready, move: release.Move) -> None:
-    run, contained = f"version {ready.challenger.version}", ready.plan.contained.here(ready.project)
+    run, contained = f"version {ready.challenger.version}", ready.plan.snapshot
+    contained = contained.event if ledger.unsound(contained) is None else 0
     newest = [(row["run"], row["watermark"]) for row in ledger.training_runs(1)]
     if not (move.again and newest == [(run, contained)]):
-        ledger.absorb(run, contained)
+        ledger.record_training(run, contained)
 
 
 def _live(ready: Ready) -> Generation:
@@ -295,6 +308,6 @@ def _details(ready: Ready) -> dict[str, Any]:
 
 
 def _ledger(project: Project, retriever: str) -> Ledger:
-    from orchestration.ledgers import open_ledger
+    from orchestration.live.ledger import open_ledger
 
     return open_ledger(project, retriever)

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_code.corpus.sources.files import write_snapshot
-from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.files import fsync_tree, hash_text, replace_folder
 from model_code.live.documents import read_columns
-from model_code.live.generation import DOCUMENTS, Generation
-from model_code.live.removed import removed_by_part
+from model_code.live.generation import DOCUMENTS, Generation, removed_by_part
 from orchestration.freshness.queries import answers
-from orchestration.ledgers import existing_ledger
+from orchestration.live.ledger import arrived_documents
 from orchestration.project import Project
 
 if TYPE_CHECKING:
@@ -38,7 +36,11 @@ def export(project: Project, generation: Generation, folder: Path, only: Set[str
     shutil.rmtree(aside, ignore_errors=True)
     documents = sorted(_chosen(live_documents(generation), only), key=lambda row: row["id"])
     known = {row["id"] for row in documents}
-    given = {text: sorted(own & known) for text, own in answers(_arrived(project, generation)).items() if own & known}
+    given = {
+        text: sorted(own & known)
+        for text, own in answers(arrived_documents(project, generation)).items()
+        if own & known
+    }
     judged = (*_given_qrels(project, given), *_qrels(project, known))  # the corpus's own count, where both judge a pair
     qrels = {(row["query_id"], row["document_id"]): row for row in judged}
     asked = {query for query, _ in qrels}
@@ -85,12 +87,6 @@ def _given_qrels(project: Project, given: Mapping[str, Sequence[str]]) -> Iterat
 
 def _judgement(query: str, document: str, relevance: int, split: str | None) -> Row:
     return {"query_id": query, "document_id": document, "relevance": relevance, "split": split}
-
-
-def _arrived(project: Project, generation: Generation) -> Iterator[Document]:
-    """The documents that came through the ledger, as of this generation."""
-    ledger = existing_ledger(project, generation.retriever)
-    return iter(()) if ledger is None else ledger.snapshot(generation.watermark)
 
 
 def query_id(text: str) -> str:

@@ -39,10 +39,10 @@ def best_file(project: Project, retriever: str) -> Path:
     return folder_of(project) / BEST / f"{retriever}.json"
 
 
-def writer_of(project: Project, retriever: str, pointer: str = "current") -> LiveWriter:
+def writer_of(project: Project, retriever: str) -> LiveWriter:
     """The writer of a retriever's live collection; plain where the settings leave encodings as they are.
 
-    pointer: see `Collection`. A retriever that `untuned` names is warned of in the log.
+    A retriever that `untuned` names is warned of in the log.
     """
     from model_code.live.writer import LiveWriter
 
@@ -51,10 +51,10 @@ def writer_of(project: Project, retriever: str, pointer: str = "current") -> Liv
         log.warning(why)
     chosen = resolved(project, own, retriever)
     if not chosen.changes_vectors:
-        return LiveWriter(project.live, retriever, pointer=pointer)
+        return LiveWriter(project.live, retriever)
     from model_code.additions.writer import RefiningWriter  # with all of IncDSI
 
-    return RefiningWriter(project.live, retriever, chosen, folder_of(project), pointer=pointer)
+    return RefiningWriter(project.live, retriever, chosen, folder_of(project))
 
 
 def resolved(project: Project, own: AdditionSettings, retriever: str) -> AdditionSettings:

@@ -1,41 +1,49 @@
 """The way of a document into a live collection: cleaned, written to the ledger, made part of a new generation.
 
-The switch of the live collection's pointer is the one commit point. A generation's manifest says up to which event of
-the ledger it goes; so whatever was interrupted, comparing the two tells what became of every event, and each is applied
-exactly once.
+The switch of the live collection's pointer is the one commit point. A generation's manifest says where it stands in the
+log, and that is all that says so: whatever was interrupted, what is pending follows from the two, and each event is
+applied exactly once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection as Ids
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from model_code.documents import Change, Document
+from model_code.errors import FreshetError
 from model_code.ledger.database import is_there
-from model_code.ledger.records import PUT, Receipt, Rejection
+from model_code.ledger.events import Kind, Receipt, Rejection, Standing
 from model_code.live.collection import Collection, default_retriever, retrievers
-from model_code.live.documents import COLUMNS, DocumentFile
-from model_code.live.generation import DOCUMENTS, Generation
-from model_code.live.removed import removed_by_part
+from model_code.live.generation import Generation
 from orchestration import parameters
-from orchestration.announced_rollback import announced_rollback, forget_rollback
 from orchestration.file_lock import file_lock
-from orchestration.ledgers import WRITER_LOCK, ledger_url, open_ledger
+from orchestration.live.ledger import (
+    WRITER_LOCK,
+    contents,
+    existing_ledger,
+    held,
+    in_a_log,
+    ledger_url,
+    lost,
+    open_ledger,
+    require_sound,
+    standing_of,
+)
 from orchestration.live.rows import CleanRows, RawRow, clean
 from orchestration.live_status import live_status
-from orchestration.opening import apply_events
 from orchestration.project import Project
-from orchestration.reconciling import reconcile, require_own, unknown
 
 if TYPE_CHECKING:
     from model_code.corpus.settings import CorpusSettings
     from model_code.ledger.ledger import Ledger
-    from model_code.ledger.records import Event
-    from model_code.live.applied import Applied
-    from model_code.live.garbage import Freed
+    from model_code.ledger.states import Pending, View
+    from model_code.live.changes import Applied
+    from model_code.live.collection import Freed
     from model_code.live.writer import LiveWriter
 
 UNKNOWN = "unknown id: no such document is searchable or waiting"
@@ -49,13 +57,17 @@ class LiveCollection:
         self.project, self.retriever = project, retriever or default_retriever(project.live)
         self.collection = Collection(project.live, self.retriever)
         self.collection.current()
+        self._ledger: Ledger | None = None
 
-    @cached_property
+    @property
     def ledger(self) -> Ledger:
-        """The project's ledger, made by the first document; FreshetError if another one filled the collection."""
-        ledger = open_ledger(self.project, self.retriever)
-        require_own(ledger, self.generation)
-        return ledger
+        """The project's log, made by the first document; FreshetError if the one that filled the collection is gone."""
+        if self._ledger is None or self._ledger.is_replaced():
+            ledger = existing_ledger(self.project, self.retriever)
+            if ledger is None and in_a_log(self.generation):
+                raise FreshetError(lost(self.generation, "there is none here"))
+            self._ledger = ledger or open_ledger(self.project, self.retriever)
+        return self._ledger
 
     @cached_property
     def writer(self) -> LiveWriter:
@@ -84,6 +96,7 @@ class LiveCollection:
         only; only_known: refuse documents that are not there yet.
         """
         cleaned = self.clean(rows, source, only_known)
+        require_sound(self.ledger, self.generation)
         return self.ledger.receive(cleaned.documents, source, cleaned.rejected, batch)
 
     def clean(self, rows: Iterable[RawRow] | CleanRows, source: str, only_known: bool = False) -> CleanRows:
@@ -98,6 +111,7 @@ class LiveCollection:
         ids = list(document_ids)
         known = self.known(ids, removed_too=True)
         refused = [Rejection(row, id_, UNKNOWN) for row, id_ in enumerate(ids, 1) if id_ not in known]
+        require_sound(self.ledger, self.generation)
         return self.ledger.remove([id_ for id_ in ids if id_ in known], source, refused)
 
     def known(self, document_ids: Iterable[str], removed_too: bool = False) -> set[str]:
@@ -106,9 +120,9 @@ class LiveCollection:
         removed_too: those removed since as well, so that removing twice is no error. Asking makes no ledger.
         """
         wanted = set(document_ids)
-        kinds = self.ledger.latest(wanted) if is_there(ledger_url(self.project)) else {}
-        added = {id_ for id_, kind in kinds.items() if removed_too or kind == PUT}
-        silent = wanted - kinds.keys()
+        last = self.ledger.latest(wanted) if is_there(ledger_url(self.project)) else {}
+        added = {id_ for id_, event in last.items() if removed_too or event.kind == Kind.PUT}
+        silent = wanted - last.keys()
         return added | (held(self.generation, silent, ()).keys() if silent else set())
 
     def forecast(self, changes: Iterable[Change]) -> dict[str, list[str]]:
@@ -116,77 +130,120 @@ class LiveCollection:
         return forecast(self.generation, changes)
 
     def apply(self, limit: int | None = None) -> Applied | None:
-        """Make the oldest pending events (at most `limit`) a new generation; None if there are none.
+        """Make the oldest pending events (at least `limit`) a new generation; None if there are none.
 
         FreshetError if not every document would be found by its own vector (see `live.guard`); the events stay pending.
         """
-        with self._writing():
-            return self._apply(self._batch(limit))
-
-    def _apply(self, events: Sequence[Event]) -> Applied | None:
-        from model_code.live.guard import everything_is_found
-
-        if not events:
-            return None
-        applied = apply_events(self.writer, events, everything_is_found)
-        self.ledger.settle(applied.generation.watermark, applied.generation.number, applied.statuses)
-        return applied
-
-    def _batch(self, limit: int | None) -> list[Event]:
-        """The oldest pending events. Those before the generation's watermark, which another build held and this one
-        lacks, go together: a watermark can only say that a generation contains all of them.
-        """
-        events, current = self.ledger.pending(limit), self.generation.watermark
-        if limit is None or not events or events[-1].id > current:
-            return events
-        return [event for event in self.ledger.pending() if event.id <= current]
-
-    def _apply_lacking(self) -> None:
-        """Make a generation of what lies pending before the watermark: the next one's watermark will claim it."""
-        current = self.generation.watermark
-        self._apply([event for event in self.ledger.pending() if event.id <= current])
+        with self._writing() as standing:
+            pending = self.ledger.seen_from(standing).pending(limit)
+            return apply_pending(self.writer, standing, pending) if pending.events else None
 
     def compact(self) -> Generation:
         """Merge the generation's segments into one; rankings stay as they are."""
-        with self._writing():
-            self._apply_lacking()
-            generation = self.writer.compact()
-            self.ledger.settle(generation.watermark, generation.number, {})
-            return generation
+        with self._writing() as standing:
+            return self.writer.compact(standing)
 
-    def rollback(self, number: int) -> Generation:
-        """Search generation `number` again; events that it lacks are rolled back, those that it holds restored.
+    def revert(self, number: int) -> Generation:
+        """Take all documents back to what generation `number` holds, and search it again.
 
-        FreshetError if it is missing or damaged; then nothing is changed.
+        What arrived since is taken back, in every retriever; what no search had found yet waits on, and is applied
+        next. FreshetError if the generation is missing or damaged, or the retriever is not the one that is searched by
+        default; then nothing is changed.
         """
+        default = default_retriever(self.project.live)
+        if self.retriever != default:
+            raise FreshetError(
+                f"documents belong to all retrievers, so they go back with {default}, which is searched by default: "
+                f"freshet rollback --generation N; freshet rewind --retriever {self.retriever} --generation {number} "
+                f"searches an older index of {self.retriever}, which then takes in what it lacks"
+            )
+        with self._writing() as standing:
+            current, chosen = self.generation, self.collection.read(number)
+            if chosen.number == current.number:
+                return current
+            from model_code.ledger.ledger import Target
+
+            chosen.verify_all()
+            place, files = standing_of(self.ledger, chosen), partial(contents, chosen)
+            target = Target(self.retriever, number, place, current.number, standing, files)
+            event = self.ledger.revert(target)
+            return self._publish_reverted(number, event)
+
+    def rewind(self, number: int) -> Generation:
+        """Search generation `number` again, as an index that went wrong; its documents follow the log as before."""
         with self._writing():
-            with announced_rollback(self.collection, number):
-                generation = self.collection.switch(number)
-                self.ledger.register(unknown(self.ledger, generation))
-                self.ledger.roll_back(number)
-            return generation
+            chosen = self.collection.read(number)
+            standing = standing_of(self.ledger, chosen)
+            return self.collection.publish_again(chosen, standing, {"rewound_to": number})
+
+    def adopt(self) -> Generation:
+        """Go on with the log that there is, in place of the one that the collection was filled from.
+
+        What this log names becomes what it says; what only the other one knew stays as it is. Nothing happens where the
+        collection was filled from this log.
+        """
+        with file_lock(self.project.live / WRITER_LOCK), open_ledger(self.project) as ledger:
+            current = self.generation
+            if ledger.unsound(standing_of(ledger, current).position) is None:
+                return current
+            standing = Standing(ledger.position(0), replay=True)
+            return self.collection.publish_again(current, standing, {"adopted": ledger.id})
 
     def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> Freed:
         """Delete generations that neither the `keep` newest, the current nor the `registered` ones need."""
-        with file_lock(self.project.live / WRITER_LOCK):
+        with self._writing():
             return self.writer.collect_garbage(keep, registered)
+
+    @property
+    def seen(self) -> View:
+        """The log as the generation sees it that is searched now."""
+        return self.ledger.seen_from(standing_of(self.ledger, self.generation))
 
     def status(self) -> dict[str, Any]:
         """What `freshet status` says of the live collection's freshness; reads only."""
         return live_status(self.project, self.retriever)
 
-    def reconcile(self) -> None:
-        """After a crash, or when another generation was made current: let the ledger say what is searchable."""
+    def begin(self) -> None:
+        """Do what every writer does first: remove what one that was killed left, finish its revert, check the log."""
         with self._writing():
             pass
 
+    def _publish_reverted(self, number: int, event: int) -> Generation:
+        """The generation that a revert goes back to, at the event of the revert."""
+        chosen = self.collection.read(number)
+        before = standing_of(self.ledger, chosen)
+        trained = before.trained if self.ledger.unsound(before.position) is None else 0
+        standing = Standing(self.ledger.position(event), trained)
+        return self.collection.publish_again(chosen, standing, {"reverted_to": number})
+
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Hold the one writer's lock, with a ledger that agrees with the current generation."""
+    def _writing(self) -> Iterator[Standing]:
+        """Hold the one writer's lock, with a log that is the collection's own; yields where it stands.
+
+        What a writer that was killed left is removed, and a revert that it had begun is finished.
+        """
         with file_lock(self.project.live / WRITER_LOCK):
-            reconcile(self.ledger, self.generation)
-            forget_rollback(self.collection)  # one that was cut off
-            yield
+            self.collection.tidy()
+            ledger, current = self.ledger, self.generation
+            standing, last = require_sound(ledger, current), ledger.last_revert()
+            mine = last is not None and (last.retriever, last.current) == (self.retriever, current.number)
+            if mine and last.id > standing.position.event:
+                standing = standing_of(ledger, self._publish_reverted(last.generation, last.id))
+            yield standing
+
+
+def apply_pending(writer: LiveWriter, standing: Standing, pending: Pending) -> Applied:
+    """Make pending events the next generation, which says in its provenance where they came from.
+
+    standing: where the generation stands that they are applied to.
+    """
+    from model_code.live.guard import everything_is_found
+
+    events = pending.events
+    sources = sorted({event.source for event in events})
+    provenance = {"sources": sources, "events": [events[0].id, events[-1].id]}
+    standing = replace(standing, position=pending.position, replay=False)
+    return writer.apply([event.change for event in events], standing, provenance, everything_is_found)
 
 
 def subscribers(project: Project) -> list[str]:
@@ -195,17 +252,6 @@ def subscribers(project: Project) -> list[str]:
     if parameters.load(project.params_file).live.follow == "default":
         return [default]
     return [default, *(name for name in retrievers(project.live) if name != default)]
-
-
-def held(
-    generation: Generation, document_ids: Iterable[str], columns: Sequence[str] = COLUMNS
-) -> dict[str, dict[str, Any]]:
-    """Those of `document_ids` that the generation finds, by id, with these columns of its files."""
-    wanted, documents = set(document_ids), {}
-    for number, removed in removed_by_part(generation).items():
-        rows = DocumentFile(generation.sibling(number) / DOCUMENTS).read(wanted, columns)
-        documents |= {id_: row for id_, row in rows.items() if id_ not in removed}
-    return documents
 
 
 def forecast(generation: Generation, changes: Iterable[Change]) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from model_code.corpus.rows import printable
 from model_code.documents import Change, Remove
-from model_code.ledger.records import Receipt, Rejection
+from model_code.ledger.events import Receipt, Rejection
 from model_code.live.collection import default_retriever
 from orchestration.live.collection import LiveCollection
 from orchestration.live.rows import CleanRows, read_file

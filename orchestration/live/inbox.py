@@ -21,7 +21,7 @@ from pathlib import Path
 from model_code.corpus.rows import printable
 from model_code.errors import FreshetError
 from model_code.files import fsync, hash_path, write_text
-from model_code.ledger.records import Receipt
+from model_code.ledger.events import Receipt
 from orchestration.file_lock import file_lock
 from orchestration.live.collection import LiveCollection
 from orchestration.live.rows import read_file

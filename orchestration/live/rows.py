@@ -20,7 +20,7 @@ from model_code.corpus.sources.base import renamed
 from model_code.corpus.sources.readers import read_rows
 from model_code.documents import Document
 from model_code.errors import FreshetError
-from model_code.ledger.records import Rejection
+from model_code.ledger.events import Rejection
 from orchestration.project import Project
 
 RawRow = Row | Malformed | Mapping[str, Any]

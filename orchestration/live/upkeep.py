@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
-from model_code.files import write_text
 from model_code.live.collection import Collection
 from orchestration import parameters
 from orchestration.live.collection import subscribers
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PIECE = 100  # changes that a retriever takes in at a time
-COLLECTED = "collected"  # in a collection's folder: how many generations had been made when old ones were last deleted
 
 
 class Upkeep:
@@ -70,22 +68,21 @@ class Upkeep:
         return applied is not None
 
     def _collect(self, name: str) -> bool:
-        """Delete old generations, if as many as the settings say were made since this was last done, by any process.
+        """Delete old generations, if as many as the settings say can go.
 
         The builds that were opened stay, as a rollback of the champion returns to them, and so does what a retrain that
         has just begun reads. `freshet tools gc` asks the registry, too, which builds may go.
         """
         settings = parameters.load(self.project.params_file).live
         collection = Collection(self.project.live, name)
-        made = collection.next_number()
-        if settings.keep_generations is None or made - _collected(collection) < settings.collect_every:
+        if settings.keep_generations is None or collection.next_number() < settings.collect_every:
             return False
         from orchestration import garbage  # with DVC and the registry, once in many additions
 
         kept = {one.number for one in garbage.opened_builds(collection)} | garbage.planned(self.project, collection)
-        self._collection(name).collect_garbage(settings.keep_generations, kept)
-        write_text(collection.folder / COLLECTED, f"{made}\n")
-        return True
+        if len(collection.unneeded(settings.keep_generations, kept)) < settings.collect_every:
+            return False
+        return bool(self._collection(name).collect_garbage(settings.keep_generations, kept).generations)
 
     def _collection(self, name: str) -> LiveCollection:
         from orchestration.live.collection import LiveCollection
@@ -96,8 +93,3 @@ class Upkeep:
         if name not in self._own:
             self._own[name] = LiveCollection(self.project, name)
         return self._own[name]
-
-
-def _collected(collection: Collection) -> int:
-    path = collection.folder / COLLECTED
-    return int(path.read_text(encoding="utf-8")) if path.is_file() else 0

@@ -15,15 +15,16 @@ from pathlib import Path
 
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, read_json
+from model_code.ledger.events import Position
 from orchestration import parameters
 from orchestration.parameters import Parameters
 from orchestration.pipeline import stage_key, stages
 from orchestration.pipeline.plan import plan
 from orchestration.project import Project
-from orchestration.watermark import NOTHING, Watermark
 
 PACKAGES = ("mlflow", "torch", "transformers", "safetensors", "numpy", "pandas", "pyarrow", "faiss-cpu", "faiss-gpu")
 ARTIFACT = "retriever"
+NOWHERE = Position()
 PARTS = {"encoder": "encoder", "index": "index", "hierarchy": "hierarchy", "documents": "documents.parquet"}
 """Which part of a build lies where in the model's artifact folder."""
 
@@ -32,8 +33,8 @@ PARTS = {"encoder": "encoder", "index": "index", "hierarchy": "hierarchy", "docu
 class Build:
     """One retriever's finished build: folders of stage outputs, documents' table, key, and hash of the corpus.
 
-    text: by which rules it cut documents into passages, as JSON (see `live.text_rules`); watermark: the last event of
-    the ledger that its documents hold.
+    text: by which rules it cut documents into passages, as JSON (see `live.text_rules`); snapshot: the
+    position in the log of the documents that it was trained on.
     """
 
     retriever: str
@@ -45,7 +46,7 @@ class Build:
     key: str
     corpus: str
     text: str
-    watermark: Watermark = Watermark()
+    snapshot: Position = Position()
 
 
 def log_retriever(build: Build) -> str:
@@ -99,12 +100,12 @@ def requirements() -> list[str]:
     return pins
 
 
-def find_build(project: Project, retriever: str, watermark: Watermark = NOTHING) -> Build:
+def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -> Build:
     """The build of `retriever` under `artifacts/`; raises `FreshetError` if a part is missing.
 
-    watermark: the last event of the ledger that its documents hold.
+    snapshot: the position in the log of the documents that it was trained on.
     """
-    from model_code.live.text_rules import TextRules
+    from model_code.live.texts import TextRules
 
     settings = parameters.load(project.params_file)
     table = {stage.address: stage for stage in stages.expand(settings.retrievers)}
@@ -119,7 +120,7 @@ def find_build(project: Project, retriever: str, watermark: Watermark = NOTHING)
         key=stage_key.read(table[f"evaluate@{retriever}"], project.root).key,
         corpus=hash_path(project.artifacts / "corpus"),
         text=canonical_json(TextRules.stated(settings.encoder.include_title, settings.passages).facts()),
-        watermark=watermark,
+        snapshot=snapshot,
         **parts,
     )
 

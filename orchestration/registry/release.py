@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
+from model_code.ledger.events import Position
 from orchestration import parameters
-from orchestration.ledgers import first_free_number
 from orchestration.project import Project
 from orchestration.registry import gate, history, versions
-from orchestration.registry.build import best_on_dev, find_build, require_current
+from orchestration.registry.build import NOWHERE, best_on_dev, find_build, require_current
 from orchestration.registry.gate import Rules
 from orchestration.registry.versions import CHALLENGER, CHAMPION, PREVIOUS, Registry, Version, open_registry
-from orchestration.watermark import NOTHING, Watermark
 
 if TYPE_CHECKING:
     from model_code.live.generation import Generation
-    from model_code.live.text_rules import TextRules
+    from model_code.live.texts import TextRules
 
 
 @dataclass(frozen=True)
@@ -41,15 +38,15 @@ class Move:
     again: bool = False
 
 
-def register(project: Project, retriever: str | None = None, watermark: Watermark = NOTHING) -> Version:
+def register(project: Project, retriever: str | None = None, snapshot: Position = NOWHERE) -> Version:
     """Register `retriever`, or the best on dev, as challenger.
 
-    watermark: the last event of the ledger that its documents hold. A build that runs is waited for. FreshetError if a
-    part is missing or out of date.
+    snapshot: the position in the log of the documents that it was trained on. A build that runs is waited
+    for. FreshetError if a part is missing or out of date.
     """
     settings = parameters.load(project.params_file)
     with project.lock():
-        build = find_build(project, retriever or best_on_dev(project, settings), watermark)
+        build = find_build(project, retriever or best_on_dev(project, settings), snapshot)
         require_current(project, [retriever] if retriever else settings.retrievers)
         return versions.register(project, build)
 
@@ -143,14 +140,11 @@ def _already(champion: Version) -> str:
     return f"{champion} is the champion already: nothing to promote"
 
 
-def rollback_generation(project: Project, number: int, retriever: str | None = None) -> Generation:
-    """Search generation `number` of a live retriever (the default one) again; what the ledger says follows.
-
-    Documents that arrived since are rolled back: adding them again brings them back, and so does going forward again.
-    """
+def revert(project: Project, number: int) -> Generation:
+    """Take all documents back to what a generation of the default retriever holds: `LiveCollection.revert`."""
     from orchestration.live.collection import LiveCollection
 
-    return LiveCollection(project, retriever).rollback(number)
+    return LiveCollection(project).revert(number)
 
 
 def open_live(project: Project) -> Generation:
@@ -163,33 +157,19 @@ def open_live(project: Project) -> Generation:
 
 def open_version(project: Project, version: Version) -> Generation:
     """Make a version's build what is searched, with all that arrived since it was made; nothing happens if it is."""
-    from orchestration.opening import open_complete
+    from model_code.live.build import Parts
+    from orchestration.live.opening import open_build
 
     files = versions.files(project, version)  # not inside: a promotion holds the registry and waits for the writer
-    return open_complete(project, version.retriever, partial(_candidate, project, version, files))
-
-
-def _candidate(project: Project, version: Version, files: Path) -> Generation:
-    from model_code.live.collection import open_generation_zero
-
-    return open_generation_zero(
-        project.live.parent,
-        version.retriever,
-        encoder=files / "encoder",
-        index=files / "index",
-        documents=files / "documents.parquet",
-        hierarchy=files / "hierarchy",
-        provenance={"model_version": version.version, "stage_key": version.key, "mlflow_run": version.run_id},
-        text=_text_rules(project, version),
-        watermark=version.watermark.here(project),
-        switch=False,
-        first=first_free_number(project, version.retriever),
-    )
+    parts = Parts(files / "encoder", files / "index", files / "documents.parquet", files / "hierarchy")
+    provenance = {"model_version": version.version, "stage_key": version.key, "mlflow_run": version.run_id}
+    text = _text_rules(project, version)
+    return open_build(project, version.retriever, parts, provenance, text, version.snapshot)
 
 
 def _text_rules(project: Project, version: Version) -> TextRules:
     """Those that the version was built by; today's for a version of before they were kept."""
-    from model_code.live.text_rules import TextRules
+    from model_code.live.texts import TextRules
 
     if version.text:
         return TextRules.of(json.loads(version.text))

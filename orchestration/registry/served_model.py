@@ -34,7 +34,7 @@ class ServedRetriever(PythonModel):
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> list[list[dict[str, Any]]]:
         """For each row's "query" its best documents: rank, score, document_id, title. SettingsError if one is empty."""
-        from model_code.live.query_text import require_queries
+        from model_code.live.texts import require_queries
 
         texts = model_input["query"].tolist()
         require_queries(texts)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from model_code.errors import FreshetError
 from model_code.evaluation.scores import SystemScores, load_scores
 from model_code.files import read_json
+from model_code.ledger.events import Position
 from orchestration.file_lock import file_lock
 from orchestration.project import Project
 from orchestration.registry.build import ARTIFACT, Build, log_retriever
 from orchestration.registry.runs import KEY, open_store, store_folder, tracking_uri, valid_name
-from orchestration.watermark import Watermark
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MODEL = "freshet"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
 RETRIEVER, FINGERPRINT, CORPUS, REPLACED = "retriever", "fingerprint", "corpus", "replaced"
-TEXT, WATERMARK, MARK = "text", "watermark", "watermark_mark"
+TEXT, EVENT, MARK, LOG = "text", "watermark", "watermark_mark", "log"
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Version:
     """A registered version: its number, retriever, key of the build, fingerprint of the encoder, and MLflow run.
 
     corpus: hash of the documents, queries and qrels that it was built and scored on. text: by which rules it cut
-    documents into passages, as JSON; empty for a version of before they were kept. watermark: the last event of the
-    ledger that its documents hold.
+    documents into passages, as JSON; empty for a version of before they were kept. snapshot: the
+    position in the log of the documents that it was trained on.
     """
 
     version: str
@@ -49,7 +49,7 @@ class Version:
     corpus: str
     run_id: str
     text: str = ""
-    watermark: Watermark = Watermark()
+    snapshot: Position = Position()
 
     def __str__(self) -> str:
         return f"version {self.version} ({self.retriever})"
@@ -58,9 +58,10 @@ class Version:
     def read(cls, registered: ModelVersion) -> Version:
         """The version as its tags describe it."""
         tags = registered.tags
-        watermark = Watermark(int(tags.get(WATERMARK, 0)), tags.get(MARK, ""))
+        event = int(tags.get(EVENT, 0))
+        snapshot = Position(tags.get(LOG, ""), event, tags.get(MARK, "")) if event else Position()
         named = (tags[RETRIEVER], tags[KEY], tags[FINGERPRINT], tags[CORPUS])
-        return cls(str(registered.version), *named, registered.run_id, tags.get(TEXT, ""), watermark)
+        return cls(str(registered.version), *named, registered.run_id, tags.get(TEXT, ""), snapshot)
 
     def is_same(self, other: Version | None) -> bool:
         """Whether both are the same registered version, whatever was noted on it meanwhile."""
@@ -116,8 +117,8 @@ class Registry:
         }
         number = self._find(identity) or self._create(identity, build)
         facts = {TEXT: build.text}  # one that is there already gets today's: its documents are the same
-        if build.watermark.event:
-            facts |= {WATERMARK: str(build.watermark.event), MARK: build.watermark.mark}
+        if build.snapshot.log and build.snapshot.event:
+            facts |= {EVENT: str(build.snapshot.event), MARK: build.snapshot.mark, LOG: build.snapshot.log}
         for name, value in facts.items():
             self.client.set_model_version_tag(MODEL, number, name, value)
         return Version.read(self.client.get_model_version(MODEL, number))

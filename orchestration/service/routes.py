@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from model_code.errors import FreshetError
 from model_code.live.generation import Generation
-from model_code.live.query_text import require_queries
+from model_code.live.texts import require_queries
 from model_code.settings import require
 from orchestration import parameters
 from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, TooLarge

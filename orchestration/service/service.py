@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from model_code.ledger.database import is_there
 from model_code.live.searcher import Searcher
-from orchestration.ledgers import ledger_url
+from orchestration.live.ledger import ledger_url
 from orchestration.live.upkeep import Upkeep
 from orchestration.project import Project
 from orchestration.service import query_log
@@ -206,7 +206,7 @@ class Service:
     def _waiting_seconds(self) -> float:
         if self._collection is None or not is_there(ledger_url(self.project)):
             return 0.0
-        return self._collection[1].ledger.lag()["seconds"] or 0.0
+        return self._collection[1].seen.lag()["seconds"] or 0.0
 
     def _told(self, question: Callable[[], T], unknown: T) -> T:
         """The answer; `unknown` if the ledger gives none, which the pages that tell of failures must survive."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from model_code.errors import FreshetError
-from model_code.ledger.records import Receipt
+from model_code.ledger.events import Receipt
 from orchestration.service.errors import Busy, Failed
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from benchmarks.faults import retrains as fault_retrains
 from benchmarks.faults.worker import Journal
 from model_code.evaluation.promotion import Verdict
 from model_code.ledger.work import State
-from orchestration.ledgers import open_ledger
+from orchestration.live.ledger import open_ledger
 from orchestration.pipeline.stages import TABLE
 from orchestration.project import Project
 from orchestration.registry import history, versions

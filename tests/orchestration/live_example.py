@@ -5,20 +5,21 @@ Enough for everything between a user's documents and `LiveWriter.apply`, in mill
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from model_code.documents import Change, Document
-from model_code.live.applied import Applied
-from model_code.live.collection import Collection, set_default_retriever
+from model_code.ledger.events import Position, Standing
+from model_code.live.changes import Applied, net_effect
+from model_code.live.collection import Collection, Freed, set_default_retriever
 from model_code.live.documents import document_row, write_rows
-from model_code.live.generation import DOCUMENTS, FORMAT, Generation
-from model_code.live.net_changes import net_effect
-from model_code.live.removed import read_removed, write_removed
-from model_code.manifest import seal
+from model_code.live.generation import DOCUMENTS, Generation, read_removed, write_removed
 from orchestration.live.collection import LiveCollection, held
+from orchestration.live.ledger import open_ledger
 from orchestration.project import Project
 
+NOWHERE = Standing()
 BASE = {"numpy.sort": "Return a sorted copy of an array.", "str.split": "Split a string into words."}
 
 
@@ -33,11 +34,22 @@ def make_project(root: Path) -> Project:
 
 
 def open_build(
-    project: Project, documents: Mapping[str, str], watermark: int = 0, retriever: str = "hce"
+    project: Project, documents: Mapping[str, str], standing: Standing = NOWHERE, retriever: str = "hce"
 ) -> Generation:
-    """Another build becomes current, as a promotion makes it."""
+    """Another build becomes current."""
     rows = (document_row(Document(one, one, text)) for one, text in documents.items())
-    return _switch(Collection(project.live, retriever), rows, None, watermark, {})
+    return _switch(Collection(project.live, retriever), rows, None, standing, {})
+
+
+def position_at(project: Project, event: int) -> Position:
+    """The position of an event in the project's log."""
+    with open_ledger(project) as ledger:
+        return ledger.position(event)
+
+
+def trained_at(project: Project, event: int) -> Standing:
+    """Where a build stands that was trained on the documents up to an event."""
+    return Standing(position_at(project, event), trained=event)
 
 
 def collection_of(project: Project) -> LiveCollection:
@@ -58,12 +70,12 @@ class StandInWriter:
 
     def __init__(self, live: Path, retriever: str) -> None:
         self.collection = Collection(live, retriever)
+        self.opened: Generation | None = None
 
     def apply(
-        self, changes: Sequence[Change], watermark: int, provenance: Mapping[str, object], guard: object = None
+        self, changes: Sequence[Change], standing: Standing, provenance: Mapping[str, object], guard: object = None
     ) -> Applied:
-        before = self.collection.current()
-        assert watermark >= before.watermark  # as the real one requires
+        before = self.opened or self.collection.current()
         last = {change.document_id: change for change in net_effect(changes)}
         there, statuses, rows = held(before, last), {}, []
         for one, change in last.items():
@@ -76,26 +88,33 @@ class StandInWriter:
             else:
                 statuses[one] = "deleted" if row else "unchanged"
         gone = {one for one, status in statuses.items() if status in ("updated", "deleted")}
-        after = _switch(self.collection, rows, before, watermark, provenance, gone)
+        after = _switch(self.collection, rows, before, standing, provenance, gone)
         ids = {kind: tuple(one for one in statuses if statuses[one] == kind)
                for kind in ("added", "updated", "deleted", "unchanged")}  # fmt: skip
         return Applied(after, **ids, statuses=statuses)
 
-    def compact(self) -> Generation:
-        before = self.collection.current()
-        return _switch(self.collection, [], before, before.watermark, {"compact": True})
+    @contextmanager
+    def opening(self, generation: Generation) -> Iterator[None]:
+        self.opened = generation
+        yield
+        self.opened = None
+
+    def compact(self, standing: Standing) -> Generation:
+        return _switch(self.collection, [], self.collection.current(), standing, {"compact": True})
+
+    def collect_garbage(self, keep: int, registered: Iterable[int] = ()) -> Freed:
+        return self.collection.collect_garbage(keep, set(registered))
 
 
 def _switch(
     collection: Collection,
     rows: Iterable[dict[str, str]],
     before: Generation | None,
-    watermark: int,
+    standing: Standing,
     provenance: Mapping[str, object],
     gone: Iterable[str] = (),
 ) -> Generation:
-    parent = collection.current_number()
-    with collection.aside() as folder:
+    with collection.aside(after=before and before.number) as folder:
         number = collection.next_number()
         rows = list(rows)
         write_rows(rows, folder / DOCUMENTS)
@@ -106,11 +125,10 @@ def _switch(
         write_removed(folder, removed)
         (folder / "number").write_text(str(number))  # two generations of equal content stay two
         facts = {
-            "retriever": collection.retriever, "parent": parent, "provenance": dict(provenance), "fingerprint": "f",
-            "documents": 0,
-            "passages": 0, "text": None, "ledger": {"watermark": watermark}, "base": before.base if before else number,
+            "provenance": dict(provenance), "fingerprint": "f", "documents": 0, "passages": 0, "text": None,
+            "base": before.base if before else number, "build": before.build if before else number,
             "segments": [*before.segments, *([number] if rows else [])] if before else [], "removed": number,
         }  # fmt: skip
-        seal(folder, FORMAT, facts)
+        collection.seal(folder, facts, standing, before and before.number)
         made = collection.keep(folder)
     return collection.switch(made.number)

@@ -14,11 +14,12 @@ from model_code.additions.store import load_state, token_of
 from model_code.additions.writer import RefiningWriter
 from model_code.documents import Change, Document, Remove
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.live.collection import open_generation_zero
+from model_code.live.build import open_generation_zero
 from model_code.live.generation import Generation
-from model_code.live.text_rules import TextRules
+from model_code.live.texts import TextRules
 from model_code.stages import index, train
 from tests.model_code.dsi.small_corpus import make_context
+from tests.model_code.live.laws import up_to
 
 TRAINED = DocumentVectorSettings(epochs=2, batch_size=16, learning_rate=2e-2, patience=None)
 ON = AdditionSettings(refine=True, gamma1=0.5, gamma2=0.1, on_conflict="keep")
@@ -63,7 +64,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def play(root: Path, history: list[list[Change]] = HISTORY) -> RefiningWriter:
     writer = RefiningWriter(root / "live", "dsi", ON, root / "additions")
     for number, changes in enumerate(history, start=1):
-        writer.apply(changes, number, {})
+        writer.apply(changes, up_to(number), {})
     return writer
 
 

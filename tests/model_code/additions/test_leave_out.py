@@ -13,7 +13,7 @@ from model_code.documents import Document, Remove
 from model_code.errors import SettingsError
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from tests.model_code.live.laws import OLD, make_encoder, open_build
+from tests.model_code.live.laws import OLD, make_encoder, open_build, up_to
 
 SHORT = {name: (title, " ".join(text.split()[:5])) for name, (title, text) in OLD.items()}  # one passage each
 
@@ -24,7 +24,7 @@ def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     root = tmp_path_factory.mktemp("live")
     make_encoder("dense", root / "encoder")
     live = open_build("dense", root, root / "encoder", SHORT)
-    LiveWriter(live, "r").apply([Document("new", "word1", "word2 word3"), Remove("d00")], 1, {})
+    LiveWriter(live, "r").apply([Document("new", "word1", "word2 word3"), Remove("d00")], up_to(1), {})
     return Searcher.open(live, "r")
 
 

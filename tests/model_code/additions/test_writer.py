@@ -25,7 +25,7 @@ from model_code.incdsi.state import IncDsiState
 from model_code.live.collection import Collection
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from tests.model_code.live.laws import OLD, WORDS, make_encoder, open_build, put
+from tests.model_code.live.laws import OLD, WORDS, go_back, make_encoder, open_build, put, up_to
 
 SHORT = {name: (title, " ".join(text.split()[:5])) for name, (title, text) in OLD.items()}  # one passage each
 ON = AdditionSettings(refine=True, gamma1=2.0, gamma2=0.1, on_conflict="keep", lambda2=1e-3)
@@ -78,7 +78,7 @@ def play(live: Path, history: list[list[Change]] = HISTORY, cold: bool = False, 
     writer = writer_of(live)
     for number, changes in enumerate(history, start=1):
         writer = writer_of(live) if cold else writer
-        writer.apply(changes, number, {"n": number})
+        writer.apply(changes, up_to(number), {"n": number})
         if compact:
             writer.compact()
     return vectors(live)
@@ -119,7 +119,7 @@ def grouped(live: Path, sizes: list[int], settings: AdditionSettings = ON) -> tu
     writer, events = writer_of(live, settings), iter(enumerate(EVENTS, start=1))
     for size in sizes:
         numbers, changes = zip(*itertools.islice(events, size), strict=True)
-        generation = writer.apply(changes, numbers[-1], {}).generation
+        generation = writer.apply(changes, up_to(numbers[-1]), {}).generation
     assert next(events, None) is None
     found, told = vectors(live), statuses(live.with_name("additions"), generation, settings.spans)
     return found, {key: told[key] for key in told if key in found}
@@ -152,17 +152,17 @@ def test_documents_are_added_in_the_order_of_their_events_not_of_their_ids(opene
 
 def test_a_document_that_is_changed_and_changed_back_is_updated(live: Path) -> None:
     writer = writer_of(live)
-    applied = writer.apply([Remove("d05"), put("d05", SHORT), Document("n", "a", "b"), Remove("n")], 1, {})
+    applied = writer.apply([Remove("d05"), put("d05", SHORT), Document("n", "a", "b"), Remove("n")], up_to(1), {})
     assert (applied.updated, applied.unchanged) == (("d05",), ("n",))
-    assert writer.apply([put("d05", SHORT)], 2, {}).unchanged == ("d05",)
+    assert writer.apply([put("d05", SHORT)], up_to(2), {}).unchanged == ("d05",)
 
 
 def test_a_vector_is_that_of_the_solver_over_all_others(live: Path) -> None:
     plain = Path(shutil.copytree(live, live.with_name("plain")))
-    LiveWriter(plain, "r").apply(HISTORY[0], 1, {})
+    LiveWriter(plain, "r").apply(HISTORY[0], up_to(1), {})
     encoded = vectors(plain)
     writer = writer_of(live)
-    writer.apply(HISTORY[0], 1, {})
+    writer.apply(HISTORY[0], up_to(1), {})
     encode = writer.searcher.base.retriever.encoder.encode
     old = {key: encode([title, text]).mean(axis=0) for key, (title, text) in SHORT.items()}
     ids = writer.searcher.base.retriever.index.document_ids
@@ -176,20 +176,20 @@ def test_a_vector_is_that_of_the_solver_over_all_others(live: Path) -> None:
 
 def test_rolling_back_takes_the_later_additions_out_of_the_state(live: Path) -> None:
     writer = writer_of(live)
-    first = writer.apply(HISTORY[0], 1, {}).generation.number
-    writer.apply([Document("n9", "word1", "word2 word3. word4 word5")], 2, {})
+    first = writer.apply(HISTORY[0], up_to(1), {}).generation.number
+    writer.apply([Document("n9", "word1", "word2 word3. word4 word5")], up_to(2), {})
     before = vectors(live)["n9"]
-    Collection(live, "r").switch(first)
-    assert writer.apply([Document("n9", "word1", "word2 word3. word4 word5")], 2, {}).added == ("n9",)
+    go_back(live, first)
+    assert writer.apply([Document("n9", "word1", "word2 word3. word4 word5")], up_to(2), {}).added == ("n9",)
     assert vectors(live)["n9"] == before
 
 
 def test_additions_that_were_not_refined_are_taken_in_from_their_texts(live: Path) -> None:
-    LiveWriter(live, "r").apply(HISTORY[0], 1, {})
+    LiveWriter(live, "r").apply(HISTORY[0], up_to(1), {})
     state, loose = load_state(*_opened(live))
     assert loose == ["n0", "n1"]
     assert state.ids[-2:] == loose
-    writer_of(live).apply([Document("n3", "word1", "word2")], 2, {})
+    writer_of(live).apply([Document("n3", "word1", "word2")], up_to(2), {})
     state, loose = load_state(*_opened(live))
     assert not loose
     assert state.ids[-3:] == ["n0", "n1", "n3"]
@@ -203,7 +203,7 @@ def _opened(live: Path) -> tuple:
 def test_a_lost_memory_changes_no_vector_that_is_searched(live: Path) -> None:
     before = play(live)
     shutil.rmtree(live.with_name("additions"))
-    writer_of(live).apply([Document("n3", "word1", "word2")], 9, {})
+    writer_of(live).apply([Document("n3", "word1", "word2")], up_to(9), {})
     after = vectors(live)
     after.pop("n3")
     assert after == before
@@ -223,8 +223,8 @@ def test_parts_of_generations_that_are_gone_go_too(live: Path) -> None:
     writer = writer_of(live)
     state, _ = load_state(*_opened(live))
     before = len(list(writer.store.folder.iterdir()))
-    Collection(live, "r").switch(1)
-    writer.apply([Document("n8", "word1", "word2")], 9, {})
+    go_back(live, 1)
+    writer.apply([Document("n8", "word1", "word2")], up_to(9), {})
     gc.collect()  # the writers above are part of cycles, and what one reads stays
     writer.collect_garbage(keep=1)
     assert len(list(writer.store.folder.iterdir())) < before
@@ -236,34 +236,34 @@ def test_statuses_are_told_and_nothing_is_unsearchable(live: Path) -> None:
     hard = AdditionSettings(refine=True, gamma1=0.0, gamma2=0.0)
     writer = writer_of(live, hard)
     twin = SHORT["d00"]
-    applied = writer.apply([Document("twin", *twin), Document("own", "word29", "word28 word27")], 1, {})
+    applied = writer.apply([Document("twin", *twin), Document("own", "word29", "word28 word27")], up_to(1), {})
     assert applied.added == ("own", "twin")
     found = statuses(live.with_name("additions"), applied.generation, hard.spans)
     assert set(found) == {"own", "twin"}
     assert found["own"] != "NOT_REFINED"
     assert {hit.document_id for hit in writer.searcher.search(" ".join(twin), 20)} >= {"own", "twin"}
-    unchanged = writer.apply([Document("twin", *twin)], 2, {})
+    unchanged = writer.apply([Document("twin", *twin)], up_to(2), {})
     assert unchanged.unchanged == ("twin",)
     assert statuses(live.with_name("additions"), unchanged.generation, hard.spans) == found
 
 
 def test_the_encoding_scaled_needs_no_optimisation(live: Path) -> None:
     plain = Path(shutil.copytree(live, live.with_name("plain")))
-    LiveWriter(plain, "r").apply(HISTORY[0], 1, {})
-    writer_of(live, AdditionSettings(prior_scale=0.5)).apply(HISTORY[0], 1, {})
+    LiveWriter(plain, "r").apply(HISTORY[0], up_to(1), {})
+    writer_of(live, AdditionSettings(prior_scale=0.5)).apply(HISTORY[0], up_to(1), {})
     np.testing.assert_allclose(vectors(live)["n1"], 0.5 * np.array(vectors(plain)["n1"]), atol=1e-6)
 
 
 def test_a_failed_publication_leaves_no_trace(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = writer_of(live)
     with monkeypatch.context() as patch:
-        patch.setattr(Collection, "seal", lambda *_: 1 / 0)
+        patch.setattr(Collection, "seal", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            writer.apply(HISTORY[0], 1, {})
-    writer.apply(HISTORY[0], 1, {})
+            writer.apply(HISTORY[0], up_to(1), {})
+    writer.apply(HISTORY[0], up_to(1), {})
     other = Path(shutil.copytree(live.parent / "live", live.with_name("other")))
-    Collection(other, "r").switch(0)
-    writer_of(other, folder="clean").apply(HISTORY[0], 1, {})
+    go_back(other, 0)
+    writer_of(other, folder="clean").apply(HISTORY[0], up_to(1), {})
     assert vectors(other) == vectors(live)
 
 
@@ -278,10 +278,10 @@ def test_a_document_of_several_passages_is_added_as_it_is_beside_refined_ones(li
     plain, alone = (Path(shutil.copytree(live, live.with_name(name))) for name in ("plain", "alone"))
     long_text = "word1", " ".join(WORDS[:20])
     long = Document("long", *long_text, {}, ("word1 word9",))
-    LiveWriter(plain, "r").apply([long], 1, {})
-    writer_of(alone).apply(HISTORY[0], 1, {})
+    LiveWriter(plain, "r").apply([long], up_to(1), {})
+    writer_of(alone).apply(HISTORY[0], up_to(1), {})
     writer = writer_of(live)
-    applied = writer.apply([*HISTORY[0], long], 1, {})
+    applied = writer.apply([*HISTORY[0], long], up_to(1), {})
     assert len(passages(live, "long")) > 1
     np.testing.assert_allclose(passages(live, "long"), passages(plain, "long"), atol=1e-6)
     assert [vectors(live)[one] for one in ("n0", "n1")] == [vectors(alone)[one] for one in ("n0", "n1")]
@@ -289,7 +289,7 @@ def test_a_document_of_several_passages_is_added_as_it_is_beside_refined_ones(li
     assert told.pop("long") == "NOT_REFINED"
     assert set(told) == {"n0", "n1"}
     assert "NOT_REFINED" not in told.values()
-    assert writer.apply([Document("longer", *long_text)], 2, {}).added == ("longer",), "also by itself"
+    assert writer.apply([Document("longer", *long_text)], up_to(2), {}).added == ("longer",), "also by itself"
 
 
 @pytest.mark.parametrize("kind", ["multi_vector", "lexical"])
@@ -297,5 +297,5 @@ def test_what_cannot_be_refined_is_refused(kind: str, tmp_path: Path) -> None:
     make_encoder(kind, tmp_path / "encoder")
     live = open_build(kind, tmp_path, tmp_path / "encoder", dict(list(SHORT.items())[:4]))
     with pytest.raises(SettingsError, match="cannot be refined"):
-        writer_of(live).apply([Document("n", WORDS[0], WORDS[1])], 1, {})
+        writer_of(live).apply([Document("n", WORDS[0], WORDS[1])], up_to(1), {})
     assert Collection(live, "r").current_number() == 0

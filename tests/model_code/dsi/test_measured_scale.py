@@ -16,14 +16,15 @@ from model_code.dsi.settings import DocumentVectorSettings, Start
 from model_code.dsi.vectors import DocumentVectors, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.index.dense_index import DenseIndex
-from model_code.live.collection import open_generation_zero
+from model_code.live.build import open_generation_zero
 from model_code.live.generation import Generation
-from model_code.live.text_rules import TextRules
+from model_code.live.texts import TextRules
 from model_code.live.writer import LiveWriter
 from model_code.retrievers.kinds import open_retriever
 from model_code.stages import index, train
 from model_code.training.tables import TrainingTables
 from tests.model_code.dsi.small_corpus import make_context
+from tests.model_code.live.laws import up_to
 
 OWN = DocumentVectorSettings(epochs=4, batch_size=16, learning_rate=2e-2, patience=None)
 
@@ -81,7 +82,7 @@ def test_an_added_document_has_the_measured_length(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Generation, "text", rules)  # the corpus of this test was cut by hand
     writer = LiveWriter(tmp_path / "live", "dsi")
     for number in (1, 2):
-        writer.apply([Document(f"new{number}", "", f"ask{number} ask2")], number, {})
+        writer.apply([Document(f"new{number}", "", f"ask{number} ask2")], up_to(number), {})
     writer.compact()
     (segment,) = writer.searcher.views[1:]
     found: DenseIndex = segment.part.retriever.index

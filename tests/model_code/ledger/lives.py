@@ -15,7 +15,7 @@ from pathlib import Path
 
 from model_code.documents import Document
 from model_code.ledger.events import Event, Kind, Standing
-from model_code.ledger.log import Ledger, Target
+from model_code.ledger.ledger import Ledger, Target
 
 Documents = dict[str, str]
 NAMES = [f"d{number}" for number in range(7)]

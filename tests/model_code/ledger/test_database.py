@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 
 import pytest
@@ -9,17 +10,17 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from model_code.errors import FreshetError
-from model_code.ledger import schema
+from model_code.ledger import tables as schema
 from model_code.ledger.database import is_there, open_database
 from model_code.ledger.ledger import Ledger
-from model_code.ledger.reading import _latest
+from model_code.ledger.states import REVERTS, _last
 
 
 def test_looking_creates_nothing(tmp_path):
     url = f"sqlite:///{tmp_path}/live/ledger.sqlite"
     assert not is_there(url)
     assert list(tmp_path.iterdir()) == []
-    Ledger.open(url, "hce").close()
+    Ledger.open(url).close()
     assert is_there(url)
 
 
@@ -28,7 +29,7 @@ def test_another_version_is_refused(tmp_path):
     open_database(url).close()
     with sqlite3.connect(tmp_path / "ledger.sqlite") as connection:
         connection.execute("UPDATE ledger_version SET version = 99")
-    with pytest.raises(FreshetError, match=r"is a ledger of version 99, but this Freshet reads 1"):
+    with pytest.raises(FreshetError, match=r"is a ledger of version 99, but this Freshet reads 2"):
         open_database(url)
 
 
@@ -45,6 +46,28 @@ def test_commits_go_to_a_write_ahead_log_and_to_the_disk(tmp_path):
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
 
 
+def test_a_file_that_got_the_name_since_is_noticed(tmp_path):
+    database = open_database(f"sqlite:///{tmp_path}/ledger.sqlite")
+    assert not database.is_replaced()
+    (tmp_path / "ledger.sqlite").rename(tmp_path / "moved.sqlite")
+    assert database.is_replaced()
+    open_database(f"sqlite:///{tmp_path}/ledger.sqlite").close()
+    assert database.is_replaced()
+
+
+def test_forty_looks_leave_no_file_open(tmp_path):
+    url = f"sqlite:///{tmp_path}/ledger.sqlite"
+    Ledger.open(url).close()
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(40):
+        if number % 2:
+            with Ledger.open(url) as ledger:
+                assert ledger.watermark() == 0
+        else:
+            assert Ledger.open(url).watermark() == 0
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_reader_is_not_held_up_by_a_writer(tmp_path):
     database = open_database(f"sqlite:///{tmp_path}/ledger.sqlite")
     row = {"kind": "put", "document_id": "a", "content_hash": "", "source": "", "received": 0.0}
@@ -57,5 +80,5 @@ def test_a_reader_is_not_held_up_by_a_writer(tmp_path):
 def test_the_tables_and_the_longest_question_are_valid_postgresql():
     for table in schema.metadata.sorted_tables:
         assert "CREATE TABLE" in str(sa.schema.CreateTable(table).compile(dialect=postgresql.dialect()))
-    query = str(_latest("hce", 7).compile(dialect=postgresql.dialect()))
-    assert "GROUP BY ledger_events.document_id" in query
+    for query in (_last([(0, 2), (5, 9)]).select(), REVERTS):
+        assert "FROM ledger_events" in str(query.compile(dialect=postgresql.dialect()))

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from model_code.ledger import log as library
+from model_code.ledger import ledger as library
 from model_code.ledger import states
 from tests.model_code.ledger.lives import Killed, Refused, World, effective, fold, step
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from model_code.documents import Document
 from model_code.ledger import migration
 from model_code.ledger.database import connect
-from model_code.ledger.log import Ledger
+from model_code.ledger.ledger import Ledger
 from model_code.ledger.migration import Found, migrate
 from model_code.ledger.tables import IS_REVERT, events
 from tests.model_code.ledger.lives import fold
@@ -162,7 +162,7 @@ def test_a_document_that_is_sent_again_is_no_change(tmp_path):
 
 def test_an_old_generation_can_be_gone_back_to(tmp_path):
     """Its files tell what it held, and the log then says the same of each document."""
-    from model_code.ledger.log import Target
+    from model_code.ledger.ledger import Target
 
     for number in LIVES:
         life = OLD["lives"][number]

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from model_code.ledger.database import connect, open_database
-from model_code.ledger.work import ATTEMPTS, EventRange, Kind, State, WorkTable, migrate_decisions, prepare, table
+from model_code.ledger.work import ATTEMPTS, EventRange, Kind, State, WorkTable, migrate_decisions, table
 
 NUMBERS = itertools.count()
 BATCH, LATER = EventRange(1, 24), EventRange(25, 48)
@@ -27,7 +27,6 @@ def database(request, tmp_path):
         fresh = request.getfixturevalue("postgresql")
         url = f"postgresql+psycopg://{fresh(f'work_{next(NUMBERS)}')}"
     opened = open_database(url)
-    prepare(opened)
     yield opened
     opened.close()
 
@@ -201,12 +200,3 @@ def decided(url, *lines):
 )
 def test_decisions_of_before_become_work(tmp_path, lines, expected):
     assert decided(f"sqlite:///{tmp_path}/ledger.sqlite", *lines) == expected
-
-
-def test_a_database_of_before_gets_the_table_once(tmp_path):
-    url = f"sqlite:///{tmp_path}/ledger.sqlite"
-    decided(url, "retrain:1-24")
-    database = connect(url)
-    prepare(database)
-    assert len(WorkTable(database).open()) == 1
-    database.close()

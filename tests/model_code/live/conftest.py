@@ -14,9 +14,9 @@ from model_code.encoding.encoder import Encoder
 from model_code.files import write_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 from model_code.index.dense_index import DenseIndex
-from model_code.live.collection import open_generation_zero
+from model_code.live.build import open_generation_zero
 from model_code.live.generation import Generation
-from model_code.live.text_rules import TextRules
+from model_code.live.texts import TextRules
 from tests.tiny_encoder import make_tiny_encoder
 
 DOCUMENTS = {

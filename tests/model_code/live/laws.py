@@ -18,12 +18,15 @@ from model_code.files import write_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import IndexSettings
+from model_code.ledger.events import Position, Standing
 from model_code.lexical.index import build_folder
 from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
 from model_code.lexical.settings import LexicalSettings
-from model_code.live.collection import open_generation_zero
+from model_code.live.build import open_generation_zero
+from model_code.live.collection import Collection
+from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
-from model_code.live.text_rules import TextRules
+from model_code.live.texts import TextRules
 from model_code.live.writer import LiveWriter
 from model_code.retrievers.dsi import Scales, complete
 from tests.tiny_encoder import make_tiny_encoder
@@ -40,6 +43,18 @@ LEXICAL = {
 INDEXES = {"inverted_file": IndexSettings(factory="IVF4,SQ8")}  # of the base; what is added to it is searched exactly
 SCALES = Scales(20.0, 1.5)
 Texts = Mapping[str, tuple[str, str]]
+
+
+def up_to(event: int) -> Standing:
+    """Where a generation stands that holds all events up to this one."""
+    return Standing(Position("log", event, "mark"))
+
+
+def go_back(live: Path, number: int, retriever: str = "r") -> Generation:
+    """Search a generation again, under a new number."""
+    collection = Collection(live, retriever)
+    generation = collection.read(number)
+    return collection.publish_again(generation, generation.standing, {})
 
 
 def corpus(names: Iterable[str], seed: int) -> dict[str, tuple[str, str]]:

@@ -9,6 +9,7 @@ import pytest
 
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import hash_path, read_json, write_json
+from model_code.ledger.events import Standing
 from model_code.live import collection
 from model_code.live.collection import Collection, default_retriever, retrievers, set_default_retriever
 from model_code.live.documents import read_documents
@@ -55,18 +56,45 @@ def test_opening_the_same_build_again_changes_nothing(build: Build, tmp_path: Pa
     assert snapshot(tmp_path) == before
 
 
-def test_another_build_is_the_next_generation_and_going_back_reuses_the_old(
+def test_another_build_is_the_next_generation_and_going_back_shares_the_files_of_the_old(
     build: Build, other_build: Build, tmp_path: Path
 ) -> None:
-    first, second = build.open(tmp_path), other_build.open(tmp_path)
+    first, second = build.open(tmp_path, model_version=1), other_build.open(tmp_path)
     live = Collection(tmp_path / "live", "hce")
-    assert (second.number, second.manifest["parent"], live.current()) == (1, 0, second)
-    assert live.rollback() == first == live.current()
-    with pytest.raises(FreshetError, match="generation 0 of 'hce' has no parent"):
-        live.rollback()
-    assert live.switch(1) == second
-    assert build.open(tmp_path) == first == live.current()
-    assert [generation.number for generation in live.generations()] == [0, 1]
+    assert (second.number, second.manifest["parent"], live.current()) == (1, None, second)
+    again = build.open(tmp_path)
+    assert (again.number, again.build, again.manifest["parent"]) == (2, 0, 0)
+    assert [path.name for path in again.folder.iterdir()] == ["manifest.json"]
+    assert (again.needs, again.manifest["provenance"]) == ({0, 2}, {}), "the model's version is told by the build alone"
+    found = Searcher.open(tmp_path / "live").search("split a string", 5)
+    assert found == Searcher(tmp_path / "live", first, {}).search("split a string", 5)
+    assert [generation.number for generation in live.generations()] == [0, 1, 2]
+
+
+def test_a_damaged_generation_is_not_published_again(build: Build, tmp_path: Path) -> None:
+    first = build.open(tmp_path)
+    live = Collection(tmp_path / "live", "hce")
+    (first.folder / DOCUMENTS).write_bytes(b"nonsense")
+    with pytest.raises(FreshetError, match="documents.parquet was changed"):
+        live.publish_again(first, Standing(), {})
+    assert [generation.number for generation in live.generations()] == [0]
+
+
+def test_what_lies_above_the_current_generation_is_deleted_by_the_next_writer(build: Build, tmp_path: Path) -> None:
+    """Nobody searched it. What an earlier version left there may have been: it went back by the pointer alone."""
+    first = build.open(tmp_path)
+    live = Collection(tmp_path / "live", "hce")
+    for number in (1, 2):
+        shutil.copytree(first.folder, first.folder.with_name(f"{number:06d}"))
+    older = first.folder.with_name("000001") / "manifest.json"
+    stated = {name: value for name, value in read_json(older).items() if name != "position"}
+    write_json(older, stated | {"format": 3, "ledger": {"watermark": 4}})
+    live.tidy()
+    assert [(each.number, each.standing is None, each.watermark) for each in live.generations()] == [
+        (0, False, 0),
+        (1, True, 4),
+    ]
+    assert live.publish_again(first, Standing(), {}).number == 2
 
 
 def test_two_retrievers_live_side_by_side(build: Build, other_build: Build, tmp_path: Path) -> None:
@@ -138,7 +166,7 @@ def test_a_damaged_generation_is_never_switched_to(build: Build, other_build: Bu
     live = Collection(tmp_path / "live", "hce")
     (live.folder / "generations" / "000000" / DOCUMENTS).unlink()
     with pytest.raises(FreshetError, match="documents.parquet is missing"):
-        live.rollback()
+        live.publish_again(live.read(0), Standing(), {})
     assert live.current() == second
     with pytest.raises(FreshetError, match="no generation 7; there are: 0, 1"):
         live.switch(7)

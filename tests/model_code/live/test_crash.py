@@ -17,7 +17,7 @@ from model_code.documents import Document, Remove
 from model_code.live.collection import Collection
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from tests.model_code.live.laws import OLD, make_encoder, open_build, rankings
+from tests.model_code.live.laws import OLD, make_encoder, open_build, rankings, up_to
 
 OPERATIONS = ("replace", "rename", "mkdir", "unlink", "rmdir")
 
@@ -58,7 +58,7 @@ def crash(live: Path, changes: list[Document | Remove], event: int, at: int) -> 
     with pytest.MonkeyPatch.context() as patch:
         Crash(patch, at)
         try:
-            writer.apply(changes, event, {})
+            writer.apply(changes, up_to(event), {})
         except Killed:
             return True
     return False
@@ -81,14 +81,13 @@ def test_dying_at_any_file_operation_leaves_old_or_new(live: Path, monkeypatch: 
         seen.add(is_new := found.generation.watermark == at)
         assert is_new or (found.generation == old and rankings(found) == before)
         writer = LiveWriter(live, "r", max_segments=2)
-        assert writer.apply(changes, at, {}).statuses[f"n{at}"] == ("unchanged" if is_new else "added")
+        assert writer.apply(changes, up_to(at), {}).statuses[f"n{at}"] == ("unchanged" if is_new else "added")
         assert not is_new or rankings(found) == rankings(writer)
         assert writer.searcher.generation.manifest["documents"] == len(OLD) + min(at, 3)
     assert seen == {True, False}
     assert at > 20
-    writer.apply([Remove("d03")], at + 1, {})
+    writer.apply([Remove("d03")], up_to(at + 1), {})
     assert all(path.name.isdigit() for path in (live / "r" / "generations").iterdir())
-    assert not (live / "r" / "pending").exists()
     numbers = [generation.number for generation in Collection(live, "r").generations()]
     assert numbers == list(range(at + 2)), "no generation was left that was never switched to"
 
@@ -107,14 +106,14 @@ def test_every_file_is_on_the_disk_before_its_generation_gets_its_name(live: Pat
     writer = LiveWriter(live, "r")
     monkeypatch.setattr("os.fsync", sync)
     monkeypatch.setattr("os.rename", checked)
-    writer.apply([Document("n", "word1", "word3"), Remove("d03")], 1, {})
+    writer.apply([Document("n", "word1", "word3"), Remove("d03")], up_to(1), {})
     assert named == [set()]
 
 
 def test_dying_while_garbage_is_deleted_leaves_whole_generations(live: Path) -> None:
     writer, at = LiveWriter(live, "r", max_segments=2), 0
     for event in range(1, 7):
-        writer.apply([Document(f"n{event}", "word1", "word2")], event, {})
+        writer.apply([Document(f"n{event}", "word1", "word2")], up_to(event), {})
     expected, died = rankings(writer), True
     while died:
         at += 1
@@ -136,12 +135,14 @@ CHILD = """
 import sys
 from pathlib import Path
 from model_code.documents import Document
+from model_code.ledger.events import Position, Standing
 from model_code.live.writer import LiveWriter
+up_to = lambda event: Standing(Position("log", event, "mark"))
 writer = LiveWriter(Path(sys.argv[1]), "r", max_segments=2)
 event = writer.searcher.generation.watermark
 while True:
     event += 1
-    writer.apply([Document(f"n{event}", "word1", f"word{event % 30}")], event, {})
+    writer.apply([Document(f"n{event}", "word1", f"word{event % 30}")], up_to(event), {})
     print(event, flush=True)
 """
 
@@ -170,5 +171,5 @@ def test_kill_9_at_any_moment_loses_nothing_that_was_reported(live: Path) -> Non
         assert reported <= watermark <= reported + 1
         added = {f"n{event}" for event in range(1, watermark + 1)}
         assert {hit.document_id for hit in searcher.search("word1", 1000)} == added | OLD.keys()
-    LiveWriter(live, "r").apply([Remove("n1")], watermark + 1, {})
+    LiveWriter(live, "r").apply([Remove("n1")], up_to(watermark + 1), {})
     assert all(path.name.isdigit() for path in (live / "r" / "generations").iterdir())

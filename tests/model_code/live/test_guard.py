@@ -12,9 +12,9 @@ from model_code.documents import Document, Remove
 from model_code.errors import FreshetError
 from model_code.live.guard import everything_is_found, own_vectors
 from model_code.live.part import View
-from model_code.live.segmented import SegmentedRetriever
+from model_code.live.searcher import SegmentedRetriever
 from model_code.live.writer import LiveWriter
-from tests.model_code.live.laws import KINDS, NEW, OLD, make_encoder, open_build, put, rankings
+from tests.model_code.live.laws import KINDS, NEW, OLD, make_encoder, open_build, put, rankings, up_to
 
 
 @pytest.fixture(autouse=True)
@@ -42,10 +42,10 @@ CHANGES = [*(put(one, NEW) for one in sorted(NEW)), Document("d03", "word1", "wo
 
 def test_sound_changes_pass_and_are_made(writer):
     twin = Document("twin", *NEW["d00x"])  # of equal vectors, either may come first
-    applied = writer.apply([*CHANGES, twin], 1, {}, everything_is_found)
+    applied = writer.apply([*CHANGES, twin], up_to(1), {}, everything_is_found)
     assert writer.collection.current() == applied.generation
     assert (applied.updated, applied.deleted, len(applied.added)) == (("d03",), ("d05",), len(NEW) + 1)
-    assert writer.apply([Remove("twin")], 2, {}, everything_is_found).deleted == ("twin",)
+    assert writer.apply([Remove("twin")], up_to(2), {}, everything_is_found).deleted == ("twin",)
 
 
 def test_a_refused_generation_leaves_nothing(writer):
@@ -55,10 +55,10 @@ def test_a_refused_generation_leaves_nothing(writer):
 
     before, files = rankings(writer), sorted(writer.collection.folder.rglob("*"))
     with pytest.raises(FreshetError, match="^no$"):
-        writer.apply(CHANGES, 1, {}, refuse)
+        writer.apply(CHANGES, up_to(1), {}, refuse)
     assert sorted(writer.collection.folder.rglob("*")) == files
     assert (writer.collection.current_number(), rankings(writer)) == (0, before)
-    assert writer.apply(CHANGES, 1, {}, everything_is_found).generation.number == 1
+    assert writer.apply(CHANGES, up_to(1), {}, everything_is_found).generation.number == 1
 
 
 def dense(opened):
@@ -74,7 +74,7 @@ def faulty(writer, fault):
         fault(searcher)
         said.append(pytest.raises(FreshetError, everything_is_found, searcher, applied, sample=200).value.args[0])
 
-    writer.apply(CHANGES, 1, {}, guard)
+    writer.apply(CHANGES, up_to(1), {}, guard)
     return said[0].removeprefix("the new generation is refused: document ")
 
 
@@ -124,7 +124,7 @@ def test_an_older_document_behind_a_new_one_that_has_no_longer_vector_is_refused
         with pytest.raises(FreshetError, match="older, and no longer found by its own vector"):
             everything_is_found(searcher, applied)
 
-    writer.apply([put("d00x", NEW)], 1, {}, guard)
+    writer.apply([put("d00x", NEW)], up_to(1), {}, guard)
 
 
 def lose(searcher):
@@ -139,7 +139,7 @@ def find_again(searcher):
 
 @pytest.mark.parametrize(("fault", "sign"), [(lose, -1), (find_again, 1)])
 def test_older_documents_that_are_lost_or_come_back_are_refused(writer, fault, sign):
-    before = writer.apply([Remove("d06")], 1, {}, everything_is_found).generation.manifest["documents"]
+    before = writer.apply([Remove("d06")], up_to(1), {}, everything_is_found).generation.manifest["documents"]
     added, found = len(NEW) - 1, before + len(NEW) - 1 + sign  # d05 goes
     said = []
 
@@ -147,7 +147,7 @@ def test_older_documents_that_are_lost_or_come_back_are_refused(writer, fault, s
         fault(searcher)
         said.append(pytest.raises(FreshetError, everything_is_found, searcher, applied).value.args[0])
 
-    writer.apply(CHANGES, 2, {}, guard)
+    writer.apply(CHANGES, up_to(2), {}, guard)
     assert said[0].endswith(f"it holds {found} documents in place of {before} and +{added}")
 
 
@@ -165,7 +165,7 @@ def test_a_shared_part_is_not_searched(opened, writer):
         searcher.base.retriever.index.search = None
         everything_is_found(searcher, applied)
 
-    writer.apply(CHANGES, 1, {}, guard)
+    writer.apply(CHANGES, up_to(1), {}, guard)
     assert writer.collection.current().number == 1
 
 
@@ -177,7 +177,7 @@ def test_a_shorter_vector_on_top_is_refused_and_a_longer_one_is_not(opened, tmp_
         return np.ascontiguousarray(vectors * np.where(np.array(ids) == "d00x", 9, 1)[:, None])
 
     writer = LiveWriter(Path(shutil.copytree(opened, tmp_path / "live")), "r", refine=grow)
-    assert writer.apply(CHANGES, 1, {}, everything_is_found).generation.number == 1
+    assert writer.apply(CHANGES, up_to(1), {}, everything_is_found).generation.number == 1
     searcher = writer.searcher
     long, short = own_vectors(dict.fromkeys(("d00x", "d01x"), searcher.views[1])).values()
     ((winner, best),) = searcher.retriever.search_encoded(short[None], 1)[0]

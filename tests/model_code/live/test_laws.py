@@ -14,7 +14,7 @@ from model_code.documents import Document, Remove
 from model_code.live.hybrid import HybridSettings
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from tests.model_code.live.laws import KINDS, NEW, OLD, corpus, make_encoder, open_build, put, rankings
+from tests.model_code.live.laws import KINDS, NEW, OLD, corpus, make_encoder, open_build, put, rankings, up_to
 
 ALL = {**OLD, **NEW}
 INDEXED = [kind for kind in KINDS if kind != "on_the_fly"]  # which embeds passages in every search: slow
@@ -70,7 +70,7 @@ def rebuilt(kind: str, encoder: Path, tmp_path: Path):
 def singles(live: Path, changes: list, **settings: int) -> LiveWriter:
     writer = LiveWriter(live, "r", **settings)
     for event, change in enumerate(changes, start=writer.searcher.generation.watermark + 1):
-        writer.apply([change], event, {})
+        writer.apply([change], up_to(event), {})
     return writer
 
 
@@ -81,7 +81,7 @@ def test_single_additions_are_one_batch_and_a_rebuild_in_any_order(live: Path, r
     random.Random(0).shuffle(shuffled)
     one = singles(live, shuffled, max_segments=3)
     batch = LiveWriter(other, "r")
-    applied = batch.apply([put(name, NEW) for name in NEW], 1, {})
+    applied = batch.apply([put(name, NEW) for name in NEW], up_to(1), {})
     whole = rebuilt(ALL)
     for k in (1, 3, 50):
         assert rankings(one, k) == rankings(batch, k) == rankings(whole, k)
@@ -94,7 +94,7 @@ def test_single_additions_are_one_batch_and_a_rebuild_in_any_order(live: Path, r
 def test_updates_and_deletions_are_a_rebuild_and_compaction_changes_nothing(live: Path, rebuilt) -> None:
     gone = ("d01", "d02", "d02x", "d07")
     writer = singles(live, [*(put(name, NEW) for name in NEW), *(put(name, CHANGED) for name in CHANGED)])
-    applied = writer.apply([Remove(name) for name in gone], 20, {})
+    applied = writer.apply([Remove(name) for name in gone], up_to(20), {})
     assert applied.deleted == gone
     left = {name: own for name, own in (ALL | CHANGED).items() if name not in gone}
     whole = rebuilt(left)
@@ -114,7 +114,7 @@ def test_adding_then_deleting_is_nothing(live: Path) -> None:
     before = rankings(live)
     writer = singles(live, [put(name, NEW) for name in NEW])
     assert rankings(writer) != before
-    writer.apply([Remove(name) for name in NEW], 30, {})
+    writer.apply([Remove(name) for name in NEW], up_to(30), {})
     assert rankings(writer) == rankings(live) == before
     assert writer.searcher.generation.segments == ()
     assert writer.searcher.generation.removed is None
@@ -173,6 +173,6 @@ def test_many_random_changes_end_like_a_rebuild(live: Path, rebuilt) -> None:
             else:
                 texts |= corpus([name], seed=10 * event + number)
                 changes.append(put(name, texts))
-        writer.apply(changes, event, {})
+        writer.apply(changes, up_to(event), {})
     assert rankings(writer) == rankings(live) == rankings(rebuilt(texts))
     assert writer.searcher.generation.manifest["documents"] == len(texts)

@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from model_code.documents import Document
-from model_code.live.collection import Collection
-from model_code.live.reading import Reading, unread
+from model_code.live.collection import Collection, Reading, unread
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from tests.model_code.live.laws import OLD, make_encoder, open_build
+from tests.model_code.live.laws import OLD, make_encoder, open_build, up_to
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def add(writer: LiveWriter, number: int) -> None:
-    writer.apply([Document(f"n{number}", "word1", f"word{number % 5} word2")], number, {})
+    writer.apply([Document(f"n{number}", "word1", f"word{number % 5} word2")], up_to(number), {})
 
 
 def numbers(live: Path) -> list[int]:
@@ -87,7 +86,7 @@ def test_readers_and_a_writer_that_collects_at_every_change(live: Path) -> None:
 
 
 def test_another_process_counts_and_lets_go_when_it_ends(tmp_path: Path) -> None:
-    hold = "import sys\nfrom pathlib import Path\nfrom model_code.live.reading import Reading\n"
+    hold = "import sys\nfrom pathlib import Path\nfrom model_code.live.collection import Reading\n"
     hold += "held = Reading(Path(sys.argv[1]))\nprint('held', flush=True)\nsys.stdin.read()\n"
     with subprocess.Popen(
         [sys.executable, "-c", hold, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -20,8 +20,7 @@ from model_code.live.filters import MergedFields, matching, read_fields
 from model_code.live.generation import Generation
 from model_code.live.hybrid import Hybrid, HybridSettings
 from model_code.live.searcher import Searcher
-from model_code.live.snippet import snippet
-from model_code.live.text_rules import TextRules
+from model_code.live.texts import TextRules, snippet
 from tests.model_code.live.conftest import DOCUMENTS, PASSAGES, RULES, Build
 
 

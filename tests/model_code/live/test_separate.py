@@ -22,7 +22,7 @@ from model_code.errors import FingerprintMismatch
 from model_code.lexical.layout import load_encoder, save_encoder
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from tests.model_code.live.laws import LEXICAL, NEW, OLD, QUERIES, make_encoder, open_build, put, rankings
+from tests.model_code.live.laws import LEXICAL, NEW, OLD, QUERIES, make_encoder, open_build, put, rankings, up_to
 
 KINDS = ("dense", "multi_vector", "lexical", "on_the_fly")
 SHORT = {name: (title, " ".join(text.split()[:5])) for name, (title, text) in OLD.items()}  # one passage each
@@ -66,7 +66,7 @@ def make_two(kind: str, folder: Path) -> Path:
 def test_added_is_built_and_queries_go_to_their_side(tmp_path: Path, kind: str) -> None:
     folder = make_two(kind, tmp_path / "encoder")
     writer = LiveWriter(open_build(kind, tmp_path / "added", folder, OLD), "r")
-    writer.apply([put(name, NEW) for name in NEW], 1, {})
+    writer.apply([put(name, NEW) for name in NEW], up_to(1), {})
     found = rankings(writer)
     assert found == rankings(open_build(kind, tmp_path / "built", folder, {**OLD, **NEW}))
     one_sided = open_build(kind, tmp_path / "shared", tmp_path / "one", {**OLD, **NEW})
@@ -86,7 +86,7 @@ def test_representative_queries_are_of_the_query_side(tmp_path: Path) -> None:
     live = open_build("dense", tmp_path / "opened", folder, SHORT)
     settings = AdditionSettings(refine=True, gamma1=2.0, gamma2=0.1, on_conflict="keep", lambda2=1e-3)
     writer = RefiningWriter(live, "r", settings, tmp_path / "additions")
-    writer.apply([Document("n1", "word1", "word2 word3. word4 word5", {}, ("word1 word9",))], 1, {})
+    writer.apply([Document("n1", "word1", "word2 word3. word4 word5", {}, ("word1 word9",))], up_to(1), {})
     state, loose = load_state(Searcher.open(live, "r"), writer.store, settings.spans)
     queries = load("dense", folder / QUERY_ENCODER)
     assert not loose

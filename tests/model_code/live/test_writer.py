@@ -12,12 +12,12 @@ from model_code.documents import Document, Remove
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
 from model_code.files import read_json, write_json
 from model_code.live.collection import Collection
-from model_code.live.placement import Placements
+from model_code.live.generation import added_since_training, trained_documents
+from model_code.live.part import Placements
 from model_code.live.searcher import Searcher
-from model_code.live.trained import added_since_training, trained_documents
 from model_code.live.writer import LiveWriter
 from model_code.manifest import seal
-from tests.model_code.live.laws import NEW, OLD, RULES, make_encoder, open_build, put, rankings
+from tests.model_code.live.laws import NEW, OLD, RULES, go_back, make_encoder, open_build, put, rankings, up_to
 
 
 @pytest.fixture(autouse=True)
@@ -59,25 +59,25 @@ def names_below(folder: Path) -> set[str]:
 def test_the_net_effect_counts_and_each_document_has_a_status(writer: LiveWriter) -> None:
     changed = Document("d03", "word1", "word2 word3")
     first = [put("d00x", NEW), Remove("d00x"), put("d01x", NEW), Remove("d05"), put("d05", OLD), Remove("d06")]
-    applied = writer.apply([*first, put("d03", OLD), changed, Remove("nobody")], 9, {"by": "test"})
+    applied = writer.apply([*first, put("d03", OLD), changed, Remove("nobody")], up_to(9), {"by": "test"})
     assert (applied.added, applied.updated, applied.deleted) == (("d01x",), ("d03",), ("d06",))
     assert applied.unchanged == ("d00x", "d05", "nobody")
     assert applied.statuses["d03"] == "updated"
     assert set(applied.statuses) == {"d00x", "d01x", "d03", "d05", "d06", "nobody"}
     manifest = applied.generation.manifest
     assert (manifest["parent"], manifest["base"], manifest["segments"], manifest["removed"]) == (0, 0, [1], 1)
-    assert (manifest["ledger"], manifest["provenance"]) == ({"watermark": 9}, {"by": "test"})
+    assert (applied.generation.standing, manifest["provenance"]) == (up_to(9), {"by": "test"})
     assert manifest["documents"] == len(OLD)
     assert Collection(writer.collection.live, "r").current() == applied.generation
 
 
 def test_the_same_changes_again_change_nothing(writer: LiveWriter) -> None:
     changes = [put("d00x", NEW, ("word1 word2",)), Remove("d06"), Document("d03", "word1", "word2 word3", {"a": [1]})]
-    first = writer.apply(changes, 3, {})
-    again = writer.apply(changes, 3, {})
+    first = writer.apply(changes, up_to(3), {})
+    again = writer.apply(changes, up_to(3), {})
     assert again.generation == first.generation
     assert again.unchanged == ("d00x", "d03", "d06")
-    moved = writer.apply(changes, 4, {})
+    moved = writer.apply(changes, up_to(4), {})
     assert moved.generation.number == 2
     assert names_below(moved.generation.folder) == {"manifest.json"}
     assert moved.generation.segments == first.generation.segments
@@ -87,24 +87,24 @@ def test_the_same_changes_again_change_nothing(writer: LiveWriter) -> None:
         Document("d03", "word1", "word2 word3", {"a": [2]}),
         Document("d03", "", "word2 word3"),
     ):
-        assert writer.apply([other], 4, {}).updated == (other.document_id,)
+        assert writer.apply([other], up_to(4), {}).updated == (other.document_id,)
 
 
 def test_a_generation_holds_only_what_it_added(writer: LiveWriter) -> None:
-    added = writer.apply([put("d00x", NEW)], 1, {}).generation
+    added = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
     assert names_below(added.folder) == {
         "documents.parquet", "hierarchy/document_ids.json", "placements.safetensors", "manifest.json",
         "index/vectors.npy", "index/document_ids.json", "index/manifest.json",
     }  # fmt: skip
-    deleted = writer.apply([Remove("d02")], 2, {}).generation
+    deleted = writer.apply([Remove("d02")], up_to(2), {}).generation
     assert names_below(deleted.folder) == {"manifest.json", "removed.json"}
-    later = writer.apply([put("d01x", NEW)], 3, {}).generation
+    later = writer.apply([put("d01x", NEW)], up_to(3), {}).generation
     assert (later.base, later.segments, later.removed) == (0, (1, 3), 2)
     assert later.needs == {0, 1, 2, 3}
 
 
 def test_added_passages_are_placed_by_the_tree_in_the_encoders_own_space(writer: LiveWriter) -> None:
-    writer.apply([put("d00x", NEW), put("d01x", NEW)], 1, {})
+    writer.apply([put("d00x", NEW), put("d01x", NEW)], up_to(1), {})
     base, segment = (view.part for view in writer.searcher.views)
     tree, vectors = writer.searcher.hierarchy, segment.retriever.index.vectors
     for leaf in range(4):
@@ -126,11 +126,11 @@ def test_added_passages_are_placed_by_the_tree_in_the_encoders_own_space(writer:
 def test_a_renewed_searcher_shares_all_that_it_had_and_the_old_one_answers_as_before(
     writer: LiveWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer.apply([put("d00x", NEW)], 1, {})
+    writer.apply([put("d00x", NEW)], up_to(1), {})
     old = Searcher.open(writer.collection.live, "r")
     before, hits = rankings(old), old.search("word1 word2", 4)
     assert old.renewed() is old
-    writer.apply([put("d01x", NEW), Remove("d00x"), Remove("d03")], 2, {})
+    writer.apply([put("d01x", NEW), Remove("d00x"), Remove("d03")], up_to(2), {})
     monkeypatch.setattr("model_code.live.part.Base.open", lambda generation: pytest.fail("read the base again"))
     new = old.renewed()
     assert new.generation.number == 2
@@ -140,14 +140,14 @@ def test_a_renewed_searcher_shares_all_that_it_had_and_the_old_one_answers_as_be
     assert writer.collect_garbage(keep=2).generations == ()
     assert rankings(old) == before
     assert old.search("word1 word2", 4) == hits
-    writer.collection.rollback()
+    go_back(writer.collection.live, 1)
     assert rankings(new.renewed()) == before
 
 
 def test_garbage_is_what_no_kept_generation_needs(writer: LiveWriter) -> None:
     for event, name in enumerate(NEW, start=1):
-        writer.apply([put(name, NEW)], event, {})
-    writer.apply([Remove("d02")], 9, {})
+        writer.apply([put(name, NEW)], up_to(event), {})
+    writer.apply([Remove("d02")], up_to(9), {})
     writer.compact()
     expected = rankings(writer)
     freed = writer.collect_garbage(keep=1, registered=[3])
@@ -156,9 +156,10 @@ def test_garbage_is_what_no_kept_generation_needs(writer: LiveWriter) -> None:
     numbers = [generation.number for generation in writer.collection.generations()]
     assert numbers == [0, 1, 2, 3, 9, 10], "9 has the removals of 10; 3 shares 1 and 2"
     assert rankings(writer) == rankings(writer.collection.live) == expected
-    writer.collection.switch(3)
-    writer.collection.switch(10)
-    assert writer.apply([put("d03", NEW | {"d03": ("word1", "word2")})], 20, {}).generation.number == 11
+    go_back(writer.collection.live, 3)
+    go_back(writer.collection.live, 10)
+    assert rankings(writer) == expected
+    assert writer.apply([put("d03", NEW | {"d03": ("word1", "word2")})], up_to(20), {}).generation.number == 13
     with pytest.raises(SettingsError, match="keep is 0"):
         writer.collect_garbage(keep=0)
 
@@ -166,7 +167,7 @@ def test_garbage_is_what_no_kept_generation_needs(writer: LiveWriter) -> None:
 def test_there_are_never_more_segments_than_asked_for(live: Path) -> None:
     writer, most = LiveWriter(live, "r", max_segments=3), []
     for event, name in enumerate(NEW, start=1):
-        generation = writer.apply([put(name, NEW)], event, {}).generation
+        generation = writer.apply([put(name, NEW)], up_to(event), {}).generation
         most.append(len(generation.segments))
         assert not (generation.folder / "fresh").exists()
     assert max(most) == 3
@@ -183,7 +184,9 @@ def test_refine_makes_the_vectors_that_are_indexed(live: Path) -> None:
 
     writer = LiveWriter(live, "r", refine=refine)
     writer.apply(
-        [Document("a", "word1", "word2", {}, ("word5 word6", "word6 word5")), Document("b", "word1", "word3")], 1, {}
+        [Document("a", "word1", "word2", {}, ("word5 word6", "word6 word5")), Document("b", "word1", "word3")],
+        up_to(1),
+        {},
     )
     assert seen == [(["a", "b"], [(2, 32), (0, 32)])]
     encoder = writer.searcher.retriever.first.encoder
@@ -191,34 +194,29 @@ def test_refine_makes_the_vectors_that_are_indexed(live: Path) -> None:
     np.testing.assert_allclose(index.vectors[0], encoder.encode(["word5 word6", "word6 word5"]).mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(index.vectors[1], encoder.encode(["word1 word3"])[0], atol=1e-6)
     before = rankings(writer)
-    writer.apply([Remove("d01")], 2, {})
+    writer.apply([Remove("d01")], up_to(2), {})
     writer.compact()
     assert {hit for ranking in rankings(writer) for hit in ranking} == {
         hit for ranking in before for hit in ranking if hit[0] != "d01"
     }
     bad = LiveWriter(live, "r", refine=lambda ids, vectors, queries: vectors[:, :3])
     with pytest.raises(FreshetError, match="refine gave vectors of shape"):
-        bad.apply([Document("c", "word1", "word2")], 3, {})
+        bad.apply([Document("c", "word1", "word2")], up_to(3), {})
 
 
 def test_what_cannot_be_applied_is_refused_and_changes_nothing(
     writer: LiveWriter, encoder: Path, tmp_path: Path
 ) -> None:
-    writer.apply([put("d00x", NEW)], 7, {})
-    before = writer.collection.generations()
-    with pytest.raises(SettingsError, match="watermark 6 lies before event 7, which generation 1 contains"):
-        writer.apply([put("d01x", NEW)], 6, {})
-    assert writer.collection.generations() == before
     with pytest.raises(SettingsError, match="has neither title nor text"):
         Document("a", "", "")
     unknown = open_build("dense", tmp_path / "unknown", encoder, OLD, rules=None)
     with pytest.raises(FreshetError, match="does not say how its documents were cut"):
-        LiveWriter(unknown, "r").apply([put("d00x", NEW)], 1, {})
-    assert LiveWriter(unknown, "r").apply([Remove("d03")], 1, {}).deleted == ("d03",)
+        LiveWriter(unknown, "r").apply([put("d00x", NEW)], up_to(1), {})
+    assert LiveWriter(unknown, "r").apply([Remove("d03")], up_to(1), {}).deleted == ("d03",)
 
 
 def test_a_segment_of_another_encoder_is_refused(writer: LiveWriter) -> None:
-    folder = writer.apply([put("d00x", NEW)], 1, {}).generation.folder
+    folder = writer.apply([put("d00x", NEW)], up_to(1), {}).generation.folder
     facts = read_json(folder / "index" / "manifest.json")
     seal(
         folder / "index",
@@ -231,22 +229,28 @@ def test_a_segment_of_another_encoder_is_refused(writer: LiveWriter) -> None:
 
 def test_opening_the_same_build_again_keeps_what_was_added(writer: LiveWriter, encoder: Path, tmp_path: Path) -> None:
     root = tmp_path
-    added = writer.apply([put("d00x", NEW)], 1, {}).generation
+    added = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
     open_build("dense", root, encoder, OLD)
     assert writer.collection.current() == added
     other = {**OLD, "d99": ("word1", "word2")}
     open_build("dense", root, encoder, other)
     assert writer.collection.current().base == 2
-    assert writer.apply([put("d01x", NEW)], 1, {}).generation.base == 2
+    assert writer.apply([put("d01x", NEW)], up_to(1), {}).generation.base == 2
     open_build("dense", root, encoder, OLD)
-    assert writer.collection.current() == added
+    again = writer.collection.current()
+    assert (again.number, again.needs - {again.number}) == (4, added.needs)
+    assert Searcher.open(writer.collection.live, "r").search("word1", 99) == Searcher(
+        writer.collection.live, added, {}
+    ).search("word1", 99)
 
 
 def test_a_damaged_shared_folder_is_found_when_going_back(writer: LiveWriter) -> None:
-    first = writer.apply([put("d00x", NEW)], 1, {}).generation
-    writer.apply([put("d01x", NEW)], 2, {})
+    first = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
+    writer.apply([put("d01x", NEW)], up_to(2), {})
     (first.folder / "documents.parquet").write_bytes(b"nonsense")
-    assert writer.apply([put("d02x", NEW)], 3, {}).generation.number == 3, "shared folders are not read on every switch"
+    assert writer.apply([put("d02x", NEW)], up_to(3), {}).generation.number == 3, (
+        "shared folders are not read on every switch"
+    )
     with pytest.raises(FreshetError, match="documents.parquet was changed"):
         writer.collection.switch(2)
     shutil.rmtree(first.folder)
@@ -259,7 +263,7 @@ def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_ba
     for event, change in enumerate(
         [Document("n1", "word1", "word2"), Remove("d03"), Document("n2", "word1", "word3"), Remove("d04")]
     ):
-        writer.apply([change], event + 1, {})
+        writer.apply([change], up_to(event + 1), {})
     assert writer.collect_garbage(keep=1).generations == (2,)
     assert {one.number: one.whole for one in Collection(live, "r").generations()} == {
         0: True, 1: True, 3: False, 4: True
@@ -271,7 +275,7 @@ def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_ba
 
 
 def test_a_base_that_was_clustered_anew_says_itself_what_was_trained_on(writer: LiveWriter) -> None:
-    generation = writer.apply([put("d00x", NEW)], 1, {}).generation
+    generation = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
     assert (trained_documents(generation), added_since_training(generation)) == (OLD.keys(), {"d00x"})
     write_json(generation.sibling(generation.base) / "trained.json", ["d00"])
     assert added_since_training(generation) == {"d00x", *OLD} - {"d00"}

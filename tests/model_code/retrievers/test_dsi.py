@@ -17,14 +17,15 @@ from model_code.errors import FreshetError
 from model_code.evaluation.runs import write_run
 from model_code.files import hash_path, read_json
 from model_code.index.dense_index import DenseIndex
-from model_code.live.collection import open_generation_zero
+from model_code.live.build import open_generation_zero
 from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
-from model_code.live.text_rules import TextRules
+from model_code.live.texts import TextRules
 from model_code.live.writer import LiveWriter
 from model_code.retrievers.kinds import open_retriever
 from model_code.stages import evaluate, index, train
 from tests.model_code.dsi.small_corpus import IDS, LONG, make_context
+from tests.model_code.live.laws import up_to
 
 OWN = DocumentVectorSettings(epochs=6, batch_size=16, learning_rate=2e-2, patience=None)
 
@@ -138,7 +139,7 @@ def test_a_new_document_starts_where_training_would_have_started_it(
     monkeypatch.setattr(Generation, "text", rules)  # the corpus of this test was cut by hand
     writer = LiveWriter(tmp_path / "live", "dsi")
     text = "ask1 ask2 ask3 ask4 ask5 ask6"
-    writer.apply([Document("new", "", text, {}, ("ask1", "ask2")), Document("other", "", "ask9")], 1, {})
+    writer.apply([Document("new", "", text, {}, ("ask1", "ask2")), Document("other", "", "ask9")], up_to(1), {})
     retriever = writer.searcher.views[1].part.retriever
     encode = retriever.encoder.encode
     mean = encode(rules.passages("", text)).astype(np.float64).mean(axis=0)
@@ -149,8 +150,8 @@ def test_a_new_document_starts_where_training_would_have_started_it(
     np.testing.assert_array_equal(retriever.representatives.vectors[1], retriever.index.vectors[1])
     before, hits = writer.searcher.retriever.search(["ask1 ask2"], 26)[0], writer.searcher.search("ask1 ask2", 26)
     assert {hit.document_id for hit in hits} == {*IDS, "new", "other"}
-    writer.apply([Document("third", "", "ask7")], 2, {})
-    writer.apply([Remove("third"), Remove("d03")], 3, {})
+    writer.apply([Document("third", "", "ask7")], up_to(2), {})
+    writer.apply([Remove("third"), Remove("d03")], up_to(3), {})
     writer.compact()
     after = writer.searcher.retriever.search(["ask1 ask2"], 26)[0]
     assert after == [hit for hit in before if hit[0] != "d03"]

@@ -9,9 +9,12 @@ from model_code.encoding.encoder import Encoder
 from model_code.files import write_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 from model_code.index.dense_index import DenseIndex
-from model_code.live.collection import open_generation_zero
-from model_code.live.text_rules import TextRules
+from model_code.ledger.events import Standing
+from model_code.live.build import open_generation_zero
+from model_code.live.texts import TextRules
+from orchestration.project import Project
 from tests.orchestration.freshness.subjects import SPACE
+from tests.orchestration.live_example import trained_at
 from tests.tiny_encoder import make_tiny_encoder
 
 
@@ -31,11 +34,11 @@ def make_build(root, texts):
     return root
 
 
-def open_build(root, built, retriever="hce", watermark=0):
-    """Make a build live in the project `root`; watermark: the last event whose document it was trained with."""
+def open_build(root, built, retriever="hce", event=0):
+    """Make a build live in the project `root`; event: the last one whose document it was trained with."""
     folders = {name: built / name for name in ("encoder", "index", "hierarchy")}
     rules = TextRules(include_title=False, words=0, stride=1)
     return open_generation_zero(
         root, retriever, **folders, documents=built / "documents.parquet", provenance={}, text=rules,
-        watermark=watermark,
+        standing=trained_at(Project(root), event) if event else Standing(),
     )  # fmt: skip

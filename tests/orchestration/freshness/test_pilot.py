@@ -10,13 +10,13 @@ import pytest
 from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
-from model_code.ledger.ledger import Ledger
+from model_code.ledger.states import View
 from model_code.live.collection import Collection
 from orchestration import parameters
 from orchestration.freshness import pilot as pilots
 from orchestration.freshness.pilot import FOLDER, NoPilot, pilot, sample
 from orchestration.freshness.retrain import make_plan
-from orchestration.ledgers import open_ledger
+from orchestration.live.ledger import open_ledger
 from tests.orchestration.live_example import collection_of, make_project
 
 IDS = [f"document {i}" for i in range(40)]
@@ -94,7 +94,7 @@ def test_what_is_searched_is_that_of_the_start_and_judged_by_people_s_queries_fo
     ]
     assert (result.documents, result.new) == (5, 3)
     assert result.summary.startswith("a retrain is due (trained on 5 documents, 3 of them new, 3 queries)")
-    assert open_ledger(project, "hce").last_decisions(9) == []
+    assert open_ledger(project).work.last("hce", 9) == []
     assert Collection(project.live, "hce").current().number == before
     assert not (project.state / FOLDER).exists()
 
@@ -103,8 +103,8 @@ def test_new_documents_that_came_with_queries_are_taken_first_and_of_them_the_la
     plan = make_plan(project, FOLDER)
     assert pilots._ranked(project, plan, 9) == ["d", "b", "c"]
     monkeypatch.setattr(pilots, "PIECE", 2)
-    read, arrivals = [], Ledger.arrivals
-    monkeypatch.setattr(Ledger, "arrivals", lambda self, *events: read.append(events) or arrivals(self, *events))
+    read, arrivals = [], View.arrivals
+    monkeypatch.setattr(View, "arrivals", lambda self, *events: read.append(events) or arrivals(self, *events))
     assert pilots._ranked(project, plan, 9) == ["d", "b", "c"], "however few are read at a time"
     assert read == [(4, 5), (2, 3)]
     read.clear()

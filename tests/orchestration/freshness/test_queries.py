@@ -19,8 +19,8 @@ from model_code.live.searcher import Searcher
 from orchestration import parameters
 from orchestration.freshness.drift import Batch, Gatherer, batches, required, watch
 from orchestration.freshness.queries import asked_scores, first_ranks, old_scores, queries_of_build, questions_for, some
-from orchestration.ledgers import existing_ledger
 from orchestration.live.collection import LiveCollection
+from orchestration.live.ledger import existing_ledger
 from orchestration.service.query_log import FOLDER, QueryLog
 from tests.orchestration.freshness.subjects import PARAMS, SEA, SPACE, add, documents, others, queries
 
@@ -117,10 +117,15 @@ def test_without_judged_queries_of_old_documents_there_is_nothing_to_compare_wit
     assert why["asked_quality"] == "the reference has 0, fewer than 3 x drift.minimum_batch = 60"
 
 
+def gatherer_of(project):
+    settings = parameters.load(project.params_file)
+    return Gatherer(project, Searcher.open(project.live), settings, LiveCollection(project).seen)
+
+
 def test_no_more_documents_are_scored_than_are_measured(project):
     texts = documents(SEA, 70, "more", 1)
-    ledger = add(project, texts, own(texts))
-    gatherer = Gatherer(project, Searcher.open(project.live), parameters.load(project.params_file), ledger)
+    add(project, texts, own(texts))
+    gatherer = gatherer_of(project)
     arrivals = gatherer.arrivals(Batch(1, 70))
     assert [len(arrivals.vectors), len(arrivals.quality), len(arrivals.asked)] == [70, 40, 40]
 
@@ -129,8 +134,8 @@ def test_no_more_documents_are_scored_than_are_measured(project):
 def test_a_document_that_was_placed_by_its_queries_is_not_judged_by_them(project, additions):
     write_text(project.params_file, json.dumps({**PARAMS, "additions": additions}))
     texts = documents(SEA, 6, "more", 1)
-    ledger = add(project, texts, own(texts))
-    gatherer = Gatherer(project, Searcher.open(project.live), parameters.load(project.params_file), ledger)
+    add(project, texts, own(texts))
+    gatherer = gatherer_of(project)
     asked = gatherer.arrivals(Batch(1, 6)).asked
     assert asked is None if additions else asked.shape == (6,)
 
@@ -138,8 +143,8 @@ def test_a_document_that_was_placed_by_its_queries_is_not_judged_by_them(project
 def test_a_question_that_several_documents_came_with_is_answered_by_each_of_them(project):
     (text,) = documents(SEA, 1, "one", 1).values()
     texts = dict.fromkeys(("a", "b", "c"), text)
-    ledger = add(project, texts, dict.fromkeys(texts, [text]))
-    gatherer = Gatherer(project, Searcher.open(project.live), parameters.load(project.params_file), ledger)
+    add(project, texts, dict.fromkeys(texts, [text]))
+    gatherer = gatherer_of(project)
     assert gatherer.arrivals(Batch(1, 3)).asked.tolist() == [1, 1, 1]
 
 
@@ -228,7 +233,7 @@ def test_a_query_counts_once_and_in_the_report_of_its_time(project, corpus):
     ask(project, [*queries(SEA, 30, 1)[:10], *queries(SEA, 15, 2)])
     ledger, settings = existing_ledger(project, "hce"), parameters.load(project.params_file)
     spans = batches(ledger, settings.drift.window, 24)
-    gatherer = Gatherer(project, Searcher.open(project.live), settings, ledger)
+    gatherer = Gatherer(project, Searcher.open(project.live), settings, LiveCollection(project).seen)
     assert [len(gatherer.arrivals(span).queries) for span in spans] == [20, 25], "ten were asked again"
 
 

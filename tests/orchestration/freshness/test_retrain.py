@@ -14,19 +14,20 @@ from assets.live import RETRAINS, live_assets
 from model_code.drift.ladder import Past
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
+from model_code.ledger.events import Position, Standing
 from model_code.ledger.ledger import Ledger
 from model_code.ledger.work import Kind, WorkTable
 from orchestration.freshness import retrain
 from orchestration.freshness.drift import past
 from orchestration.freshness.retrain import PLAN, finish, folder_of, prepare, prepared
-from orchestration.ledgers import open_ledger
+from orchestration.live.collection import LiveCollection
+from orchestration.live.ledger import open_ledger
 from orchestration.pipeline import ingest, repro
 from orchestration.project import Project
 from orchestration.registry import release, versions
 from orchestration.registry.release import Move
 from orchestration.registry.versions import Version
-from orchestration.watermark import Watermark
-from tests.orchestration.live_example import BASE, collection_of, make_project, open_build
+from tests.orchestration.live_example import BASE, collection_of, make_project, open_build, position_at
 
 KEY, DOCUMENTS = "hce-000001", ("a", "b", "c")
 
@@ -40,15 +41,15 @@ def project(tmp_path, monkeypatch):
     monkeypatch.setattr(repro, "repro", lambda project, **_: iter(()))
     monkeypatch.setattr(retrain, "_workspace", lambda project, plan: Project(project.root / "work", project.root))
     monkeypatch.setattr(retrain, "_rules", lambda ready: None)
-    monkeypatch.setattr(release, "register", lambda workspace, watermark: challenger(watermark))
+    monkeypatch.setattr(release, "register", lambda workspace, snapshot: challenger(snapshot))
     monkeypatch.setattr(versions, "versions", lambda project: [challenger()])
     make_project(tmp_path)
     add(Project(tmp_path), DOCUMENTS)
     return Project(tmp_path)
 
 
-def challenger(watermark=Watermark(), retriever="contrastive"):  # noqa: B008
-    return Version("7", retriever, "k" * 64, "f" * 64, "c" * 64, "run", watermark=watermark)
+def challenger(snapshot=Position(), retriever="contrastive"):  # noqa: B008
+    return Version("7", retriever, "k" * 64, "f" * 64, "c" * 64, "run", snapshot=snapshot)
 
 
 def add(project, document_ids):
@@ -64,7 +65,8 @@ def promoting(monkeypatch, project, passed=True):
     def promote(workspace, rules, wanted):
         asked.append(wanted)
         if passed:
-            open_build(project, BASE, watermark=wanted.watermark.event, retriever=wanted.retriever)
+            standing = Standing(wanted.snapshot, trained=wanted.snapshot.event)
+            open_build(project, BASE, standing, wanted.retriever)
         return Move(wanted if passed else None, passed, "as the test wants it", again=len(asked) > 1)
 
     monkeypatch.setattr(release, "promote", promote)
@@ -72,14 +74,14 @@ def promoting(monkeypatch, project, passed=True):
 
 
 def states(project):
-    return {state: number for state, number in open_ledger(project, "hce").counts().items() if number}
+    return {str(state): number for state, number in LiveCollection(project, "hce").seen.counts().items() if number}
 
 
 def test_the_challenger_holds_what_its_snapshot_held(project):
     ready = prepare(project, KEY, print)
-    assert ready.challenger.watermark == Watermark.at(project, 3)
+    assert ready.challenger.snapshot == position_at(project, 3)
     add(project, ["later"])
-    assert prepare(project, KEY, print).challenger.watermark == Watermark.at(project, 3), "it goes on with its plan"
+    assert prepare(project, KEY, print).challenger.snapshot == position_at(project, 3), "it goes on with its plan"
 
 
 def test_its_promotion_builds_nothing(project, monkeypatch):
@@ -127,35 +129,36 @@ def test_a_forgotten_ledger_does_not_cost_the_work_of_a_retrain(project, monkeyp
     assert (prepare(project, KEY, print).plan, work.exists()) == (first, True)
 
 
-def test_a_plan_of_before_marks_were_kept_holds_what_its_watermark_says(project):
+def test_a_plan_of_before_logs_had_an_identity_is_made_anew(project):
     prepare(project, KEY, print)
     path = folder_of(project, KEY) / PLAN
-    write_json(path, {name: value for name, value in read_json(path).items() if name not in ("mark", "origin")})
-    assert prepare(project, KEY, print).challenger.watermark == Watermark.at(project, 3)
-    assert prepared(project, KEY).plan.contained == Watermark.at(project, 3)
+    write_json(path, {name: value for name, value in read_json(path).items() if name not in ("log", "origin")})
+    said = []
+    assert prepare(project, KEY, said.append).challenger.snapshot == position_at(project, 3)
+    assert said[0].endswith("was begun with another ledger or live collection: it begins anew")
 
 
 def test_a_retriever_that_wins_in_its_own_place_was_trained_on_its_documents(project, monkeypatch):
-    monkeypatch.setattr(release, "register", lambda workspace, watermark: challenger(watermark, "hce"))
+    monkeypatch.setattr(release, "register", lambda workspace, snapshot: challenger(snapshot, "hce"))
     promoting(monkeypatch, project)
     finish(prepare(project, KEY, print))
     assert states(project) == {"absorbed": 3}
     assert ended(open_ledger(project, "hce")) == ["done"]
 
 
-@pytest.mark.parametrize("killed_before", ["absorb", "conclude_retrains", None])
+@pytest.mark.parametrize("killed_before", ["record_training", "conclude_retrains", None])
 def test_a_promotion_that_was_cut_off_is_noted_to_its_end_and_once(project, monkeypatch, killed_before):
-    monkeypatch.setattr(release, "register", lambda workspace, watermark: challenger(watermark, "hce"))
+    monkeypatch.setattr(release, "register", lambda workspace, snapshot: challenger(snapshot, "hce"))
     promoting(monkeypatch, project)
     ready = prepare(project, KEY, print)
     if killed_before is None:
         finish(ready)
     else:
         with monkeypatch.context() as patch:
-            patch.setattr(Ledger if killed_before == "absorb" else WorkTable, killed_before, interrupted)
+            patch.setattr(Ledger if killed_before == "record_training" else WorkTable, killed_before, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 finish(ready)
-        assert states(project) == {"live": 3}
+        assert states(project) == {"absorbed": 3}, "what is trained on follows from what is live"
     finish(prepare(project, KEY, print))
     ledger = open_ledger(project, "hce")
     assert states(project) == {"absorbed": 3}
@@ -173,7 +176,7 @@ def interrupted(*_):
 
 
 def test_a_version_that_is_promoted_anew_is_noted_anew(project, monkeypatch):
-    monkeypatch.setattr(release, "register", lambda workspace, watermark: challenger(watermark, "hce"))
+    monkeypatch.setattr(release, "register", lambda workspace, snapshot: challenger(snapshot, "hce"))
     for _ in range(2):  # between them the champion was rolled back
         promoting(monkeypatch, project)
         finish(prepare(project, KEY, print))
@@ -197,6 +200,6 @@ def test_a_plan_of_a_collection_that_was_deleted_is_made_anew(project, documents
     add(project, documents)
     said = []
     again = prepare(project, KEY, said.append).plan
-    assert (again.documents, again.contained) != (first.documents, first.contained)
-    assert again.contained.here(project) == len(documents)
+    assert (again.documents, again.snapshot) != (first.documents, first.snapshot)
+    assert again.snapshot == position_at(project, len(documents))
     assert "it begins anew" in said[0]

@@ -19,12 +19,12 @@ from model_code.evaluation.settings import PromotionSettings
 from model_code.files import canonical_json, write_json
 from model_code.ledger.work import EventRange, Kind
 from model_code.live.searcher import Searcher
-from model_code.live.text_rules import TextRules
+from model_code.live.texts import TextRules
 from orchestration.freshness import workspace
 from orchestration.freshness.drift import watch
 from orchestration.freshness.due import note_end
 from orchestration.instance import open_instance
-from orchestration.ledgers import open_ledger
+from orchestration.live.ledger import open_ledger
 from orchestration.live_status import live_status
 from orchestration.pipeline import ingest, repro
 from orchestration.project import Project
@@ -129,9 +129,9 @@ def trains(loop, tmp_path, monkeypatch):
             shutil.copytree(loop.project.artifacts, space.artifacts, dirs_exist_ok=True)
             return iter(())
 
-        def register(space, watermark):
+        def register(space, snapshot):
             folder = make_build(tmp_path / "trained", documents(SEA, 150, "sea", 0) | NEW)
-            return versions.register(space, replace(build_of(folder, key, gain), watermark=watermark))
+            return versions.register(space, replace(build_of(folder, key, gain), snapshot=snapshot))
 
         monkeypatch.setattr(ingest, "ingest", lambda space: None)
         monkeypatch.setattr(repro, "repro", stages)

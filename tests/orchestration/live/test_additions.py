@@ -15,8 +15,8 @@ from model_code.additions.settings import AdditionSettings
 from model_code.additions.writer import RefiningWriter
 from model_code.errors import FreshetError
 from model_code.incdsi.documents import Status
-from model_code.ledger.ledger import Ledger
-from model_code.live.collection import Collection, open_generation_zero, set_default_retriever
+from model_code.live.build import open_generation_zero
+from model_code.live.collection import Collection, set_default_retriever
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
 from orchestration.cli import app
@@ -72,20 +72,20 @@ def test_the_writer_is_plain_unless_vectors_are_to_change(project: Project, monk
 
 
 def test_documents_that_arrive_are_refined_and_their_statuses_told(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    own: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FRESHET_LEDGER", raising=False)
-    setting(project, monkeypatch, refine=True)
-    collection = LiveCollection(project)
-    collection.__dict__["writer"] = additions.writer_of(project, "r")
+    setting(own, monkeypatch, refine=True)
+    collection = LiveCollection(own)
+    collection.__dict__["writer"] = additions.writer_of(own, "r")
     collection.receive([{"id": "n", "title": "word1", "text": "word2 word3", "queries": ["word4"]}], "test")
     applied = collection.apply()
     assert (applied.added, applied.statuses) == (("n",), {"n": "added"})
-    told = additions.statuses_of(project, applied.generation)
+    told = additions.statuses_of(own, applied.generation)
     assert told.keys() == {"n"}
     assert told["n"] in Status.__members__
-    collection.rollback(0)
-    assert additions.statuses_of(project, Collection(project.live, "r").current()) == {}
+    collection.revert(0)
+    assert additions.statuses_of(own, Collection(own.live, "r").current()) == {}
 
 
 def vectors(project: Project, retriever: str = "r") -> dict[str, list[float]]:
@@ -110,11 +110,12 @@ def test_crashes_and_pieces_leave_the_ledgers_order_and_so_the_vectors(
     LiveCollection(own).remove(["yy"], "test")
     once = Project(Path(shutil.copytree(own.root, tmp_path / "once")))
     LiveCollection(once).apply()
-    for where, limit in ((Ledger, "settle"), 1), ((Collection, "switch"), 2):  # after the switch, and before it
+    LiveCollection(own).apply(1)
+    for step in ("keep", "switch"):
         with monkeypatch.context() as patch:
-            patch.setattr(*where, lambda *_, **__: 1 / 0)
+            patch.setattr(Collection, step, lambda *_, **__: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                LiveCollection(own).apply(limit)
+                LiveCollection(own).apply(2)
     while LiveCollection(own).apply(limit=2):
         pass
     assert vectors(own) == vectors(once)

@@ -1,25 +1,28 @@
 """Guards the way of a document into the live collection: refusals, exactly once through crashes at every point between
-ledger and pointer, rollbacks forwards and back, another build, and one writer at a time.
+log and pointer, going back and forth, a lost log, and one writer at a time.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import shutil
 import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from model_code.documents import Remove
+from model_code.documents import Document, Remove
 from model_code.errors import FreshetError
 from model_code.ledger.work import EventRange, Kind
 from model_code.live.collection import Collection
-from orchestration.ledgers import ledger_url
-from orchestration.live.collection import forecast
+from orchestration.live.collection import LiveCollection, forecast
+from orchestration.live.ledger import ledger_url, open_ledger, pending_of
 from orchestration.live.rows import read_file
 from orchestration.live_status import live_status_lines
 from orchestration.project import Project
-from tests.orchestration.live_example import BASE, collection_of, make_project, open_build, texts
+from tests.orchestration.live_example import BASE, StandInWriter, collection_of, make_project, open_build, texts
 
 
 @pytest.fixture
@@ -42,20 +45,7 @@ def current(project: Project):
 
 
 def states(collection) -> dict[str, int]:
-    return {state: number for state, number in collection.ledger.counts().items() if number}
-
-
-def two_pending_below_the_watermark(project, collection) -> None:
-    """The generation lacks y and z, which a branch of another build held, and goes up to event 4."""
-    collection.receive([row("x", "1"), row("y"), row("z")], "api")
-    collection.apply()
-    collection.rollback(0)
-    collection.receive([row("x", "2")], "api")
-    collection.apply()
-    open_build(project, BASE)
-    other = collection.apply().generation.number
-    collection.rollback(1)
-    Collection(project.live, "hce").switch(other)
+    return {str(state): number for state, number in collection.seen.counts().items() if number}
 
 
 def test_documents_become_searchable_and_twice_the_same_changes_nothing(project, collection):
@@ -69,7 +59,7 @@ def test_documents_become_searchable_and_twice_the_same_changes_nothing(project,
     assert applied.generation.manifest["provenance"] == {"sources": ["api"], "events": [1, 2]}
     assert collection.receive([row("a"), row("str.split", "Split differently.")], "file").unchanged == 2
     assert collection.apply() is None
-    assert collection.ledger.history("a")[0].reason == "added"
+    assert [event.state for event in collection.seen.life("a")] == ["live"]
 
 
 def test_rows_are_cleaned_and_refused_by_the_corpus_rules(collection):
@@ -86,11 +76,11 @@ def test_rows_are_cleaned_and_refused_by_the_corpus_rules(collection):
         (2, "b", "empty text"), (3, None, "missing id"), (4, "c", "wrong type"),
         (6, "e", "wrong type"),
     ]  # fmt: skip
-    first, second = collection.ledger.pending()
+    first, second = collection.seen.pending().events
     assert first.document_id == "7"
     assert first.payload == {"title": "Two lines", "text": "Café", "fields": {"package": "x"}, "queries": []}
     assert (second.payload["queries"], second.payload["fields"]) == (["what is d?"], {"package": "y"})
-    assert collection.ledger.counts()["rejected"] == 4
+    assert collection.seen.counts()["rejected"] == 4
 
 
 def test_a_file_is_read_like_a_source(collection, tmp_path):
@@ -98,7 +88,7 @@ def test_a_file_is_read_like_a_source(collection, tmp_path):
     path.write_text("_id,title,text,package\na,A,some words,numpy\nb,B\n")
     receipt = collection.receive(read_file(path), "more.csv")
     assert [one.reason for one in receipt.rejected] == ["bad line: 2 cells under 4 columns"]
-    assert collection.ledger.pending()[0].payload["fields"] == {"package": "numpy"}
+    assert collection.seen.pending().events[0].payload["fields"] == {"package": "numpy"}
     with pytest.raises(FreshetError, match="unknown format"):
         collection.receive(read_file(tmp_path / "params.yaml"), "params.yaml")
     with pytest.raises(FreshetError, match="is not a file"):
@@ -142,83 +132,122 @@ def test_a_crash_before_the_switch_loses_nothing(project, collection, monkeypatc
     assert collection_of(project).apply().added == ("a",)
 
 
-def test_a_crash_after_the_switch_doubles_nothing(project, collection, monkeypatch):
-    collection.receive([row("a"), row("b")], "api")
-    monkeypatch.setattr(collection.ledger, "settle", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        collection.apply(limit=1)
-    assert texts(project, "ab") == {"a": "some text"}
-    after = collection_of(project)
-    assert [event.document_id for event in after.ledger.pending()] == ["a", "b"]
-    assert after.apply().added == ("b",)
-    assert states(after) == {"live": 2}
-    assert [event.generation for one in "ab" for event in after.ledger.history(one)] == [1, 2]
-
-
-def test_a_crash_between_switch_and_ledger_of_a_compaction_or_rollback_is_reconciled(project, collection, monkeypatch):
-    collection.receive([row("a")], "api")
-    collection.apply()
-    collection.writer.compact()
-    collection.reconcile()
-    assert collection.ledger.position().generation == current(project).number == 2
-    assert states(collection) == {"live": 1}
-    Collection(project.live, "hce").switch(0)  # someone rolled back without telling
-    collection.reconcile()
-    assert states(collection) == {"rolled_back": 1}
-
-
-def test_rolling_back_and_forward(project, collection):
-    collection.receive([row("a", "1")], "api")
+def test_going_back_and_forth(project, collection):
+    collection.receive([row("a", "1"), row("numpy.sort", "1")], "api")
     first = collection.apply().generation.number
-    collection.receive([row("a", "2"), row("b")], "api")
+    collection.receive([row("a", "2"), row("b"), row("numpy.sort", "2")], "api")
     second = collection.apply().generation.number
-    assert collection.rollback(first).number == first
-    assert texts(project, "ab") == {"a": "1"}
-    assert states(collection) == {"live": 1, "rolled_back": 2}
+    collection.remove(["a"], "api")
+    collection.apply()
+    back = collection.revert(first)
+    assert (back.number, back.manifest["provenance"]["reverted_to"]) == (4, first)
+    assert texts(project, ["a", "b", "numpy.sort"]) == {"a": "1", "numpy.sort": "1"}
+    assert states(collection) == {"live": 2, "rolled_back": 4}
+    assert collection.ledger.last_revert().current == 3
     assert collection.apply() is None
-    collection.rollback(second)
-    assert texts(project, "ab") == {"a": "2", "b": "some text"}
-    assert states(collection) == {"live": 2, "superseded": 1}
-    with pytest.raises(FreshetError, match="no generation 9"):
-        collection.rollback(9)
-    assert current(project).number == second
+    collection.revert(second)
+    assert texts(project, ["a", "b", "numpy.sort"]) == {"a": "2", "b": "some text", "numpy.sort": "2"}
+    assert states(collection) == {"live": 3, "superseded": 2, "rolled_back": 1}
+    collection.revert(0)
+    assert texts(project, ["a", "b", *BASE]) == BASE
+    with pytest.raises(FreshetError, match="no generation 9; there are: 0, 1, 2, 3, 4, 5, 6"):
+        collection.revert(9)
+    assert collection.revert(6).number == current(project).number == 6, "it is current: nothing is to be done"
 
 
-def test_what_was_rolled_back_comes_again_if_it_is_added_again(project, collection):
+def test_what_waits_at_a_revert_is_searchable_after_the_next_application(project, collection):
     collection.receive([row("a")], "api")
     collection.apply()
-    collection.rollback(0)
+    receipt = collection.receive([row("waiting"), row("a", "2")], "api")
+    collection.revert(0)
+    assert texts(project, ["a", "waiting"]) == {}
+    assert states(collection) == {"pending": 2, "rolled_back": 1}
+    assert collection.apply().added == ("a", "waiting")
+    assert texts(project, ["a", "waiting"]) == {"a": "2", "waiting": "some text"}
+    assert [event.state for event in collection.seen.events(receipt.events)] == ["live", "live"]
+
+
+def test_what_was_taken_back_comes_again_if_it_is_added_again(project, collection):
+    collection.receive([row("a")], "api", batch="file")
+    collection.apply()
+    collection.revert(0)
     assert texts(project, "a") == {}
-    assert len(collection.receive([row("a")], "api").events) == 1
+    assert len(collection.receive([row("a")], "api", batch="file").events) == 1
     collection.apply()
     assert texts(project, "a") == {"a": "some text"}
 
 
-def test_another_build_gets_what_it_lacks(project, collection):
-    collection.receive([row("a"), row("b")], "api")
+def test_documents_go_back_in_all_retrievers_and_only_with_the_default_one(project, collection):
+    open_build(project, BASE, retriever="other")
+    other = LiveCollection(project, "other")
+    other.__dict__["writer"] = StandInWriter(project.live, "other")
+    collection.receive([row("a"), row("str.split", "2")], "api")
     collection.apply()
-    collection.receive([row("c")], "api")
-    collection.apply()
-    open_build(project, BASE | {"a": "some text", "b": "some text"}, watermark=2)  # retrained on a snapshot up to 2
-    assert collection.apply().added == ("c",)
-    assert texts(project, ["a", "b", "c", *BASE]).keys() == {"a", "b", "c", *BASE}
-    assert states(collection) == {"absorbed": 2, "live": 1}
-    Collection(project.live, "hce").switch(0)  # the champion before it is champion again
-    assert collection.apply().added == ("a", "b", "c")
-    assert states(collection) == {"live": 3}
+    other.apply()
+    with pytest.raises(FreshetError, match="freshet rewind --retriever other --generation 0"):
+        other.revert(0)
+    collection.revert(0)
+    assert texts(project, ["a", *BASE], "other")["str.split"] == "2"
+    assert other.apply().deleted == ("a",)
+    assert texts(project, ["a", *BASE], "other") == BASE
+    rewound = other.rewind(1)
+    assert (rewound.number, texts(project, ["a"], "other")) == (3, {"a": "some text"})
+    assert other.apply().statuses == {"a": "deleted", "str.split": "updated"}, "its documents follow the log"
 
 
-def test_events_before_the_watermark_are_applied_together(project, collection):
-    two_pending_below_the_watermark(project, collection)
-    assert collection.apply(limit=1).added == ("y", "z")
-    assert texts(project, "xyz") == {"x": "2", "y": "some text", "z": "some text"}
-    assert current(project).watermark == 4
-
-
-def test_a_collection_that_had_generations_before_its_ledger(project, collection):
-    open_build(project, BASE | {"x": "y"})
+@pytest.mark.parametrize("step", ["publish_again", "seal", "keep", "switch"])
+def test_a_revert_that_is_killed_after_its_commit_ends_like_one_that_was_not(project, collection, monkeypatch, step):
     collection.receive([row("a")], "api")
-    assert collection.apply().generation.manifest["parent"] == 1
+    collection.apply()
+    collection.receive([row("b")], "api")
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, step, lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            collection.revert(0)
+    assert texts(project, "ab") == {"a": "some text"}, "the old generation is searched"
+    after = collection_of(project)
+    assert after.apply().added == ("b",)
+    assert texts(project, "ab") == {"b": "some text"}
+    assert states(after) == {"live": 1, "rolled_back": 1}
+    assert [each.number for each in after.collection.generations()] == [0, 1, 2, 3]
+
+
+def test_a_revert_that_is_asked_for_again_after_it_was_killed_takes_nothing_else_back(project, collection, monkeypatch):
+    collection.receive([row("a")], "api")
+    collection.apply()
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "publish_again", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            collection.revert(0)
+    collection.receive([row("b")], "api")
+    after = collection_of(project)
+    after.revert(0)
+    assert after.apply().added == ("b",)
+    assert texts(project, "ab") == {"b": "some text"}
+
+
+def test_a_damaged_generation_is_not_gone_back_to(project, collection):
+    collection.receive([row("a")], "api")
+    first = collection.apply().generation
+    collection.receive([row("b")], "api")
+    collection.apply()
+    (first.folder / "documents.parquet").write_bytes(b"nonsense")
+    before = collection.ledger.watermark()
+    with pytest.raises(FreshetError, match="documents.parquet was changed"):
+        collection.revert(1)
+    assert collection.ledger.watermark() == before
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(project, collection, monkeypatch):
+    collection.receive([row("a")], "api")
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, "switch", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            collection.apply()
+    assert len(collection.collection.generations()) == 2
+    collection.collect_garbage(keep=9)
+    assert len(collection.collection.generations()) == 1
+    assert collection_of(project).apply().added == ("a",)
 
 
 def test_compaction_keeps_everything_settled(project, collection):
@@ -228,7 +257,7 @@ def test_compaction_keeps_everything_settled(project, collection):
     collection.receive([row("b")], "api")
     collection.apply()
     assert states(collection) == {"live": 2}
-    collection.rollback(number)
+    collection.revert(number)
     assert states(collection) == {"live": 1, "rolled_back": 1}
 
 
@@ -323,58 +352,85 @@ def test_a_relative_file_of_sqlite_is_meant_from_the_project(project, monkeypatc
         assert ledger_url(project) == absolute
 
 
-def test_a_ledger_that_did_not_fill_the_collection_is_refused(project, monkeypatch, tmp_path):
-    before = collection_of(project)
-    before.receive([row("a"), row("b")], "api")
-    before.apply()
-    monkeypatch.setenv("FRESHET_LEDGER", f"sqlite:///{tmp_path / 'new.sqlite'}")
-    with pytest.raises(FreshetError, match=r"holds events up to 2 of its ledger, but this ledger ends at 0"):
-        collection_of(project).receive([row("c")], "api")
-    assert texts(project, ["a", "b", "c"]) == {"a": "some text", "b": "some text"}
-
-
-def test_events_of_a_watermark_go_together_and_others_are_not_read(project, collection, monkeypatch):
-    collection.receive([row(str(i)) for i in range(5)], "api")
-    asked, real = [], type(collection.ledger).pending
-
-    def pending(self, limit=None):
-        asked.append(limit)
-        return real(self, limit)
-
-    monkeypatch.setattr(type(collection.ledger), "pending", pending)
-    assert len(collection.apply(2).added) == 2
-    assert asked == [2]
-
-
-def test_what_waits_below_the_watermark_is_searchable_when_a_merge_calls_it_live(project, collection):
-    two_pending_below_the_watermark(project, collection)
-    collection.compact()
-    assert texts(project, "xyz") == {"x": "2", "y": "some text", "z": "some text"}
-    assert collection.ledger.pending() == []
-
-
-def test_nor_does_a_merge_that_is_cut_off_claim_it(project, collection):
-    two_pending_below_the_watermark(project, collection)
-    compact = collection.writer.compact
-    collection.writer.compact = lambda: compact() and 1 / 0  # after its switch
-    with pytest.raises(ZeroDivisionError):
-        collection.compact()
-    collection.reconcile()
-    assert texts(project, "xyz") == {"x": "2", "y": "some text", "z": "some text"}
-    assert collection.ledger.pending() == []
-
-
-def test_a_rollback_that_is_refused_is_not_announced_any_longer(project, collection):
-    with pytest.raises(FreshetError, match="no generation 1"):
-        collection.rollback(1)
-    assert not (project.live / "hce" / "rollback").exists()
-
-
-def test_a_forecast_tells_what_a_rollback_that_was_cut_off_took_away(project, collection, monkeypatch):
+@pytest.fixture
+def lost(project, collection, tmp_path):
+    """Two documents are live, and the database was copied between them."""
     collection.receive([row("a")], "api")
     collection.apply()
-    monkeypatch.setattr(collection.ledger, "roll_back", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        collection.rollback(0)
-    documents = collection.clean([row("a")], "x").documents
-    assert forecast(current(project), documents)["added"] == ["a"]
+    collection.ledger.close()
+    shutil.copyfile(project.live / "ledger.sqlite", tmp_path / "copy.sqlite")
+    collection.receive([row("b")], "api")
+    collection.apply()
+    collection.ledger.close()
+    return project
+
+
+@pytest.mark.parametrize("kind", ["gone", "older", "older, written to", "another"])
+def test_a_lost_log_is_refused_at_every_write_until_it_is_adopted(lost, monkeypatch, tmp_path, kind):
+    file = lost.live / "ledger.sqlite"
+    for path in lost.live.glob("ledger.sqlite*"):
+        path.unlink()
+    if kind.startswith("older"):
+        shutil.copyfile(tmp_path / "copy.sqlite", file)
+    if kind != "older" and kind != "gone":
+        with open_ledger(lost) as ledger:
+            ledger.receive([Document(name, name, "other") for name in "xyz"], "test")
+    wanted = {"gone": "there is none here", "another": "this is another log"}.get(kind, "this is an older copy of it")
+    live = collection_of(lost)
+    for write in (
+        lambda: live.receive([row("c")], "api"),
+        lambda: live.remove(["a"], "api"),
+        live.apply,
+        live.compact,
+        lambda: live.revert(0),
+        lambda: live.rewind(0),
+        lambda: live.collect_garbage(keep=3),
+        live.begin,
+    ):
+        with pytest.raises(FreshetError, match=f"holds the documents up to event 2 of its log, but {wanted}") as raised:
+            write()
+        assert "freshet adopt --retriever hce, which keeps all documents" in str(raised.value)
+    assert file.exists() == (kind != "gone"), "to refuse makes no log"
+    assert texts(lost, "abc") == {"a": "some text", "b": "some text"}
+    adopted = live.adopt()
+    assert texts(lost, "ab") == {"a": "some text", "b": "some text"}
+    assert live.adopt() == adopted, "there is nothing to adopt any more"
+    live.receive([row("c"), row("a", "new")], "api")
+    live.apply(limit=1)
+    named = {} if kind in ("gone", "older") else dict.fromkeys("xyz", "other")
+    assert texts(lost, "abcxyz") == {"a": "new", "b": "some text", "c": "some text", **named}
+
+
+def test_a_log_that_is_replaced_under_an_open_collection_is_noticed(lost, tmp_path):
+    live = collection_of(lost)
+    assert live.apply() is None
+    for path in lost.live.glob("ledger.sqlite*"):
+        path.unlink()
+    shutil.copyfile(tmp_path / "copy.sqlite", lost.live / "ledger.sqlite")
+    with pytest.raises(FreshetError, match="an older copy of it"):
+        live.receive([row("c")], "api")
+
+
+def test_forty_looks_leave_no_file_open(project, collection):
+    """As a sensor looks at every tick: what waits, the status, who follows."""
+    from orchestration.freshness.due import due_work
+
+    collection.receive([row("a")], "api")
+    due_work(project)
+    gc.collect()
+    gc.disable()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(40):
+        due_work(project)
+        collection_of(project).status()
+        with open_ledger(project) as ledger:
+            assert pending_of(ledger, current(project))
+        assert collection_of(project).known(["a"]) == {"a"}
+    gc.enable()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_events_are_read_no_further_than_asked_for(project, collection):
+    collection.receive([row(str(i)) for i in range(5)], "api")
+    assert len(collection.apply(2).added) == 2
+    assert len(collection.seen.pending(2).events) == 2

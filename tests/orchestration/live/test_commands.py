@@ -145,7 +145,7 @@ def test_delete_takes_ids_and_fails_if_none_is_known(run, project):
 def test_compact_and_roll_back_to_a_generation(run, project, more):
     run("add", more)
     assert run("tools", "compact")[1].startswith("hce generation 2")
-    assert run("rollback", "--generation", 0)[1].startswith("hce is at generation 0")
+    assert run("rollback", "--generation", 0)[1].startswith("hce is at generation 3")
     assert texts(project, ["a", *BASE]) == BASE
     assert live_status(project, "hce")["ledger"]["documents"]["rolled_back"] == 3
     assert run("add", more)[1].startswith("1 added, 1 updated")
@@ -172,7 +172,7 @@ def test_the_running_service_makes_searchable_what_is_recorded_here(project, mor
     assert (outcome.added, outcome.updated, outcome.unchanged, outcome.failed) == (["a"], ["str.split"], 1, False)
     assert (outcome.generation, asked) == (1, [1])
     assert [row["row"] for row in outcome.rejected] == [4]
-    assert own.ledger.counts()["rejected"] == 1
+    assert own.seen.counts()["rejected"] == 1
     assert commands.add_files(own, [more], only_known=True).unchanged == 3
     assert asked == [1], "nothing new: the service is not asked"
     assert commands.delete_documents(own, ["a"]).deleted == ["a"]
@@ -181,7 +181,7 @@ def test_the_running_service_makes_searchable_what_is_recorded_here(project, mor
 def test_a_file_whose_name_is_no_utf_8_is_added(run, project, tmp_path):
     (tmp_path / "caf\udce9.jsonl").write_text('{"id": "a", "title": "a", "text": "some text"}\n')
     assert run("add", "caf\udce9.jsonl")[1] == "1 added (generation 1)\n"
-    assert collection_of(project).ledger.history("a")[0].source == "caf?.jsonl"
+    assert collection_of(project).seen.life("a")[0].source == "caf?.jsonl"
 
 
 def test_what_the_service_has_not_applied_yet_waits(project, monkeypatch):

@@ -8,7 +8,6 @@ import pytest
 
 from model_code.ledger.work import EventRange
 from model_code.live.collection import Collection
-from model_code.live.garbage import collect
 from orchestration.cli.status import status_text
 from orchestration.freshness.due import due_work
 from orchestration.freshness.retrain import Plan, keep_plan, snapshot_of
@@ -17,14 +16,14 @@ from orchestration.live.collection import LiveCollection, subscribers
 from orchestration.live.commands import add_files
 from orchestration.live.upkeep import Upkeep
 from tests.orchestration.cli.test_status import ALIASES, NOTHING
-from tests.orchestration.live_example import BASE, StandInWriter, make_project, open_build, texts
-
-
-class Writer(StandInWriter):
-    """Collects garbage, as the real one does."""
-
-    def collect_garbage(self, keep, registered=()):
-        return collect(self.collection, keep, registered)
+from tests.orchestration.live_example import (
+    BASE,
+    StandInWriter,
+    make_project,
+    open_build,
+    texts,
+    trained_at,
+)
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def project(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.fsync", lambda handle: None)
     monkeypatch.setattr(
-        freshening.LiveCollection, "writer", property(lambda self: Writer(self.project.live, self.retriever))
+        freshening.LiveCollection, "writer", property(lambda self: StandInWriter(self.project.live, self.retriever))
     )
     project = make_project(tmp_path)
     open_build(project, BASE, retriever="other")
@@ -51,7 +50,7 @@ def receive(project, *names):
 
 
 def pending(project, name):
-    return LiveCollection(project, name).ledger.lag()["pending"]
+    return LiveCollection(project, name).seen.lag()["pending"]
 
 
 def generations(project, name="hce"):
@@ -86,14 +85,14 @@ def test_by_the_settings_only_the_default_retriever_follows(project):
 
 def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_path):
     open_build(project, BASE, retriever="third")
-    real = Writer.apply
+    real = StandInWriter.apply
 
     def apply(self, *arguments):
         if self.collection.retriever == "other":
             raise OSError("no space left")
         return real(self, *arguments)
 
-    monkeypatch.setattr(Writer, "apply", apply)
+    monkeypatch.setattr(StandInWriter, "apply", apply)
     (tmp_path / "a.jsonl").write_text('{"id": "a", "title": "a", "text": "about a"}\n')
     outcome = add_files(LiveCollection(project), [tmp_path / "a.jsonl"])
     assert (outcome.added, outcome.behind) == (["a"], {"other": "no space left"})
@@ -101,7 +100,7 @@ def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_pa
     (work,) = due_work(project)
     assert (work.kind, work.retriever, work.about) == ("add", "other", EventRange(1, 1))
     assert work.reason == "1 changes wait for other"
-    monkeypatch.setattr(Writer, "apply", real)
+    monkeypatch.setattr(StandInWriter, "apply", real)
     assert Upkeep(project).finish() == {}
     assert due_work(project) == []
 
@@ -127,22 +126,21 @@ def test_the_status_tells_how_far_each_is_behind(project):
     ]  # fmt: skip
 
 
-def test_old_generations_go_every_so_many_additions_whatever_process_made_them(project, monkeypatch):
+def test_old_generations_go_when_so_many_can_whatever_process_made_them(project, monkeypatch):
     settings(project, follow="default", keep_generations=2, collect_every=4)
-    real, asked = Writer.collect_garbage, []
+    real, freed = StandInWriter.collect_garbage, []
 
     def collect_garbage(self, keep, registered=()):
-        asked.append((keep, self.collection.next_number()))
+        freed.append(real(self, keep, registered).generations)
         return real(self, keep, registered)
 
-    monkeypatch.setattr(Writer, "collect_garbage", collect_garbage)
+    monkeypatch.setattr(StandInWriter, "collect_garbage", collect_garbage)
     for number in range(10):
         receive(project, f"d{number}")
         LiveCollection(project).apply()
+        LiveCollection(project).compact()
         assert Upkeep(project).finish() == {}, "each in a process of its own"
-        if number % 3 == 0:
-            LiveCollection(project).compact()
-    assert asked == [(2, 4), (2, 8), (2, 12)], "the first Upkeep to see four more generations"
+    assert [len(each) for each in freed] == [4, 4]
     assert len(texts(project, [f"d{i}" for i in range(10)])) == 10
     assert Collection(project.live, "hce").current().needs <= set(generations(project))
 
@@ -162,7 +160,9 @@ def test_opened_builds_and_what_a_retrain_is_about_to_read_stay(project):
     for number in range(3):
         receive(project, f"d{number}")
         upkeep.finish()
-    open_build(project, BASE | {f"d{i}": "x" for i in range(3)}, watermark=3)  # shares nothing with what was before
+    open_build(
+        project, BASE | {f"d{i}": "x" for i in range(3)}, trained_at(project, 3)
+    )  # shares nothing with what was before
     for number in range(3, 6):
         receive(project, f"d{number}")
         upkeep.finish()

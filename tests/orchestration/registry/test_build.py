@@ -79,7 +79,7 @@ def test_nothing_is_registered_before_that_is_known(tmp_path, monkeypatch, named
     settings = SimpleNamespace(retrievers={"a": {}, "b": {}})
     monkeypatch.setattr(release.parameters, "load", lambda path: settings)
     monkeypatch.setattr(release, "best_on_dev", lambda project, settings: "b")
-    monkeypatch.setattr(release, "find_build", lambda project, retriever, watermark: retriever)
+    monkeypatch.setattr(release, "find_build", lambda project, retriever, snapshot: retriever)
     monkeypatch.setattr(release, "require_current", lambda project, retrievers: seen.extend(retrievers))
     monkeypatch.setattr(versions, "register", lambda project, build: (list(seen), build))
     assert release.register(Project(tmp_path), named) == (asked, named or "b"), "the choice is by scores, too"

@@ -14,13 +14,14 @@ from model_code.evaluation.scores import load_scores
 from model_code.files import read_json, write_text
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.index.dense_index import DenseIndex
-from model_code.live.collection import open_generation_zero
-from model_code.live.text_rules import TextRules
+from model_code.live.build import open_generation_zero
+from model_code.live.texts import TextRules
 from model_code.live.writer import LiveWriter
 from orchestration.project import Project
 from orchestration.registry import versions
 from orchestration.registry.gate import live_searcher, rescore
 from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_hierarchy, write_pseudo_queries
+from tests.model_code.live.laws import up_to
 from tests.tiny_encoder import make_tiny_encoder
 
 PARAMS = """\
@@ -84,7 +85,7 @@ def test_the_live_generation_is_what_counts(project, champion):
 def test_documents_that_the_challenger_could_not_know_are_left_out(project, champion):
     test_the_live_generation_is_what_counts(project, champion)
     newcomer = Document("newcomer", "", TEXTS["engine-11"])
-    LiveWriter(project.live, "hce").apply([newcomer], watermark=1, provenance={})
+    LiveWriter(project.live, "hce").apply([newcomer], up_to(1), provenance={})
     found = live_searcher(project, champion).search(TEXTS["engine-11"], k=3)
     assert "newcomer" in [hit.document_id for hit in found]
     rows = (rescore(project, champion) / "run.test.trec").read_text().splitlines()

@@ -11,19 +11,21 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.files import canonical_json, write_json, write_text
 from model_code.live.collection import Collection
-from model_code.live.text_rules import TextRules
-from orchestration.ledgers import open_ledger
+from model_code.live.generation import Generation
+from model_code.live.texts import TextRules
 from orchestration.live.collection import LiveCollection
+from orchestration.live.ledger import open_ledger
 from orchestration.project import Project
 from orchestration.registry import release, versions
 from orchestration.registry.build import Build
-from orchestration.watermark import Watermark
 from tests.model_code.live import laws
 from tests.model_code.live.laws import NEW, OLD, make_encoder, open_build
+from tests.orchestration.live_example import position_at
 
 pytestmark = pytest.mark.usefixtures("_own_store")
 CUT = {"a": (5, 3), "b": (4, 2)}  # passages.words and passages.stride of two builds
@@ -90,6 +92,12 @@ def current(project):
     return Collection(project.live, "r").current()
 
 
+def build_version(project):
+    """The version whose build is searched."""
+    build = current(project).sibling(current(project).build)
+    return Generation.read(build).manifest["provenance"]["model_version"]
+
+
 def second(builds, project):
     """The build "b" in place of "a", under settings of its own."""
     release.promote(project)
@@ -101,7 +109,7 @@ def second(builds, project):
 def test_a_rollback_opens_a_version_by_the_rules_that_it_was_built_by(builds, project):
     assert (second(builds, project).champion.version, current(project).number) == ("2", 1)
     assert release.rollback(project).champion.version == "1"
-    assert (current(project).number, current(project).manifest["text"]["words"]) == (0, 5)
+    assert (current(project).build, current(project).manifest["text"]["words"]) == (0, 5)
     with pytest.raises(FreshetError, match="no previous champion"):
         release.rollback(project)
 
@@ -129,7 +137,7 @@ def test_after_a_refusal_a_champion_that_is_not_live_is_opened(builds, project, 
     shutil.rmtree(project.live / "r")
     move = release.promote(project)
     assert (move.passed, move.champion.version) == (False, "2")
-    assert current(project).manifest["provenance"]["model_version"] == "2"
+    assert build_version(project) == "2"
     LiveCollection(project)
 
 
@@ -142,11 +150,11 @@ def test_a_refusal_after_a_move_that_was_cut_off_searches_the_champion_again(bui
         patch.setattr(versions.Registry, "set_champion", lambda *_: pytest.fail("killed"))
         with pytest.raises(pytest.fail.Exception):
             getattr(release, move)(project)
-    assert current(project).manifest["provenance"]["model_version"] != champion
+    assert build_version(project) != champion
     versions.register(project, replace(build_of(builds, "b"), key="bc" * 32))
     judging(monkeypatch, False)
     assert release.promote(project).champion.version == champion
-    assert current(project).manifest["provenance"]["model_version"] == champion
+    assert build_version(project) == champion
 
 
 def test_a_refusal_opens_nothing_where_the_champion_is_searched(builds, project, monkeypatch):
@@ -176,22 +184,24 @@ def add(project, document_id):
 def test_a_version_knows_up_to_which_event_it_was_built_wherever_its_generation_went(builds, project):
     release.promote(project)
     add(project, ADDED)
-    retrained = replace(build_of(builds, "b"), watermark=Watermark.at(project, 1))
-    assert versions.register(project, retrained).watermark.event == 1
+    retrained = replace(build_of(builds, "b"), snapshot=position_at(project, 1))
+    assert versions.register(project, retrained).snapshot.event == 1
     release.promote(project)
     shutil.rmtree(project.live / "r")
     opened = release.open_live(project)
     assert (opened.watermark, opened.build, opened.segments) == (1, opened.number, ()), "nothing is added a second time"
-    assert open_ledger(project, "r").pending() == []
+    assert (opened.standing.trained, LiveCollection(project).seen.pending().events) == (1, ())
 
 
-def test_an_event_of_another_ledger_says_nothing(builds, project):
+def test_a_version_of_another_log_is_opened_with_all_that_this_one_has(builds, project):
     release.promote(project)
     add(project, ADDED)
-    before = Watermark.at(project, 1)
-    assert (before.event, before.here(project)) == (1, 1)
+    retrained = replace(build_of(builds, "b"), snapshot=position_at(project, 1))
+    versions.register(project, retrained)
     shutil.rmtree(project.live)
-    assert (before.here(project), Watermark.at(project, 1)) == (0, Watermark())
+    with open_ledger(project) as ledger:
+        ledger.receive([Document(sorted(NEW)[1], *NEW[sorted(NEW)[1]])], "test")
     release.promote(project)
-    add(project, sorted(NEW)[1])
-    assert (Watermark.at(project, 1).event, before.here(project)) == (1, 0)
+    opened = Collection(project.live, "r").current()
+    assert (opened.watermark, opened.standing.trained, opened.standing.replay) == (1, 0, False)
+    assert LiveCollection(project).seen.pending().events == ()

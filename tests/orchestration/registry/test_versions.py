@@ -23,17 +23,19 @@ from model_code.evaluation.promotion import Verdict
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import hash_path, write_json
 from model_code.index.dense_index import DenseIndex
+from model_code.ledger.events import Position
 from orchestration.project import Project
 from orchestration.registry import gate, history, release, versions
 from orchestration.registry.build import Build, requirements
 from orchestration.registry.runs import KEY
-from orchestration.watermark import Watermark
 from tests.tiny_encoder import make_tiny_encoder
 
 pytestmark = pytest.mark.usefixtures("_own_store")
 TEXTS = {"d1": "sort an array", "d2": "read a table", "d3": "solve linear equations"}
 METRICS = ("nDCG@10", "hit@1")
 RULES = PromotionSettings(metric="nDCG@10", protected=METRICS, permutations=500, bootstrap_samples=200)
+
+SNAPSHOT = Position("log", 7, "a1b2c3d4")
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +144,7 @@ def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(track
 
     monkeypatch.setattr(release, "open_version", open_version)
     monkeypatch.setattr(release, "require_current", lambda project, retrievers: None)
-    monkeypatch.setattr(release, "find_build", lambda project, retriever, watermark: build)
+    monkeypatch.setattr(release, "find_build", lambda project, retriever, snapshot: build)
     monkeypatch.setattr(release, "best_on_dev", lambda project, settings: build.retriever)
     monkeypatch.setattr(
         release.parameters, "load", lambda path: SimpleNamespace(promotion=RULES, seed=0, retrievers={})
@@ -370,8 +372,8 @@ def test_what_a_gate_is_given_is_judged_whoever_else_was_registered_meanwhile(th
 
 
 def test_a_version_keeps_its_text_rules_and_the_last_event_that_it_holds(three, build):
-    retrained = replace(variant(build, "4" * 64), watermark=Watermark(7, "a1b2c3d4"))
-    assert versions.register(three, retrained).watermark == Watermark(7, "a1b2c3d4")
-    again = versions.register(three, replace(retrained, watermark=Watermark(), text="{}"))
-    assert (again.watermark, again.text) == (Watermark(7, "a1b2c3d4"), "{}"), "its documents are the same"
-    assert versions.holder(three).watermark == Watermark()
+    retrained = replace(variant(build, "4" * 64), snapshot=SNAPSHOT)
+    assert versions.register(three, retrained).snapshot == SNAPSHOT
+    again = versions.register(three, replace(retrained, snapshot=Position(), text="{}"))
+    assert (again.snapshot, again.text) == (SNAPSHOT, "{}"), "its documents are the same"
+    assert versions.holder(three).snapshot == Position()

@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from model_code.errors import FreshetError
-from model_code.ledger.records import Rejection
+from model_code.ledger.events import Rejection
 from model_code.live.searcher import Hit
 from orchestration.project import Project
 from orchestration.service import app, query_log, routes, searchers, writer

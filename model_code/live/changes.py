@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from model_code.documents import Change, Document
+from model_code.live.generation import Generation, Removed
 from model_code.live.part import View
-from model_code.live.removed import Removed
+from model_code.live.searcher import Searcher
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What became of a call's changes: the ids of documents, ascending, and the status of each by its id.
+
+    generation: the one that is current now. A status is "added", "updated", "deleted" or "unchanged".
+    """
+
+    generation: Generation
+    added: tuple[str, ...]
+    updated: tuple[str, ...]
+    deleted: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    statuses: Mapping[str, str]
+
+    @classmethod
+    def of(cls, generation: Generation, net: NetChanges) -> Applied:
+        """What the net changes came to, of which `generation` was made."""
+        kinds = {kind: net.with_status(kind) for kind in ("added", "updated", "deleted", "unchanged")}
+        return cls(generation, **kinds, statuses=net.statuses)
+
+
+Guard = Callable[[Searcher, Applied], None]
+"""Told what an addition came to, with a searcher of the generation that is about to become current; raises to refuse"""
 
 
 def net_effect(changes: Iterable[Change]) -> list[Change]:

@@ -1,9 +1,11 @@
-"""Copy a finished build into a generation's folder, and refuse parts that do not belong together."""
+"""Copy a finished build into a generation, and refuse parts that do not belong together."""
 
 from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,83 @@ from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, Hierarchy
 from model_code.index.id_map import IdMap
+from model_code.ledger.events import Standing
+from model_code.live.collection import LIVE, Collection, set_default_retriever
 from model_code.live.documents import read_columns, write_documents
-from model_code.live.generation import DOCUMENTS, ENCODER, HIERARCHY, INDEX, PASSAGES
-from model_code.live.placement import Placements, recentred
-from model_code.live.text_rules import TextRules
+from model_code.live.generation import DOCUMENTS, ENCODER, HIERARCHY, INDEX, PASSAGES, Generation
+from model_code.live.part import Placements, recentred
+from model_code.live.texts import TextRules
 from model_code.manifest import MANIFEST
 from model_code.retrievers.kinds import open_retriever
+
+NOWHERE = Standing()
+
+
+def open_generation_zero(
+    root: Path,
+    retriever: str,
+    *,
+    encoder: Path,
+    index: Path,
+    documents: Path,
+    hierarchy: Path,
+    provenance: Mapping[str, Any],
+    text: TextRules | None = None,
+    standing: Standing = NOWHERE,
+) -> Generation:
+    """Make a finished build the current generation of `retriever` under `root`/live, and `retriever` the default one.
+
+    See `add_build`; a build that was opened before gets its newest generation again, with what was added to it. Without
+    a log this is all that opening is.
+    """
+    collection = Collection(root / LIVE, retriever)
+    parts = Parts(encoder, index, documents, hierarchy)
+
+    def newest(copies: Sequence[Generation]) -> Generation | None:
+        current = [generation for generation in copies if generation.number == collection.current_number()]
+        return (current or copies or [None])[-1]
+
+    generation = add_build(collection, parts, provenance, text, standing, newest)
+    before = collection.current_number()
+    if before is not None and generation.number < before:
+        generation = collection.publish_again(generation, generation.standing or standing, {})
+    collection.switch(generation.number)
+    set_default_retriever(root / LIVE, retriever)
+    return generation
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a build: the stages' output folders, and the corpus's `documents.parquet`."""
+
+    encoder: Path
+    index: Path
+    documents: Path
+    hierarchy: Path
+
+
+def add_build(
+    collection: Collection,
+    parts: Parts,
+    provenance: Mapping[str, Any],
+    text: TextRules | None,
+    standing: Standing,
+    choose: Callable[[Sequence[Generation]], Generation | None],
+) -> Generation:
+    """Add a finished build to a collection; nobody searches it before a `switch`.
+
+    provenance: what the manifest shall say of the build (model version, run id, stage key); text: how it cut documents
+    into passages, without which nothing can be added; standing: up to which event of the log it holds all documents.
+    choose: picks one of the generations that the collection has of this very build, oldest first, or none of them. The
+    files are copied, so that no later build changes what is searched. FreshetError if the parts do not belong together;
+    then nothing is changed.
+    """
+    with collection.aside() as folder:
+        facts = copy_build(folder, parts.encoder, parts.index, parts.documents, parts.hierarchy, text)
+        number = collection.next_number()
+        facts |= {"base": number, "build": number, "segments": [], "removed": None, "provenance": dict(provenance)}
+        collection.seal(folder, facts, standing)
+        return choose(collection.copies_of(folder)) or collection.keep(folder)
 
 
 def copy_build(

@@ -1,0 +1,156 @@
+"""Where a project's log is, opening it, and whether it is the one that a live collection was filled from."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection as Ids
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from model_code.documents import Document
+from model_code.errors import FreshetError
+from model_code.ledger.events import Position, Standing
+from model_code.live.collection import CURRENT, Collection, default_retriever, retrievers
+from model_code.live.documents import COLUMNS, DocumentFile, document_of
+from model_code.live.generation import DOCUMENTS, Generation, removed_by_part
+from orchestration.file_lock import file_lock
+from orchestration.project import Project
+
+if TYPE_CHECKING:
+    from model_code.ledger.database import Database
+    from model_code.ledger.events import Event
+    from model_code.ledger.ledger import Contents, Ledger
+    from model_code.ledger.migration import Found
+
+URL = "FRESHET_LEDGER"
+WRITER_LOCK = "writer.lock"  # in the folder of the live collections; held by whoever changes one
+POINTERS = ("pending", "candidate", "rollback", "collected")  # files of earlier versions in a collection's folder
+
+
+def ledger_url(project: Project) -> str:
+    """The environment's `FRESHET_LEDGER` (any SQLAlchemy URL), else SQLite beside the live collections.
+
+    A relative file of SQLite is meant from the project's root, wherever a command is called and in a workspace, too.
+    """
+    url = os.environ.get(URL) or f"sqlite:///{project.live / 'ledger.sqlite'}"
+    kind, separator, file = url.partition(":///")
+    if kind.startswith("sqlite") and separator and file and not file.startswith((":", "file:")):
+        return f"{kind}:///{(project.home or project.root) / file}"  # which leaves an absolute one as it is
+    return url
+
+
+def open_ledger(project: Project, retriever: str = "") -> Ledger:
+    """The project's log, made if there is none; that of an earlier version is migrated. `with` closes it.
+
+    retriever: whose reports and trainings are meant.
+    """
+    from model_code.ledger.ledger import Ledger
+
+    return Ledger.open(ledger_url(project), retriever, partial(_migrate, project))
+
+
+def existing_ledger(project: Project, retriever: str = "") -> Ledger | None:
+    """The project's log, or None if no document ever arrived: looking makes none."""
+    from model_code.ledger.database import existing_database
+    from model_code.ledger.ledger import Ledger
+
+    database = existing_database(ledger_url(project), partial(_migrate, project))
+    return None if database is None else Ledger(database, retriever)
+
+
+def standing_of(ledger: Ledger, generation: Generation) -> Standing:
+    """Where a generation stands; for those of earlier versions the log knows, or it is not theirs."""
+    if generation.standing is not None:
+        return generation.standing
+    known = ledger.migrated(generation.retriever, generation.number)
+    return known or Standing(Position("", generation.watermark))
+
+
+def arrived_documents(project: Project, generation: Generation) -> Iterator[Document]:
+    """The documents of a generation that came through the log, by id."""
+    ledger = existing_ledger(project)
+    return iter(()) if ledger is None else ledger.seen_from(standing_of(ledger, generation)).snapshot()
+
+
+def pending_of(ledger: Ledger, generation: Generation) -> Sequence[Event]:
+    """The changes that wait for a generation, oldest first; none where the log is not the one that it stands in."""
+    standing = standing_of(ledger, generation)
+    return ledger.seen_from(standing).pending().events if ledger.unsound(standing.position) is None else ()
+
+
+def require_sound(ledger: Ledger, generation: Generation) -> Standing:
+    """Where a generation stands; FreshetError if that is not in this log: whoever goes on would lose documents."""
+    standing = standing_of(ledger, generation)
+    if (reason := ledger.unsound(standing.position)) is not None:
+        raise FreshetError(lost(generation, f"this is {reason}"))
+    return standing
+
+
+def in_a_log(generation: Generation) -> bool:
+    """Whether a generation stands in a log, so that it says what it holds."""
+    standing = generation.standing
+    return generation.watermark > 0 if standing is None else standing.position.log is not None
+
+
+def lost(generation: Generation, reason: str) -> str:
+    """What to tell who would go on with a log that is not a generation's own, and why it is not."""
+    return (
+        f"generation {generation.number} of {generation.retriever!r} holds the documents up to event "
+        f"{generation.watermark} of its log, but {reason}: name its log in {URL} or bring it back from a backup, or go "
+        f"on with this one by freshet adopt --retriever {generation.retriever}, which keeps all documents"
+    )
+
+
+def held(generation: Generation, document_ids: Iterable[str], columns: Sequence[str] = COLUMNS) -> dict[str, Any]:
+    """Those of `document_ids` that the generation finds, by id, with these columns of its files."""
+    wanted, documents = set(document_ids), {}
+    for number, removed in removed_by_part(generation).items():
+        rows = DocumentFile(generation.sibling(number) / DOCUMENTS).read(wanted, columns)
+        documents |= {id_: row for id_, row in rows.items() if id_ not in removed}
+    return documents
+
+
+def contents(generation: Generation, document_ids: Ids[str]) -> Contents:
+    """The same as the log takes them: content hash and document."""
+    return {id_: (row["content_hash"], document_of(row)) for id_, row in held(generation, document_ids).items()}
+
+
+def _migrate(project: Project, database: Database) -> None:
+    """Bring a log of an earlier version to that of today, once, while nobody changes a live collection."""
+    from model_code.ledger.migration import migrate
+
+    with file_lock(project.live / WRITER_LOCK):
+        migrate(database, _found(project))
+        _forget_pointers(project)
+
+
+def _found(project: Project) -> Found:
+    from model_code.ledger.migration import Found
+
+    names = retrievers(project.live)
+    numbers = {name: [each.number for each in Collection(project.live, name).generations()] for name in names}
+    if not (project.live / CURRENT).is_file():
+        return Found(None, None, False, numbers, lambda ids: {})
+    default = default_retriever(project.live)
+    current = Collection(project.live, default).current()
+    announced = _number_in(project.live / default / "rollback") == current.number
+    return Found(default, current.number, announced, numbers, lambda ids: contents(current, ids))
+
+
+def _forget_pointers(project: Project) -> None:
+    """Delete the files that said what a writer was about, and the generation that nobody searched yet."""
+    for name in retrievers(project.live):
+        collection = Collection(project.live, name)
+        number = _number_in(collection.folder / "pending")
+        if number is not None and number != collection.current_number():
+            shutil.rmtree(collection.folder / "generations" / f"{number:06d}", ignore_errors=True)
+        for pointer in POINTERS:
+            (collection.folder / pointer).unlink(missing_ok=True)
+
+
+def _number_in(path: Path) -> int | None:
+    text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    return int(text) if text.isdigit() else None
