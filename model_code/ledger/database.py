@@ -25,10 +25,10 @@ class Database:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._file = _identity(engine)
-        self.close = weakref.finalize(
-            self, engine.dispose
-        )  # gives back every connection, at the latest with this object
-        views = {"isolation_level": "REPEATABLE READ"} if _is_postgresql(engine) else {}  # SQLite's always are
+        self.close = weakref.finalize(self, engine.dispose)  # at the latest with this object
+        views = (
+            {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
+        )  # SQLite's always are
         self._reading = engine.execution_options(**views)
         self._writing = engine.execution_options(ledger_writes=True)
 
@@ -109,7 +109,7 @@ def existing_database(url: str, migrate: Callable[[Database], None] | None = Non
     file = _sqlite_file(url)
     if file is not None and not file.exists():
         return None
-    database = connect(url)
+    database = Database(_engine(url))
     version = version_of(database, url)
     if migrate is not None and version is not None and version < tables.VERSION:
         migrate(database)
@@ -127,7 +127,7 @@ def _create(url: str) -> None:
     """Make the tables, unless another process did so meanwhile."""
     database = connect(url)
     with _answering(url), database._writing.begin() as connection:
-        if _is_postgresql(connection):
+        if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(FIRST)))
         tables.metadata.create_all(connection)
         if connection.scalar(sa.select(tables.log.c.version)) is None:
@@ -151,12 +151,8 @@ def _shown(url: str) -> str:
 
 def _keep_writers_out(connection: sa.Connection) -> None:
     """Until the transaction ends; SQLite's `BEGIN IMMEDIATE` does so by itself."""
-    if _is_postgresql(connection):
+    if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"LOCK TABLE {tables.events.name} IN EXCLUSIVE MODE")
-
-
-def _is_postgresql(bind: sa.Engine | sa.Connection) -> bool:
-    return bind.dialect.name == "postgresql"
 
 
 def _engine(url: str) -> sa.Engine:

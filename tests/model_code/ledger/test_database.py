@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sqlite3
 
@@ -58,6 +59,7 @@ def test_a_file_that_got_the_name_since_is_noticed(tmp_path):
 def test_forty_looks_leave_no_file_open(tmp_path):
     url = f"sqlite:///{tmp_path}/ledger.sqlite"
     Ledger.open(url).close()
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for number in range(40):
         if number % 2:
