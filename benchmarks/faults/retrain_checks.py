@@ -1,8 +1,6 @@
-"""What must hold after a kill in a retrain, beyond what must after any: champion, live build, and what is absorbed."""
+"""What must hold after a kill in a retrain, beyond what must after any: champion and live build."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from model_code.ledger.work import Kind, State
 from model_code.live.generation import Generation
@@ -37,20 +35,6 @@ def roles_problem(collection: LiveCollection, before: str, finished: bool) -> st
     if (champion, live) in allowed and not (finished and live == before):
         return None
     return f"champion {champion}, live {live}; there was {before}, and the newest is {newest}"
-
-
-def absorbed_problem(collection: LiveCollection, ids: Iterable[str], finished: bool) -> str | None:
-    """The first document that the ledger calls absorbed while the live build was not trained on it, in words; if
-    `finished`, also one that the build was trained on and that is not absorbed.
-    """
-    current = collection.generation
-    contained = current.standing.trained
-    for one in ids:
-        for event in collection.seen.life(one):
-            wrong = "absorbed" if event.id > contained else "live"
-            if event.state == wrong and (finished or wrong == "absorbed"):
-                return f"event {event.id} of {one} is {wrong}, but generation {current.build} holds up to {contained}"
-    return None
 
 
 def notes_problem(collection: LiveCollection, version: str) -> str | None:

@@ -2,8 +2,8 @@
 
 A retrain is a process of `retrain_worker`, with DVC and its stages below it. It is killed at a random moment of
 the time that a part took before, every other time with all that it started. Then a search must answer as before,
-champion and live build must be the old ones or the new ones, and the ledger must not call anything absorbed that the
-live build was not trained on. Documents come and go, and the same key is tried again, until it ends.
+champion and live build must be the old ones or the new ones. Documents come and go, and the same key is tried again,
+until it ends.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PATIENCE = 600  # seconds until a part must have begun, or a retrain ended
 PROBLEMS = (
     "searches not as before the retrain",
     "retrains that lost or doubled a document",
-    "champions, live builds or absorbed documents that disagree",
+    "champions and live builds that disagree",
 )
 OUTSIDE = (URL, "FRESHET_STATE", "MLFLOW_TRACKING_URI")  # would lead out of the temporary project
 
@@ -205,7 +205,6 @@ class RetrainTrial:
     def _disagreement(self, collection: LiveCollection, finished: bool, notes: bool) -> None:
         said = [
             fault_retrain_checks.roles_problem(collection, self.version, finished),
-            fault_retrain_checks.absorbed_problem(collection, self.ids, finished),
         ]
         if notes:
             said.append(fault_retrain_checks.notes_problem(collection, fault_retrain_checks.champion_of(self.project)))

@@ -122,20 +122,6 @@ def test_a_build_is_live_as_the_version_that_it_was_opened_as(collection):
     assert checks.live_version(collection.generation) == checks.NOBODY
 
 
-def test_what_is_absorbed_must_be_in_the_build(collection):
-    assert checks.absorbed_problem(collection, "abc", finished=True) is None
-    collection.ledger.absorb("version 7", 2)
-    assert checks.absorbed_problem(collection, "abc", finished=False).startswith("event 1 of a is absorbed, but")
-
-
-def test_once_a_retrain_ended_what_is_in_its_build_must_be_absorbed(collection, monkeypatch):
-    monkeypatch.setattr(checks, "_build", lambda generation: SimpleNamespace(watermark=2))
-    assert checks.absorbed_problem(collection, "abc", finished=False) is None
-    assert checks.absorbed_problem(collection, "abc", finished=True).startswith("event 1 of a is live, but")
-    collection.ledger.absorb("version 7", 2)
-    assert checks.absorbed_problem(collection, "abc", finished=True) is None
-
-
 def test_a_promotion_is_noted_once_in_each_place(collection):
     project = collection.project
     assert checks.notes_problem(collection, "7").startswith("version 7 is promoted 0 times in the ledger")
