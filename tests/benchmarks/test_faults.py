@@ -81,7 +81,7 @@ def test_every_action_does_what_the_model_says(trial):
     for action in (put, retrain, removal, *others, retrain | {"seed": 6}, back):
         if action is back:
             action = back | {"to": sorted(generations)[-2]}  # of the build before
-        perform(collection, action)
+        perform(collection, action, acknowledge=lambda: None)
         state = fault_checks.changed(state, action, generations)
         assert fault_checks.searched(collection) == state, action
         assert fault_checks.ledger_problem(collection, state, [*state, "new-1", "new-2"]) is None
