@@ -10,9 +10,9 @@ from orchestration.cli import app
 from orchestration.registry import release
 
 
-def test_a_rollback_of_one_retriever_needs_its_generation(monkeypatch):
+def test_a_rollback_of_one_retriever_alone_names_rewind(monkeypatch):
     monkeypatch.setattr(release, "rollback", lambda project: pytest.fail("the champion was rolled back"))
-    with pytest.raises(SettingsError, match="--retriever hce says whose live generation.*name it with --generation"):
+    with pytest.raises(SettingsError, match="go back in all of them.*freshet rewind --retriever hce"):
         CliRunner().invoke(app, ["rollback", "--retriever", "hce"], catch_exceptions=False)
 
 
