@@ -56,8 +56,8 @@ def rollback(
     require(
         retriever is None,
         "documents belong to all retrievers and go back in all of them: freshet rollback --generation N; "
-        f"freshet rewind --retriever {retriever} --generation {'N' if generation is None else generation} searches an older "
-        "index of one of them",
+        f"freshet rewind --retriever {retriever} --generation {'N' if generation is None else generation} searches an "
+        "older index of one of them",
     )
     project = Project.find()
     if generation is None:
