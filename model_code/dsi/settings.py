@@ -61,6 +61,6 @@ class DocumentVectorSettings(Settings):
         """The number of epochs.
 
         >>> DocumentVectorSettings(start="random").passes, DocumentVectorSettings(epochs=2).passes
-        (12.0, 2)
+        (12.0, 2.0)
         """
         return EPOCHS[self.start] if self.epochs is None else self.epochs
