@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from model_code.settings import require
+from model_code.errors import SettingsError
 from orchestration.project import Project
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ def rollback(
     from orchestration.live.upkeep import Upkeep
     from orchestration.registry import release
 
-    require(
-        retriever is None,
-        "documents belong to all retrievers and go back in all of them: freshet rollback --generation N; "
-        f"freshet rewind --retriever {retriever} --generation {'N' if generation is None else generation} searches an "
-        "older index of one of them",
-    )
+    if retriever is not None:
+        raise SettingsError(
+            "documents belong to all retrievers and go back in all of them: freshet rollback --generation N; "
+            f"freshet rewind --retriever {retriever} --generation {'N' if generation is None else generation} searches "
+            "an older index of one of them"
+        )
     project = Project.find()
     if generation is None:
         typer.echo(release.rollback(project).summary)

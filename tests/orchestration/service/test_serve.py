@@ -142,5 +142,5 @@ def test_it_ends_gracefully(project, process, client):
     assert not (project.state / "service.json").exists()
     assert ServiceClient.of(project) is None
     collection = LiveCollection(project)
-    assert collection.ledger.lag()["pending"] == 0
+    assert collection.seen.lag()["pending"] == 0
     assert collection.apply() is None
