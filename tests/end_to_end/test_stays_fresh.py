@@ -45,6 +45,7 @@ from model_code.evaluation.promotion import Verdict
 from orchestration.live.collection import LiveCollection
 from orchestration.project import Project
 from orchestration.freshness import retrain
+from orchestration.registry import gate as gates
 
 judged = {}
 def gate(challenger, champion, settings, new, seed):
@@ -53,7 +54,7 @@ def gate(challenger, champion, settings, new, seed):
     LiveCollection(Project(Path.cwd())).receive([latecomer], "while it was trained")
     return Verdict(True, ("as the test wants it",), challenger.queries, challenger.source, ())
 
-retrain.judge_retrain = gate
+gates.judge_retrain = gate
 done = retrain.retrain(Project(Path.cwd()), "first", lambda text: None)
 print(done.promoted, done.generation, len(judged["new"]), done.plan.documents)
 """
