@@ -101,7 +101,7 @@ def open_build(kind: str, root: Path, encoder: Path, texts: Texts, rules: TextRu
     passages = [(name, passage) for name, own in texts.items() for passage in RULES.passages(*own)]
     ids, bodies = [name for name, _ in passages], [passage for _, passage in passages]
     if kind in LEXICAL:
-        loaded = load_encoder(encoder, device="cpu")
+        loaded = load_encoder(encoder, device="cpu", for_search=True)  # as the index stage does
         build_folder(build / "index", loaded, bodies, ids, LEXICAL[kind], build / "shards")
     else:
         _index(kind, Encoder.load(encoder, device="cpu", for_search=True), bodies, ids, build / "index")
