@@ -27,7 +27,7 @@ from model_code.retrievers.dense import DenseRetriever
 SAMPLE = 20  # older documents
 REFUSED = "the new generation is refused"
 CLEARLY = 1e-3  # a score that is smaller by this share is so, and not by rounding
-LONGER = 1e-6  # a norm that is larger by this share is so, and not by rounding
+ROUNDING = 1e-6  # a norm or a score that is larger by this share is so, and not by rounding
 
 
 def everything_is_found(searcher: Searcher, applied: Applied, sample: int = SAMPLE, seed: int = 0) -> None:
@@ -93,6 +93,9 @@ def _is_found(
     """Whether the document leads the ranking of its own vector, or what does may well lead: by an equal score, or by a
     longer vector, as |q| |d| bounds the inner product of a query with a document (Cauchy and Schwarz).
 
+    Scores of a document and its copy are equal but for rounding: processors round an encoding by what else is in its
+    batch, so that the copy may come out a little ahead.
+
     alone: the document's own part was not searched, so that it only has its score. An approximate index may miss any.
     """
     if not ranking or ranking[0][0] == one:
@@ -106,7 +109,7 @@ def _is_found(
         return alone or owner.part.retriever.index.approximate is not None
     index = retriever.view_of(winner).part.retriever.index
     longest = max(float(np.linalg.norm(index.vectors[row])) for row in index.ids.rows_of([winner]))
-    return own == best or longest > float(np.linalg.norm(query)) * (1 + LONGER)
+    return best - own <= ROUNDING * abs(best) or longest > float(np.linalg.norm(query)) * (1 + ROUNDING)
 
 
 def _by_words(searcher: Searcher, changed: Sequence[str]) -> None:

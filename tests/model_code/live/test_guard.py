@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from model_code.documents import Document, Remove
 from model_code.errors import FreshetError
 from model_code.live.guard import everything_is_found, own_vectors
 from model_code.live.part import View
-from model_code.live.searcher import SegmentedRetriever
+from model_code.live.searcher import Searcher, SegmentedRetriever
 from model_code.live.writer import LiveWriter
 from tests.model_code.live.laws import KINDS, NEW, OLD, make_encoder, open_build, put, rankings, up_to
 
@@ -183,3 +184,15 @@ def test_a_shorter_vector_on_top_is_refused_and_a_longer_one_is_not(opened, tmp_
     ((winner, best),) = searcher.retriever.search_encoded(short[None], 1)[0]
     assert (winner, best > 1) == ("d00x", True)
     assert np.linalg.norm(long) > np.linalg.norm(short)
+
+
+def test_a_copy_that_rounding_puts_ahead_is_no_fault(opened, tmp_path):
+    dense(opened)
+    own = own_vectors({"d00": View(Searcher.open(opened, "r").base)})["d00"]
+
+    def copied(ids, vectors, queries):
+        return np.array([own * np.float32(1 + 3e-7) for _ in ids])
+
+    writer = LiveWriter(Path(shutil.copytree(opened, tmp_path / "live")), "r", refine=copied)
+    guard = partial(everything_is_found, sample=500)  # all of the older ones
+    assert writer.apply([put("d00x", NEW)], up_to(1), {}, guard).generation.number == 1
