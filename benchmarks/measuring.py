@@ -44,6 +44,20 @@ def row_without_goal(what: str, ours: float, peer: float) -> dict[str, Any]:
     return {"what": what, "ours": ours, "peer": peer, "ratio": ours / peer, "goal": "-", "met": None}
 
 
+def row_stated(what: str, ours: float, peer: float, goal: str, met: bool | None = None) -> dict[str, Any]:
+    """One result whose goal is in words, with whether it is met; a goal such as "<= 0.1" is compared with `ours`.
+
+    peer: 0 where that is the best there can be.
+
+    >>> row_stated("seconds", 0.05, 0.1, "<= 0.1")["met"], row_stated("errors", 1.0, 10.0, "== 0")["met"]
+    (True, False)
+    """
+    if met is None and goal != "-":
+        sign, bound = goal.split()
+        met = ours == float(bound) if sign == "==" else ours <= float(bound)
+    return {"what": what, "ours": ours, "peer": peer, "ratio": ours / peer if peer else ours, "goal": goal, "met": met}
+
+
 def skipped(what: str, reason: str) -> dict[str, Any]:
     """A row that cannot be measured here, and why: it shall not vanish from the table.
 

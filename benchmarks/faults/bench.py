@@ -1,9 +1,10 @@
-"""`freshet bench faults`: kill -9 a process that changes a live collection, and look what is left.
+"""`freshet bench faults`: kill -9 a process that changes two live retrievers, and look what is left.
 
-A worker adds, updates, deletes, compacts, opens builds as a retrain does, goes back to earlier generations and collects
-garbage. It is killed at a random moment; then a search must answer from one whole generation, with the documents of
-before or after the change that was interrupted. After the next writer nothing may be missing, doubled or pending, and
-what a receipt had acknowledged must be there. What it opens is built in a moment: `retrains` kills real retrains.
+A worker adds, updates, deletes, compacts, opens builds as a retrain does, reverts to earlier generations and collects
+garbage, and lets the other retriever follow. It is killed at a random moment, each fourth time in the middle of a
+revert; then a search of each retriever must answer from one whole generation, with the documents of before or after the
+change that was interrupted. After the next writers, in any order, nothing may be missing, doubled or pending, and what
+a receipt had acknowledged must be there. What it opens is built in a moment: `retrains` kills real retrains.
 """
 
 from __future__ import annotations
@@ -13,24 +14,26 @@ import random
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults import checks as fault_checks
-from benchmarks.faults import worker as fault_worker
-from benchmarks.faults.collection import make_collection
+from benchmarks.faults import checks
+from benchmarks.faults.project import DEFAULT, OTHER, make_project
 from benchmarks.faults.retrains import retrain_rows
-from benchmarks.faults.rows import row
+from benchmarks.faults.worker import DOCUMENTS, Journal, work
+from benchmarks.measuring import row_stated
 from model_code.errors import FreshetError
 from model_code.live.collection import Collection
 from orchestration.live.collection import LiveCollection
-from orchestration.project import Project
 
 KILLS = 200
 SHARE = 10  # one in so many kills a retrain: see `retrains`
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
-PATIENCE = 120  # seconds until a worker must have finished its first change
+PATIENCE = 120  # seconds until a worker must have finished its first change, or begun a revert
+REVERTS, REVERT_SECONDS = 4, 0.15  # one in so many kills is aimed at a revert, which takes about so long
 PRELOADED = ["torch", "transformers", "sqlalchemy", "pandas", "model_code.live.searcher", __name__]
+PROBLEMS = ("searches not from one whole generation", "lost, doubled or half-visible", "ledgers that disagree")
 
 
 def rows(kills: int = KILLS, encoder: str | Path = BASE, longest: float = 1.0, seed: int = 0) -> list[dict[str, Any]]:
@@ -45,41 +48,44 @@ def rows(kills: int = KILLS, encoder: str | Path = BASE, longest: float = 1.0, s
         trial = Trial(Path(folder), encoder, seed)
         for number in range(others):
             trial.kill(number, longest)
-    found = trial.found
-    met = found["interrupted"] * 2 > others
+    found, interrupted = trial.found, trial.interrupted.total()
+    reverts = trial.interrupted["revert"]
     return [
-        *(row(f"{what} after {others} kills", found[what], 0, "= 0", found[what] == 0) for what in PROBLEMS),
-        row("kills that interrupted a change", found["interrupted"], others, "> half", met),
+        *(row_stated(f"{what} after {others} kills", found[what], 0, "= 0", not found[what]) for what in PROBLEMS),
+        row_stated("kills that interrupted a change", interrupted, others, "> half", interrupted * 2 > others),
+        row_stated("kills in the middle of a revert", reverts, others, "> tenth", reverts * 10 > others),
         *(retrain_rows(in_retrains, encoder, seed) if in_retrains else ()),
     ]
 
 
-PROBLEMS = ("searches not from one whole generation", "lost, doubled or half-visible", "ledgers that disagree")
-
-
 class Trial:
-    """One collection through many crashes, beside the plain model of what it must hold."""
+    """One project through many crashes, beside the plain model of what both of its live retrievers must hold."""
 
     def __init__(self, root: Path, encoder: str | Path, seed: int) -> None:
         self.root, self.seed, self.chance = root, seed, random.Random(seed)
-        self.project, self.state = make_collection(root, encoder)
-        self.base = tuple(self.state)
-        self.generations: dict[int, fault_checks.State] = {0: dict(self.state)}
+        self.project, self.state = make_project(root, encoder)
+        self.ids = [*self.state, *(f"new-{number}" for number in range(DOCUMENTS))]
+        self.generations: dict[int, checks.State] = {0: dict(self.state)}  # of the default retriever
         self.found: Counter[str] = Counter()
+        self.interrupted: Counter[str] = Counter()  # kills by the kind of change that they fell into
         self.problems: list[str] = []
         self.processes = multiprocessing.get_context("forkserver")  # each worker starts with everything imported
         self.processes.set_forkserver_preload(PRELOADED)
 
     def kill(self, number: int, longest: float) -> None:
         """Start a worker, kill it, and compare."""
-        journal = fault_worker.Journal(self.root / f"journal-{number}.jsonl")
-        whole = {one.number for one in Collection(self.project.live, "hce").generations() if one.whole}
-        known = [one for one in sorted(self.generations) if one in whole][-3:]
+        journal = Journal(self.root / f"journal-{number}.jsonl")
+        whole = {each.number for each in Collection(self.project.live, DEFAULT).generations() if each.whole}
+        known = [each for each in sorted(self.generations) if each in whole][-3:]
         arguments = (self.root, journal.path, self.seed + number, dict.fromkeys(known))
-        worker = self.processes.Process(target=fault_worker.work, args=arguments)
+        worker = self.processes.Process(target=work, args=arguments)
         worker.start()
-        _wait_for_change(journal, worker)
-        time.sleep(self.chance.uniform(0, longest))
+        _wait_for(journal, worker, lambda line: "end" in line)
+        if number % REVERTS:
+            time.sleep(self.chance.uniform(0, longest))
+        else:
+            _wait_for(journal, worker, _begins_revert)
+            time.sleep(self.chance.uniform(0, REVERT_SECONDS))
         worker.kill()
         worker.join()
         self._compare(*self._replay(journal.read()))
@@ -97,43 +103,57 @@ class Trial:
             elif "acknowledged" in line:
                 acknowledged = True
             else:
-                self.state = fault_checks.changed(self.state, begun, self.generations)
+                self.state = checks.changed(self.state, begun, self.generations)
                 self.generations[line["end"]] = self.state
                 begun = None
         return begun, acknowledged
 
     def _compare(self, interrupted: dict[str, Any] | None, acknowledged: bool) -> None:
-        before = self.state
-        after = before if interrupted is None else fault_checks.changed(before, interrupted, self.generations)
-        self.found["interrupted"] += interrupted is not None
-        collection = LiveCollection(Project(self.root))
+        """Search both retrievers as the kill left them, let the next writers begin in any order, and search again."""
+        before = after = self.state
+        if interrupted is not None:
+            after = checks.changed(before, interrupted, self.generations)
+            self.interrupted[interrupted["kind"]] += 1
+        default, other = LiveCollection(self.project), LiveCollection(self.project, OTHER)
+        for collection in (default, other):
+            self._search(collection, (before, after), interrupted)
+        for collection in self.chance.sample([default, other], 2):
+            collection.begin()
+            collection.apply()
+        self.state = checks.searched(default)
+        if self.state not in ((after,) if acknowledged else (before, after)):
+            self._note(PROBLEMS[1], f"{interrupted}: {checks.difference(self.state, after)}")
+        if checks.searched(other) != self.state:
+            self._note(PROBLEMS[1], f"{interrupted}, {OTHER}: {checks.difference(checks.searched(other), self.state)}")
+        self.generations[default.generation.number] = self.state
+        for collection in (default, other):
+            if problem := checks.ledger_problem(collection, self.state, self.ids):
+                self._note(PROBLEMS[2], f"{interrupted}, {collection.retriever}: {problem}")
+            collection.ledger.close()
+
+    def _search(
+        self, collection: LiveCollection, allowed: tuple[checks.State, ...], interrupted: dict[str, Any] | None
+    ) -> None:
         try:
-            if fault_checks.searched(collection) not in (before, after):
-                self._note(PROBLEMS[0], f"{interrupted}")
+            if checks.searched(collection) not in allowed:
+                self._note(PROBLEMS[0], f"{interrupted}, {collection.retriever}")
         except FreshetError as error:
             self._note(PROBLEMS[0], str(error))
-        collection.begin()
-        collection.apply()
-        self.state = fault_checks.searched(collection)
-        allowed = (after,) if acknowledged and interrupted is not None else (before, after)
-        if self.state not in allowed:
-            self._note(PROBLEMS[1], f"{interrupted}: {fault_checks.difference(self.state, after)}")
-        self.generations[collection.generation.number] = self.state
-        ids = [*self.base, *(f"new-{i}" for i in range(fault_worker.DOCUMENTS))]
-        problem = fault_checks.ledger_problem(collection, self.state, ids)
-        if problem:
-            self._note(PROBLEMS[2], problem)
-        collection.ledger.close()
 
     def _note(self, what: str, problem: str) -> None:
         self.found[what] += 1
         self.problems.append(f"{what}: {problem}")
 
 
-def _wait_for_change(journal: fault_worker.Journal, worker: Any) -> None:
+def _begins_revert(line: dict[str, Any]) -> bool:
+    return line.get("begin", {}).get("kind") == "revert"
+
+
+def _wait_for(journal: Journal, worker: Any, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Wait until the worker's last line is `wanted`; FreshetError if it ends or does not come to it."""
     end = time.monotonic() + PATIENCE
-    while not any("end" in line for line in journal.read()):
+    while not (lines := journal.read()) or not wanted(lines[-1]):
         if not worker.is_alive() or time.monotonic() > end:
             failed = [line["error"] for line in journal.read() if "error" in line]
             raise FreshetError(f"the worker did nothing before it was to be killed: {failed or 'no error'}")
-        time.sleep(0.005)
+        time.sleep(0.002)

@@ -6,10 +6,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from model_code.errors import FreshetError
+from model_code.ledger.work import Kind
+from model_code.ledger.work import State as WorkState
+from model_code.live.generation import Generation
+from orchestration.garbage import MODEL_VERSION
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import held
+from orchestration.project import Project
+from orchestration.registry import history, versions
 
 State = dict[str, str]  # document id -> text
+NOBODY = "none"  # the version of a build that was live before anything was registered
 
 
 def changed(state: State, action: Mapping[str, Any], generations: Mapping[int, State]) -> State:
@@ -18,7 +25,7 @@ def changed(state: State, action: Mapping[str, Any], generations: Mapping[int, S
         return state | action["documents"]
     if action["kind"] == "remove":
         return {one: text for one, text in state.items() if one not in action["ids"]}
-    return generations[action["to"]] if action["kind"] == "switch" else state
+    return generations[action["to"]] if action["kind"] == "revert" else state
 
 
 def searched(collection: LiveCollection) -> State:
@@ -60,3 +67,42 @@ def difference(found: State, expected: State) -> str:
     lost, doubled = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     other = sorted(one for one in expected.keys() & found.keys() if expected[one] != found[one])
     return f"missing {lost[:3]}, too many {doubled[:3]}, other text {other[:3]}"
+
+
+def champion_of(project: Project) -> str:
+    """The champion's version."""
+    champion = versions.holder(project)
+    return NOBODY if champion is None else champion.version
+
+
+def live_version(generation: Generation) -> str:
+    """The version that the build of a generation was opened as."""
+    return str(_build(generation).manifest["provenance"].get(MODEL_VERSION, NOBODY))
+
+
+def roles_problem(collection: LiveCollection, before: str, finished: bool) -> str | None:
+    """What is wrong with champion and live build, in words; None if both are the old or both the new version, or the
+    retrain was killed between the new one's switch and its alias.
+
+    before: the version that was both when the retrain began. finished: it was not killed, so both must be another one.
+    """
+    champion, live = champion_of(collection.project), live_version(collection.generation)
+    newest = max((one.version for one in versions.versions(collection.project)), key=int, default=NOBODY)
+    allowed = {(newest, newest)} if finished else {(before, before), (before, newest), (newest, newest)}
+    if (champion, live) in allowed and not (finished and live == before):
+        return None
+    return f"champion {champion}, live {live}; there was {before}, and the newest is {newest}"
+
+
+def notes_problem(collection: LiveCollection, version: str) -> str | None:
+    """What is missing or said twice of a promotion that ended, in the ledger and in the history; None if nothing is."""
+    retrains = collection.ledger.work.last(collection.retriever, 1000, Kind.RETRAIN)
+    of_ledger = sum(work.state == WorkState.DONE and work.details["version"] == version for work in retrains)
+    of_history = sum((line["action"], line["to"]) == ("promote", version) for line in history.read(collection.project))
+    if (of_ledger, of_history) == (1, 1):
+        return None
+    return f"version {version} is promoted {of_ledger} times in the ledger and {of_history} times in the history"
+
+
+def _build(generation: Generation) -> Generation:
+    return Generation.read(generation.sibling(generation.build))

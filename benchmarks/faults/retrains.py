@@ -1,6 +1,6 @@
 """Kill -9 retrains of a tiny real project, in every part of them: the half of `freshet bench faults` that trains.
 
-A retrain is a process of `retrain_worker`, with DVC and its stages below it. It is killed at a random moment of
+A retrain is a process of `worker`, with DVC and its stages below it. It is killed at a random moment of
 the time that a part took before, every other time with all that it started. Then a search must answer as before,
 champion and live build must be the old ones or the new ones. Documents come and go, and the same key is tried again,
 until it ends.
@@ -20,25 +20,17 @@ from unittest import mock
 
 import psutil
 
-from benchmarks.faults import checks as fault_checks
-from benchmarks.faults import retrain_checks as fault_retrain_checks
-from benchmarks.faults import retrain_worker as fault_retrain_worker
-from benchmarks.faults import worker as fault_worker
-from benchmarks.faults.retrain_project import make_retrain_project
-from benchmarks.faults.rows import row
+from benchmarks.faults import checks, worker
+from benchmarks.faults.project import CLONE, make_retrain_project
+from benchmarks.measuring import row_stated
 from model_code.errors import FreshetError
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import URL
 from orchestration.project import Project
 from orchestration.registry import release
 
-CLONE = Path(__file__).parents[2]
 STAGES = ("hierarchy", "train@hce", "index@hce", "evaluate@hce")
-PARTS = (
-    *list(fault_retrain_worker.MARKED)[:2],
-    *STAGES,
-    *list(fault_retrain_worker.MARKED)[2:],
-)  # in the order in which a retrain comes to them
+PARTS = (*list(worker.MARKED)[:2], *STAGES, *list(worker.MARKED)[2:])  # in the order in which a retrain comes to them
 STARTING, BETWEEN = "starting", "between parts"
 GAP = 3  # parts from one kill to the next of the same retrain
 PATIENCE = 600  # seconds until a part must have begun, or a retrain ended
@@ -60,16 +52,10 @@ def retrain_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[st
     fell, reached = len(trial.fell.keys() & set(PARTS)), min(kills, len(PARTS))
     return [
         *(
-            row(f"{what} after {kills} killed retrains", trial.found[what], 0, "= 0", not trial.found[what])
+            row_stated(f"{what} after {kills} killed retrains", trial.found[what], 0, "= 0", not trial.found[what])
             for what in PROBLEMS
         ),
-        row(
-            f"of {len(PARTS)} parts of a retrain, those that a kill fell into",
-            fell,
-            reached,
-            "> half",
-            fell * 2 > reached,
-        ),
+        row_stated(f"of {len(PARTS)} parts of a retrain, killed in", fell, reached, "> half", fell * 2 > reached),
     ]
 
 
@@ -89,8 +75,8 @@ class RetrainTrial:
     def __init__(self, root: Path, encoder: str | Path, seed: int) -> None:
         self.root, self.chance = root, random.Random(seed)
         self.project, self.state = make_retrain_project(root, encoder)
-        self.ids = [*self.state, *(f"new-{number}" for number in range(fault_worker.DOCUMENTS))]
-        self.version, self.started = fault_retrain_checks.NOBODY, 0
+        self.ids = [*self.state, *(f"new-{number}" for number in range(worker.DOCUMENTS))]
+        self.version, self.started = checks.NOBODY, 0
         self.took: dict[str, float] = {}  # seconds that each part took the last time it was left alone
         self.found: Counter[str] = Counter()
         self.fell: Counter[str] = Counter()  # kills by the part that they fell into
@@ -124,17 +110,17 @@ class RetrainTrial:
         """Documents come or go while a retrain is not running, or lies there killed."""
         collection, action = LiveCollection(self.project), {"kind": ""}
         while action["kind"] not in ("put", "remove"):
-            action = fault_worker.draw(self.chance, [0])
-        fault_worker.perform(collection, action)
-        self.state = fault_checks.changed(self.state, action, {})
+            action = worker.draw(self.chance, [0])
+        worker.perform(collection, action)
+        self.state = checks.changed(self.state, action, {})
         collection.ledger.close()
 
     def attempt(self, key: str, part: str | None = None) -> bool:
         """Run the retrain `key`, and kill it in `part`; then compare. Returns whether it was killed."""
         self.started += 1
-        journal = fault_worker.Journal(self.root / f"retrain-{self.started}.jsonl")
+        journal = worker.Journal(self.root / f"retrain-{self.started}.jsonl")
         with (self.root / f"retrain-{self.started}.log").open("wb") as log:
-            command = [sys.executable, "-m", fault_retrain_worker.__name__]
+            command = [sys.executable, "-m", worker.__name__]
             command += [str(self.root), str(journal.path), key]
             environment = os.environ | {"PYTHONPATH": str(CLONE)}  # the project's copy of the product comes before it
             process = psutil.Popen(command, cwd=self.root, env=environment, stdout=log, stderr=log)
@@ -142,7 +128,7 @@ class RetrainTrial:
         self._compare(finished=not killed)
         return killed
 
-    def _watch(self, process: psutil.Popen, journal: fault_worker.Journal, part: str | None) -> bool:
+    def _watch(self, process: psutil.Popen, journal: worker.Journal, part: str | None) -> bool:
         """Follow a retrain until it ends or is killed, measuring its parts; returns whether it was killed."""
         begun = since = time.monotonic()
         at, kill_at = STARTING, float("inf")
@@ -163,7 +149,7 @@ class RetrainTrial:
         self._require_end(process, journal)
         return False
 
-    def _part(self, journal: fault_worker.Journal) -> str:
+    def _part(self, journal: worker.Journal) -> str:
         """What a retrain is doing: a stage if its output is in the making, else what it said last."""
         lines = journal.read()
         parts = [line for line in lines if "part" in line or "ended" in line]
@@ -172,7 +158,7 @@ class RetrainTrial:
             return next((stage for stage in STAGES if (making / stage).is_dir()), BETWEEN)
         return str(parts[-1].get("part", BETWEEN)) if parts else STARTING
 
-    def _require_end(self, process: psutil.Popen, journal: fault_worker.Journal) -> None:
+    def _require_end(self, process: psutil.Popen, journal: worker.Journal) -> None:
         if process.returncode:
             said = [line["error"] for line in journal.read() if "error" in line]
             raise FreshetError(f"a retrain failed by itself: {said or journal.path.with_suffix('.log').read_text()}")
@@ -186,28 +172,26 @@ class RetrainTrial:
         collection.apply()
         found = self._searched(collection)
         if found != self.state:
-            self._note(PROBLEMS[1], fault_checks.difference(found or {}, self.state))
+            self._note(PROBLEMS[1], checks.difference(found or {}, self.state))
         self._disagreement(collection, finished, notes=finished)
-        problem = fault_checks.ledger_problem(collection, self.state, self.ids)
+        problem = checks.ledger_problem(collection, self.state, self.ids)
         if problem:
             self._note(PROBLEMS[1], problem)
         if finished:
-            self.version = fault_retrain_checks.champion_of(self.project)
+            self.version = checks.champion_of(self.project)
         collection.ledger.close()
 
-    def _searched(self, collection: LiveCollection) -> fault_checks.State | None:
+    def _searched(self, collection: LiveCollection) -> checks.State | None:
         try:
-            return fault_checks.searched(collection)
+            return checks.searched(collection)
         except FreshetError as error:
             self._note(PROBLEMS[0], str(error))
             return None
 
     def _disagreement(self, collection: LiveCollection, finished: bool, notes: bool) -> None:
-        said = [
-            fault_retrain_checks.roles_problem(collection, self.version, finished),
-        ]
+        said = [checks.roles_problem(collection, self.version, finished)]
         if notes:
-            said.append(fault_retrain_checks.notes_problem(collection, fault_retrain_checks.champion_of(self.project)))
+            said.append(checks.notes_problem(collection, checks.champion_of(self.project)))
         for problem in filter(None, said):
             self._note(PROBLEMS[2], problem)
 

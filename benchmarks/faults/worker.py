@@ -1,4 +1,4 @@
-"""The process that is killed: it changes a live collection without end, and says before each change what it will do."""
+"""The processes that are killed, which say before each step what they do: one changes documents, the other retrains."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import json
 import multiprocessing
 import os
 import random
+import sys
 import tempfile
+import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.collection import document_text, write_build
+from benchmarks.faults.project import OTHER, document_text, write_build
+from model_code.evaluation.promotion import Verdict, judge_retrain
 from model_code.live.build import Parts
-from model_code.live.generation import Generation
+from orchestration.freshness import retrain
 from orchestration.freshness.snapshot import live_documents
 from orchestration.live.collection import LiveCollection
 from orchestration.live.opening import open_build
 from orchestration.project import Project
+from orchestration.registry import gate, release
 
 DOCUMENTS = 12  # ids that are added, updated and deleted over and over
-ACTIONS = ("put",) * 4 + ("remove", "retrain", "retrain", "compact", "switch", "switch", "collect")
+ACTIONS = ("put",) * 4 + ("remove", "retrain", "retrain", "compact", "revert", "revert", "revert", "collect")
 
 
 class Journal:
@@ -44,15 +49,16 @@ class Journal:
 
 
 def work(root: Path, journal: Path, seed: int, generations: Mapping[int, Any]) -> None:
-    """Change the collection under `root` until killed, or left alone. generations: those that may be switched to."""
+    """Change the live collections under `root` until killed, or left alone. generations: those to go back to."""
     written, chance, known = Journal(journal), random.Random(seed), list(generations)
     try:
-        collection = LiveCollection(Project(root))
+        collection, other = LiveCollection(Project(root)), LiveCollection(Project(root), OTHER)
         while _is_wanted():
             whole = {generation.number for generation in collection.collection.generations() if generation.whole}
             action = draw(chance, [number for number in known if number in whole])
             written.write(begin=action)
             perform(collection, action, lambda: written.write(acknowledged=True))
+            follow(other, action)
             known.append(collection.generation.number)
             written.write(end=known[-1])
     except BaseException:
@@ -75,10 +81,12 @@ def draw(chance: random.Random, generations: list[int]) -> dict[str, Any]:
         return {"kind": kind, "documents": documents, "seed": chance.randrange(10**9)}
     if kind == "remove":
         return {"kind": kind, "ids": [*ids, f"base-{chance.randrange(4)}"]}
-    return {"kind": kind, "to": chance.choice(generations[-3:])} if kind == "switch" else {"kind": kind}
+    return {"kind": kind, "to": chance.choice(generations[-3:])} if kind == "revert" else {"kind": kind}
 
 
-def perform(collection: LiveCollection, action: Mapping[str, Any], acknowledge: Callable[[], None]) -> None:
+def perform(
+    collection: LiveCollection, action: Mapping[str, Any], acknowledge: Callable[[], None] = lambda: None
+) -> None:
     """Do what `draw` drew, as the commands of the same names do.
 
     acknowledge: called with the receipt in hand: from then on the documents may not be lost.
@@ -96,10 +104,18 @@ def perform(collection: LiveCollection, action: Mapping[str, Any], acknowledge: 
         _retrain(collection, action["documents"], action["seed"], acknowledge)
     elif kind == "compact":
         collection.compact()
-    elif kind == "switch":
+    elif kind == "revert":
         collection.revert(action["to"])
     else:
         collection.collect_garbage(keep=3)
+
+
+def follow(other: LiveCollection, action: Mapping[str, Any]) -> None:
+    """Take what `action` wrote to the log into another retriever, which keeps house as the first does."""
+    if action["kind"] in ("compact", "collect"):
+        perform(other, action)
+    else:
+        other.apply()
 
 
 def _receive(collection: LiveCollection, documents: Mapping[str, str]) -> None:
@@ -111,7 +127,8 @@ def _retrain(
 ) -> None:
     """Build anew from what is live, while documents arrive, and promote it, as a retrain does behind its gate."""
     searcher, root = collection.writer.searcher, collection.project.root
-    texts, snapshot = dict(_texts(searcher.generation)), searcher.generation.standing.position
+    texts = {row["id"]: row["text"] for row in live_documents(searcher.generation)}
+    snapshot = searcher.generation.standing.position
     _receive(collection, arriving)
     acknowledge()
     with tempfile.TemporaryDirectory(dir=root) as folder:
@@ -120,5 +137,44 @@ def _retrain(
         open_build(collection.project, collection.retriever, parts, {}, built["text"], snapshot)
 
 
-def _texts(generation: Generation) -> Iterator[tuple[str, str]]:
-    return ((row["id"], row["text"]) for row in live_documents(generation))
+MARKED = {  # parts of a retrain outside of its stages, in order: what they are called, and the function that is it
+    "plan": (retrain, "_begin"),
+    "snapshot": (retrain, "_workspace"),
+    "register": (release, "register"),
+    "judge": (gate, "may_promote"),
+    "open": (release, "open_version"),
+    "champion": (release, "_make_champion"),
+    "absorb": (retrain, "_record"),
+}
+
+
+def retrain_once(root: Path, journal: Path, key: str) -> None:
+    """Retrain the project under `root`, and promote what comes of it, whatever the gate says."""
+    written = Journal(journal)
+    for name, (module, function) in MARKED.items():
+        setattr(module, function, _marked(written, name, getattr(module, function)))
+    setattr(gate, "judge_retrain", _passing(judge_retrain))  # noqa: B010 - the tiny model gains nothing
+    try:
+        done = retrain.retrain(Project(root), key)
+        written.write(part="end", at=time.time(), version=done.challenger.version, generation=done.generation)
+    except BaseException:
+        written.write(error=traceback.format_exc())
+        raise
+
+
+def _marked(journal: Journal, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*arguments: Any, **named: Any) -> Any:
+        journal.write(part=name, at=time.time())
+        found = function(*arguments, **named)
+        journal.write(ended=name, at=time.time())
+        return found
+
+    return called
+
+
+def _passing(judge: Callable[..., Verdict]) -> Callable[..., Verdict]:
+    return lambda *arguments: replace(judge(*arguments), passed=True)
+
+
+if __name__ == "__main__":
+    retrain_once(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

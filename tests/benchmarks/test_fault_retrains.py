@@ -1,6 +1,6 @@
 """Guards the killing of retrains: every part is marked and has its turn, and the checks notice each kind of harm.
 
-pytest tests/benchmarks/test_fault_retrains.py
+pytest tests/benchmarks/test_retrains.py
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from benchmarks.faults import retrain_checks as checks
-from benchmarks.faults import retrain_worker as fault_retrain_worker
-from benchmarks.faults import retrains as fault_retrains
+from benchmarks.faults import checks, retrains, worker
 from benchmarks.faults.worker import Journal
 from model_code.evaluation.promotion import Verdict
 from model_code.ledger.work import State
@@ -28,7 +26,7 @@ from tests.orchestration.live_example import collection_of, make_project
 @pytest.fixture
 def collection(tmp_path, monkeypatch):
     """Of a collection to which three documents were added."""
-    for name in fault_retrains.OUTSIDE:
+    for name in retrains.OUTSIDE:
         monkeypatch.delenv(name, raising=False)
     make_project(tmp_path)
     collection = collection_of(Project(tmp_path))
@@ -37,7 +35,7 @@ def collection(tmp_path, monkeypatch):
     return collection
 
 
-class Scripted(fault_retrains.RetrainTrial):
+class Scripted(retrains.RetrainTrial):
     """A trial whose retrains end before the kills `missed`, by number."""
 
     def __init__(self, missed=()):
@@ -52,10 +50,10 @@ class Scripted(fault_retrains.RetrainTrial):
 
 
 def test_every_part_has_its_turn_and_all_of_one_retrain_come_in_order():
-    trial, wanted = Scripted(), fault_retrains.wanted_parts(20)
+    trial, wanted = Scripted(), retrains.wanted_parts(20)
     left = trial._killed("k", wanted)
-    assert {fault_retrains.PARTS[one] for one in wanted} == set(fault_retrains.PARTS)
-    assert [part for _, part in trial.attempts] == [*fault_retrains.PARTS[:: fault_retrains.GAP], None]
+    assert {retrains.PARTS[one] for one in wanted} == set(retrains.PARTS)
+    assert [part for _, part in trial.attempts] == [*retrains.PARTS[:: retrains.GAP], None]
     assert left == wanted[len(trial.attempts) - 1 :]
 
 
@@ -67,16 +65,16 @@ def test_a_part_that_a_retrain_had_gone_past_is_left_for_the_next():
 
 def test_the_stages_are_those_of_the_table():
     known = {stage.name for stage in TABLE}
-    assert {stage.partition("@")[0] for stage in fault_retrains.STAGES} <= known
+    assert {stage.partition("@")[0] for stage in retrains.STAGES} <= known
 
 
 def test_what_a_retrain_does_is_told_by_its_journal_and_by_what_is_in_the_making(tmp_path):
     journal, trial = Journal(tmp_path / "journal"), Scripted()
     trial.project = SimpleNamespace(state=tmp_path)
-    assert trial._part(journal) == fault_retrains.STARTING
-    fault_retrain_worker._marked(journal, "snapshot", lambda: journal.write(seen=trial._part(journal)))()
+    assert trial._part(journal) == retrains.STARTING
+    worker._marked(journal, "snapshot", lambda: journal.write(seen=trial._part(journal)))()
     assert journal.read()[1] == {"seen": "snapshot"}
-    assert trial._part(journal) == fault_retrains.BETWEEN
+    assert trial._part(journal) == retrains.BETWEEN
     (tmp_path / "staging" / "train@hce").mkdir(parents=True)
     assert trial._part(journal) == "train@hce"
     journal.write(part="judge")
@@ -84,9 +82,9 @@ def test_what_a_retrain_does_is_told_by_its_journal_and_by_what_is_in_the_making
 
 
 def test_each_marked_function_is_there_and_the_gate_passes_with_its_own_reasons():
-    assert all(callable(getattr(module, name)) for module, name in fault_retrain_worker.MARKED.values())
+    assert all(callable(getattr(module, name)) for module, name in worker.MARKED.values())
     refused = Verdict(False, ("it gains nothing",), 3, "qrels", ())
-    assert fault_retrain_worker._passing(lambda: refused)() == Verdict(True, refused.reasons, 3, "qrels", ())
+    assert worker._passing(lambda: refused)() == Verdict(True, refused.reasons, 3, "qrels", ())
 
 
 def test_a_kill_with_children_leaves_none():
@@ -94,7 +92,7 @@ def test_a_kill_with_children_leaves_none():
     process = psutil.Popen([sys.executable, "-c", child], stdout=subprocess.DEVNULL)
     while not (below := process.children()):
         assert process.poll() is None
-    fault_retrains._kill(process, with_children=True)
+    retrains._kill(process, with_children=True)
     assert not any(one.is_running() for one in (process, *below))
 
 
