@@ -25,7 +25,7 @@ BENCHES: Mapping[str, str] = {
     "drift": "benchmarks.drift",
     "incdsi": "benchmarks.incdsi",
     "faults": "benchmarks.faults.bench",
-    "freshness": "benchmarks.freshness.bench",
+    "freshness": "benchmarks.freshness",
 }
 OWNERS = {  # whose option it is
     "kills": ("faults",),

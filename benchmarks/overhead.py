@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.encode import BASE, mixed_texts
+from benchmarks.live_service import make_project, served
 from benchmarks.measuring import seconds, skipped
 from orchestration.pipeline.repro import dvc_command, environment
 from orchestration.project import Project
@@ -49,9 +50,6 @@ def _idle(project: Project, repeats: int) -> dict[str, Any]:
 
 def _query(passages: int, queries: int, base: str | Path) -> float:
     """Median seconds of a search by the service, in a process of its own, from the client's side."""
-    from benchmarks.freshness.collection import make_project
-    from benchmarks.freshness.served import served
-
     texts = [" ".join(text.split()[:QUERY_WORDS]) for text in mixed_texts(queries + 5)]
     with (
         tempfile.TemporaryDirectory(prefix="freshet-overhead-") as folder,

@@ -7,10 +7,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.bench import bench
-from benchmarks.freshness.arrival import documents, require_found
-from benchmarks.freshness.bench import row, rows
-from benchmarks.freshness.readers import Reading
-from benchmarks.freshness.steps import STEPS
+from benchmarks.freshness import STEPS, Reading, documents, require_found, rows
+from benchmarks.measuring import row_stated
 from model_code.errors import FreshetError, SettingsError
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -42,9 +40,9 @@ def test_a_mixed_answer_is_noticed():
 
 
 def test_a_goal_is_met_or_not():
-    assert [row("x", ours, 1.0, "<= 0.1")["met"] for ours in (0.1, 0.2)] == [True, False]
-    assert [row("x", ours, 1.0, "== 0")["met"] for ours in (0.0, 1.0)] == [True, False]
-    assert row("x", 1.0, 1.0, "-")["met"] is None
+    assert [row_stated("x", ours, 1.0, "<= 0.1")["met"] for ours in (0.1, 0.2)] == [True, False]
+    assert [row_stated("x", ours, 1.0, "== 0")["met"] for ours in (0.0, 1.0)] == [True, False]
+    assert row_stated("x", 1.0, 1.0, "-")["met"] is None
 
 
 def test_an_option_belongs_to_its_benchmark():

@@ -1,0 +1,262 @@
+"""Arrival to searchable through the service, ledger and switch included, and readers under writes.
+
+Readers search while a writer gives a few documents, all in one request, the same new edition as their title; so every
+answer that finds them must show one edition, and the one that the writer knows its generation by.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import inspect
+import os
+import pstats
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.live_service import make_project, served
+from benchmarks.measuring import row_stated
+from model_code.errors import FreshetError
+from orchestration.project import Project
+from orchestration.service.client import ServiceClient
+
+Row = dict[str, Any]
+BASE = "sentence-transformers/all-MiniLM-L6-v2"
+SINGLE_SECONDS, BATCH_RATIO = 0.100, 1.5
+MARKERS = 5
+TEXT = "the marked page of this edition of the almanac"
+STEPS = {  # of one document: the file and the function whose time each is
+    "receive": ("collection.py", "receive"),
+    "encode": ("encoder.py", "encode_documents"),
+    "write": ("draft.py", "add"),  # encoding included, which is taken out
+    "force to disk": ("collection.py", "keep"),
+    "guard": ("guard.py", "everything_is_found"),
+    "switch": ("collection.py", "switch"),
+    "open": ("searcher.py", "renewed"),
+}
+
+
+def rows(
+    passages: int = 100_000,
+    singles: int = 100,
+    batch: int = 1000,
+    seconds: float = 30.0,
+    readers: int = 4,
+    base: str | Path = BASE,
+) -> list[dict[str, Any]]:
+    """Start a service over `passages` random vectors of the encoder `base`, send it documents, and read meanwhile.
+
+    singles: documents sent one at a time; batch: documents sent at once, whose encoding alone, in this process with as
+    many threads as the service has, is the peer; seconds, readers: how long and by how many it is read under writes.
+    """
+    with tempfile.TemporaryDirectory(prefix="freshet-freshness-") as folder:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as the service does, before torch comes
+        project = make_project(Path(folder), base, passages)
+        with served(project) as client:
+            arrived = _arrival(client, project.live, singles, batch)
+            return [*arrived, *_steps(project, singles), *_reading(client, seconds, readers)]
+
+
+def _arrival(client: ServiceClient, live: Path, singles: int, batch: int) -> list[dict[str, Any]]:
+    arrival_seconds(client, documents("warm", 3))
+    alone = arrival_seconds(client, documents("single", singles))
+    sent, encoded = batch_seconds(client, live, documents("batch", batch))
+    found = []
+    for name, quantile in (("p50", 0.5), ("p95", 0.95)):
+        seconds = float(np.quantile(alone, quantile))
+        goal = f"<= {SINGLE_SECONDS}" if name == "p50" else "-"
+        found.append(row_stated(f"one document until searchable, {name} (s)", seconds, SINGLE_SECONDS, goal))
+    what = f"{batch:,} documents until searchable, against encoding them (s)"
+    return [*found, row_stated(what, sent, encoded, f"<= {BATCH_RATIO}", sent <= BATCH_RATIO * encoded)]
+
+
+def _steps(project: Project, singles: int) -> list[dict[str, Any]]:
+    """Each step of one document, beside all of them; by another process than the service, whose writer waits."""
+    found = step_seconds(project, documents("step", singles + 1))
+    whole = found.pop("all")
+    return [row_stated(f"of one document, without HTTP: {step} (s)", own, whole, "-") for step, own in found.items()]
+
+
+def _reading(client: ServiceClient, seconds: float, readers: int) -> list[dict[str, Any]]:
+    alone = read_while_writing(client, seconds / 3, readers, 0, write=False)
+    found = read_while_writing(client, seconds, readers, 1)
+    under = f"{readers} readers, 1 writer, {seconds:g} s, {found.generations} generations"
+    searches = float(len(found.seconds))
+    table = [
+        row_stated(f"{under}: failed searches or writes, of all", float(len(found.errors)), searches, "== 0"),
+        row_stated(f"{under}: answers that mix generations, of all", float(found.mixed), searches, "== 0"),
+    ]
+    for name, quantile in (("p50", 0.5), ("p99", 0.99)):
+        ours, peer = (float(np.quantile(each.seconds, quantile)) for each in (found, alone))
+        table.append(row_stated(f"{under}: search {name}, against no writer (s)", ours, peer, "-"))
+    return table
+
+
+def documents(name: str, count: int) -> list[Row]:
+    """Documents of about 40 words of the standard library's documentation, each with a title of its own."""
+    words = " ".join(filter(None, map(inspect.getdoc, (inspect, random, Path, dict, str)))).split()
+    chance = random.Random(name)
+    return [
+        {
+            "_id": f"{name}.{i}",
+            "title": f"{name} {i}",
+            "text": " ".join(chance.choices(words, k=chance.randint(20, 60))),
+        }
+        for i in range(count)
+    ]
+
+
+def arrival_seconds(client: ServiceClient, rows: Sequence[Row]) -> list[float]:
+    """The seconds of each document, sent alone, until the service says that it is searchable; it is then searched."""
+    seconds = []
+    for row in rows:
+        started = time.perf_counter()
+        answer = client.add([row], "bench")
+        seconds.append(time.perf_counter() - started)
+        require_found(client, row, answer)
+    return seconds
+
+
+def batch_seconds(client: ServiceClient, live: Path, rows: Sequence[Row]) -> tuple[float, float]:
+    """The seconds of all documents sent at once, and those of encoding them alone, before and after, on average."""
+    from model_code.live.searcher import Searcher
+
+    searcher = Searcher.open(live)
+    encoder = searcher.base.retriever.encoder
+    texts = [f"{row['title']} {row['text']}" for row in rows]
+    encoder.encode(texts[:32])
+    encoding = []
+    for _ in range(2):
+        started = time.perf_counter()
+        encoder.encode_documents(texts)
+        encoding.append(time.perf_counter() - started)
+        if len(encoding) == 1:
+            started = time.perf_counter()
+            answer = client.add(rows, "bench")
+            sent = time.perf_counter() - started
+    require_found(client, rows[-1], answer)
+    return sent, sum(encoding) / 2
+
+
+def require_found(client: ServiceClient, row: Row, answer: dict[str, Any]) -> None:
+    """FreshetError unless the answer says searchable and a search for the document's own words finds it first."""
+    hits = client.search(f"{row['title']} {row['text']}", 1)["hits"]
+    if not answer["searchable"] or hits[0]["document_id"] != row["_id"]:
+        raise FreshetError(f"document {row['_id']} was sent, but {hits[0]['document_id']} is found in its place")
+
+
+def step_seconds(project: Project, rows: Iterable[Row]) -> dict[str, float]:
+    """Mean seconds of each step, and of "all", over documents that are added one by one; profiling adds a little.
+
+    The first one warms up and does not count.
+    """
+    from model_code.live.searcher import Searcher
+    from orchestration.live.collection import LiveCollection
+
+    collection, searcher = LiveCollection(project), Searcher.open(project.live)
+
+    def add(row: Row) -> None:
+        nonlocal searcher
+        collection.receive([row], "bench")
+        collection.apply()
+        searcher = searcher.renewed()
+
+    first, *others = rows
+    add(first)
+    profile = cProfile.Profile()
+    for row in others:
+        profile.runcall(add, row)
+    return _means(pstats.Stats(profile), len(others))
+
+
+def _means(stats: pstats.Stats, documents: int) -> dict[str, float]:
+    """Cumulative seconds of the steps' functions, per document."""
+    spent = {
+        (Path(file).name, name): entry[3]
+        for (file, _, name), entry in stats.stats.items()  # type: ignore[attr-defined]
+        if (Path(file).name, name) in (*STEPS.values(), ("freshness.py", "add"))
+    }
+    found = {step: spent[function] / documents for step, function in STEPS.items()}
+    found["write"] -= found["encode"]
+    return found | {"all": spent["freshness.py", "add"] / documents}
+
+
+@dataclass
+class Reading:
+    """What readers and writer noted: seconds of each search, refusals and failures, answers of two generations."""
+
+    seconds: list[float] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    answers: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
+    editions: dict[int, str] = field(default_factory=dict)  # generation -> the edition that it holds
+
+    @property
+    def generations(self) -> int:
+        """Generations that the writer made."""
+        return len(self.editions)
+
+    @property
+    def mixed(self) -> int:
+        """Answers that do not show exactly the edition of the generation that they name."""
+        return sum(not self._whole(generation, titles) for generation, titles in self.answers)
+
+    def _whole(self, generation: int, titles: tuple[str, ...]) -> bool:
+        expected = self.editions.get(generation)
+        same = len(titles) == MARKERS and len(set(titles)) == 1
+        return same and (expected is None or titles[0] == expected)
+
+
+def read_while_writing(client: ServiceClient, seconds: float, readers: int, first: int, write: bool = True) -> Reading:
+    """Search by `readers` threads for so many seconds, and write all the while unless told not to.
+
+    first: the number of the first edition, which must be a new one.
+    """
+    found, stop, edition = Reading(), threading.Event(), first
+    _write(client, found, edition)
+    with ThreadPoolExecutor(readers) as pool:
+        reading = [pool.submit(_read, client, found, stop) for _ in range(readers)]
+        latest = time.monotonic() + seconds
+        while time.monotonic() < latest:
+            edition += 1
+            if write:
+                _write(client, found, edition)
+            else:
+                time.sleep(0.01)
+        stop.set()
+        for each in reading:
+            each.result()
+    return found
+
+
+def _write(client: ServiceClient, found: Reading, edition: int) -> None:
+    title = f"edition {edition}"
+    try:
+        answer = client.add([{"_id": f"marker.{i}", "title": title, "text": TEXT} for i in range(MARKERS)], "bench")
+    except FreshetError as error:
+        found.errors.append(str(error))
+        return
+    found.editions[answer["generation"]] = title
+
+
+def _read(client: ServiceClient, found: Reading, stop: threading.Event) -> None:
+    while not stop.is_set():
+        started = time.perf_counter()
+        try:
+            answer = client.search(f"edition {TEXT}", MARKERS)
+        except FreshetError as error:
+            found.errors.append(str(error))
+            continue
+        found.seconds.append(time.perf_counter() - started)
+        found.answers.append((answer["generation"], _titles(answer["hits"])))
+
+
+def _titles(hits: list[dict[str, Any]]) -> tuple[str, ...]:
+    return tuple(hit["title"] for hit in hits if hit["document_id"].startswith("marker."))

@@ -1,1 +1,0 @@
-"""`freshet bench freshness`: arrival to searchable through the service, and readers under writes."""
