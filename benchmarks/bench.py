@@ -15,9 +15,9 @@ from model_code.settings import require
 from orchestration.cli.tables import table_text
 
 BENCHES: Mapping[str, str] = {
-    "encode": "benchmarks.encode",
-    "train": "benchmarks.train",
-    "cluster": "benchmarks.cluster",
+    "encode": "benchmarks.encoding",
+    "train": "benchmarks.training",
+    "cluster": "benchmarks.clustering",
     "search": "benchmarks.search",
     "growth": "benchmarks.growth",
     "overhead": "benchmarks.overhead",

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.drift_batches import CellCounts, StudyPlan, Vectors, calibrate, encode, judge, mixed, studies, with_made
-from benchmarks.encode import BASE
+from benchmarks.encoding import BASE
 from model_code.files import replacing
 
 SHARES, HARM, LOSS, MOST_FALSE = (0.1, 0.25, 0.5, 1.0), 0.15, 0.01, 0.05

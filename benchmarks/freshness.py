@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.live_service import make_project, served
-from benchmarks.measuring import row_stated
+from benchmarks.measurement import row_stated
 from model_code.errors import FreshetError
 from orchestration.project import Project
 from orchestration.service.client import ServiceClient

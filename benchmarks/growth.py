@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cluster import synthetic_vectors
-from benchmarks.encode import BASE
-from benchmarks.measuring import row_below
+from benchmarks.clustering import synthetic_vectors
+from benchmarks.encoding import BASE
+from benchmarks.measurement import row_below
 from model_code.files import replacing
 from model_code.progress import Progress, silent
 
@@ -41,7 +41,7 @@ def measure(passages: int, dimension: int = 384, base: str | Path = BASE) -> Cos
 
 
 def _encoding(passages: int, base: str | Path) -> Cost:
-    from benchmarks.encode import mixed_texts
+    from benchmarks.encoding import mixed_texts
     from model_code.encoding.encoder import Encoder
 
     encoder = Encoder.load(base, 32, device="cpu")

@@ -1,4 +1,4 @@
-"""A service over a live collection of any size, made in seconds: random unit vectors, and a real encoder for queries."""
+"""A service over a live collection of any size, in seconds: random unit vectors, and a real encoder for the queries."""
 
 from __future__ import annotations
 

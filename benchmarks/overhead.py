@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.encode import BASE, mixed_texts
+from benchmarks.encoding import BASE, mixed_texts
 from benchmarks.live_service import make_project, served
-from benchmarks.measuring import seconds, skipped
+from benchmarks.measurement import seconds, skipped
 from orchestration.pipeline.repro import dvc_command, environment
 from orchestration.project import Project
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measuring import all_seconds, read_rate, row, row_below, row_without_goal
+from benchmarks.measurement import all_seconds, read_rate, row, row_below, row_without_goal
 from model_code.hierarchy.build import build_hierarchy, build_inverted_file
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.dense_index import DenseIndex

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.encode import BASE
-from benchmarks.measuring import median_seconds, row, row_below, seconds
+from benchmarks.encoding import BASE
+from benchmarks.measurement import median_seconds, row, row_below, seconds
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import open_source
 from model_code.token_index.bags import Bags, TokenBags

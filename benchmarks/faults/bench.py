@@ -22,7 +22,7 @@ from benchmarks.faults import checks
 from benchmarks.faults.project import DEFAULT, OTHER, make_project
 from benchmarks.faults.retrains import retrain_rows
 from benchmarks.faults.worker import DOCUMENTS, Journal, work
-from benchmarks.measuring import row_stated
+from benchmarks.measurement import row_stated
 from model_code.errors import FreshetError
 from model_code.live.collection import Collection
 from orchestration.live.collection import LiveCollection

@@ -22,7 +22,7 @@ import psutil
 
 from benchmarks.faults import checks, worker
 from benchmarks.faults.project import CLONE, make_retrain_project
-from benchmarks.measuring import row_stated
+from benchmarks.measurement import row_stated
 from model_code.errors import FreshetError
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import URL

@@ -34,7 +34,7 @@ from benchmarks.drift_batches import (
     studies,
     with_made,
 )
-from benchmarks.encode import BASE
+from benchmarks.encoding import BASE
 from experiments.incdsi_frontier.tables import markdown
 from model_code.errors import FreshetError
 from model_code.evaluation.significance import bootstrap_interval

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.encode import BASE
+from benchmarks.encoding import BASE
 from experiments.incdsi_frontier.pages import NEW, TUNING, Pages
 from model_code.files import canonical_json, hash_text, replacing
 from model_code.incdsi.documents import NewDocument

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.encode import BASE
+from benchmarks.encoding import BASE
 from experiments.incdsi_frontier.ablations import ablations
 from experiments.incdsi_frontier.encoded import encode
 from experiments.incdsi_frontier.methods import INCDSI, METHODS, OURS, REFINED

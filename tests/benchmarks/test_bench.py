@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from benchmarks import bench as benches
 from benchmarks import overhead
 from benchmarks.bench import OWNERS, bench
-from benchmarks.measuring import row, skipped
+from benchmarks.measurement import row, skipped
 from model_code.errors import FreshetError, SettingsError
 from orchestration.cli import build as command
 from orchestration.cli.app import app

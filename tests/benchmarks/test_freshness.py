@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.bench import bench
 from benchmarks.freshness import STEPS, Reading, documents, require_found, rows
-from benchmarks.measuring import row_stated
+from benchmarks.measurement import row_stated
 from model_code.errors import FreshetError, SettingsError
 from tests.tiny_encoder import make_tiny_encoder
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from benchmarks.measuring import row, row_below, seconds
+from benchmarks.measurement import row, row_below, seconds
 from model_code.hierarchy.build import unit_vectors
 from model_code.hierarchy.kmeans import spherical_kmeans
 from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes

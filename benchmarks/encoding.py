@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measuring import all_seconds, matrix_rate, row, row_without_goal, skipped
+from benchmarks.measurement import all_seconds, matrix_rate, row, row_without_goal, skipped
 from model_code.encoding.base_models import locate
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.hardware import has_bfloat16

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import encode, measuring, search
+from benchmarks import encoding, measurement, search
 from model_code.encoding.encoder import Encoder
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -32,20 +32,20 @@ def check(found: list[dict[str, Any]]) -> None:
 
 @pytest.fixture(autouse=True)
 def _small_floors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "READ_BYTES", 2**16)
-    monkeypatch.setitem(measuring.SIDE, "cpu", 32)
+    monkeypatch.setattr(measurement, "READ_BYTES", 2**16)
+    monkeypatch.setitem(measurement.SIDE, "cpu", 32)
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_encoder(tmp_path_factory.mktemp("base") / "encoder", encode.mixed_texts(5))
+    return make_tiny_encoder(tmp_path_factory.mktemp("base") / "encoder", encoding.mixed_texts(5))
 
 
 @pytest.mark.parametrize("bfloat16", [False, True])
 def test_encode(base: Path, bfloat16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sentence_transformers")
-    monkeypatch.setattr(encode, "has_bfloat16", lambda device: bfloat16)
-    found = encode.rows(texts=20, base=base, max_tokens=32, rounds=1, device="cpu")
+    monkeypatch.setattr(encoding, "has_bfloat16", lambda device: bfloat16)
+    found = encoding.rows(texts=20, base=base, max_tokens=32, rounds=1, device="cpu")
     check(found)
     assert [line["goal"] for line in found[:1]] == [2.5 if bfloat16 else 1.3]
     assert (found[1]["ours"] is None) is not bfloat16
@@ -58,10 +58,10 @@ def test_operations_are_those_of_the_matrix_products(base: Path) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     encoder = Encoder.load(base, 32, device="cpu")
-    texts = [" ".join(encode.mixed_texts(1)[0].split()[:20])]
+    texts = [" ".join(encoding.mixed_texts(1)[0].split()[:20])]
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         encoder(encoder.tokenize(texts))
-    assert encode._operations(encoder, texts) == pytest.approx(counter.get_total_flops(), rel=0.02)
+    assert encoding._operations(encoder, texts) == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
 def test_search() -> None:

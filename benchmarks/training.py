@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measuring import median_seconds
+from benchmarks.measurement import median_seconds
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.hardware import uses_bfloat16
 from model_code.encoding.settings import EncoderSettings

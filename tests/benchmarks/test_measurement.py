@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import measuring
-from benchmarks.measuring import best_seconds, matrix_rate, median_seconds, read_rate, row, row_below, skipped
+from benchmarks import measurement
+from benchmarks.measurement import best_seconds, matrix_rate, median_seconds, read_rate, row, row_below, skipped
 
 
 def test_a_row_is_met_or_not() -> None:
@@ -40,8 +40,8 @@ def test_tasks_take_turns_after_one_call_each() -> None:
 
 
 def test_rates_follow_from_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "READ_BYTES", 2**20)
-    monkeypatch.setitem(measuring.SIDE, "cpu", 8)
-    monkeypatch.setattr(measuring, "seconds", lambda task: task() is None or 0.5)
+    monkeypatch.setattr(measurement, "READ_BYTES", 2**20)
+    monkeypatch.setitem(measurement.SIDE, "cpu", 8)
+    monkeypatch.setattr(measurement, "seconds", lambda task: task() is None or 0.5)
     assert read_rate() == 2**21
     assert matrix_rate() == 2 * 8**3 / 0.5

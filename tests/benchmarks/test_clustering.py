@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import cluster
-from benchmarks.cluster import algorithm_2, nearest, rows, synthetic_vectors
+from benchmarks import clustering
+from benchmarks.clustering import algorithm_2, nearest, rows, synthetic_vectors
 
 SMALL = {"passages": 300, "dimension": 16, "branching": 8, "iterations": 5, "repeats": 1}
 
@@ -37,7 +37,7 @@ def test_without_faiss_the_papers_algorithm_is_the_peer(monkeypatch: pytest.Monk
 
 def test_large_is_a_million_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(cluster, "levels", lambda passages, **options: asked.append((passages, options)) or [])
+    monkeypatch.setattr(clustering, "levels", lambda passages, **options: asked.append((passages, options)) or [])
     rows(large=True, paper=0)
     assert [(passages, options["repeats"]) for passages, options in asked] == [(1_000_000, 1)]
 
