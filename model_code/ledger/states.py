@@ -27,6 +27,16 @@ class Pending:
     position: Position
 
 
+@dataclass(frozen=True)
+class Backlog:
+    """How many changes wait, the ids of the first and the last, and when the oldest arrived; None without one."""
+
+    number: int
+    first: int | None
+    last: int | None
+    oldest: float | None
+
+
 class View:
     """The log as a generation sees it. Every method is one transaction.
 
@@ -53,13 +63,20 @@ class View:
             found = tuple(Event(**row._mapping) for row in rows)
             return Pending(found, position_at(connection, end) if found else self.standing.position)
 
+    def backlog(self) -> Backlog:
+        """What waits, without its contents."""
+        count, first, last = sa.func.count(), sa.func.min(events.c.id), sa.func.max(events.c.id)
+        facts = sa.select(count, first, last, sa.func.min(events.c.received)).where(events.c.kind != Kind.REVERT)
+        standing = self.standing
+        with self._database.read() as connection:
+            path = history_of(connection).path(standing.position.event, head_of(connection), standing.replay)
+            return Backlog(*connection.execute(facts.where(within(path))).one())
+
     def lag(self) -> dict[str, Any]:
         """How many changes are `pending`, and `seconds`: the age of the oldest, None without one."""
-        with self._database.read() as connection:
-            path = _Here.read(connection, self.standing).path
-            waiting = sa.select(sa.func.count(), sa.func.min(events.c.received))
-            number, oldest = connection.execute(waiting.where(within(path), events.c.kind != Kind.REVERT)).one()
-        return {"pending": number, "seconds": None if oldest is None else max(0.0, time.time() - oldest)}
+        found = self.backlog()
+        seconds = None if found.oldest is None else max(0.0, time.time() - found.oldest)
+        return {"pending": found.number, "seconds": seconds}
 
     def counts(self) -> dict[State, int]:
         """How many events are in each state; each document has one live, deleted or absorbed event at most."""

@@ -7,7 +7,7 @@ from contextlib import closing
 from model_code.ledger.work import EventRange, Kind, State, Work
 from model_code.live.collection import Collection, default_retriever, retrievers
 from orchestration.live.collection import subscribers
-from orchestration.live.ledger import existing_ledger, pending_of
+from orchestration.live.ledger import backlog_of, existing_ledger
 from orchestration.project import Project
 
 
@@ -35,11 +35,11 @@ def _due_addition(project: Project) -> list[Work]:
         if ledger is None:
             return []
         with closing(ledger):
-            pending = pending_of(ledger, Collection(project.live, name).current())
-            about = EventRange(pending[0].id, pending[-1].id) if pending else None
+            backlog = backlog_of(ledger, Collection(project.live, name).current())
+            about = EventRange(backlog.first, backlog.last) if backlog else None
             ledger.work.keep_only(Kind.ADD, name, about)
-            if about:
-                reason = f"{len(pending)} changes wait" + f" for {name}" * (number > 0)
+            if backlog and about:
+                reason = f"{backlog.number} changes wait" + f" for {name}" * (number > 0)
                 work = ledger.work.ask(Kind.ADD, name, about, reason, asked_by="sensor")
                 return [] if work is None else [work]
     return []

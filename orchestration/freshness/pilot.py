@@ -129,15 +129,15 @@ def sample(documents: Iterable[str], new: Sequence[str], size: int) -> frozenset
 
 def _ranked(project: Project, plan: Plan, wanted: int) -> list[str]:
     """The new documents: those that came with queries first, and of them what came last, `wanted` at least."""
-    ledger, last = open_ledger(project, plan.retriever), plan.watermark
-    seen = ledger.seen_from(standing_of(ledger, generation_of(project, plan)))
-    left, asked, silent = set(plan.new), [], []
-    while last > 0 and left and len(asked) < wanted:
-        for one in reversed(seen.arrivals(max(1, last - PIECE + 1), last)):
-            if one.document_id in left:
-                left.remove(one.document_id)
-                (asked if one.document and one.document.queries else silent).append(one.document_id)
-        last -= PIECE
+    last, left, asked, silent = plan.watermark, set(plan.new), [], []
+    with open_ledger(project, plan.retriever) as ledger:
+        seen = ledger.seen_from(standing_of(ledger, generation_of(project, plan)))
+        while last > 0 and left and len(asked) < wanted:
+            for event in reversed(seen.arrivals(max(1, last - PIECE + 1), last)):
+                if event.document_id in left:
+                    left.remove(event.document_id)
+                    (asked if event.document and event.document.queries else silent).append(event.document_id)
+            last -= PIECE
     return [*asked, *silent, *sorted(left)]
 
 

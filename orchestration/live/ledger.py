@@ -21,9 +21,9 @@ from orchestration.project import Project
 
 if TYPE_CHECKING:
     from model_code.ledger.database import Database
-    from model_code.ledger.events import Event
     from model_code.ledger.ledger import Contents, Ledger
     from model_code.ledger.migration import Found
+    from model_code.ledger.states import Backlog
 
 URL = "FRESHET_LEDGER"
 WRITER_LOCK = "writer.lock"  # in the folder of the live collections; held by whoever changes one
@@ -75,10 +75,13 @@ def arrived_documents(project: Project, generation: Generation) -> Iterator[Docu
     return iter(()) if ledger is None else ledger.seen_from(standing_of(ledger, generation)).snapshot()
 
 
-def pending_of(ledger: Ledger, generation: Generation) -> Sequence[Event]:
-    """The changes that wait for a generation, oldest first; none where the log is not the one that it stands in."""
+def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:
+    """What waits for a generation; None where nothing does, or the log is not the one that it stands in."""
     standing = standing_of(ledger, generation)
-    return ledger.seen_from(standing).pending().events if ledger.unsound(standing.position) is None else ()
+    if ledger.unsound(standing.position) is not None:
+        return None
+    backlog = ledger.seen_from(standing).backlog()
+    return backlog if backlog.number else None
 
 
 def require_sound(ledger: Ledger, generation: Generation) -> Standing:

@@ -10,6 +10,7 @@ import shutil
 
 import pytest
 
+from model_code.ledger.states import View
 from model_code.ledger.work import ATTEMPTS, EventRange, Kind, State
 from model_code.live.collection import set_default_retriever
 from orchestration.freshness.due import due_work, note_end
@@ -61,6 +62,17 @@ def test_an_addition_is_due_while_changes_wait_and_is_one_work(project):
     collection_of(project).apply()
     assert due_work(project) == []
     assert {each.state for each in work_of(project).last("hce", 9)} == {State.DONE}
+
+
+def test_asking_reads_no_document_that_waits(project, monkeypatch):
+    receive(project, *"abc")
+
+    def read(self, limit=None):
+        raise AssertionError("the events were read, with their texts")
+
+    monkeypatch.setattr(View, "pending", read)
+    (work,) = due_work(project)
+    assert (work.about, work.reason) == (EventRange(1, 3), "3 changes wait")
 
 
 @pytest.mark.parametrize("canceled", [False, True])

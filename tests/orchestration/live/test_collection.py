@@ -18,7 +18,7 @@ from model_code.errors import FreshetError
 from model_code.ledger.work import EventRange, Kind
 from model_code.live.collection import Collection
 from orchestration.live.collection import LiveCollection, forecast
-from orchestration.live.ledger import ledger_url, open_ledger, pending_of
+from orchestration.live.ledger import backlog_of, ledger_url, open_ledger
 from orchestration.live.rows import read_file
 from orchestration.live_status import live_status_lines
 from orchestration.project import Project
@@ -424,7 +424,7 @@ def test_forty_looks_leave_no_file_open(project, collection):
         due_work(project)
         collection_of(project).status()
         with open_ledger(project) as ledger:
-            assert pending_of(ledger, current(project))
+            assert backlog_of(ledger, current(project))
         assert collection_of(project).known(["a"]) == {"a"}
     gc.enable()
     assert len(os.listdir("/proc/self/fd")) == before
