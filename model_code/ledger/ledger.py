@@ -17,7 +17,7 @@ from model_code.ledger.events import Event, Kind, Position, Receipt, Rejection, 
 from model_code.ledger.history import Revert, contains
 from model_code.ledger.states import View, head_of, history_of, mark_of, position_at, repeats_of, within
 from model_code.ledger.tables import batches, drift_reports, events, log, migrated, rejections, training_runs
-from model_code.ledger.work import WorkTable
+from model_code.ledger.work_table import WorkTable
 
 Contents = Mapping[str, tuple[str, Document]]
 """By id, the content hash of a document in a generation's files, and the document as these tell it"""

@@ -24,7 +24,7 @@ from model_code.ledger.events import Kind
 from model_code.ledger.history import Interval
 from model_code.ledger.ledger import Contents, Row, insert_events, put_row, removal_row
 from model_code.ledger.tables import events, log, migrated
-from model_code.ledger.work import migrate_decisions
+from model_code.ledger.work_table import migrate_decisions
 
 BEFORE, ROLLED_BACK = 1, "rolled_back"
 PIECE = 1000  # events that are held in memory at a time

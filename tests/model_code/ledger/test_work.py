@@ -12,7 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from model_code.ledger.database import connect, open_database
-from model_code.ledger.work import ATTEMPTS, EventRange, Kind, State, WorkTable, migrate_decisions, table
+from model_code.ledger.work import ATTEMPTS, EventRange, Kind, State
+from model_code.ledger.work_table import WorkTable, migrate_decisions, table
 
 NUMBERS = itertools.count()
 BATCH, LATER = EventRange(1, 24), EventRange(25, 48)

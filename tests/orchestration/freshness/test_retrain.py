@@ -16,7 +16,8 @@ from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.ledger.events import Position, Standing
 from model_code.ledger.ledger import Ledger
-from model_code.ledger.work import Kind, WorkTable
+from model_code.ledger.work import Kind
+from model_code.ledger.work_table import WorkTable
 from orchestration.freshness import retrain
 from orchestration.freshness.drift import past
 from orchestration.freshness.retrain import PLAN, finish, folder_of, prepare, prepared

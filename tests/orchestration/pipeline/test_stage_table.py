@@ -146,7 +146,7 @@ def test_imports_go_down_only(layer):
 def test_definitions_load_without_slow_libraries():
     code = (
         "import sys, orchestration.definitions;"
-        "slow = {'torch', 'mlflow', 'transformers', 'faiss', 'great_expectations', 'dvc', 'pandera'};"
+        "slow = {'torch', 'mlflow', 'transformers', 'faiss', 'great_expectations', 'dvc', 'pandera', 'sqlalchemy'};"
         "print(sorted(slow & set(sys.modules)))"
     )
     printed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,302 @@
+"""The work of a project as a table of its log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import sqlalchemy as sa
+
+from model_code.ledger.database import Database
+from model_code.ledger.tables import Number, metadata
+from model_code.ledger.work import ATTEMPTS, EventRange, Kind, State, Work
+
+table = sa.Table(
+    "work",
+    metadata,
+    sa.Column("id", sa.String, primary_key=True),
+    sa.Column("kind", sa.String, nullable=False),
+    sa.Column("retriever", sa.String, nullable=False),
+    sa.Column("first_event", Number),
+    sa.Column("last_event", Number),
+    sa.Column("state", sa.String, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("asked_by", sa.String, nullable=False),
+    sa.Column("asked", sa.Float(53), nullable=False),
+    sa.Column("run_id", sa.String),
+    sa.Column("ended", sa.Float(53)),
+    sa.Column("outcome", sa.Text),
+    sa.Column("details", sa.JSON, nullable=False),
+)
+IS_OPEN = table.c.state == sa.literal_column("'open'")  # literally, as a partial index is only used for this text
+sa.Index(
+    "work_open",
+    *(table.c[name] for name in ("kind", "first_event", "last_event", "retriever")),
+    unique=True,
+    sqlite_where=IS_OPEN,
+    postgresql_where=IS_OPEN,
+)
+
+
+class WorkTable:
+    """The work of one project. Every method is one transaction; of two that ask at once one finds what the other asked.
+
+    `ledger.work` is that of a log.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # Asking
+
+    def ask(self, kind: Kind, retriever: str, about: EventRange, reason: str, asked_by: str) -> Work | None:
+        """The open work about these events: that which is there, or a new one. None if it failed or was canceled.
+
+        A retrain takes the place of the pilots that are open, which would only tell whether one is due.
+        """
+        with self._database.write() as connection:
+            return _ask(connection, kind, retriever, about, reason, asked_by)
+
+    def keep_only(self, kind: Kind, retriever: str, about: EventRange | None) -> None:
+        """End what is open of a kind and about other events: it was done, or is part of what is asked for now."""
+        with self._database.write() as connection:
+            for work in _select(connection, IS_OPEN, table.c.kind == kind, table.c.retriever == retriever):
+                if work.about != about:
+                    _end(connection, work, State.DONE, "nothing of it waits any more")
+
+    # Ending
+
+    def fail(self, work: Work, outcome: str, run_id: str | None = None) -> None:
+        """Note that an attempt failed; the work is due again, unless it was the last attempt."""
+        with self._database.write() as connection:
+            if work.attempts >= ATTEMPTS:
+                _end(connection, work, State.FAILED, outcome, run_id)
+                return
+            values = {"attempts": work.attempts + 1, "outcome": outcome, "run_id": run_id}
+            connection.execute(sa.update(table).where(table.c.id == work.id, IS_OPEN).values(values))
+
+    def end(
+        self,
+        work: Work,
+        state: State,
+        outcome: str,
+        run_id: str | None = None,
+        details: Mapping[str, Any] | None = None,
+        retrain: bool = False,
+    ) -> None:
+        """Note what came of one; one that is not open any more stays as it is.
+
+        retrain: ask for a retrain about the same events, in the same transaction, so that a kill loses neither; not
+        where the work was settled meanwhile.
+        """
+        with self._database.write() as connection:
+            if _end(connection, work, state, outcome, run_id, details) and retrain and work.about:
+                _ask(connection, Kind.RETRAIN, work.retriever, work.about, outcome, asked_by=work.id)
+
+    def conclude_retrains(
+        self,
+        retriever: str,
+        state: State,
+        outcome: str,
+        details: Mapping[str, Any],
+        run_id: str | None = None,
+    ) -> None:
+        """Note what came of a retrain: of all that are open, whoever began it; one that nobody asked for is noted too.
+
+        Open pilots end with it: what it leaves in doubt, a later report asks for again.
+        """
+        with self._database.write() as connection:
+            open_ones = _select(connection, IS_OPEN, table.c.kind == Kind.RETRAIN, table.c.retriever == retriever)
+            for work in open_ones:
+                _end(connection, work, state, outcome, run_id, details)
+            if not open_ones:
+                _note(connection, Kind.RETRAIN, retriever, state, outcome, details, run_id)
+            _settle_pilots(connection, retriever, "a retrain ended")
+
+    def note(self, kind: Kind, retriever: str, state: State, outcome: str, details: Mapping[str, Any]) -> None:
+        """Note what came of work that a person did and that answers nothing that was asked."""
+        with self._database.write() as connection:
+            _note(connection, kind, retriever, state, outcome, details)
+
+    # Questions
+
+    def open(self, retriever: str | None = None, *kinds: Kind) -> list[Work]:
+        """The open work, oldest first, of a retriever, or of all; of some kinds, or of any."""
+        conditions = [IS_OPEN] + ([] if retriever is None else [table.c.retriever == retriever])
+        with self._database.read() as connection:
+            return _select(connection, *conditions, *([table.c.kind.in_(kinds)] if kinds else []))
+
+    def of_run(self, run_key: str) -> Work | None:
+        """The open work whose present attempt has this key."""
+        return next((work for work in self.open() if work.run_key == run_key), None)
+
+    def last(self, retriever: str, number: int, *kinds: Kind) -> list[Work]:
+        """The work that was asked for or ended last, newest first."""
+        conditions = [table.c.retriever == retriever] + ([table.c.kind.in_(kinds)] if kinds else [])
+        newest = sa.func.coalesce(table.c.ended, table.c.asked).desc(), table.c.id.desc()
+        query = sa.select(table).where(*conditions).order_by(*newest).limit(number)
+        with self._database.read() as connection:
+            return [_work(row) for row in connection.execute(query)]
+
+
+def _ask(
+    connection: sa.Connection, kind: Kind, retriever: str, about: EventRange, reason: str, asked_by: str
+) -> Work | None:
+    known = [table.c.kind == kind, table.c.retriever == retriever]
+    known += [table.c.first_event == about.first, table.c.last_event == about.last]
+    same = _select(connection, *known, table.c.state.in_((State.OPEN, State.FAILED, State.CANCELED)))
+    if same:
+        return same[-1] if same[-1].state == State.OPEN else None
+    if kind == Kind.RETRAIN:
+        _settle_pilots(connection, retriever, "a retrain was asked for")
+    _insert(connection, kind, retriever, about, reason, asked_by)
+    return _select(connection, *known, IS_OPEN)[-1]
+
+
+def _note(
+    connection: sa.Connection,
+    kind: Kind,
+    retriever: str,
+    state: State,
+    outcome: str,
+    details: Mapping[str, Any],
+    run_id: str | None = None,
+) -> None:
+    now = time.time()
+    own = {"state": state, "asked": now, "ended": now, "outcome": outcome, "details": dict(details), "run_id": run_id}
+    _insert(connection, kind, retriever, None, "a person asked", "person", **own)
+
+
+def _insert(
+    connection: sa.Connection,
+    kind: Kind,
+    retriever: str,
+    about: EventRange | None,
+    reason: str,
+    asked_by: str,
+    **own: Any,
+) -> None:
+    events = {"first_event": about.first, "last_event": about.last} if about else {}
+    asked = {"kind": kind, "retriever": retriever, "reason": reason, "asked_by": asked_by} | events
+    defaults = {"state": State.OPEN, "attempts": 1, "asked": time.time(), "details": {}}
+    connection.execute(sa.insert(table).values(id=str(uuid4()), **(defaults | asked | own)))
+
+
+def _end(
+    connection: sa.Connection,
+    work: Work,
+    state: State,
+    outcome: str,
+    run_id: str | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> bool:
+    """End open work; whether it was open."""
+    values = {
+        "state": state,
+        "outcome": outcome,
+        "run_id": run_id,
+        "ended": time.time(),
+        "details": dict(details or {}),
+    }
+    return connection.execute(sa.update(table).where(table.c.id == work.id, IS_OPEN).values(values)).rowcount > 0
+
+
+def _settle_pilots(connection: sa.Connection, retriever: str, outcome: str) -> None:
+    for work in _select(connection, IS_OPEN, table.c.kind == Kind.PILOT, table.c.retriever == retriever):
+        _end(connection, work, State.DONE, outcome)
+
+
+def _select(connection: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[Work]:
+    query = sa.select(table).where(*conditions).order_by(table.c.asked, table.c.id)
+    return [_work(row) for row in connection.execute(query)]
+
+
+def _work(row: sa.Row[Any]) -> Work:
+    values = dict(row._mapping)
+    first, last = values.pop("first_event"), values.pop("last_event")
+    about = None if first is None else EventRange(first, last)
+    return Work(**values | {"about": about, "kind": Kind(row.kind), "state": State(row.state)})
+
+
+# Projects of before
+
+
+def migrate_decisions(connection: sa.Connection) -> None:
+    """Carry over what an earlier version's table of decisions says is open, and how its retrains ended, which drift's
+    cooldown counts.
+    """
+    names = ("id", "retriever", "kind", "reason", "recorded")
+    decisions = sa.table("ledger_decisions", *map(sa.column, names), sa.column("details", sa.JSON))
+    if not sa.inspect(connection).has_table(decisions.name):
+        return
+    found: dict[str, _Decided] = {}
+    for row in connection.execute(sa.select(decisions).order_by(decisions.c.id)).all():
+        found.setdefault(row.retriever, _Decided()).read(row)
+    for retriever, decided in found.items():
+        for values in decided.work:
+            asked = (values.pop("kind"), retriever, values.pop("about"), values.pop("reason"))
+            _insert(connection, *asked, "drift", **values)
+
+
+class _Decided:
+    """The work that decisions, read oldest first, come to. What came of it was noted after the request."""
+
+    ENDS: ClassVar = {"promoted": State.DONE, "refused": State.REFUSED, "canceled": State.CANCELED}
+
+    def __init__(self) -> None:
+        self._retrains: list[dict[str, Any]] = []
+        self._pilot: dict[str, Any] | None = None
+
+    @property
+    def work(self) -> list[dict[str, Any]]:
+        """Rows of the table: every retrain, and the pilot that is open, if one is."""
+        pilot = self._pilot if self._pilot and self._pilot["state"] == State.OPEN else None
+        return self._retrains + ([pilot] if pilot else [])
+
+    def read(self, row: sa.Row[Any]) -> None:
+        """Take the next decision."""
+        if row.kind == "retrain":
+            self._end_retrain(row, State.CANCELED)
+            self._retrains.append(_asked(Kind.RETRAIN, row))
+        elif row.kind in self.ENDS:
+            if row.kind == "promoted" and not self._open_retrain:
+                self._retrains.append(_asked(Kind.RETRAIN, row) | {"about": None})  # by a person
+            self._end_retrain(row, self.ENDS[row.kind])
+        elif row.kind in ("piloted", "no pilot") and "key" in row.details:
+            self._pilot = None
+        elif row.kind in ("failed", "pilot failed"):
+            _fail_row(self._open_retrain if row.kind == "failed" else self._pilot, row)
+        if row.details.get("pilot") is True:
+            self._pilot = _asked(Kind.PILOT, row)
+
+    @property
+    def _open_retrain(self) -> dict[str, Any] | None:
+        last = self._retrains[-1] if self._retrains else None
+        return last if last and last["state"] == State.OPEN else None
+
+    def _end_retrain(self, row: sa.Row[Any], state: State) -> None:
+        if self._open_retrain:
+            self._open_retrain.update(_ended(row, state))
+        self._pilot = None
+
+
+def _asked(kind: Kind, row: sa.Row[Any]) -> dict[str, Any]:
+    batch = row.details.get("batch")
+    asked = {"kind": kind, "about": EventRange(*batch) if batch else None, "reason": row.reason, "asked": row.recorded}
+    return asked | {"state": State.OPEN, "attempts": 1}
+
+
+def _ended(row: sa.Row[Any], state: State) -> dict[str, Any]:
+    return {"state": state, "ended": row.recorded, "outcome": row.reason, "details": dict(row.details)}
+
+
+def _fail_row(work: dict[str, Any] | None, row: sa.Row[Any]) -> None:
+    if work is None:
+        return
+    if work["attempts"] >= ATTEMPTS:
+        work.update(_ended(row, State.FAILED))
+    else:
+        work["attempts"] += 1
