@@ -101,14 +101,14 @@ class DenseIndex:
         """
         queries = self._accepted(queries, fingerprint)
         rankings: list[Ranking] = [[] for _ in queries]
-        waiting, count = np.arange(len(queries)), self._first_count(k)
+        waiting, entries, count = np.arange(len(queries)), self._entries, self._first_count(k)
         while len(waiting) and len(self.ids):
-            count = min(count, self._entries)
+            count = min(count, entries)
             candidates = self._candidates(queries[waiting], count)  # (q, count)
             settled = np.empty(len(waiting), dtype=bool)
             for i, (query, rows) in enumerate(zip(waiting, candidates, strict=True)):
                 rankings[query] = self._rank(queries[query], rows, k)
-                settled[i] = self._settled(queries[query], rankings[query], rows, k)
+                settled[i] = len(rows) == entries or self._settled(queries[query], rankings[query], rows, k)
             waiting, count = waiting[~settled], 2 * count
         return rankings
 
@@ -245,7 +245,8 @@ class DenseIndex:
 
     def _rank(self, query: np.ndarray, rows: np.ndarray, k: int) -> Ranking:
         rows = rows[rows >= 0]
-        return top_k(self._scores(query, rows), [self.document_ids[row] for row in rows.tolist()], k)
+        names = self.ids.document_ids
+        return top_k(self._scores(query, rows), [names[row] for row in rows.tolist()], k)
 
     def _settled(self, query: np.ndarray, ranking: Ranking, rows: np.ndarray, k: int) -> bool:
         """Whether no passage outside the candidates can belong to the k best documents.
@@ -253,8 +254,6 @@ class DenseIndex:
         Exact search orders by float32 sums, each within H * 2^-24 * |q| * |d| of the true one (Higham, Accuracy and
         Stability of Numerical Algorithms, eq. 3.5). The last candidate bounds every passage that was not fetched.
         """
-        if len(rows) == self._entries:
-            return True
         if len(ranking) < k or self.approximate is not None:
             return len(ranking) >= k
         slack = 4 * self.dimension * FLOAT32_ROUNDING * float(np.linalg.norm(query)) * self._largest_norm
