@@ -11,7 +11,7 @@ from model_code.errors import FreshetError
 from model_code.incdsi.documents import Added, NewDocument, Status, mean_query
 from model_code.incdsi.feasibility import Conflict, broken, examine
 from model_code.incdsi.objective import Rivals, Task, prior_vector
-from model_code.incdsi.rows import joined, minus, scan
+from model_code.incdsi.rows import joined, minus
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import GROWTH, Solution, Start, minimise, solve, too_many
 from model_code.incdsi.state import IncDsiState
@@ -94,7 +94,7 @@ class IncDsiAdder:
         if not self.settings.refine:
             plain = [self._plain(*pair) for pair in zip(documents, queries, strict=True)]
             return [self._store(*pair) for pair in zip(documents, plain, strict=True)]
-        rivals = [Rivals(self.state, seen) for seen in scan(self.state.vectors, queries)]
+        rivals = [Rivals(self.state, seen) for seen in self.state.vectors.scan(queries)]
         starts = self._starts(documents, rivals) if len(documents) > 1 else [Start(rivals[0].seeds())]
         return [
             self._store(document, self._refine(document, scores, start))
@@ -119,7 +119,7 @@ class IncDsiAdder:
 
     def _with_passes(self, starts: Sequence[Start], vectors: Sequence[np.ndarray]) -> list[Start]:
         """The `starts` with passes over Z by `vectors`, all from one reading."""
-        passes = scan(self.state.queries, np.stack(vectors)) if vectors else []
+        passes = self.state.queries.scan(np.stack(vectors)) if vectors else []
         return [Start(start.members, seen) for start, seen in zip(starts, passes, strict=True)]
 
     def _guess(
@@ -142,7 +142,7 @@ class IncDsiAdder:
 
     def _rivals(self, query: np.ndarray, replaced: int | None = None) -> Rivals:
         """The scores of `query` (H) with all documents: one pass over V."""
-        return Rivals(self.state, scan(self.state.vectors, query[None])[0], replaced)
+        return Rivals(self.state, self.state.vectors.scan(query[None])[0], replaced)
 
     def _task(self, document: NewDocument, rivals: Rivals) -> Task:
         """The document's objective; its query is that of `rivals`."""
@@ -195,7 +195,7 @@ class IncDsiAdder:
         if self.settings.prior != "zero":
             vector = prior_vector(self.settings, refined.query, document.encoding)
         raw = self._task(document, refined.rivals).without_margins()
-        suspects = raw.suspects(scan(self.state.queries, vector[None])[0], vector)
+        suspects = raw.suspects(self.state.queries.scan(vector[None])[0], vector)
         return Refined(
             vector=vector,
             query=refined.query,

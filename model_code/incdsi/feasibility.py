@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from model_code.incdsi.objective import Task
-from model_code.incdsi.rows import dots, joined, length, minus, scan
+from model_code.incdsi.rows import dots, joined, length, minus
 from model_code.incdsi.solver import GROWTH
 
 REACH = 100.0  # times the longest vector of the collection: a longer one would come first for half of all queries
@@ -50,7 +50,7 @@ def examine(task: Task, members: np.ndarray) -> np.ndarray | Conflict:
         vector = _shortest(raw, members)
         if isinstance(vector, Conflict):
             return vector
-        suspects = raw.suspects(scan(task.state.queries, vector[None])[0], vector)
+        suspects = raw.suspects(task.state.queries.scan(vector[None])[0], vector)
         violated = raw.violated(minus(suspects, members), vector)
         if not len(violated):
             return vector

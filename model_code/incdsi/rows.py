@@ -13,7 +13,6 @@ import numpy as np
 LEAST_ROOM = 16
 PART = 8192  # rows that are scored in float64 at a time
 BLOCK = 64
-FEW = 4  # vectors: of fewer, dot products one by one read the rows faster than BLAS's narrow products do
 
 
 class GrowingRows:
@@ -81,7 +80,7 @@ class GrowingRows:
 
     def copy(self) -> GrowingRows:
         """An independent copy."""
-        return GrowingRows(self.view)
+        return type(self)(self.view)
 
     def _changed(self, row: int) -> None:
         if row < self._compared:  # the largest may be gone
@@ -105,17 +104,6 @@ class Pass:
     vector: np.ndarray
     scores: np.ndarray
     uncertainty: float
-
-
-def scan(rows: GrowingRows, vectors: np.ndarray) -> list[Pass]:
-    """One `Pass` for each of `vectors` (B, H), all from one reading of the rows.
-
-    >>> scan(GrowingRows(np.eye(2, dtype=np.float32)), np.array([[3.0, 4.0]]))[0].scores.tolist()
-    [3.0, 4.0]
-    """
-    error, rough = float32_error(vectors.shape[1]), vectors.astype(np.float32)
-    scores = np.vecdot(rows.view, rough[:, None]) if len(vectors) < FEW else rough @ rows.view.T
-    return [Pass(vector, row, error * length(vector)) for vector, row in zip(vectors, scores, strict=True)]
 
 
 def float32_error(width: int) -> float:

@@ -17,7 +17,7 @@ from scipy.linalg import lapack, qr, solve_triangular
 from scipy.optimize import nnls
 
 from model_code.incdsi.objective import EXACT, Problem, Task
-from model_code.incdsi.rows import Pass, joined, length, minus, scan
+from model_code.incdsi.rows import Pass, joined, length, minus
 
 GROWTH = 48  # rows taken in per round; more once there are more members, so that hard cases take few rounds
 PASS_PAYS = 1 / 32  # a new pass is cheaper than testing more than this share of the rows one by one
@@ -89,7 +89,7 @@ def solve(task: Task, start: Start) -> Solution:
         (vector, multipliers), rounds = minimise(problem, vector), rounds + 1
         suspects = None if seen is None else task.suspects(seen, vector)
         if suspects is None or too_many(suspects, task):
-            seen, passes = scan(task.state.queries, vector[None])[0], passes + 1
+            seen, passes = task.state.queries.scan(vector[None])[0], passes + 1
             suspects = task.suspects(seen, vector)
         others = minus(suspects, members)
         violated = task.violated(others, vector)

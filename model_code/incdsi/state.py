@@ -9,6 +9,7 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.incdsi.rows import GrowingRows, dots, float32_error, length, lengths, minus
+from model_code.incdsi.scans import ScannedRows
 from model_code.settings import require
 
 SAMPLE = 2048  # documents and queries from which the deviation of scores is estimated, evenly spread
@@ -32,7 +33,7 @@ class IncDsiState:
     ) -> None:
         _require_matching(vectors, queries, ids)
         vectors, queries = np.asarray(vectors, np.float32), np.asarray(queries, np.float32)
-        self.vectors, self.queries = GrowingRows(vectors), GrowingRows(queries)
+        self.vectors, self.queries = ScannedRows(vectors), ScannedRows(queries)
         self.vector_lengths, self.query_lengths = GrowingRows(lengths(vectors)), GrowingRows(lengths(queries))
         self.own_scores = GrowingRows(dots(vectors, queries))
         self.won: GrowingRows | None = None

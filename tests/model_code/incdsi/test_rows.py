@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from model_code.incdsi.rows import GrowingRows, float32_error, highest, joined, minus, scan
+from model_code.incdsi.rows import GrowingRows, float32_error, highest, joined, minus
+from model_code.incdsi.scans import ScannedRows
 
 
 def test_equal_to_a_list_after_random_changes() -> None:
@@ -64,7 +65,7 @@ def test_scores_stay_within_the_bound(width: int) -> None:
     rows = (random.normal(size=(400, width)) * 10.0 ** random.uniform(-3, 3, (400, 1))).astype(np.float32)
     rows[::3] = np.abs(rows[::3])  # sums that do not cancel round worst
     for vectors in (random.normal(size=(1, width)), np.abs(random.normal(size=(9, width)))):
-        for vector, seen in zip(vectors, scan(GrowingRows(rows), vectors), strict=True):
+        for vector, seen in zip(vectors, ScannedRows(rows).scan(vectors), strict=True):
             true = (rows.astype(np.float64) * vector).sum(axis=1)
             allowed = seen.uncertainty * np.linalg.norm(rows.astype(np.float64), axis=1)
             assert (np.abs(seen.scores - true) <= allowed).all()
