@@ -53,7 +53,7 @@ def _added(project: Project) -> dg.AssetsDefinition:
 
         collection = LiveCollection(project)
         applied = collection.apply()
-        behind = Upkeep(project, {collection.retriever: collection}.get).finish()
+        behind = Upkeep(project, {collection.retriever: collection}.get).finish(but=collection.retriever)
         generation = applied.generation if applied else collection.generation
         facts: dict[str, Any] = {"generation": generation.number, "documents": generation.manifest["documents"]}
         facts |= {name: len(getattr(applied, name)) for name in ("added", "updated", "deleted")} if applied else {}

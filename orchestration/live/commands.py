@@ -116,7 +116,7 @@ def _apply(live: LiveCollection, outcome: Outcome, receipts: Iterable[Receipt]) 
         client = _service(live)
         if client is None:
             live.apply()
-            outcome.behind = Upkeep(live.project, {live.retriever: live}.get).finish()
+            outcome.behind = Upkeep(live.project, {live.retriever: live}.get).finish(but=live.retriever)
         elif not client.apply()["searchable"]:
             outcome.wait()
     outcome.generation = live.generation.number

@@ -33,22 +33,29 @@ class Upkeep:
         self._own: dict[str, LiveCollection] = {}
         self._failed_now: set[str] = set()
 
-    def step(self, limit: int | None = PIECE) -> bool:
-        """Do one piece, of at most `limit` changes; False if none is left but that of retrievers that failed."""
+    def step(self, limit: int | None = PIECE, but: str | None = None) -> bool:
+        """Do one piece, of at most `limit` changes; False if none is left but that of retrievers that failed.
+
+        but: a retriever that has just taken in what there was.
+        """
         names = subscribers(self.project)
         for gone in self.failures.keys() - set(names):
             del self.failures[gone]
         for name in names:
-            if name not in self._failed_now and self._try(name, lambda name=name: self._take_in(name, limit)):
+            if (
+                name != but
+                and name not in self._failed_now
+                and self._try(name, lambda name=name: self._take_in(name, limit))
+            ):
                 return True
         for name in names:
             self._try(name, lambda name=name: self._collect(name))
         self._failed_now.clear()  # the next addition is another attempt
         return False
 
-    def finish(self) -> dict[str, str]:
-        """Do all of it; the `failures`."""
-        while self.step(limit=None):
+    def finish(self, but: str | None = None) -> dict[str, str]:
+        """Do all of it; the `failures`. but: see `step`."""
+        while self.step(limit=None, but=but):
             pass
         return self.failures
 

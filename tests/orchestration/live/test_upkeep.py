@@ -68,6 +68,12 @@ def test_every_live_retriever_takes_in_what_arrives_the_default_first(project):
     assert (pending(project, "hce"), pending(project, "other")) == (0, 0)
 
 
+def test_who_has_just_taken_in_what_there_was_is_left_out(project):
+    receive(project, "a")
+    assert Upkeep(project).finish(but="hce") == {}
+    assert (pending(project, "hce"), pending(project, "other")) == (1, 0)
+
+
 def test_it_goes_on_in_pieces(project):
     receive(project, "a", "b", "c")
     LiveCollection(project).apply()
