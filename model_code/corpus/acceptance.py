@@ -16,6 +16,7 @@ import pandas as pd
 
 from model_code.corpus.settings import AcceptanceSettings
 from model_code.corpus.tables import Corpus, judged
+from model_code.words import spans
 
 if TYPE_CHECKING:
     from great_expectations.data_context import EphemeralDataContext
@@ -62,7 +63,7 @@ def acceptance_frames(corpus: Corpus, pseudo_queries: pd.DataFrame) -> dict[str,
 
 
 def _words(texts: pd.Series) -> pd.Series:
-    return texts.map(lambda text: len(text.split())).astype("int64")
+    return texts.map(lambda text: len(spans(text))).astype("int64")
 
 
 def _expectations(settings: AcceptanceSettings) -> dict[str, list[Expectation]]:

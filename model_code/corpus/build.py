@@ -20,6 +20,7 @@ from model_code.corpus.tables import frame
 from model_code.documents import Document, canonical_fields
 from model_code.errors import FreshetError
 from model_code.progress import Progress, silent
+from model_code.words import spans
 
 T = TypeVar("T")
 
@@ -141,7 +142,7 @@ def _query_row(query: SourceQuery, split: str, assigned_split: str | None) -> di
 def _report(tables: dict[str, pd.DataFrame], quarantine: Quarantine, qrels: Qrels, merged: int) -> dict[str, Any]:
     """Pure counts: the terms of the law that nothing is lost, parts, splits, lengths and reasons of refusal."""
     documents, queries = tables["documents"], tables["queries"]
-    words = documents["text"].str.split().str.len()
+    words = documents["text"].map(lambda text: len(spans(text)))
     counts: dict[str, Any] = {name: len(table) for name, table in tables.items()}
     for table in ("documents", "queries", "qrels"):
         counts[f"{table}_read"] = quarantine.read[table]

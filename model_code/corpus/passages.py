@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
 from model_code.corpus.settings import PassageSettings
 from model_code.documents import Document
-
-_WORD = re.compile(r"\S+")
+from model_code.words import spans
 
 
 def windows(text: str, words: int, stride: int) -> list[str]:
@@ -20,11 +18,11 @@ def windows(text: str, words: int, stride: int) -> list[str]:
     >>> windows("a b c d e f g", words=3, stride=2)
     ['a b c', 'c d e', 'e f g']
     """
-    spans = [match.span() for match in _WORD.finditer(text)] if words else []
-    if len(spans) <= words:
+    places = spans(text) if words else []
+    if len(places) <= words:
         return [text]
-    starts = range(0, len(spans) - words + stride, stride)
-    return [text[spans[start][0] : spans[min(start + words, len(spans)) - 1][1]] for start in starts]
+    starts = range(0, len(places) - words + stride, stride)
+    return [text[places[start][0] : places[min(start + words, len(places)) - 1][1]] for start in starts]
 
 
 def lines(text: str) -> list[str]:

@@ -5,7 +5,6 @@ A round trip asks whether a search for a query finds the document that it was ma
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from model_code.encoding.settings import EncoderSettings
 from model_code.progress import Progress, silent
 from model_code.queries.pseudo_queries import PseudoQuery
 from model_code.retriever import Ranking
+from model_code.words import words
 
 EMPTY = "empty"
 REPEATED = "repeated"
@@ -36,7 +36,7 @@ def normalised(text: str) -> str:
     >>> normalised("  Sort an *Array*, in-place!")
     'sort an array in place'
     """
-    return " ".join(re.findall(r"\w+", text.casefold()))
+    return " ".join(words(text.casefold()))
 
 
 def reasons_to_drop(

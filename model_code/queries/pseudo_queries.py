@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from model_code.files import hash_text
 from model_code.progress import Progress, silent, tracked
 from model_code.queries.settings import ClozeSettings
+from model_code.words import slices, spans
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,16 +88,16 @@ class InverseCloze:
         >>> cloze.spans("d1", "a b c d e f g h", seed=7)
         ['c d e', 'f g h']
         """
-        words, chance = text.split(), random.Random(seed_of(seed, self.kind, document_id))
-        longest = int(len(words) * self.settings.max_share)
+        places, chance = spans(text), random.Random(seed_of(seed, self.kind, document_id))
+        longest = int(len(places) * self.settings.max_share)
         if longest < SHORTEST:
             return []
-        return [self._span(words, longest, chance) for _ in range(self.settings.per_document)]
+        return [self._span(text, places, longest, chance) for _ in range(self.settings.per_document)]
 
-    def _span(self, words: list[str], longest: int, chance: random.Random) -> str:
+    def _span(self, text: str, places: list[tuple[int, int]], longest: int, chance: random.Random) -> str:
         length = min(longest, chance.randint(self.settings.min_words, self.settings.max_words))
-        start = chance.randint(0, len(words) - length)
-        return " ".join(words[start : start + length])
+        start = chance.randint(0, len(places) - length)
+        return slices(text, places, start, start + length)
 
 
 def generated_queries(pseudo_queries: pd.DataFrame) -> dict[str, list[str]]:

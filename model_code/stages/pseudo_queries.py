@@ -13,6 +13,7 @@ from model_code.queries.filtering import REASONS, drop_lost, make_search, reason
 from model_code.queries.generators import TRAINED_FOLDER, make_generator
 from model_code.queries.pseudo_queries import PseudoQuery, split_of
 from model_code.queries.settings import PseudoQuerySettings
+from model_code.words import spans
 
 COLUMNS = ("query_id", "document_id", "text", "kind", "split")
 
@@ -91,7 +92,7 @@ def _table(queries: list[PseudoQuery], splits: dict[str, str]) -> pd.DataFrame:
 
 
 def _lengths(texts: pd.Series) -> dict[str, int | float]:
-    words = texts.str.split().str.len().to_numpy()
+    words = texts.map(lambda text: len(spans(text))).to_numpy(dtype=np.int64)
     quartiles = np.percentile(words, [0, 25, 50, 75, 100])
     names = ("words_min", "words_lower_quartile", "words_median", "words_upper_quartile", "words_max")
     return {"queries": len(words), **{name: float(value) for name, value in zip(names, quartiles, strict=True)}}

@@ -9,7 +9,18 @@ from model_code.errors import FreshetError
 
 BASE_CODE = tuple(  # the ground that every package of `model_code` stands on
     f"model_code/{name}.py"
-    for name in ("context", "documents", "errors", "files", "fusion", "manifest", "progress", "retriever", "settings")
+    for name in (
+        "context",
+        "documents",
+        "errors",
+        "files",
+        "fusion",
+        "manifest",
+        "progress",
+        "retriever",
+        "settings",
+        "words",
+    )
 )
 
 QUERY_CODE = (
