@@ -170,7 +170,7 @@ class StageAssets:
     def _metadata(self, stage: Stage, ran: bool) -> dict[str, Any]:
         from orchestration.parameters import flatten
         from orchestration.pipeline import stage_key
-        from orchestration.registry.runs import find_run
+        from orchestration.pipeline.runs import find_run
 
         folder = self.project.root / stage.output
         key = stage_key.read(stage, self.project.root).key

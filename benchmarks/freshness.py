@@ -25,8 +25,8 @@ import numpy as np
 from benchmarks.live_service import make_project, served
 from benchmarks.measurement import row_stated
 from model_code.errors import FreshetError
+from orchestration.live.client import ServiceClient
 from orchestration.project import Project
-from orchestration.service.client import ServiceClient
 
 Row = dict[str, Any]
 BASE = "sentence-transformers/all-MiniLM-L6-v2"

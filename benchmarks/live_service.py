@@ -14,8 +14,8 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.files import write_json, write_text
+from orchestration.live.client import ServiceClient
 from orchestration.project import Project
-from orchestration.service.client import ServiceClient
 
 CLONE = Path(__file__).parents[1]
 

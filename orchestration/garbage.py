@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
-from orchestration.file_lock import file_lock, is_free
 from orchestration.live.ledger import WRITER_LOCK
 from orchestration.pipeline.repro import dvc_command, environment, uses_git
-from orchestration.project import Project
+from orchestration.project import Project, file_lock, is_free
 from orchestration.registry import versions
 
 if TYPE_CHECKING:

@@ -1,15 +1,20 @@
-"""Where a project keeps its things, and the one lock that everything that changes them shares."""
+"""Where a project keeps its things, and locks between processes: the one that all that changes it shares, and others.
+
+The system frees a lock when its holder dies: it is held as long as a file stays open.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from model_code.errors import FreshetError
-from orchestration.file_lock import file_lock
 
 LOCK_HELD = "FRESHET_LOCK_HELD"
 WAITING = "waiting for the build, the retrain or another command of this project that runs now: it holds its lock"
@@ -82,3 +87,33 @@ class Project:
                 yield
             finally:
                 del os.environ[LOCK_HELD]
+
+
+@contextmanager
+def file_lock(path: Path, waiting: str | None = None) -> Iterator[None]:
+    """Hold an exclusive lock on the file `path`; another process or thread waits, and who holds it already goes on.
+
+    waiting: a line for the user, on standard error, where the lock is not free at once.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path.resolve(), is_singleton=True, fallback_to_soft=False)
+    try:
+        lock.acquire(blocking=waiting is None)
+    except Timeout:
+        print(waiting, file=sys.stderr, flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def is_free(path: Path) -> bool:
+    """Whether nobody holds the lock at this moment."""
+    if not path.is_file():
+        return True
+    try:
+        with FileLock(path, fallback_to_soft=False).acquire(blocking=False):
+            return True
+    except Timeout:
+        return False

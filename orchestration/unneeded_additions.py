@@ -8,10 +8,9 @@ from pathlib import Path
 
 from model_code.additions.store import store_of, token_of
 from model_code.live.collection import Collection, retrievers
-from orchestration.file_lock import file_lock
 from orchestration.live.additions import folder_of, settings_of
 from orchestration.live.ledger import WRITER_LOCK
-from orchestration.project import Project
+from orchestration.project import Project, file_lock
 
 STORE = re.compile(r".+-[0-9a-f]{16}")  # the name of a store: the retriever's, and a hash of what it stands for
 

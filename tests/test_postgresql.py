@@ -16,8 +16,8 @@ from model_code.errors import FreshetError
 from model_code.ledger import tables as schema
 from model_code.ledger.database import is_there, open_database
 from orchestration.instance import DATABASE, open_instance
+from orchestration.pipeline.runs import StageRecord, run_store
 from orchestration.project import Project
-from orchestration.registry.runs import StageRecord, run_store
 
 EVENT = {"kind": "put", "document_id": "a", "content_hash": "", "source": "", "received": 0.0}
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestration.live.client import ServiceClient
 from orchestration.project import Project
-from orchestration.service.client import ServiceClient
 
 if TYPE_CHECKING:
     from model_code.incdsi.tuning import TuningReport

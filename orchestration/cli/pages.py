@@ -19,8 +19,8 @@ from model_code.errors import FreshetError
 from model_code.files import write_text
 from orchestration.instance import dagster_home, fail_abandoned_runs
 from orchestration.pipeline.repro import environment
+from orchestration.pipeline.runs import record_all, tracking_uri
 from orchestration.project import Project
-from orchestration.registry.runs import record_all, tracking_uri
 
 HOST = "127.0.0.1"
 LOCATION = "freshet"  # of the code, as Dagster names it

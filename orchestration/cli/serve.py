@@ -21,7 +21,7 @@ def serve(
 ) -> None:
     """Serve search, add, update and delete over HTTP, with everything warm; the other commands use it while it runs."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a team of threads per request costs ten times more
-    from orchestration.service.client import registered
+    from orchestration.live.client import registered
 
     project = Project.find()
     with registered(project.state) as registration:  # before the slow imports, as it may refuse

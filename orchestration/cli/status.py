@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from orchestration import parameters
-from orchestration.live_status import live_status, live_status_lines, other_lines
+from orchestration.live.status import live_status, live_status_lines, other_lines
 from orchestration.pipeline import dvc_lock, stages
 from orchestration.pipeline.ingest import read_lock
 from orchestration.project import Project
@@ -42,7 +42,7 @@ def _version(project: Project, alias: str) -> dict[str, str] | None:
 
 def _service(project: Project) -> dict[str, Any] | None:
     """Where `freshet serve` answers, if it runs."""
-    from orchestration.service.client import running
+    from orchestration.live.client import running
 
     return running(project.state)
 
@@ -73,7 +73,7 @@ def _live(project: Project) -> list[dict[str, Any]]:
 
 def _queries_logged(project: Project, live: list[dict[str, Any]]) -> int | None:
     """Searches in the service's query log since the last drift report; None if there is no log."""
-    from orchestration.service.query_log import is_kept, logged_since
+    from orchestration.freshness.query_log import is_kept, logged_since
 
     if not is_kept(project.state):
         return None

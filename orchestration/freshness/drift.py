@@ -23,7 +23,7 @@ from model_code.live.documents import read_documents
 from model_code.live.generation import added_since_training, trained_documents
 from model_code.live.searcher import Searcher
 from orchestration import parameters
-from orchestration.file_lock import file_lock
+from orchestration.freshness import query_log
 from orchestration.freshness.queries import (
     NO_LOG,
     answers,
@@ -38,8 +38,7 @@ from orchestration.freshness.reference import calibration_of, protected_scores
 from orchestration.live.additions import resolved, statuses_of
 from orchestration.live.ledger import existing_ledger, standing_of
 from orchestration.parameters import Parameters
-from orchestration.project import Project
-from orchestration.service import query_log
+from orchestration.project import Project, file_lock
 
 if TYPE_CHECKING:
     from model_code.ledger.events import Event

@@ -21,7 +21,6 @@ from model_code.ledger.events import Kind, Receipt, Rejection, Standing
 from model_code.live.collection import Collection, default_retriever, retrievers
 from model_code.live.generation import Generation
 from orchestration import parameters
-from orchestration.file_lock import file_lock
 from orchestration.live.ledger import (
     WRITER_LOCK,
     contents,
@@ -35,8 +34,8 @@ from orchestration.live.ledger import (
     standing_of,
 )
 from orchestration.live.rows import CleanRows, RawRow, clean
-from orchestration.live_status import live_status
-from orchestration.project import Project
+from orchestration.live.status import live_status
+from orchestration.project import Project, file_lock
 
 if TYPE_CHECKING:
     from model_code.corpus.settings import CorpusSettings

@@ -17,10 +17,10 @@ from model_code.corpus.rows import printable
 from model_code.documents import Change, Remove
 from model_code.ledger.events import Receipt, Rejection
 from model_code.live.collection import default_retriever
+from orchestration.live.client import ServiceClient
 from orchestration.live.collection import LiveCollection
 from orchestration.live.rows import CleanRows, read_file
 from orchestration.live.upkeep import Upkeep
-from orchestration.service.client import ServiceClient
 
 STANDARD_INPUT = Path("-")
 CHANGES = ("added", "updated", "deleted")

@@ -22,10 +22,9 @@ from model_code.corpus.rows import printable
 from model_code.errors import FreshetError
 from model_code.files import fsync, hash_path, write_text
 from model_code.ledger.events import Receipt
-from orchestration.file_lock import file_lock
 from orchestration.live.collection import LiveCollection
 from orchestration.live.rows import read_file
-from orchestration.project import Project
+from orchestration.project import Project, file_lock
 
 log = logging.getLogger(__name__)
 INBOX, DONE, FAILED = "inbox", "done", "failed"

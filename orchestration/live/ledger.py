@@ -16,8 +16,7 @@ from model_code.ledger.events import Position, Standing
 from model_code.live.collection import CURRENT, Collection, default_retriever, retrievers
 from model_code.live.documents import COLUMNS, DocumentFile, document_of
 from model_code.live.generation import DOCUMENTS, Generation, removed_by_part
-from orchestration.file_lock import file_lock
-from orchestration.project import Project
+from orchestration.project import Project, file_lock
 
 if TYPE_CHECKING:
     from model_code.ledger.database import Database

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from model_code.ledger.events import Position, Standing
 from model_code.live.collection import Collection, set_default_retriever
-from orchestration.file_lock import file_lock
 from orchestration.live.collection import LiveCollection, apply_pending
 from orchestration.live.ledger import WRITER_LOCK, existing_ledger, in_a_log, standing_of
-from orchestration.project import Project
+from orchestration.project import Project, file_lock
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger

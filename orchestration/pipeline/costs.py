@@ -31,11 +31,10 @@ from model_code.retrievers.dense import DenseRetriever
 from model_code.retrievers.kinds import open_retriever
 from orchestration import parameters
 from orchestration.parameters import BM25_GENERATED, Parameters
-from orchestration.pipeline import stage_key, stages
+from orchestration.pipeline import runs, stage_key, stages
 from orchestration.pipeline.results import load_comparison
 from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
-from orchestration.registry import runs
 
 K, ROUNDS = 10, 3  # documents per timed query, times that each is asked
 PERCENTILES = (50, 95)

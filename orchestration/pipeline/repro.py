@@ -18,10 +18,9 @@ from pathlib import Path
 
 from model_code.errors import FreshetError
 from orchestration import parameters
-from orchestration.pipeline import dvc_lock
+from orchestration.pipeline import dvc_lock, runs
 from orchestration.pipeline.stages import TABLE
 from orchestration.project import Project
-from orchestration.registry import runs
 
 EVENTS_FILE = "FRESHET_EVENTS"  # in the environment of DVC: where stages say that they start and end
 CONFIGS = ("config", "config.local")  # of DVC, in .dvc

@@ -27,12 +27,11 @@ from model_code.progress import LineProgress
 from model_code.scale import engine
 from orchestration import parameters
 from orchestration.parameters import Parameters, flatten
-from orchestration.pipeline import repro, stage_key, stages
+from orchestration.pipeline import repro, runs, stage_key, stages
 from orchestration.pipeline.repro import StageEnded
+from orchestration.pipeline.runs import StageRecord, git_state
 from orchestration.pipeline.stages import Stage
 from orchestration.project import LOCK_HELD, Project
-from orchestration.registry import runs
-from orchestration.registry.runs import StageRecord, git_state
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""What is registered in MLflow: runs of stages, versions of retrievers, who is champion, and why."""
+"""What is registered in MLflow: versions of retrievers, who is champion, and why."""

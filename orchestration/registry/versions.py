@@ -18,10 +18,9 @@ from model_code.errors import FreshetError
 from model_code.evaluation.scores import SystemScores, load_scores
 from model_code.files import read_json
 from model_code.ledger.events import Position
-from orchestration.file_lock import file_lock
-from orchestration.project import Project
+from orchestration.pipeline.runs import KEY, open_store, store_folder, tracking_uri, valid_name
+from orchestration.project import Project, file_lock
 from orchestration.registry.build import ARTIFACT, Build, log_retriever
-from orchestration.registry.runs import KEY, open_store, store_folder, tracking_uri, valid_name
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -9,9 +9,9 @@ import sys
 import uvicorn
 
 from model_code.errors import FreshetError
+from orchestration.live.client import Registration
 from orchestration.project import Project
 from orchestration.service.app import LOOPBACK, create_app
-from orchestration.service.client import Registration
 
 STOP_SECONDS = 60  # for the requests that run when the service is told to stop
 EXPOSED = (

@@ -18,12 +18,12 @@ from prometheus_client.registry import Collector
 
 from model_code.ledger.database import is_there
 from model_code.live.searcher import Searcher
+from orchestration.freshness import query_log
+from orchestration.freshness.query_log import QueryLog
 from orchestration.live.ledger import ledger_url
 from orchestration.live.upkeep import Upkeep
 from orchestration.project import Project
-from orchestration.service import query_log
 from orchestration.service.errors import NotReady
-from orchestration.service.query_log import QueryLog
 from orchestration.service.searchers import Searchers, SearchPool, Watcher
 from orchestration.service.writer import JobQueue, WriterThread
 

@@ -17,8 +17,8 @@ RECORD = """
 import sys
 from pathlib import Path
 from orchestration.project import Project
-from orchestration.registry.runs import StageRecord
-from orchestration.registry.runs import run_store
+from orchestration.pipeline.runs import StageRecord
+from orchestration.pipeline.runs import run_store
 record = StageRecord("train@hce", sys.argv[2], {}, {}, {}, [], [], None, False, None, 0.0, 1.0)
 print(run_store(Project(Path(sys.argv[1]))).record_stage(record))
 """

@@ -1,16 +1,17 @@
-"""Guards a project's lock between processes, and where a project keeps its state."""
+"""Guards locks between processes: a second holder waits until the first lets go, and says so if it is to; where a project keeps its state."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from orchestration.project import LOCK_HELD, WAITING, Project
+from orchestration.project import LOCK_HELD, WAITING, Project, file_lock
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
@@ -93,3 +94,53 @@ def test_a_project_is_found_from_any_folder_in_it(tmp_path):
     for name in ("params.yaml", "dvc.yaml"):
         (tmp_path / name).touch()
     assert Project.find(tmp_path / "data" / "raw").root == tmp_path
+
+
+def test_a_second_holder_waits(tmp_path):
+    order: list[str] = []
+
+    def second() -> None:
+        with file_lock(tmp_path / "new" / "lock"):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with file_lock(tmp_path / "new" / "lock"):
+        thread.start()
+        thread.join(timeout=0.2)
+        order.append("first")
+    thread.join(timeout=5)
+    assert order == ["first", "second"]
+
+
+def test_who_holds_it_goes_on_and_still_holds_it_after_an_inner_block(tmp_path):
+    order: list[str] = []
+
+    def second() -> None:
+        with file_lock(tmp_path / "lock"):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with file_lock(tmp_path / "lock"):
+        with file_lock(tmp_path / "." / "lock"):
+            order.append("inner")
+        thread.start()
+        thread.join(timeout=0.2)
+        order.append("outer")
+    thread.join(timeout=5)
+    assert order == ["inner", "outer", "second"]
+
+
+def test_who_must_wait_says_for_what_and_who_need_not_is_silent(tmp_path, capsys):
+    def second() -> None:
+        with file_lock(tmp_path / "lock", "waiting for the first"):
+            said.append(capsys.readouterr().err)
+
+    said: list[str] = []
+    second()
+    thread = threading.Thread(target=second)
+    with file_lock(tmp_path / "lock"):
+        thread.start()
+        thread.join(timeout=0.2)
+        assert said == [""]
+    thread.join(timeout=5)
+    assert said == ["", "waiting for the first\n"]

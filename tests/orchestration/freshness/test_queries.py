@@ -19,9 +19,9 @@ from model_code.live.searcher import Searcher
 from orchestration import parameters
 from orchestration.freshness.drift import Batch, Gatherer, batches, required, watch
 from orchestration.freshness.queries import asked_scores, first_ranks, old_scores, queries_of_build, questions_for, some
+from orchestration.freshness.query_log import FOLDER, QueryLog
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import existing_ledger
-from orchestration.service.query_log import FOLDER, QueryLog
 from tests.orchestration.freshness.subjects import PARAMS, SEA, SPACE, add, documents, others, queries
 
 JUDGEMENTS = Judgements({"1": "a tide", "2": "a reef"}, {"1": {"x": 1, "y": 2}, "2": {"z": 1}}, "qrels")

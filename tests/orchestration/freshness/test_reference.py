@@ -31,7 +31,7 @@ from orchestration.freshness.reference import (
     reference_documents,
 )
 from orchestration.live.collection import LiveCollection
-from orchestration.live_status import live_status, live_status_lines
+from orchestration.live.status import live_status, live_status_lines
 from tests.orchestration.freshness.subjects import PARAMS, SEA, SPACE, add, documents
 
 SEAS = {f"sea-{i:03}" for i in range(150)}

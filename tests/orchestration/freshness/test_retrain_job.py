@@ -25,7 +25,7 @@ from orchestration.freshness.drift import watch
 from orchestration.freshness.due import note_end
 from orchestration.instance import open_instance
 from orchestration.live.ledger import open_ledger
-from orchestration.live_status import live_status
+from orchestration.live.status import live_status
 from orchestration.pipeline import ingest, repro
 from orchestration.project import Project
 from orchestration.registry import history, release, versions

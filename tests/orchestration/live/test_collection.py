@@ -20,7 +20,7 @@ from model_code.live.collection import Collection
 from orchestration.live.collection import LiveCollection, forecast
 from orchestration.live.ledger import backlog_of, ledger_url, open_ledger
 from orchestration.live.rows import read_file
-from orchestration.live_status import live_status_lines
+from orchestration.live.status import live_status_lines
 from orchestration.project import Project
 from tests.orchestration.live_example import BASE, StandInWriter, collection_of, make_project, open_build, texts
 

@@ -16,7 +16,7 @@ from orchestration.cli import app
 from orchestration.live import commands
 from orchestration.live.collection import LiveCollection
 from orchestration.live.rows import read_file
-from orchestration.live_status import live_status
+from orchestration.live.status import live_status
 from tests.orchestration.live_example import BASE, StandInWriter, collection_of, make_project, texts
 
 

@@ -16,12 +16,11 @@ from model_code.fusion import reciprocal_rank_fusion
 from model_code.index.dense_index import DenseIndex
 from orchestration.cli import build
 from orchestration.parameters import load
-from orchestration.pipeline import costs, stage_key
+from orchestration.pipeline import costs, runs, stage_key
 from orchestration.pipeline.costs import StageCost, folder_bytes, latencies, open_systems, stage_costs
+from orchestration.pipeline.runs import StageRecord, run_store
 from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
-from orchestration.registry import runs
-from orchestration.registry.runs import StageRecord, run_store
 from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_pseudo_queries
 from tests.tiny_encoder import make_tiny_encoder
 

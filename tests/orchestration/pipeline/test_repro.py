@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from model_code.files import hash_path
-from orchestration.pipeline import dvc_lock
+from orchestration.pipeline import dvc_lock, runs
 from orchestration.pipeline.repro import dvc_command, initialise, remove_unnamed_outputs, repro
 from orchestration.project import Project
-from orchestration.registry import runs
 
 ROOT = Path(__file__).parents[3]
 

@@ -24,10 +24,10 @@ from model_code.evaluation.settings import PromotionSettings
 from model_code.files import hash_path, write_json
 from model_code.index.dense_index import DenseIndex
 from model_code.ledger.events import Position
+from orchestration.pipeline.runs import KEY
 from orchestration.project import Project
 from orchestration.registry import gate, history, release, versions
 from orchestration.registry.build import Build, requirements
-from orchestration.registry.runs import KEY
 from tests.tiny_encoder import make_tiny_encoder
 
 pytestmark = pytest.mark.usefixtures("_own_store")
@@ -229,7 +229,7 @@ def test_every_move_and_refusal_is_in_the_history_with_its_intervals(tracked_pro
 
 
 def test_the_run_of_a_version_holds_its_metrics_and_key(tracked_project):
-    from orchestration.registry.runs import run_store
+    from orchestration.pipeline.runs import run_store
 
     champion = versions.holder(tracked_project)
     data = run_store(tracked_project).client.get_run(champion.run_id).data

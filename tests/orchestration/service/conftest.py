@@ -13,8 +13,9 @@ from fastapi.testclient import TestClient
 from model_code.errors import FreshetError
 from model_code.ledger.events import Rejection
 from model_code.live.searcher import Hit
+from orchestration.freshness import query_log
 from orchestration.project import Project
-from orchestration.service import app, query_log, routes, searchers, writer
+from orchestration.service import app, routes, searchers, writer
 
 
 @dataclass

@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from model_code.errors import FreshetError
+from orchestration.live.client import FILE, ServiceClient, ServiceError, _understood, registered, running
 from orchestration.project import Project
-from orchestration.service.client import FILE, ServiceClient, ServiceError, _understood, registered, running
 
 ROOT = Path(__file__).parents[3]
 HOLD = """
 import sys, time
 from pathlib import Path
-from orchestration.service.client import registered
+from orchestration.live.client import registered
 with registered(Path(sys.argv[1])) as registration:
     registration.announce("http://127.0.0.1:1", "now")
     time.sleep(60)
@@ -120,7 +120,7 @@ def test_a_request_of_which_every_row_was_refused_is_a_receipt_for_the_client():
 
 def test_the_client_imports_nothing_slow():
     code = (
-        "import sys; import orchestration.service.client, orchestration.cli.tables;"
+        "import sys; import orchestration.live.client, orchestration.cli.tables;"
         "slow = {'numpy', 'torch', 'fastapi', 'pydantic', 'httpx', 'sqlalchemy', 'ruamel.yaml'};"
         "print(sorted(slow & set(sys.modules)))"
     )

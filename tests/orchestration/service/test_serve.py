@@ -17,9 +17,9 @@ from urllib.request import urlopen
 import pytest
 
 from model_code.live.searcher import Searcher
+from orchestration.live.client import ServiceClient, ServiceError, running
 from orchestration.live.collection import LiveCollection
 from orchestration.project import Project
-from orchestration.service.client import ServiceClient, ServiceError, running
 from tests.model_code.live.conftest import RULES, make_build
 
 ROOT = Path(__file__).parents[3]

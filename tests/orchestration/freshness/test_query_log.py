@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from orchestration.service import query_log
-from orchestration.service.query_log import FOLDER, Logged, QueryLog, is_kept, logged_since
+from orchestration.freshness import query_log
+from orchestration.freshness.query_log import FOLDER, Logged, QueryLog, is_kept, logged_since
 
 
 def write(state, *times, max_bytes=10_000, files=3):

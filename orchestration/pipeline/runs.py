@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from model_code.files import read_json, replace_folder, write_json
 from model_code.settings import require
-from orchestration.file_lock import file_lock
-from orchestration.project import Project
+from orchestration.project import Project, file_lock
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -1,6 +1,6 @@
 """Guards runs on a real SQLite store of MLflow: every stage that ran is recorded once and in order, and found again.
 
-Run: python -m pytest tests/orchestration/registry/test_runs.py
+Run: python -m pytest tests/orchestration/pipeline/test_runs.py
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ from pathlib import Path
 import pytest
 
 from model_code.errors import FreshetError
-from orchestration.pipeline import repro, run_stage
-from orchestration.pipeline.stages import Stage
-from orchestration.project import Project
-from orchestration.registry import runs, versions
-from orchestration.registry.runs import (
+from orchestration.pipeline import repro, run_stage, runs
+from orchestration.pipeline.runs import (
     RunStore,
     StageRecord,
     find_run,
@@ -28,6 +25,9 @@ from orchestration.registry.runs import (
     tracking_uri,
     valid_name,
 )
+from orchestration.pipeline.stages import Stage
+from orchestration.project import Project
+from orchestration.registry import versions
 
 RECORD = StageRecord(
     stage="train@hce", key="ab" * 32, params={}, metrics={}, inputs={}, artifacts=[], curves=[], git_commit=None,
