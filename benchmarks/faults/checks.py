@@ -9,9 +9,9 @@ from model_code.errors import FreshetError
 from model_code.ledger.work import Kind
 from model_code.ledger.work import State as WorkState
 from model_code.live.generation import Generation
-from orchestration.garbage import MODEL_VERSION
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import held
+from orchestration.live.opening import MODEL_VERSION
 from orchestration.project import Project
 from orchestration.registry import history, versions
 

@@ -211,7 +211,7 @@ def gc(
     keep: Annotated[int, typer.Option(min=1, help="Model versions and live generations to keep.")] = 3,
 ) -> None:
     """Free old models, caches and checkpoints (says what it would free)."""
-    from orchestration.garbage import collect, find_garbage
+    from orchestration.cli.garbage import collect, find_garbage
 
     project = Project.find()
     garbage = find_garbage(project, keep)

@@ -110,8 +110,8 @@ def retrain(
     ] = None,
 ) -> None:
     """Train on everything that is live; promote the result if old documents keep and new ones gain."""
-    from orchestration.freshness.retrain import make_plan
     from orchestration.freshness.retrain import retrain as run
+    from orchestration.live.retrain_plan import make_plan
 
     project = Project.find()
     if pilot is not None:

@@ -24,10 +24,10 @@ from model_code.live.collection import default_retriever
 from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
 from orchestration import parameters
-from orchestration.freshness.retrain import Plan, generation_of, make_plan
 from orchestration.freshness.snapshot import export, judged_test, live_documents
 from orchestration.freshness.workspace import START, WORKSPACE, keep_start, make_workspace
 from orchestration.live.ledger import open_ledger, standing_of
+from orchestration.live.retrain_plan import Plan, generation_of, make_plan
 from orchestration.project import Project, file_lock
 from orchestration.registry.gate import score, search_within
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from model_code.live.generation import Generation
     from model_code.live.texts import TextRules
 
+MODEL_VERSION = "model_version"  # in the provenance of a build: which version of the registry it was opened as
+
 
 def open_build(
     project: Project,

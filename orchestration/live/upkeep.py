@@ -84,7 +84,7 @@ class Upkeep:
         collection = Collection(self.project.live, name)
         if settings.keep_generations is None or collection.next_number() < settings.collect_every:
             return False
-        from orchestration import garbage  # with DVC and the registry, once in many additions
+        from orchestration.live import garbage  # once in many additions
 
         kept = {one.number for one in garbage.opened_builds(collection)} | garbage.planned(self.project, collection)
         if len(collection.unneeded(settings.keep_generations, kept)) < settings.collect_every:

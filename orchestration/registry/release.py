@@ -158,11 +158,11 @@ def open_live(project: Project) -> Generation:
 def open_version(project: Project, version: Version) -> Generation:
     """Make a version's build what is searched, with all that arrived since it was made; nothing happens if it is."""
     from model_code.live.build import Parts
-    from orchestration.live.opening import open_build
+    from orchestration.live.opening import MODEL_VERSION, open_build
 
     files = versions.files(project, version)  # not inside: a promotion holds the registry and waits for the writer
     parts = Parts(files / "encoder", files / "index", files / "documents.parquet", files / "hierarchy")
-    provenance = {"model_version": version.version, "stage_key": version.key, "mlflow_run": version.run_id}
+    provenance = {MODEL_VERSION: version.version, "stage_key": version.key, "mlflow_run": version.run_id}
     text = _text_rules(project, version)
     return open_build(project, version.retriever, parts, provenance, text, version.snapshot)
 
@@ -183,6 +183,7 @@ def _is_live(project: Project, version: Version) -> bool:
     A False for a build that was registered twice does no harm: opening it changes nothing.
     """
     from model_code.live.collection import CURRENT, Collection, default_retriever
+    from orchestration.live.opening import MODEL_VERSION
 
     if not (project.live / CURRENT).is_file() or default_retriever(project.live) != version.retriever:
         return False
@@ -194,4 +195,4 @@ def _is_live(project: Project, version: Version) -> bool:
     build = known.get(known[number].build)
     if build is None:  # deleted after a reclustering, which keeps the encoder
         return known[number].fingerprint == version.fingerprint
-    return build.manifest["provenance"].get("model_version") == version.version
+    return build.manifest["provenance"].get(MODEL_VERSION) == version.version

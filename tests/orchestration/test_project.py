@@ -1,4 +1,4 @@
-"""Guards locks between processes: a second holder waits until the first lets go, and says so if it is to; where a project keeps its state."""
+"""Guards locks between processes, that who waits says for what, and where a project keeps its state."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from model_code.live.collection import Collection
 from orchestration import parameters
 from orchestration.freshness import pilot as pilots
 from orchestration.freshness.pilot import FOLDER, NoPilot, pilot, sample
-from orchestration.freshness.retrain import make_plan
 from orchestration.live.ledger import open_ledger
+from orchestration.live.retrain_plan import make_plan
 from tests.orchestration.live_example import collection_of, make_project
 
 IDS = [f"document {i}" for i in range(40)]

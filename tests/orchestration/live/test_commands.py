@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from orchestration import garbage
-from orchestration.cli import app
+from orchestration.cli import app, garbage
 from orchestration.live import commands
 from orchestration.live.collection import LiveCollection
 from orchestration.live.rows import read_file

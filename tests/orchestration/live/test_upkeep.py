@@ -10,10 +10,10 @@ from model_code.ledger.work import EventRange
 from model_code.live.collection import Collection
 from orchestration.cli.status import status_text
 from orchestration.freshness.due import due_work
-from orchestration.freshness.retrain import Plan, keep_plan, snapshot_of
 from orchestration.live import collection as freshening
 from orchestration.live.collection import LiveCollection, subscribers
 from orchestration.live.commands import add_files
+from orchestration.live.retrain_plan import Plan, keep_plan, snapshot_of
 from orchestration.live.upkeep import Upkeep
 from tests.orchestration.cli.test_status import ALIASES, NOTHING
 from tests.orchestration.live_example import (

@@ -1,6 +1,6 @@
 """Guards that what is remembered of additions goes with the generations that it belongs to, and not before.
 
-pytest tests/orchestration/test_unneeded_additions.py
+pytest tests/orchestration/live/test_garbage.py
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from model_code.files import read_json, write_json
 from model_code.live.collection import Collection
 from model_code.manifest import MANIFEST
 from orchestration import parameters
-from orchestration.garbage import collect, find_garbage
+from orchestration.cli.garbage import collect, find_garbage
 from orchestration.live.additions import folder_of, settings_of
+from orchestration.live.garbage import unneeded_stores
 from orchestration.project import Project
-from orchestration.unneeded_additions import unneeded_stores
 from tests.orchestration.live_example import BASE, make_project, open_build
 
 

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from model_code.files import hash_path
-from orchestration import garbage
+from orchestration.cli import garbage
 from orchestration.freshness import pilot
 from orchestration.pipeline.repro import dvc_command
 from orchestration.project import LOCK_HELD, Project
+from orchestration.registry import versions
 
 
 @pytest.fixture
@@ -108,11 +109,11 @@ def test_a_version_frees_what_lies_in_the_project_s_own_store_and_no_more(projec
     store = project.state / "mlflow"
     (store / "own").mkdir(parents=True)
     (store / "own" / "index.bin").write_bytes(b"0" * 2_000_000)
-    versions = [SimpleNamespace(version=number, retriever="hce") for number in ("1", "2", "3")]
-    monkeypatch.setattr(garbage.versions, "versions", lambda project: versions)
-    monkeypatch.setattr(garbage.versions, "holder", lambda project, alias: None)
+    known = [SimpleNamespace(version=number, retriever="hce") for number in ("1", "2", "3")]
+    monkeypatch.setattr(versions, "versions", lambda project: known)
+    monkeypatch.setattr(versions, "holder", lambda project, alias: None)
     own = {"1": store / "own", "2": None}
-    monkeypatch.setattr(garbage.versions, "own_files", lambda project, version: own[version.version])
+    monkeypatch.setattr(versions, "own_files", lambda project, version: own[version.version])
     found = [(one.what, one.megabytes) for one in garbage.find_garbage(project, keep=1) if "version" in one.what]
     elsewhere = "its files lie in another store than the project's, and stay there"
     assert found == [("model version 1 (hce)", 2.0), (f"model version 2 (hce); {elsewhere}", 0.0)]

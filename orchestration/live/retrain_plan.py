@@ -1,0 +1,125 @@
+"""The plan of a retrain: the live generation whose documents it takes, which stays until it has copied them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from model_code.files import hash_path, read_json, write_json
+from model_code.ledger.events import Position
+from model_code.live.collection import Collection, default_retriever
+from model_code.live.generation import Generation, added_since_training
+from model_code.manifest import MANIFEST
+from orchestration.live.ledger import existing_ledger, standing_of
+from orchestration.project import Project
+
+FOLDER, PLAN = "retraining", "plan.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A retrain's `key`, the generation whose documents it takes with its watermark, and the documents new to it.
+
+    mark, log: what tells the watermark's event from another log's (see `Position`); origin: hash of the generation's
+    manifest. Numbers of both begin anew with another log or live collection.
+    """
+
+    key: str
+    retriever: str
+    generation: int
+    watermark: int
+    documents: int
+    new: tuple[str, ...]
+    mark: str = ""
+    log: str = ""
+    origin: str = ""
+
+    def summary(self) -> dict[str, Any]:
+        """The plan as plain values, with the number of new documents in place of their ids."""
+        shown = {name: value for name, value in asdict(self).items() if name not in ("mark", "log", "origin")}
+        return {**shown, "new": len(self.new)}
+
+    @property
+    def snapshot(self) -> Position:
+        """The position in the log of the documents that the retrain trains on."""
+        return Position(self.log, self.watermark, self.mark) if self.watermark else Position()
+
+
+def make_plan(project: Project, key: str) -> Plan:
+    """A retrain on what is live now; writes nothing."""
+    generation = Collection(project.live, default_retriever(project.live)).current()
+    position = _position(project, generation)
+    return Plan(
+        key,
+        generation.retriever,
+        generation.number,
+        position.event,
+        generation.manifest["documents"],
+        new=tuple(sorted(added_since_training(generation))),
+        mark=position.mark,
+        log=position.log or "",
+        origin=_origin(generation),
+    )
+
+
+def is_of_another_collection(project: Project, plan: Plan) -> bool:
+    """Whether the plan was made of a ledger or a live collection that was deleted meanwhile: its key says nothing."""
+    if not _is_of_the_log(project, plan.snapshot):
+        return True
+    collection = Collection(project.live, plan.retriever)
+    same = [one for one in collection.generations() if one.number == plan.generation]  # none if it was not kept
+    return bool(plan.origin and same and _origin(same[0]) != plan.origin)
+
+
+def _is_of_the_log(project: Project, position: Position) -> bool:
+    """Whether the project's log is the one that a position is of."""
+    ledger = existing_ledger(project)
+    return position.log is None if ledger is None else ledger.unsound(position) is None
+
+
+def _position(project: Project, generation: Generation) -> Position:
+    ledger = existing_ledger(project)
+    return Position() if ledger is None else standing_of(ledger, generation).position
+
+
+def _origin(generation: Generation) -> str:
+    return hash_path(generation.folder / MANIFEST)
+
+
+def read_plan(project: Project, key: str) -> Plan | None:
+    """The plan of a retrain that began before; None if there is none of this key."""
+    path = folder_of(project, key) / PLAN
+    if not path.is_file():
+        return None
+    stated = read_json(path)
+    return Plan(**{**stated, "new": tuple(stated["new"])})
+
+
+def unread_plans(project: Project) -> list[Plan]:
+    """The plans of retrains that have not copied their documents yet."""
+    keys = sorted(path.parent.name for path in (project.state / FOLDER).glob(f"*/{PLAN}"))
+    plans = (read_plan(project, key) for key in keys if not snapshot_of(project, key).is_dir())
+    return [plan for plan in plans if plan is not None]
+
+
+def keep_plan(project: Project, plan: Plan) -> None:
+    """Write the plan to the retrain's folder."""
+    folder = folder_of(project, plan.key)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / PLAN, asdict(plan))
+
+
+def folder_of(project: Project, key: str) -> Path:
+    """Where the retrain of a key works."""
+    return project.state / FOLDER / key
+
+
+def snapshot_of(project: Project, key: str) -> Path:
+    """Where the retrain of a key keeps its copy of the documents."""
+    return folder_of(project, key) / "snapshot"
+
+
+def generation_of(project: Project, plan: Plan) -> Generation:
+    """The generation that the plan names; FreshetError if it is deleted meanwhile."""
+    return Collection(project.live, plan.retriever).read(plan.generation)
