@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import dagster as dg
 
 from assets.live import BATCHES, PILOTS, RETRAINS
-from model_code.ledger.work import Kind, Work
+from model_code.ledger.work import Work, WorkKind
 from orchestration.project import Project
 
 PARTITION = "dagster/partition"  # Dagster's own tag of a run
 SECONDS = 30
-PARTITIONS = {Kind.ADD: BATCHES, Kind.PILOT: PILOTS, Kind.RETRAIN: RETRAINS}
-JOBS = {Kind.ADD: "add_documents", Kind.PILOT: "pilot", Kind.RETRAIN: "retrain"}
+PARTITIONS = {WorkKind.ADD: BATCHES, WorkKind.PILOT: PILOTS, WorkKind.RETRAIN: RETRAINS}
+JOBS = {WorkKind.ADD: "add_documents", WorkKind.PILOT: "pilot", WorkKind.RETRAIN: "retrain"}
 
 
 def sensors(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]) -> list[dg.SensorDefinition]:

@@ -1,49 +1,189 @@
-"""Guards that modules do not import each other in circles, at whatever depth of a function the import is written."""
+"""Guards the order of all packages, that modules do not import each other in circles, and that a class has one name.
+
+Imports are read wherever they are written: inside functions, for type checkers only, relative ones, and those that a
+string names.
+"""
 
 from __future__ import annotations
 
 import ast
-from graphlib import TopologicalSorter
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
+TOPS = ("assets", "model_code", "orchestration")
 COMMAND_LINE = "orchestration.cli"  # the console script's package imports its app, and the app the package's commands
+STRING = re.compile(rf"((?:{'|'.join(TOPS)})(?:\.\w+)+)(?::\w+|\.)?")  # "a.b", "a.b:name", and what precedes {kind}
+ORCHESTRATORS = {"dagster", "mlflow", "dvc"}
+Imports = Mapping[str, set[str]]
+"""What each module imports, by dotted names."""
+
+
+def within(top: str, names: str) -> set[str]:
+    return {f"{top}.{name}" for name in names.split()}
+
+
+ORDER = (  # lowest first: a package imports from lower groups and from its own, where no circle may be
+    within("model_code", "context documents errors files fusion manifest progress retriever settings words"),
+    within("model_code", "corpus encoding index ledger losses"),
+    within("model_code", "hierarchy incdsi token_index"),
+    within("model_code", "evaluation scale"),
+    within("model_code", "drift training"),
+    within("model_code", "dsi lexical queries"),
+    within("model_code", "retrievers"),
+    within("model_code", "contracts live stages"),
+    within("model_code", "additions"),
+    within("orchestration", "project parameters"),
+    within("orchestration", "pipeline"),
+    within("orchestration", "live"),
+    within("orchestration", "registry"),
+    within("orchestration", "freshness"),
+    within("assets", "corpus evaluation hierarchy live pages queries registry retrievers stage_assets"),
+    within("orchestration", "guard service"),
+    within("orchestration", "definitions instance jobs sensors"),
+    within("orchestration", "cli"),
+)
+
+
+def test_packages_import_downwards_only() -> None:
+    modules = product()
+    graph = {module: imported(path, module) for module, path in modules.items()}
+    assert breaches(graph) == []
+    assert {package(module) for module in modules} - set(TOPS) == set().union(*ORDER), "the order names what is there"
+
+
+MADE: Imports = {
+    "model_code.index.dense": {"model_code.files", "model_code.index.flat", "numpy"},
+    "model_code.ledger.log": {"model_code.index.dense"},
+    "orchestration.cli.app": {"orchestration.live.status", "assets.live"},
+}
+
+
+@pytest.mark.parametrize(
+    ("module", "other", "breach"),
+    [
+        ("model_code.files", "model_code.index.dense", "imports model_code.index.dense, above it"),
+        ("model_code.additions", "orchestration.project", "imports orchestration.project, above it"),
+        ("orchestration.live.status", "orchestration.cli", "imports orchestration.cli, above it"),
+        ("model_code.new.part", "numpy", "is of no package of the order"),
+    ],
+)
+def test_an_import_that_is_turned_round_is_a_breach(module: str, other: str, breach: str) -> None:
+    assert breaches(MADE) == []
+    assert breaches({**MADE, module: {other}}) == [f"{module} {breach}"]
+
+
+def test_a_circle_within_a_group_is_a_breach() -> None:
+    assert breaches({**MADE, "model_code.index.flat": {"model_code.ledger.log"}}) == [
+        "a circle: model_code.index, model_code.ledger"
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import model_code.index.dense",
+        "from model_code.index import dense",
+        "from . import dense",
+        "from ..index import dense",
+        "from .dense import Index",
+        "def late():\n    from model_code.index.dense import Index",
+        "if TYPE_CHECKING:\n    from model_code.index.dense import Index",
+        "WAY = 'model_code.index.dense:Index'",
+        "find('model_code.index.dense')",
+        "import_module(f'model_code.index.dense.{kind}')",
+    ],
+)
+def test_every_way_of_importing_is_read(line: str) -> None:
+    assert "model_code.index.dense" in {*named(ast.parse(line), "model_code.index", typing=True)}
 
 
 def test_no_circles() -> None:
     modules = product()
-    graph = {one: imported(path) & modules.keys() - {one, COMMAND_LINE} for one, path in modules.items()}
+    graph = {
+        one: imported(path, one, typing=False) & modules.keys() - {one, COMMAND_LINE} for one, path in modules.items()
+    }
     order = list(TopologicalSorter(graph).static_order())  # CycleError names the circle
     assert len(order) >= len(modules) > 200
 
 
-def test_the_product_imports_neither_benches_nor_experiments() -> None:
+def test_the_product_imports_neither_benches_nor_experiments_and_the_science_no_orchestrator() -> None:
     for module, path in product().items():
-        tops = {one.partition(".")[0] for one in imported(path)}
+        tops = {one.partition(".")[0] for one in imported(path, module)}
         assert not tops & {"benchmarks", "experiments", "tests"}, module
+        assert not (module.startswith("model_code") and tops & ORCHESTRATORS), module
+
+
+def test_every_class_has_a_name_of_its_own() -> None:
+    trees = [ast.parse(path.read_text()) for path in product().values()]
+    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert [name for name, number in names.items() if number > 1] == []
+
+
+def breaches(graph: Imports) -> list[str]:
+    """What is wrong with imports by the `ORDER`, a line each."""
+    level = {name: number for number, group in enumerate(ORDER) for name in group}
+    found, beside = [], {name: set() for name in level}
+    for module, others in graph.items():
+        own = package(module)
+        if own not in level and own not in TOPS:
+            found.append(f"{module} is of no package of the order")
+        for other in sorted(others):
+            its = package(other)
+            if {own, its} <= level.keys() and own != its:
+                if level[its] > level[own]:
+                    found.append(f"{module} imports {other}, above it")
+                elif level[its] == level[own]:
+                    beside[own].add(its)
+    try:
+        TopologicalSorter(beside).prepare()
+    except CycleError as error:
+        found.append(f"a circle: {', '.join(sorted(set(error.args[1])))}")
+    return found
+
+
+def package(module: str) -> str:
+    """The first two parts of a module's name.
+
+    >>> package("model_code.index.dense"), package("orchestration")
+    ('model_code.index', 'orchestration')
+    """
+    return ".".join(module.split(".")[:2])
 
 
 def product() -> dict[str, Path]:
-    return {
-        name(path): path for top in ("assets", "model_code", "orchestration") for path in (ROOT / top).rglob("*.py")
-    }
+    return {name(path): path for top in TOPS for path in (ROOT / top).rglob("*.py")}
 
 
 def name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imported(path: Path) -> set[str]:
-    """The modules that a file imports, but for those that only type checkers see."""
-    found: set[str] = set()
-    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+def imported(path: Path, module: str, typing: bool = True) -> set[str]:
+    """The names that a file imports. typing: with those that only type checkers see, and those that strings name."""
+    parent = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    return set(named(ast.parse(path.read_text()), parent, typing))
+
+
+def named(tree: ast.AST, parent: str, typing: bool) -> Iterator[str]:
+    """See `imported`; relative names are of the package `parent`."""
+    waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            continue
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        if not typing and isinstance(node, ast.If) and isinstance(node.test, ast.Name):
+            if node.test.id == "TYPE_CHECKING":
+                continue
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = parent.split(".")[: len(parent.split(".")) + 1 - node.level] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
+        elif typing and isinstance(node, ast.Constant) and (match := STRING.fullmatch(str(node.value))):
+            yield match[1]
         waiting += ast.iter_child_nodes(node)
-    return found

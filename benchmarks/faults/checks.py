@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from model_code.errors import FreshetError
-from model_code.ledger.work import Kind
-from model_code.ledger.work import State as WorkState
+from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.generation import Generation
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import held
@@ -96,7 +95,7 @@ def roles_problem(collection: LiveCollection, before: str, finished: bool) -> st
 
 def notes_problem(collection: LiveCollection, version: str) -> str | None:
     """What is missing or said twice of a promotion that ended, in the ledger and in the history; None if nothing is."""
-    retrains = collection.ledger.work.last(collection.retriever, 1000, Kind.RETRAIN)
+    retrains = collection.ledger.work.last(collection.retriever, 1000, WorkKind.RETRAIN)
     of_ledger = sum(work.state == WorkState.DONE and work.details["version"] == version for work in retrains)
     of_history = sum((line["action"], line["to"]) == ("promote", version) for line in history.read(collection.project))
     if (of_ledger, of_history) == (1, 1):

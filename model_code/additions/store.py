@@ -26,7 +26,7 @@ from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.storage import DOCUMENT_IDS, read_state, write_part
 from model_code.index.dense_index import DenseIndex
 from model_code.live.generation import Generation
-from model_code.live.part import Part, View
+from model_code.live.part import Part, PartView
 from model_code.live.searcher import Searcher
 from model_code.manifest import MANIFEST
 from model_code.settings import require
@@ -175,7 +175,7 @@ def _searched(searcher: Searcher) -> dict[str, np.ndarray]:
     return found
 
 
-def _made(searcher: Searcher, owners: dict[str, View], ids: list[str], spans: int) -> list[np.ndarray]:
+def _made(searcher: Searcher, owners: dict[str, PartView], ids: list[str], spans: int) -> list[np.ndarray]:
     texts = {part: read_texts(part) for part in {owners[key].part for key in ids}}
     known = [texts[owners[key].part][key] for key in ids]
     return query_vectors(searcher.base.retriever.encoder, known, spans)

@@ -21,7 +21,7 @@ ENOUGH = 30  # queries that the sample could take; fewer would make the scale a 
 CELLS = 2**24  # scores held at once
 
 
-class Rivals(NamedTuple):
+class BestScores(NamedTuple):
     """Of m queries, each the best score (m) of some documents; -inf where there are none."""
 
     relevant: np.ndarray  # learned vectors of the documents that answer it
@@ -67,7 +67,7 @@ def _rivals(
     encodings: np.ndarray,
     queries: np.ndarray,
     relevant: Sequence[Collection[int]],
-) -> Rivals:
+) -> BestScores:
     place = {int(row): i for i, row in enumerate(sample)}
     parts = []
     for queries_of, answers in _blocks(queries, relevant, CELLS // len(vectors) + 1):
@@ -79,7 +79,7 @@ def _rivals(
         in_sample = learned[:, sample].max(axis=1, initial=-np.inf)
         learned[:, sample] = -np.inf
         parts.append((own, learned.max(axis=1), in_sample, encoded.max(axis=1, initial=-np.inf)))
-    return Rivals(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    return BestScores(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 def _blocks(

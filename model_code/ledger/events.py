@@ -11,7 +11,7 @@ from model_code.documents import Change, Document, Remove
 from model_code.files import hash_text
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """What an event does: a document is put or removed; a revert ends the block that it appended."""
 
     PUT = "put"
@@ -19,7 +19,7 @@ class Kind(StrEnum):
     REVERT = "revert"
 
 
-class State(StrEnum):
+class EventState(StrEnum):
     """What became of an event in one generation; a row that was refused is none, but is counted beside them."""
 
     PENDING = "pending"
@@ -66,12 +66,12 @@ class Event:
     source: str
     received: float
     again: int | None = None
-    state: State | None = None
+    state: EventState | None = None
 
     @property
     def document(self) -> Document | None:
         """The document as it arrived; None for a removal."""
-        return Document.from_payload(self.document_id, self.payload) if self.kind == Kind.PUT else None
+        return Document.from_payload(self.document_id, self.payload) if self.kind == EventKind.PUT else None
 
     @property
     def change(self) -> Change:

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from model_code.documents import Document
 from model_code.files import hash_text
 from model_code.ledger.database import Database, chunks, open_database
-from model_code.ledger.events import Event, Kind, Position, Receipt, Rejection, Standing
+from model_code.ledger.events import Event, EventKind, Position, Receipt, Rejection, Standing
 from model_code.ledger.history import Revert, contains
-from model_code.ledger.states import View, head_of, history_of, mark_of, position_at, repeats_of, within
+from model_code.ledger.states import LogView, head_of, history_of, mark_of, position_at, repeats_of, within
 from model_code.ledger.tables import batches, drift_reports, events, log, migrated, rejections, training_runs
 from model_code.ledger.work_table import WorkTable
 
@@ -145,7 +145,7 @@ class Ledger:
                 "generation": target.generation,
                 "current": target.current,
             }
-            row = {"kind": Kind.REVERT, "document_id": "", "content_hash": "", "payload": facts, **common}
+            row = {"kind": EventKind.REVERT, "document_id": "", "content_hash": "", "payload": facts, **common}
             (event,) = insert_events(connection, [row])
             _repeat(connection, waiting)
         return event
@@ -168,9 +168,9 @@ class Ledger:
         with self._database.read() as connection:
             return unsound(connection, position)
 
-    def seen_from(self, standing: Standing) -> View:
+    def seen_from(self, standing: Standing) -> LogView:
         """The log as a generation sees it that stands there."""
-        return View(self._database, standing)
+        return LogView(self._database, standing)
 
     def migrated(self, retriever: str, generation: int) -> Standing | None:
         """Where a generation stands that was made before logs had an identity; None for one that this log never knew.
@@ -260,12 +260,12 @@ def _events(connection: sa.Connection, ids: Sequence[int]) -> Iterator[Event]:
 def put_row(document: Document) -> Row:
     """A document that arrived, as a row to append."""
     facts = {"content_hash": document.content_hash, "payload": document.payload}
-    return {"kind": Kind.PUT, "document_id": document.document_id, **facts}
+    return {"kind": EventKind.PUT, "document_id": document.document_id, **facts}
 
 
 def removal_row(document_id: str) -> Row:
     """A removal, as a row to append."""
-    return {"kind": Kind.REMOVE, "document_id": document_id, "content_hash": "", "payload": None}
+    return {"kind": EventKind.REMOVE, "document_id": document_id, "content_hash": "", "payload": None}
 
 
 def insert_events(connection: sa.Connection, rows: Sequence[Row]) -> tuple[int, ...]:
@@ -316,7 +316,7 @@ def _standing_contents(connection: sa.Connection, document_ids: Iterable[str]) -
     last: dict[tuple[str, str], int] = {}
     counted: set[int] = set()
     for ids in chunks(sorted(document_ids)):
-        query = sa.select(*columns).where(events.c.document_id.in_(ids), events.c.kind == Kind.PUT)
+        query = sa.select(*columns).where(events.c.document_id.in_(ids), events.c.kind == EventKind.PUT)
         for event, again, document_id, content in connection.execute(query.order_by(events.c.id)):
             if not contains(blocks, event):
                 last[document_id, content] = again or event
@@ -365,7 +365,7 @@ def _compensations(connection: sa.Connection, to: int, held: Callable[[Collectio
 
 def _changed_after(connection: sa.Connection, event: int) -> list[str]:
     """The documents that an event after this one names, ascending."""
-    after = (events.c.id > event) & (events.c.kind != Kind.REVERT)
+    after = (events.c.id > event) & (events.c.kind != EventKind.REVERT)
     return sorted(connection.scalars(sa.select(events.c.document_id).where(after).distinct()))
 
 
@@ -385,7 +385,9 @@ def _said(connection: sa.Connection, files: Contents) -> dict[str, Row]:
     """
     found: dict[str, Row] = {}
     for ids in chunks(sorted(files)):
-        query = sa.select(events).where(events.c.document_id.in_(ids), events.c.kind == Kind.PUT).order_by(events.c.id)
+        query = (
+            sa.select(events).where(events.c.document_id.in_(ids), events.c.kind == EventKind.PUT).order_by(events.c.id)
+        )
         for row in connection.execute(query):
             document = Document.from_payload(row.document_id, row.payload)
             if files[row.document_id][0] in (row.content_hash, replace(document, date=None).content_hash):
@@ -399,7 +401,7 @@ def _waiting(connection: sa.Connection, to: int, current: int) -> list[int]:
     searched = [*history.effective(current), *history.effective(to)]
     known = {each for same in repeats.values() if any(contains(searched, event) for event in same) for each in same}
     counting = within(history.effective(head_of(connection))) & sa.not_(within(searched))
-    query = sa.select(events.c.id).where(counting, events.c.kind != Kind.REVERT).order_by(events.c.id)
+    query = sa.select(events.c.id).where(counting, events.c.kind != EventKind.REVERT).order_by(events.c.id)
     return [event for event in connection.scalars(query) if event not in known]
 
 

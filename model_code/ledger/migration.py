@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from model_code.documents import Document
 from model_code.ledger import tables
 from model_code.ledger.database import Database, chunks
-from model_code.ledger.events import Kind
+from model_code.ledger.events import EventKind
 from model_code.ledger.history import Interval
 from model_code.ledger.ledger import Contents, Row, insert_events, put_row, removal_row
 from model_code.ledger.tables import events, log, migrated
@@ -41,7 +41,7 @@ _positions = sa.Table("ledger_positions", _old, *(sa.Column(name) for name in ("
 
 
 @dataclass(frozen=True)
-class Found:
+class LiveSnapshot:
     """What the live collections of a project are at the migration.
 
     default: the retriever that is searched; None if nothing is live. current: its generation. announced: whether a
@@ -56,7 +56,7 @@ class Found:
     held: Callable[[Collection[str]], Contents]
 
 
-def migrate(database: Database, found: Found) -> None:
+def migrate(database: Database, found: LiveSnapshot) -> None:
     """Bring the tables to the version of today, unless another process did so meanwhile."""
     with database.write() as connection:
         if connection.scalar(sa.text("SELECT version FROM ledger_version")) != BEFORE:
@@ -104,7 +104,7 @@ def _hash_anew(connection: sa.Connection) -> None:
     columns = (events.c.id, events.c.document_id, events.c.payload)
     update = sa.update(events).where(events.c.id == sa.bindparam("event"))
     while True:
-        query = sa.select(*columns).where(events.c.id > last, events.c.kind == Kind.PUT)
+        query = sa.select(*columns).where(events.c.id > last, events.c.kind == EventKind.PUT)
         rows = connection.execute(query.order_by(events.c.id).limit(PIECE)).all()
         if not rows:
             return
@@ -116,7 +116,7 @@ def _hash_anew(connection: sa.Connection) -> None:
         last = rows[-1].id
 
 
-def _undone(connection: sa.Connection, found: Found) -> set[int]:
+def _undone(connection: sa.Connection, found: LiveSnapshot) -> set[int]:
     """The events that were rolled back in the retriever that is searched, also by a rollback that was cut off."""
     of_default = _outcomes.c.retriever == found.default
     settled = dict(map(tuple, connection.execute(sa.select(_outcomes.c.event_id, _outcomes.c.state).where(of_default))))
@@ -156,7 +156,9 @@ def _contained(connection: sa.Connection, retriever: str | None, lineage: Iterab
     return found
 
 
-def _standings(connection: sa.Connection, found: Found, undone: set[int], head: int) -> Iterator[dict[str, int | str]]:
+def _standings(
+    connection: sa.Connection, found: LiveSnapshot, undone: set[int], head: int
+) -> Iterator[dict[str, int | str]]:
     """Where each generation stands: before the first event in effect that it lacks.
 
     One that the ledger did not know, as the process was killed before it was told, is taken to hold none: to apply more
@@ -176,7 +178,7 @@ def _standings(connection: sa.Connection, found: Found, undone: set[int], head: 
             yield {"retriever": retriever, "generation": number, "event": event, "trained": trained}
 
 
-def _append_block(connection: sa.Connection, undone: set[int], head: int, found: Found) -> None:
+def _append_block(connection: sa.Connection, undone: set[int], head: int, found: LiveSnapshot) -> None:
     """Append what is in effect for every document of which something was rolled back, also where nothing differs."""
     if not undone:
         return
@@ -184,11 +186,11 @@ def _append_block(connection: sa.Connection, undone: set[int], head: int, found:
     rows = _in_effect(connection, undone, found)
     ids = insert_events(connection, [row | common for row in rows])
     facts = {"to": head, "files": False, "first": ids[0], "undone": _intervals(connection, undone)}
-    row = {"kind": Kind.REVERT, "document_id": "", "content_hash": "", "payload": facts, **common}
+    row = {"kind": EventKind.REVERT, "document_id": "", "content_hash": "", "payload": facts, **common}
     insert_events(connection, [row])
 
 
-def _in_effect(connection: sa.Connection, undone: set[int], found: Found) -> list[Row]:
+def _in_effect(connection: sa.Connection, undone: set[int], found: LiveSnapshot) -> list[Row]:
     named: set[str] = set()
     for ids in chunks(sorted(undone)):
         named |= set(connection.scalars(sa.select(events.c.document_id).where(events.c.id.in_(ids))))

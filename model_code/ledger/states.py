@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from model_code.documents import Document
 from model_code.ledger.database import Database, chunks
-from model_code.ledger.events import Event, Kind, Position, Standing, State, mark
+from model_code.ledger.events import Event, EventKind, EventState, Position, Standing, mark
 from model_code.ledger.history import History, Interval, Revert, contains
 from model_code.ledger.tables import IS_AGAIN, IS_REVERT, events, log, rejections
 
@@ -37,7 +37,7 @@ class Backlog:
     oldest: float | None
 
 
-class View:
+class LogView:
     """The log as a generation sees it. Every method is one transaction.
 
     An event that waited while a revert came was appended once more: both are one event here, which counts once.
@@ -55,7 +55,7 @@ class View:
             history, head = history_of(connection), head_of(connection)
             path = history.path(self.standing.position.event, head, self.standing.replay)
             end = max(head, self.standing.position.event)
-            changes = sa.select(events).where(within(path), events.c.kind != Kind.REVERT).order_by(events.c.id)
+            changes = sa.select(events).where(within(path), events.c.kind != EventKind.REVERT).order_by(events.c.id)
             if limit is not None and not self.standing.replay:
                 first = connection.scalars(changes.with_only_columns(events.c.id).limit(limit)).all()
                 end = history.end_of_block(first[-1]) if len(first) == limit else end
@@ -66,7 +66,7 @@ class View:
     def backlog(self) -> Backlog:
         """What waits, without its contents."""
         count, first, last = sa.func.count(), sa.func.min(events.c.id), sa.func.max(events.c.id)
-        facts = sa.select(count, first, last, sa.func.min(events.c.received)).where(events.c.kind != Kind.REVERT)
+        facts = sa.select(count, first, last, sa.func.min(events.c.received)).where(events.c.kind != EventKind.REVERT)
         standing = self.standing
         with self._database.read() as connection:
             path = history_of(connection).path(standing.position.event, head_of(connection), standing.replay)
@@ -78,15 +78,15 @@ class View:
         seconds = None if found.oldest is None else max(0.0, time.time() - found.oldest)
         return {"pending": found.number, "seconds": seconds}
 
-    def counts(self) -> dict[State, int]:
+    def counts(self) -> dict[EventState, int]:
         """How many events are in each state; each document has one live, deleted or absorbed event at most."""
         with self._database.read() as connection:
-            found = dict.fromkeys(State, 0) | self._settled(connection)
+            found = dict.fromkeys(EventState, 0) | self._settled(connection)
             blocks = within(history_of(connection).blocks)
             arrived = _count(connection, events.c.again.is_(None) & sa.not_(blocks))
             pending, settled = self._waiting(connection), sum(found.values())
-            found |= {State.PENDING: pending, State.ROLLED_BACK: arrived - settled - pending}
-            found[State.REJECTED] = connection.scalar(sa.select(sa.func.count()).select_from(rejections))
+            found |= {EventState.PENDING: pending, EventState.ROLLED_BACK: arrived - settled - pending}
+            found[EventState.REJECTED] = connection.scalar(sa.select(sa.func.count()).select_from(rejections))
         return found
 
     def events(self, ids: Sequence[int]) -> list[Event]:
@@ -104,20 +104,24 @@ class View:
 
     def arrivals(self, first: int, last: int) -> list[Event]:
         """The puts from the id `first` to `last` whose document is searched as it arrived then, oldest first."""
-        return [event for event in self.between(first, last) if event.kind == Kind.PUT and event.state == State.LIVE]
+        return [
+            event
+            for event in self.between(first, last)
+            if event.kind == EventKind.PUT and event.state == EventState.LIVE
+        ]
 
     def snapshot(self) -> Iterator[Document]:
         """The documents of the generation that came through the log, by id."""
         with self._database.read() as connection:
             last = _last(history_of(connection).effective(self.standing.position.event))
             query = sa.select(events.c.document_id, events.c.payload).where(
-                events.c.id.in_(sa.select(last.c.event)), events.c.kind == Kind.PUT
+                events.c.id.in_(sa.select(last.c.event)), events.c.kind == EventKind.PUT
             )
             rows = connection.execution_options(yield_per=ROWS).execute(query.order_by(events.c.document_id))
             for some in rows.partitions():
                 yield from (Document.from_payload(row.document_id, row.payload) for row in some)
 
-    def _settled(self, connection: sa.Connection) -> dict[State, int]:
+    def _settled(self, connection: sa.Connection) -> dict[EventState, int]:
         """How many of the events that count here are in each state: of a document's events all but the last are
         superseded.
         """
@@ -125,11 +129,11 @@ class View:
         trained = sa.case((events.c.id <= self.standing.trained, 1), else_=0)
         query = sa.select(events.c.kind, trained, sa.func.count(), sa.func.sum(last.c.number))
         query = query.select_from(last.join(events, events.c.id == last.c.event)).group_by(events.c.kind, trained)
-        found: dict[State, int] = {}
+        found: dict[EventState, int] = {}
         for kind, known, documents, number in connection.execute(query):
             state = state_of(kind, bool(known))
             found[state] = found.get(state, 0) + documents
-            found[State.SUPERSEDED] = found.get(State.SUPERSEDED, 0) + int(number) - documents
+            found[EventState.SUPERSEDED] = found.get(EventState.SUPERSEDED, 0) + int(number) - documents
         return found
 
     def _waiting(self, connection: sa.Connection) -> int:
@@ -142,7 +146,7 @@ class View:
 
     def _stated(self, condition: sa.ColumnElement[bool]) -> list[Event]:
         """Events with what became of them; a revert's own is left out."""
-        query = sa.select(events).where(condition, events.c.kind != Kind.REVERT).order_by(events.c.id)
+        query = sa.select(events).where(condition, events.c.kind != EventKind.REVERT).order_by(events.c.id)
         with self._database.read() as connection:
             found = [Event(**row._mapping) for row in connection.execute(query)]
             here = _Here.read(connection, self.standing)
@@ -181,19 +185,21 @@ class _Here:
         waits = any(contains(self.path, event) and not contains(self.none, event) for event in same)
         return waits and not any(contains(self.effective, event) for event in same)
 
-    def state(self, event: Event, last: int | None) -> State | None:
+    def state(self, event: Event, last: int | None) -> EventState | None:
         """What became of an event whose document's last one that counts is `last`."""
         same = self.repeats.get(event.again or event.id, [event.id])
         if counted := [each for each in same if contains(self.effective, each)]:
-            return state_of(event.kind, counted[0] <= self.standing.trained) if last in counted else State.SUPERSEDED
+            return (
+                state_of(event.kind, counted[0] <= self.standing.trained) if last in counted else EventState.SUPERSEDED
+            )
         if contains(self.blocks, event.id):
             return None
-        return State.PENDING if self.is_pending(same) else State.ROLLED_BACK
+        return EventState.PENDING if self.is_pending(same) else EventState.ROLLED_BACK
 
 
-def state_of(kind: str, trained: bool) -> State:
+def state_of(kind: str, trained: bool) -> EventState:
     """The state of a document's last event that counts."""
-    return State.DELETED if kind == Kind.REMOVE else State.ABSORBED if trained else State.LIVE
+    return EventState.DELETED if kind == EventKind.REMOVE else EventState.ABSORBED if trained else EventState.LIVE
 
 
 def history_of(connection: sa.Connection) -> History:
@@ -244,7 +250,7 @@ def within(intervals: Iterable[Interval]) -> sa.ColumnElement[bool]:
 def _last(intervals: Iterable[Interval]) -> sa.Subquery:
     """By document: the last event of some intervals, and their number."""
     last = (sa.func.max(events.c.id).label("event"), sa.func.count().label("number"))
-    counting = within(intervals) & (events.c.kind != Kind.REVERT)
+    counting = within(intervals) & (events.c.kind != EventKind.REVERT)
     return sa.select(*last).where(counting).group_by(events.c.document_id).subquery()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 ATTEMPTS = 3  # at the same work; after so many failures a person must look
 
 
-class Kind(StrEnum):
+class WorkKind(StrEnum):
     """What is to be done: apply what waits, train on a sample of what is live, or train on all of it."""
 
     ADD = "add"
@@ -23,7 +23,7 @@ class Kind(StrEnum):
     RETRAIN = "retrain"
 
 
-class State(StrEnum):
+class WorkState(StrEnum):
     """`OPEN` while it is due or runs. `REFUSED`: done, and it led to nothing, as the gate or the pilot says."""
 
     OPEN = "open"
@@ -51,10 +51,10 @@ class Work:
     """
 
     id: str
-    kind: Kind
+    kind: WorkKind
     retriever: str
     about: EventRange | None
-    state: State
+    state: WorkState
     attempts: int
     reason: str
     asked_by: str

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from model_code.ledger.database import Database
 from model_code.ledger.tables import Number, metadata
-from model_code.ledger.work import ATTEMPTS, EventRange, Kind, State, Work
+from model_code.ledger.work import ATTEMPTS, EventRange, Work, WorkKind, WorkState
 
 table = sa.Table(
     "work",
@@ -52,7 +52,7 @@ class WorkTable:
 
     # Asking
 
-    def ask(self, kind: Kind, retriever: str, about: EventRange, reason: str, asked_by: str) -> Work | None:
+    def ask(self, kind: WorkKind, retriever: str, about: EventRange, reason: str, asked_by: str) -> Work | None:
         """The open work about these events: that which is there, or a new one. None if it failed or was canceled.
 
         A retrain takes the place of the pilots that are open, which would only tell whether one is due.
@@ -60,12 +60,12 @@ class WorkTable:
         with self._database.write() as connection:
             return _ask(connection, kind, retriever, about, reason, asked_by)
 
-    def keep_only(self, kind: Kind, retriever: str, about: EventRange | None) -> None:
+    def keep_only(self, kind: WorkKind, retriever: str, about: EventRange | None) -> None:
         """End what is open of a kind and about other events: it was done, or is part of what is asked for now."""
         with self._database.write() as connection:
             for work in _select(connection, IS_OPEN, table.c.kind == kind, table.c.retriever == retriever):
                 if work.about != about:
-                    _end(connection, work, State.DONE, "nothing of it waits any more")
+                    _end(connection, work, WorkState.DONE, "nothing of it waits any more")
 
     # Ending
 
@@ -73,7 +73,7 @@ class WorkTable:
         """Note that an attempt failed; the work is due again, unless it was the last attempt."""
         with self._database.write() as connection:
             if work.attempts >= ATTEMPTS:
-                _end(connection, work, State.FAILED, outcome, run_id)
+                _end(connection, work, WorkState.FAILED, outcome, run_id)
                 return
             values = {"attempts": work.attempts + 1, "outcome": outcome, "run_id": run_id}
             connection.execute(sa.update(table).where(table.c.id == work.id, IS_OPEN).values(values))
@@ -81,7 +81,7 @@ class WorkTable:
     def end(
         self,
         work: Work,
-        state: State,
+        state: WorkState,
         outcome: str,
         run_id: str | None = None,
         details: Mapping[str, Any] | None = None,
@@ -94,12 +94,12 @@ class WorkTable:
         """
         with self._database.write() as connection:
             if _end(connection, work, state, outcome, run_id, details) and retrain and work.about:
-                _ask(connection, Kind.RETRAIN, work.retriever, work.about, outcome, asked_by=work.id)
+                _ask(connection, WorkKind.RETRAIN, work.retriever, work.about, outcome, asked_by=work.id)
 
     def conclude_retrains(
         self,
         retriever: str,
-        state: State,
+        state: WorkState,
         outcome: str,
         details: Mapping[str, Any],
         run_id: str | None = None,
@@ -109,21 +109,21 @@ class WorkTable:
         Open pilots end with it: what it leaves in doubt, a later report asks for again.
         """
         with self._database.write() as connection:
-            open_ones = _select(connection, IS_OPEN, table.c.kind == Kind.RETRAIN, table.c.retriever == retriever)
+            open_ones = _select(connection, IS_OPEN, table.c.kind == WorkKind.RETRAIN, table.c.retriever == retriever)
             for work in open_ones:
                 _end(connection, work, state, outcome, run_id, details)
             if not open_ones:
-                _note(connection, Kind.RETRAIN, retriever, state, outcome, details, run_id)
+                _note(connection, WorkKind.RETRAIN, retriever, state, outcome, details, run_id)
             _settle_pilots(connection, retriever, "a retrain ended")
 
-    def note(self, kind: Kind, retriever: str, state: State, outcome: str, details: Mapping[str, Any]) -> None:
+    def note(self, kind: WorkKind, retriever: str, state: WorkState, outcome: str, details: Mapping[str, Any]) -> None:
         """Note what came of work that a person did and that answers nothing that was asked."""
         with self._database.write() as connection:
             _note(connection, kind, retriever, state, outcome, details)
 
     # Questions
 
-    def open(self, retriever: str | None = None, *kinds: Kind) -> list[Work]:
+    def open(self, retriever: str | None = None, *kinds: WorkKind) -> list[Work]:
         """The open work, oldest first, of a retriever, or of all; of some kinds, or of any."""
         conditions = [IS_OPEN] + ([] if retriever is None else [table.c.retriever == retriever])
         with self._database.read() as connection:
@@ -133,7 +133,7 @@ class WorkTable:
         """The open work whose present attempt has this key."""
         return next((work for work in self.open() if work.run_key == run_key), None)
 
-    def last(self, retriever: str, number: int, *kinds: Kind) -> list[Work]:
+    def last(self, retriever: str, number: int, *kinds: WorkKind) -> list[Work]:
         """The work that was asked for or ended last, newest first."""
         conditions = [table.c.retriever == retriever] + ([table.c.kind.in_(kinds)] if kinds else [])
         newest = sa.func.coalesce(table.c.ended, table.c.asked).desc(), table.c.id.desc()
@@ -143,14 +143,14 @@ class WorkTable:
 
 
 def _ask(
-    connection: sa.Connection, kind: Kind, retriever: str, about: EventRange, reason: str, asked_by: str
+    connection: sa.Connection, kind: WorkKind, retriever: str, about: EventRange, reason: str, asked_by: str
 ) -> Work | None:
     known = [table.c.kind == kind, table.c.retriever == retriever]
     known += [table.c.first_event == about.first, table.c.last_event == about.last]
-    same = _select(connection, *known, table.c.state.in_((State.OPEN, State.FAILED, State.CANCELED)))
+    same = _select(connection, *known, table.c.state.in_((WorkState.OPEN, WorkState.FAILED, WorkState.CANCELED)))
     if same:
-        return same[-1] if same[-1].state == State.OPEN else None
-    if kind == Kind.RETRAIN:
+        return same[-1] if same[-1].state == WorkState.OPEN else None
+    if kind == WorkKind.RETRAIN:
         _settle_pilots(connection, retriever, "a retrain was asked for")
     _insert(connection, kind, retriever, about, reason, asked_by)
     return _select(connection, *known, IS_OPEN)[-1]
@@ -158,9 +158,9 @@ def _ask(
 
 def _note(
     connection: sa.Connection,
-    kind: Kind,
+    kind: WorkKind,
     retriever: str,
-    state: State,
+    state: WorkState,
     outcome: str,
     details: Mapping[str, Any],
     run_id: str | None = None,
@@ -172,7 +172,7 @@ def _note(
 
 def _insert(
     connection: sa.Connection,
-    kind: Kind,
+    kind: WorkKind,
     retriever: str,
     about: EventRange | None,
     reason: str,
@@ -181,14 +181,14 @@ def _insert(
 ) -> None:
     events = {"first_event": about.first, "last_event": about.last} if about else {}
     asked = {"kind": kind, "retriever": retriever, "reason": reason, "asked_by": asked_by} | events
-    defaults = {"state": State.OPEN, "attempts": 1, "asked": time.time(), "details": {}}
+    defaults = {"state": WorkState.OPEN, "attempts": 1, "asked": time.time(), "details": {}}
     connection.execute(sa.insert(table).values(id=str(uuid4()), **(defaults | asked | own)))
 
 
 def _end(
     connection: sa.Connection,
     work: Work,
-    state: State,
+    state: WorkState,
     outcome: str,
     run_id: str | None = None,
     details: Mapping[str, Any] | None = None,
@@ -205,8 +205,8 @@ def _end(
 
 
 def _settle_pilots(connection: sa.Connection, retriever: str, outcome: str) -> None:
-    for work in _select(connection, IS_OPEN, table.c.kind == Kind.PILOT, table.c.retriever == retriever):
-        _end(connection, work, State.DONE, outcome)
+    for work in _select(connection, IS_OPEN, table.c.kind == WorkKind.PILOT, table.c.retriever == retriever):
+        _end(connection, work, WorkState.DONE, outcome)
 
 
 def _select(connection: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[Work]:
@@ -218,7 +218,7 @@ def _work(row: sa.Row[Any]) -> Work:
     values = dict(row._mapping)
     first, last = values.pop("first_event"), values.pop("last_event")
     about = None if first is None else EventRange(first, last)
-    return Work(**values | {"about": about, "kind": Kind(row.kind), "state": State(row.state)})
+    return Work(**values | {"about": about, "kind": WorkKind(row.kind), "state": WorkState(row.state)})
 
 
 # Projects of before
@@ -244,7 +244,7 @@ def migrate_decisions(connection: sa.Connection) -> None:
 class _Decided:
     """The work that decisions, read oldest first, come to. What came of it was noted after the request."""
 
-    ENDS: ClassVar = {"promoted": State.DONE, "refused": State.REFUSED, "canceled": State.CANCELED}
+    ENDS: ClassVar = {"promoted": WorkState.DONE, "refused": WorkState.REFUSED, "canceled": WorkState.CANCELED}
 
     def __init__(self) -> None:
         self._retrains: list[dict[str, Any]] = []
@@ -253,43 +253,43 @@ class _Decided:
     @property
     def work(self) -> list[dict[str, Any]]:
         """Rows of the table: every retrain, and the pilot that is open, if one is."""
-        pilot = self._pilot if self._pilot and self._pilot["state"] == State.OPEN else None
+        pilot = self._pilot if self._pilot and self._pilot["state"] == WorkState.OPEN else None
         return self._retrains + ([pilot] if pilot else [])
 
     def read(self, row: sa.Row[Any]) -> None:
         """Take the next decision."""
         if row.kind == "retrain":
-            self._end_retrain(row, State.CANCELED)
-            self._retrains.append(_asked(Kind.RETRAIN, row))
+            self._end_retrain(row, WorkState.CANCELED)
+            self._retrains.append(_asked(WorkKind.RETRAIN, row))
         elif row.kind in self.ENDS:
             if row.kind == "promoted" and not self._open_retrain:
-                self._retrains.append(_asked(Kind.RETRAIN, row) | {"about": None})  # by a person
+                self._retrains.append(_asked(WorkKind.RETRAIN, row) | {"about": None})  # by a person
             self._end_retrain(row, self.ENDS[row.kind])
         elif row.kind in ("piloted", "no pilot") and "key" in row.details:
             self._pilot = None
         elif row.kind in ("failed", "pilot failed"):
             _fail_row(self._open_retrain if row.kind == "failed" else self._pilot, row)
         if row.details.get("pilot") is True:
-            self._pilot = _asked(Kind.PILOT, row)
+            self._pilot = _asked(WorkKind.PILOT, row)
 
     @property
     def _open_retrain(self) -> dict[str, Any] | None:
         last = self._retrains[-1] if self._retrains else None
-        return last if last and last["state"] == State.OPEN else None
+        return last if last and last["state"] == WorkState.OPEN else None
 
-    def _end_retrain(self, row: sa.Row[Any], state: State) -> None:
+    def _end_retrain(self, row: sa.Row[Any], state: WorkState) -> None:
         if self._open_retrain:
             self._open_retrain.update(_ended(row, state))
         self._pilot = None
 
 
-def _asked(kind: Kind, row: sa.Row[Any]) -> dict[str, Any]:
+def _asked(kind: WorkKind, row: sa.Row[Any]) -> dict[str, Any]:
     batch = row.details.get("batch")
     asked = {"kind": kind, "about": EventRange(*batch) if batch else None, "reason": row.reason, "asked": row.recorded}
-    return asked | {"state": State.OPEN, "attempts": 1}
+    return asked | {"state": WorkState.OPEN, "attempts": 1}
 
 
-def _ended(row: sa.Row[Any], state: State) -> dict[str, Any]:
+def _ended(row: sa.Row[Any], state: WorkState) -> dict[str, Any]:
     return {"state": state, "ended": row.recorded, "outcome": row.reason, "details": dict(row.details)}
 
 
@@ -297,6 +297,6 @@ def _fail_row(work: dict[str, Any] | None, row: sa.Row[Any]) -> None:
     if work is None:
         return
     if work["attempts"] >= ATTEMPTS:
-        work.update(_ended(row, State.FAILED))
+        work.update(_ended(row, WorkState.FAILED))
     else:
         work["attempts"] += 1

@@ -28,7 +28,7 @@ from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.settings import LexicalSettings
 from model_code.losses.contrastive import contrastive_losses, softmax_losses
 from model_code.losses.hierarchy import hce_losses, joint_loss, level_means, siblings
-from model_code.training.collator import Batch
+from model_code.training.collator import TrainingBatch
 from model_code.training.settings import TrainingSettings
 
 SHARES = {"full": 1.0, "beta": 0.5, "alpha": 0.5}  # of each term in the loss
@@ -229,21 +229,21 @@ class ScaledObjective(nn.Module):
         raise NotImplementedError
 
     @torch.no_grad()
-    def measure(self, batch: Batch | BagBatch) -> None:
+    def measure(self, batch: TrainingBatch | BagBatch) -> None:
         """Set the scales by a batch, unless the settings ask for raw scores."""
         if self.settings.score_scale == "measured":
             self.scales.copy_(self._spread(batch))
 
-    def _spread(self, batch: Batch | BagBatch) -> Tensor:
+    def _spread(self, batch: TrainingBatch | BagBatch) -> Tensor:
         raise NotImplementedError
 
-    def _spreads(self, terms: Tensor, queries: Tensor, batch: Batch | BagBatch) -> Tensor:
+    def _spreads(self, terms: Tensor, queries: Tensor, batch: TrainingBatch | BagBatch) -> Tensor:
         """The scales of the terms and, by E(q) (B, V), of the hierarchy's levels."""
         if self.hierarchy is None:
             return terms
         return torch.cat([terms, self.hierarchy.spread(queries, batch.paths, batch.excluded)])
 
-    def _losses(self, losses: Tensor, queries: Tensor, batch: Batch | BagBatch) -> dict[str, Tensor]:
+    def _losses(self, losses: Tensor, queries: Tensor, batch: TrainingBatch | BagBatch) -> dict[str, Tensor]:
         """`loss`, to be minimised, of each pair's losses (B,) and, by E(q) (B, V), the hierarchy's; and its levels."""
         hierarchy = None
         if self.hierarchy is not None:
@@ -266,7 +266,7 @@ class SemiParametricObjective(ScaledObjective):
         """Those that the settings name."""
         return len(self.settings.terms)
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
         """`loss`, to be minimised, and without gradient its terms and the hierarchy's levels: batch means."""
         queries, documents = self._sides(batch)
         with torch.autocast(queries.weights.device.type, enabled=False):
@@ -275,7 +275,7 @@ class SemiParametricObjective(ScaledObjective):
             parts = self._losses(total(losses), queries.weights, batch)
         return parts | {name: term.detach().mean() for name, term in losses.items()}
 
-    def _sides(self, batch: Batch) -> tuple[Views, Views]:
+    def _sides(self, batch: TrainingBatch) -> tuple[Views, Views]:
         """Queries and documents, each by its side of the encoder."""
         return self._views(batch.queries, self.encoder.query_side), self._views(batch.documents, self.encoder)
 
@@ -283,7 +283,7 @@ class SemiParametricObjective(ScaledObjective):
         tokens = torch.cat([side.own(part) for part in texts.parts])[texts.rows]
         return Views(self._embed(texts, side), tokens)
 
-    def _spread(self, batch: Batch) -> Tensor:
+    def _spread(self, batch: TrainingBatch) -> Tensor:
         queries, documents = self._sides(batch)
         pairs = term_pairs(queries, documents, self.settings.terms).values()
         terms = torch.stack([quarter_deviation(left @ right.T, batch.relevant) for left, right in pairs])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from model_code.documents import Change, Document
 from model_code.live.generation import Generation, Removed
-from model_code.live.part import View
+from model_code.live.part import PartView
 from model_code.live.searcher import Searcher
 
 
@@ -56,7 +56,7 @@ class NetChanges:
     lost: dict[int, set[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, changes: Iterable[Change], views: Sequence[View], anew: Collection[str] = ()) -> NetChanges:
+    def of(cls, changes: Iterable[Change], views: Sequence[PartView], anew: Collection[str] = ()) -> NetChanges:
         """The effect of `changes`, in their order, on the parts of a generation.
 
         A put of equal content, and the removal of a document that is not there, leave their document "unchanged".
@@ -68,7 +68,7 @@ class NetChanges:
             net.statuses[document_id] = net._take(change, _owner(views, document_id), document_id in anew)
         return net
 
-    def _take(self, change: Change, owner: View | None, anew: bool) -> str:
+    def _take(self, change: Change, owner: PartView | None, anew: bool) -> str:
         document_id = change.document_id
         if isinstance(change, Document):
             if not anew and owner is not None and owner.part.content_hashes[document_id] == change.content_hash:
@@ -89,12 +89,12 @@ class NetChanges:
         """The documents of a status, ascending."""
         return tuple(document for document, own in self.statuses.items() if own == status)
 
-    def removed(self, views: Sequence[View]) -> Removed:
+    def removed(self, views: Sequence[PartView]) -> Removed:
         """All that the parts have lost when the changes are made."""
         return {view.part.number: view.removed | self.lost.get(view.part.number, set()) for view in views}
 
 
-def steps(changes: Iterable[Change], views: Sequence[View]) -> list[Change]:
+def steps(changes: Iterable[Change], views: Sequence[PartView]) -> list[Change]:
     """Those of `changes` that change a document when all are made one after the other, in their order.
 
     Unlike the net effect they hold what later ones undo or overwrite: vectors that were found in between depend on it.
@@ -110,11 +110,11 @@ def steps(changes: Iterable[Change], views: Sequence[View]) -> list[Change]:
     return found
 
 
-def _owner(views: Sequence[View], document_id: str) -> View | None:
+def _owner(views: Sequence[PartView], document_id: str) -> PartView | None:
     """The part that has a document."""
     return next((view for view in reversed(views) if document_id in view), None)
 
 
-def _content_hash(views: Sequence[View], document_id: str) -> str | None:
+def _content_hash(views: Sequence[PartView], document_id: str) -> str | None:
     owner = _owner(views, document_id)
     return None if owner is None else owner.part.content_hashes[document_id]

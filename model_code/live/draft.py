@@ -14,7 +14,7 @@ from model_code.ledger.events import Standing
 from model_code.live.collection import Collection
 from model_code.live.documents import COLUMNS, document_row, read_columns, write_rows
 from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES, Generation, Removed, write_removed
-from model_code.live.part import Base, Part, Placements, View, open_segment
+from model_code.live.part import Base, Part, PartView, Placements, open_segment
 from model_code.live.searcher import Searcher
 from model_code.live.texts import TextRules
 from model_code.retrievers.base import NewPassages, Refine
@@ -59,7 +59,7 @@ def new_passages(puts: Sequence[Document], text: TextRules, refine: Refine | Non
     return NewPassages(texts, ids, {put.document_id: put.queries for put in puts if put.queries}, refine)
 
 
-def merge_segments(folder: Path, views: Sequence[View]) -> None:
+def merge_segments(folder: Path, views: Sequence[PartView]) -> None:
     """One segment in `folder` of what is left of several, as it is: nothing is encoded or placed anew."""
     views = [view for view in views if view.documents]
     parts = [(view.part.retriever, view.document_ids()) for view in views]
@@ -88,17 +88,17 @@ class Draft:
 
     def __init__(self, folder: Path, searcher: Searcher, removed: Removed) -> None:
         """folder: empty, for what is added; removed: all that each part has lost. Segments with nothing left go."""
-        views = [View(view.part, removed.get(view.part.number, frozenset())) for view in searcher.views]
+        views = [PartView(view.part, removed.get(view.part.number, frozenset())) for view in searcher.views]
         self.folder, self.current, self.before = folder, searcher.generation, searcher.views
         self.root: Base = searcher.base
         self.base, self.segments = views[0], [view for view in views[1:] if view.documents]
-        self.own: View | None = None
+        self.own: PartView | None = None
 
     def add(self, puts: Sequence[Document], refine: Refine | None, most: int) -> None:
         """Write a segment of new documents; where there would be more than `most`, merge it with the newest others."""
         merged = crowded([*(view.documents for view in self.segments), len(puts)], most)
         target = self.folder / FRESH if merged else self.folder
-        self.own = View(write_segment(target, self.root, puts, self.current.text, refine))
+        self.own = PartView(write_segment(target, self.root, puts, self.current.text, refine))
         if merged:
             self.merge(merged - 1)
             shutil.rmtree(target)
@@ -110,7 +110,7 @@ class Draft:
         self.segments, self.own = kept, None
         if merged:
             merge_segments(self.folder, merged)
-            self.own = View(open_segment(self.root, self.folder))
+            self.own = PartView(open_segment(self.root, self.folder))
 
     def merge_all(self) -> None:
         """Write one segment of all."""
@@ -131,7 +131,7 @@ class Draft:
             "passages": sum(view.passages for view in views),
         }
 
-    def _removed(self, shared: Sequence[View], number: int) -> int | None:
+    def _removed(self, shared: Sequence[PartView], number: int) -> int | None:
         """The generation whose `removed.json` holds for these parts; it may name others too."""
         before = {view.part.number: view.removed for view in self.before}
         if not any(view.removed for view in shared):

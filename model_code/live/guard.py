@@ -19,7 +19,7 @@ import numpy as np
 from model_code.errors import FreshetError
 from model_code.live.changes import Applied
 from model_code.live.generation import Generation
-from model_code.live.part import View
+from model_code.live.part import PartView
 from model_code.live.searcher import Searcher, SegmentedRetriever
 from model_code.retriever import Ranking
 from model_code.retrievers.dense import DenseRetriever
@@ -61,7 +61,7 @@ def _require_count(searcher: Searcher, more: int) -> None:
         raise FreshetError(f"{REFUSED}: it holds {found:,} documents in place of {before:,} and {more:+,}")
 
 
-def _missed(searcher: Searcher, owners: Mapping[str, View]) -> list[str]:
+def _missed(searcher: Searcher, owners: Mapping[str, PartView]) -> list[str]:
     """Those documents that their own vector does not find before what is new; FreshetError for vectors that are no
     numbers. owners: the part that has each document.
     """
@@ -77,7 +77,7 @@ def _missed(searcher: Searcher, owners: Mapping[str, View]) -> list[str]:
     ]  # fmt: skip
 
 
-def own_vectors(owners: Mapping[str, View]) -> dict[str, np.ndarray]:
+def own_vectors(owners: Mapping[str, PartView]) -> dict[str, np.ndarray]:
     """The first vector (H,) of each document, in their order; owners: the dense part that has it."""
     vectors: dict[str, np.ndarray] = {}
     for view in dict.fromkeys(owners.values()):
@@ -88,7 +88,7 @@ def own_vectors(owners: Mapping[str, View]) -> dict[str, np.ndarray]:
 
 
 def _is_found(
-    retriever: SegmentedRetriever, one: str, query: np.ndarray, ranking: Ranking, owner: View, alone: bool
+    retriever: SegmentedRetriever, one: str, query: np.ndarray, ranking: Ranking, owner: PartView, alone: bool
 ) -> bool:
     """Whether the document leads the ranking of its own vector, or what does may well lead: by an equal score, or by a
     longer vector, as |q| |d| bounds the inner product of a query with a document (Cauchy and Schwarz).
@@ -119,14 +119,14 @@ def _by_words(searcher: Searcher, changed: Sequence[str]) -> None:
         _refuse([] if np.isfinite(score) else [one], "without a score")
 
 
-def _sample(views: Sequence[View], but: set[str], number: int, seed: list[int]) -> dict[str, View]:
+def _sample(views: Sequence[PartView], but: set[str], number: int, seed: list[int]) -> dict[str, PartView]:
     """At most `number` documents that can be found, others than `but`, ascending, with the part that has each."""
     return dict(sorted(_drawn(views, but, number, np.random.default_rng(seed)), key=lambda drawn: drawn[0]))
 
 
 def _drawn(
-    views: Sequence[View], but: set[str], number: int, chance: np.random.Generator
-) -> Iterator[tuple[str, View]]:
+    views: Sequence[PartView], but: set[str], number: int, chance: np.random.Generator
+) -> Iterator[tuple[str, PartView]]:
     rows = [view.part.rows.document_ids for view in views]
     sizes = np.cumsum([len(ids) for ids in rows])
     for row in chance.integers(0, sizes[-1], number).tolist():

@@ -170,7 +170,7 @@ def open_segment(base: Part, folder: Path) -> Part:
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class PartView:
     """A part as a generation sees it: without the documents that are removed by then."""
 
     part: Part

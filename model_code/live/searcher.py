@@ -15,7 +15,7 @@ from model_code.hierarchy.tree import Hierarchy
 from model_code.index.top_k import SPARE, search_kept
 from model_code.live.collection import Collection, default_retriever
 from model_code.live.generation import Generation, removed_by_part
-from model_code.live.part import Base, Part, View, open_segment
+from model_code.live.part import Base, Part, PartView, open_segment
 from model_code.live.texts import require_queries, snippet
 from model_code.retriever import Ranking, Search, TokenMatch
 from model_code.retrievers.base import EncodedRetriever
@@ -31,7 +31,7 @@ class SegmentedRetriever(EncodedRetriever[Any]):
     Every part ranks exactly as it would alone, and rankings are merged by descending score and ascending id.
     """
 
-    def __init__(self, views: Sequence[View]) -> None:
+    def __init__(self, views: Sequence[PartView]) -> None:
         self.views = tuple(views)
         self.first = self.views[0].part.retriever
         self.fingerprint: str = self.first.fingerprint
@@ -73,22 +73,22 @@ class SegmentedRetriever(EncodedRetriever[Any]):
         """Which tokens matched, the heaviest first; FreshetError if the kind does not score by token."""
         return self.view_of(document_id).part.retriever.explain(text, document_id)
 
-    def view_of(self, document_id: str) -> View:
+    def view_of(self, document_id: str) -> PartView:
         """The part that has a document; FreshetError if none has."""
         for view in reversed(self.views):
             if document_id in view:
                 return view
         raise FreshetError(f"the collection holds no document {document_id!r}: it was never added, or is deleted")
 
-    def _shares(self, document_ids: Ids[str]) -> dict[View, list[str]]:
+    def _shares(self, document_ids: Ids[str]) -> dict[PartView, list[str]]:
         """The documents by the part that has them."""
-        shares: dict[View, list[str]] = {}
+        shares: dict[PartView, list[str]] = {}
         for document_id in set(document_ids):
             shares.setdefault(self.view_of(document_id), []).append(document_id)
         return shares
 
 
-def _surviving(view: View, queries: Any, k: int) -> list[Ranking]:
+def _surviving(view: PartView, queries: Any, k: int) -> list[Ranking]:
     """The k best documents of a part for each query that are not removed; fewer only where no others match."""
     search, removed = view.part.retriever.search_encoded, view.removed
     if not removed:
@@ -136,7 +136,7 @@ class Searcher:
         self.base = base if isinstance(base, Base) else Base.open(generation)
         segments = {n: loaded.get(n) or open_segment(self.base, generation.sibling(n)) for n in generation.segments}
         parts = {generation.base: self.base} | segments
-        self.views = tuple(View(parts[number], gone) for number, gone in removed_by_part(generation).items())
+        self.views = tuple(PartView(parts[number], gone) for number, gone in removed_by_part(generation).items())
         self.retriever = SegmentedRetriever(self.views)
         self._hybrids: dict[HybridSettings, Hybrid] = {}
         self._making = threading.Lock()

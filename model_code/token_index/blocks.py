@@ -17,7 +17,7 @@ import numpy as np
 from model_code.files import replacing
 from model_code.token_index.bags import Bags
 from model_code.token_index.postings import BLOCK, PARTS, Packed, Postings, lengths
-from model_code.token_index.queries import Batch, Query
+from model_code.token_index.queries import Query, QueryBatch
 
 CELLS = 2**17  # scores computed at once, 1 MB: enough queries to share a decoding, few enough to stay near the CPU
 FORMAT, KIND = 1, "token"
@@ -96,14 +96,14 @@ class Blocks:
         """Of each query in turn the score of each passage, (n,) float64 and exact: see `Query`."""
         group = max(1, CELLS // max(1, self.starts[-1]))
         for first in range(0, len(queries), group):
-            batch = Batch.of(queries[first : first + group])
+            batch = QueryBatch.of(queries[first : first + group])
             sums = [block.sums(batch) for block in self.blocks] or [np.zeros((batch.size, 0))]
             stored = sums[0] if len(sums) == 1 else np.concatenate(sums, axis=1)  # (group, m)
             yield from stored[:, self.rows] if self.holes else stored
 
     def scores_at(self, query: Query, passages: np.ndarray) -> np.ndarray:
         """The scores of some `passages` (p,) alone, (p,) float64."""
-        rows, batch = self.rows[passages], Batch.of([query])
+        rows, batch = self.rows[passages], QueryBatch.of([query])
         scores = np.empty(len(rows))
         for start, block in zip(self.starts, self.blocks, strict=False):
             inside = (rows >= start) & (rows < start + block.passages)

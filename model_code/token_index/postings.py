@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from model_code.token_index.bags import Bags
-from model_code.token_index.queries import Batch
+from model_code.token_index.queries import QueryBatch
 
 BLOCK = 2**16  # most passages of one block
 RAW, SPLIT, BITMAP = range(3)
@@ -122,7 +122,7 @@ class Postings:
     >>> postings = Postings.build(Bags.of([[5, 9], [9], [2, 5, 5]]))
     >>> postings.counts(np.array([9, 2, 7])).tolist()
     [2, 1, 0]
-    >>> postings.sums(Batch(np.array([5, 9, 9]), np.array([1.0, 10.0, 3.0]), np.array([0, 0, 1]), size=2)).tolist()
+    >>> postings.sums(QueryBatch(np.array([5, 9, 9]), np.array([1.0, 10.0, 3.0]), np.array([0, 0, 1]), size=2)).tolist()
     [[11.0, 10.0, 1.0], [3.0, 3.0, 0.0]]
     """
 
@@ -164,14 +164,14 @@ class Postings:
         counts[known] = self._counts[slots[known]]
         return counts
 
-    def sums(self, batch: Batch) -> np.ndarray:
+    def sums(self, batch: QueryBatch) -> np.ndarray:
         """For each of `batch`'s q queries and each passage the sum of the weights of held tokens, (q, N) float64."""
         sums, weights, slots = self._sums_of_lists(batch)
         if len(slots):
             sums += weights @ np.unpackbits(self._bitmaps[self._starts[slots]], axis=1, count=self.passages)
         return sums
 
-    def sums_at(self, batch: Batch, passages: np.ndarray) -> np.ndarray:
+    def sums_at(self, batch: QueryBatch, passages: np.ndarray) -> np.ndarray:
         """`sums` at some `passages` (p,), (q, p): of the longest lists, the bitmaps, it reads only their bits."""
         sums, weights, slots = self._sums_of_lists(batch)
         sums = sums[:, passages]
@@ -197,7 +197,7 @@ class Postings:
         slots = self._table.searchsorted(tokens)
         return slots, self._table[slots] == tokens
 
-    def _sums_of_lists(self, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _sums_of_lists(self, batch: QueryBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """`sums` over raw and split lists; for the others the weights (q, b) and slots (b,) of their bitmaps."""
         slots, known = self._find(batch.tokens)
         bitmap = self._is_bitmap[slots] & known
@@ -244,7 +244,7 @@ class Postings:
         return high
 
 
-def _matrix(batch: Batch, slots: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _matrix(batch: QueryBatch, slots: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The `chosen` tokens as a matrix of weights (q, b), and the different slots (b,) that its columns stand for."""
     if batch.size == 1 or not len(chosen):
         return batch.weights[chosen].reshape(batch.size, len(chosen)), slots[chosen]

@@ -49,7 +49,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Batch:
+class QueryBatch:
     """`size` queries in a row: `tokens` (t,), `weights` (t,), and `owners` (t,), the number of each one's query."""
 
     tokens: np.ndarray
@@ -58,7 +58,7 @@ class Batch:
     size: int
 
     @classmethod
-    def of(cls, queries: Sequence[Query]) -> Batch:
+    def of(cls, queries: Sequence[Query]) -> QueryBatch:
         """All tokens of at least one query."""
         lengths = [len(query.tokens) for query in queries]
         tokens = np.concatenate([query.tokens for query in queries])

@@ -18,7 +18,7 @@ from model_code.training.settings import TrainingSettings
 Tokenize = Callable[[Sequence[str], int], Features]
 
 
-class Batch(NamedTuple):
+class TrainingBatch(NamedTuple):
     """B pairs and E extra negative documents as tensors."""
 
     queries: Buckets  # of the B queries
@@ -54,7 +54,7 @@ class Collator:
         if hierarchy is not None and settings.hierarchy_weight > 0:
             self.ancestors = Ancestors(hierarchy, settings.hierarchy_levels)
 
-    def __call__(self, number: int, pairs: np.ndarray) -> Batch:
+    def __call__(self, number: int, pairs: np.ndarray) -> TrainingBatch:
         """Batch `number` of the run, made of `pairs` (B,)."""
         every, passages = self.data.pairs, self.data.passages
         positives = every.passages[pairs]
@@ -65,7 +65,7 @@ class Collator:
         queries = [every.queries[pair] for pair in pairs]
         documents = [every.positives.get(pair, passages.texts[every.passages[pair]]) for pair in pairs.tolist()]
         documents += [passages.texts[passage] for passage in extra]
-        return Batch(
+        return TrainingBatch(
             queries=bucketed(self.tokenize(queries, self.settings.query_max_tokens), self.batch_tokens),
             documents=bucketed(self.tokenize(documents, self.settings.document_max_tokens), self.batch_tokens),
             relevant=torch.from_numpy(membership(relevant, passages.documents[positives])),

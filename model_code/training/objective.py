@@ -19,7 +19,7 @@ from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.contrastive import contrastive_losses
 from model_code.losses.hierarchy import HierarchyLoss, hce_losses, joint_loss, level_means
 from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
-from model_code.training.collator import Batch
+from model_code.training.collator import TrainingBatch
 from model_code.training.settings import TrainingSettings
 
 LAST_LAYER = LayerSettings()
@@ -58,7 +58,7 @@ class Objective(nn.Module):
         device = next(self.encoder.parameters()).device
         self.hierarchy = HierarchyLoss(centroids, parents, self.settings.temperature).to(device)
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
         """`loss`, to be minimised, and without gradient its parts `contrastive`, `hierarchy_1`, ...: batch means."""
         queries, documents = encode(self.encoder.query_side, batch.queries), encode(self._documents, batch.documents)
         # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score: score in float32.
@@ -71,7 +71,7 @@ class Objective(nn.Module):
             return self.encoder(features)
         return self.encoder.layers_forward(features, self.numbers)
 
-    def _contrastive(self, queries: Tensor, documents: Tensor, batch: Batch) -> Tensor:
+    def _contrastive(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> Tensor:
         loss = contrastive_losses
         if documents.ndim == 3:
             last = self.numbers.index(self.encoder.depth)
@@ -82,7 +82,7 @@ class Objective(nn.Module):
         masks = {"relevant": batch.relevant, "negatives": negatives, "allowed": batch.allowed}
         return loss(queries, positives, self.settings.temperature, **masks)
 
-    def _losses(self, queries: Tensor, documents: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def _losses(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> dict[str, Tensor]:
         contrastive = self._contrastive(queries, documents, batch)
         hierarchy = None
         if self.hierarchy is not None:

@@ -18,7 +18,7 @@ from model_code.drift.measures import refined
 from model_code.drift.reference import Question
 from model_code.drift.report import NOT_REFINED, Arrivals, Report, make_report
 from model_code.errors import FreshetError
-from model_code.ledger.work import EventRange, Kind, State
+from model_code.ledger.work import EventRange, WorkKind, WorkState
 from model_code.live.documents import read_documents
 from model_code.live.generation import added_since_training, trained_documents
 from model_code.live.searcher import Searcher
@@ -43,14 +43,14 @@ from orchestration.project import Project, file_lock
 if TYPE_CHECKING:
     from model_code.ledger.events import Event
     from model_code.ledger.ledger import Ledger
-    from model_code.ledger.states import View
+    from model_code.ledger.states import LogView
 
 KEPT = "additions.on_conflict is keep, which does not ask whether constraints conflict; drop_queries does"
 LOCK = "drift.lock"  # in the project's state: two that measure at once would report the same events twice
 
 
 @dataclass(frozen=True)
-class Batch:
+class EventBatch:
     """The events `first` to `last`, and what was asked after `after` and up to `until`, in seconds since 1970."""
 
     first: int
@@ -59,17 +59,19 @@ class Batch:
     until: float = inf
 
 
-def batches(ledger: Ledger | None, window: int, watermark: int, trained: int = 0) -> list[Batch]:
+def batches(ledger: Ledger | None, window: int, watermark: int, trained: int = 0) -> list[EventBatch]:
     """The batches of the last `window` reports, oldest first, and what came after them up to the event `watermark`.
 
     trained: the last event whose document the retriever may have been trained with; none up to it is an arrival.
     """
     found, after, first = [], 0.0, 1
     for report in reversed(ledger.last_drift(window + 1) if ledger else []):
-        found.append(Batch(max(report["first_event"], trained + 1), report["last_event"], after, report["recorded"]))
+        found.append(
+            EventBatch(max(report["first_event"], trained + 1), report["last_event"], after, report["recorded"])
+        )
         after, first = report["recorded"], report["last_event"] + 1
     later = [batch for batch in found if batch.last > trained]
-    return [*later[-window:], Batch(max(first, trained + 1), watermark, after)]
+    return [*later[-window:], EventBatch(max(first, trained + 1), watermark, after)]
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,10 @@ class Gatherer:
     project: Project
     searcher: Searcher
     settings: Parameters
-    seen: View | None
+    seen: LogView | None
     asked_since: float = 0.0
 
-    def arrivals(self, batch: Batch) -> Arrivals:
+    def arrivals(self, batch: EventBatch) -> Arrivals:
         """The documents of a batch that were new or other than before, and are still live as they arrived then, each in
         the order of its event, and the queries that were logged meanwhile."""
         events = self.seen.arrivals(batch.first, batch.last) if self.seen else []
@@ -124,7 +126,7 @@ class Gatherer:
     def _logged(self) -> list[query_log.Logged]:
         return query_log.logged_since(self.project.state, self.asked_since)
 
-    def _queries(self, batch: Batch) -> tuple[np.ndarray | None, str]:
+    def _queries(self, batch: EventBatch) -> tuple[np.ndarray | None, str]:
         """The vectors of at most `drift.largest_batch` different queries, or None and why."""
         base, chosen = self.searcher.base, self.settings.drift
         if not query_log.is_kept(self.project.state):
@@ -253,9 +255,9 @@ def _ask(ledger: Ledger, watched: Watched) -> None:
     """Ask for what the report calls for. Before the report is kept: a kill in between is followed by another one."""
     decision, reason = watched.decision, "; ".join(watched.decision.reasons)
     if decision.action == "retrain":
-        ledger.work.ask(Kind.RETRAIN, ledger.retriever, watched.batch, reason, asked_by="drift")
+        ledger.work.ask(WorkKind.RETRAIN, ledger.retriever, watched.batch, reason, asked_by="drift")
     elif decision.pilot:
-        ledger.work.ask(Kind.PILOT, ledger.retriever, watched.batch, reason, asked_by="drift")
+        ledger.work.ask(WorkKind.PILOT, ledger.retriever, watched.batch, reason, asked_by="drift")
 
 
 def _enough(arrived: Arrivals, least: int, record: bool) -> bool:
@@ -276,12 +278,14 @@ def past(ledger: Ledger | None, batches: int) -> list[Past]:
         decision = row["report"]["decision"]
         made = Past(decision["action"], decision["action"] == "add", pilot=decision.get("pilot", False))
         entries[EventRange(row["first_event"], row["last_event"])] = row["recorded"], made
-    for work in ledger.work.last(ledger.retriever, batches + 1, Kind.RETRAIN):
-        ended = work.state in (State.DONE, State.REFUSED)
-        if work.about is None and work.state != State.DONE:
+    for work in ledger.work.last(ledger.retriever, batches + 1, WorkKind.RETRAIN):
+        ended = work.state in (WorkState.DONE, WorkState.REFUSED)
+        if work.about is None and work.state != WorkState.DONE:
             continue  # a person's, and nothing changed
         _, called = entries.get(work.about or work.id, (0.0, None))
-        step = Past("retrain", carried_out=ended, waits=work.state == State.OPEN, pilot=bool(called and called.pilot))
+        step = Past(
+            "retrain", carried_out=ended, waits=work.state == WorkState.OPEN, pilot=bool(called and called.pilot)
+        )
         entries[work.about or work.id] = (work.ended or work.asked) if ended else work.asked, step
     return [step for _, step in sorted(entries.values(), key=itemgetter(0))]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from model_code.ledger.work import EventRange, Kind, State, Work
+from model_code.ledger.work import EventRange, Work, WorkKind, WorkState
 from model_code.live.collection import Collection, default_retriever, retrievers
 from orchestration.live.collection import subscribers
 from orchestration.live.ledger import backlog_of, existing_ledger
@@ -25,7 +25,7 @@ def due_work(project: Project) -> list[Work]:
     if ledger is None:
         return []
     with closing(ledger):
-        return [*addition, *ledger.work.open(default, Kind.PILOT), *ledger.work.open(default, Kind.RETRAIN)]
+        return [*addition, *ledger.work.open(default, WorkKind.PILOT), *ledger.work.open(default, WorkKind.RETRAIN)]
 
 
 def _due_addition(project: Project) -> list[Work]:
@@ -37,10 +37,10 @@ def _due_addition(project: Project) -> list[Work]:
         with closing(ledger):
             backlog = backlog_of(ledger, Collection(project.live, name).current())
             about = EventRange(backlog.first, backlog.last) if backlog else None
-            ledger.work.keep_only(Kind.ADD, name, about)
+            ledger.work.keep_only(WorkKind.ADD, name, about)
             if backlog and about:
                 reason = f"{backlog.number} changes wait" + f" for {name}" * (number > 0)
-                work = ledger.work.ask(Kind.ADD, name, about, reason, asked_by="sensor")
+                work = ledger.work.ask(WorkKind.ADD, name, about, reason, asked_by="sensor")
                 return [] if work is None else [work]
     return []
 
@@ -58,7 +58,7 @@ def note_end(project: Project, run_key: str, run_id: str, outcome: str, canceled
         work = ledger.work.of_run(run_key)
         if work is None:
             return
-        if canceled and work.kind != Kind.ADD:
-            ledger.work.end(work, State.CANCELED, outcome, run_id)
+        if canceled and work.kind != WorkKind.ADD:
+            ledger.work.end(work, WorkState.CANCELED, outcome, run_id)
         else:
             ledger.work.fail(work, outcome, run_id)

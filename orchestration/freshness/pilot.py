@@ -19,7 +19,7 @@ from model_code.evaluation.promotion import Verdict, judge_pilot
 from model_code.evaluation.scores import SystemScores, load_scores
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
-from model_code.ledger.work import Kind, State
+from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.collection import default_retriever
 from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
@@ -182,7 +182,7 @@ def pilot_by_hand(project: Project, documents: int, show: Show = print) -> Pilot
     """A pilot whose answer is noted in the ledger and asks for nothing; raises as `pilot` does."""
     result = pilot(project, documents, show)
     with closing(open_ledger(project, result.plan.retriever)) as ledger:
-        ledger.work.note(Kind.PILOT, result.plan.retriever, State.DONE, result.summary, result.details)
+        ledger.work.note(WorkKind.PILOT, result.plan.retriever, WorkState.DONE, result.summary, result.details)
     return result
 
 
@@ -199,9 +199,9 @@ def pilot_for_drift(project: Project, run_key: str, show: Show = print, run_id: 
         try:
             result = pilot(project, _documents(project, work.retriever), show)
         except NoPilot as why:
-            ledger.work.end(work, State.REFUSED, f"no pilot: {why}", run_id)
+            ledger.work.end(work, WorkState.REFUSED, f"no pilot: {why}", run_id)
             return f"no pilot: {why}"
-        ledger.work.end(work, State.DONE, result.summary, run_id, result.details, retrain=result.verdict.passed)
+        ledger.work.end(work, WorkState.DONE, result.summary, run_id, result.details, retrain=result.verdict.passed)
         return result.summary
 
 

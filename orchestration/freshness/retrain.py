@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.files import read_json, write_json
-from model_code.ledger.work import Kind, State
+from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.collection import Collection
 from model_code.live.generation import Generation
 from orchestration.freshness.snapshot import export, queries_for
@@ -120,7 +120,7 @@ def record_refusal(ready: Ready, run_id: str, verdict: Verdict) -> None:
     release.refuse(ready.workspace, verdict, ready.challenger)
     name, outcome = ready.plan.retriever, "; ".join(verdict.reasons)
     with closing(_ledger(ready.project, name)) as ledger:
-        ledger.work.conclude_retrains(name, State.REFUSED, outcome, _details(ready), run_id)
+        ledger.work.conclude_retrains(name, WorkState.REFUSED, outcome, _details(ready), run_id)
 
 
 def _record(ready: Ready, move: release.Move, opened: int | None) -> None:
@@ -129,7 +129,7 @@ def _record(ready: Ready, move: release.Move, opened: int | None) -> None:
 
     A promotion that was cut off while it was noted is noted to its end, and nothing of it twice.
     """
-    state, details = (State.DONE if move.passed else State.REFUSED), _details(ready) | {"generation": opened}
+    state, details = (WorkState.DONE if move.passed else WorkState.REFUSED), _details(ready) | {"generation": opened}
     chosen = ready.challenger.retriever if move.passed else None
     for name in dict.fromkeys(filter(None, (ready.plan.retriever, chosen))):
         with closing(_ledger(ready.project, name)) as ledger:
@@ -141,7 +141,7 @@ def _record(ready: Ready, move: release.Move, opened: int | None) -> None:
 
 def _is_noted(ledger: Ledger, retriever: str, challenger: versions.Version) -> bool:
     """Whether the last promotion that the ledger knows of is this version's."""
-    promoted = [work for work in ledger.work.last(retriever, NOTED, Kind.RETRAIN) if work.state == State.DONE]
+    promoted = [work for work in ledger.work.last(retriever, NOTED, WorkKind.RETRAIN) if work.state == WorkState.DONE]
     return any(work.details.get("version") == challenger.version for work in promoted[:1])
 
 

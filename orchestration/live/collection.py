@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from model_code.documents import Change, Document
 from model_code.errors import FreshetError
 from model_code.ledger.database import is_there
-from model_code.ledger.events import Kind, Receipt, Rejection, Standing
+from model_code.ledger.events import EventKind, Receipt, Rejection, Standing
 from model_code.live.collection import Collection, default_retriever, retrievers
 from model_code.live.generation import Generation
 from orchestration import parameters
@@ -40,7 +40,7 @@ from orchestration.project import Project, file_lock
 if TYPE_CHECKING:
     from model_code.corpus.settings import CorpusSettings
     from model_code.ledger.ledger import Ledger
-    from model_code.ledger.states import Pending, View
+    from model_code.ledger.states import LogView, Pending
     from model_code.live.changes import Applied
     from model_code.live.collection import Freed
     from model_code.live.writer import LiveWriter
@@ -120,7 +120,7 @@ class LiveCollection:
         """
         wanted = set(document_ids)
         last = self.ledger.latest(wanted) if is_there(ledger_url(self.project)) else {}
-        added = {id_ for id_, event in last.items() if removed_too or event.kind == Kind.PUT}
+        added = {id_ for id_, event in last.items() if removed_too or event.kind == EventKind.PUT}
         silent = wanted - last.keys()
         return added | (held(self.generation, silent, ()).keys() if silent else set())
 
@@ -194,7 +194,7 @@ class LiveCollection:
             return self.writer.collect_garbage(keep, registered)
 
     @property
-    def seen(self) -> View:
+    def seen(self) -> LogView:
         """The log as the generation sees it that is searched now."""
         return self.ledger.seen_from(standing_of(self.ledger, self.generation))
 

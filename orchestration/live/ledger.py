@@ -21,7 +21,7 @@ from orchestration.project import Project, file_lock
 if TYPE_CHECKING:
     from model_code.ledger.database import Database
     from model_code.ledger.ledger import Contents, Ledger
-    from model_code.ledger.migration import Found
+    from model_code.ledger.migration import LiveSnapshot
     from model_code.ledger.states import Backlog
 
 URL = "FRESHET_LEDGER"
@@ -129,17 +129,17 @@ def _migrate(project: Project, database: Database) -> None:
         _forget_pointers(project)
 
 
-def _found(project: Project) -> Found:
-    from model_code.ledger.migration import Found
+def _found(project: Project) -> LiveSnapshot:
+    from model_code.ledger.migration import LiveSnapshot
 
     names = retrievers(project.live)
     numbers = {name: [each.number for each in Collection(project.live, name).generations()] for name in names}
     if not (project.live / CURRENT).is_file():
-        return Found(None, None, False, numbers, lambda ids: {})
+        return LiveSnapshot(None, None, False, numbers, lambda ids: {})
     default = default_retriever(project.live)
     current = Collection(project.live, default).current()
     announced = _number_in(project.live / default / "rollback") == current.number
-    return Found(default, current.number, announced, numbers, lambda ids: contents(current, ids))
+    return LiveSnapshot(default, current.number, announced, numbers, lambda ids: contents(current, ids))
 
 
 def _forget_pointers(project: Project) -> None:

@@ -44,7 +44,7 @@ CAPTION = (
 
 
 @dataclass(frozen=True)
-class Choice:
+class Recommendation:
     """`system` is the one to take for `goal`; `value` says in words what it reaches."""
 
     goal: str
@@ -52,7 +52,7 @@ class Choice:
     value: str
 
 
-def choices(comparison: CostComparison) -> list[Choice]:
+def choices(comparison: CostComparison) -> list[Recommendation]:
     """One choice per goal, where there is something to go by; ties go to the more effective system."""
     metric, split, systems = comparison.metric, comparison.split, comparison.systems
     best = max(systems, key=lambda row: row.value)
@@ -77,13 +77,13 @@ def choices(comparison: CostComparison) -> list[Choice]:
 
 def _choice(
     goal: str, systems: Sequence[Costs], cost: Callable[[Costs], float | None], say: Callable[[Costs], str]
-) -> Choice | None:
+) -> Recommendation | None:
     """The system of least cost among those whose cost is known."""
     known = [(value, -one.value, i) for i, one in enumerate(systems) if (value := cost(one)) is not None]
     if not known:
         return None
     chosen = systems[min(known)[2]]
-    return Choice(goal, chosen.system, say(chosen))
+    return Recommendation(goal, chosen.system, say(chosen))
 
 
 def _negative(value: float | None) -> float | None:

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.faults import checks, retrains, worker
 from benchmarks.faults.worker import Journal
 from model_code.evaluation.promotion import Verdict
-from model_code.ledger.work import State
+from model_code.ledger.work import WorkState
 from orchestration.live.ledger import open_ledger
 from orchestration.pipeline.stages import TABLE
 from orchestration.project import Project
@@ -123,8 +123,8 @@ def test_a_build_is_live_as_the_version_that_it_was_opened_as(collection):
 def test_a_promotion_is_noted_once_in_each_place(collection):
     project = collection.project
     assert checks.notes_problem(collection, "7").startswith("version 7 is promoted 0 times in the ledger")
-    open_ledger(project, "hce").work.conclude_retrains("hce", State.DONE, "why", {"version": "7"})
+    open_ledger(project, "hce").work.conclude_retrains("hce", WorkState.DONE, "why", {"version": "7"})
     history.append(project, "promote", None, "7", None)
     assert checks.notes_problem(collection, "7") is None
-    open_ledger(project, "hce").work.conclude_retrains("hce", State.DONE, "why", {"version": "7"})
+    open_ledger(project, "hce").work.conclude_retrains("hce", WorkState.DONE, "why", {"version": "7"})
     assert checks.notes_problem(collection, "7").startswith("version 7 is promoted 2 times in the ledger and 1")

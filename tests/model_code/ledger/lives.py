@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from model_code.documents import Document
-from model_code.ledger.events import Event, Kind, Standing
+from model_code.ledger.events import Event, EventKind, Standing
 from model_code.ledger.ledger import Ledger, Target
 
 Documents = dict[str, str]
@@ -278,9 +278,9 @@ def fold(documents: Documents, events: Iterable[Event]) -> Documents:
     """Documents after events, in their order."""
     found = dict(documents)
     for event in events:
-        if event.kind == Kind.PUT:
+        if event.kind == EventKind.PUT:
             found[event.document_id] = event.document.text
-        elif event.kind == Kind.REMOVE:
+        elif event.kind == EventKind.REMOVE:
             found.pop(event.document_id, None)
     return found
 
@@ -290,7 +290,7 @@ def effective(log: list[Event], event: int) -> set[int]:
     counting: dict[int, set[int]] = {0: set()}
     now: set[int] = set()
     for each in log:
-        now = set(counting[each.payload["to"]]) if each.kind == Kind.REVERT else now | {each.id}
+        now = set(counting[each.payload["to"]]) if each.kind == EventKind.REVERT else now | {each.id}
         counting[each.id] = now
     return counting[event]
 

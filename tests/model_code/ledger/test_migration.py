@@ -17,7 +17,7 @@ from model_code.documents import Document
 from model_code.ledger import migration
 from model_code.ledger.database import connect
 from model_code.ledger.ledger import Ledger
-from model_code.ledger.migration import Found, migrate
+from model_code.ledger.migration import LiveSnapshot, migrate
 from model_code.ledger.tables import IS_REVERT, events
 from tests.model_code.ledger.lives import fold
 
@@ -53,7 +53,7 @@ def documents_of(life: dict, retriever: str, number: str) -> dict[str, str]:
     return {name: text for name, (text, _) in told.items()}
 
 
-def found_in(life: dict) -> Found:
+def found_in(life: dict) -> LiveSnapshot:
     live = life["live"]["hce"]
     files = live["generations"][str(live["current"])]["documents"]
 
@@ -61,7 +61,7 @@ def found_in(life: dict) -> Found:
         return {name: (files[name][1], Document(name, name, files[name][0])) for name in names if name in files}
 
     generations = {name: [*map(int, each["generations"])] for name, each in life["live"].items()}
-    return Found("hce", live["current"], False, generations, held)
+    return LiveSnapshot("hce", live["current"], False, generations, held)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

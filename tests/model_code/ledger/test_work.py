@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from model_code.ledger.database import connect, open_database
-from model_code.ledger.work import ATTEMPTS, EventRange, Kind, State
+from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind, WorkState
 from model_code.ledger.work_table import WorkTable, migrate_decisions, table
 
 NUMBERS = itertools.count()
@@ -37,7 +37,7 @@ def work(database) -> WorkTable:
     return WorkTable(database)
 
 
-def ask(work, kind=Kind.RETRAIN, about=BATCH, retriever="hce"):
+def ask(work, kind=WorkKind.RETRAIN, about=BATCH, retriever="hce"):
     return work.ask(kind, retriever, about, "topics moved", asked_by="drift")
 
 
@@ -48,9 +48,9 @@ def told(work, retriever="hce"):
 
 def test_what_is_asked_for_comes_back_as_it_is(work):
     asked = ask(work)
-    assert (asked.kind, asked.state, asked.about, asked.attempts) == (Kind.RETRAIN, State.OPEN, BATCH, 1)
-    assert work.open() == work.open("hce") == work.open("hce", Kind.RETRAIN) == work.last("hce", 1) == [asked]
-    assert work.open("other") == work.open("hce", Kind.ADD) == []
+    assert (asked.kind, asked.state, asked.about, asked.attempts) == (WorkKind.RETRAIN, WorkState.OPEN, BATCH, 1)
+    assert work.open() == work.open("hce") == work.open("hce", WorkKind.RETRAIN) == work.last("hce", 1) == [asked]
+    assert work.open("other") == work.open("hce", WorkKind.ADD) == []
     assert work.of_run(asked.run_key) == asked
     assert work.of_run(f"retrain-{asked.id}-2") is None
 
@@ -58,7 +58,7 @@ def test_what_is_asked_for_comes_back_as_it_is(work):
 def test_the_same_is_asked_for_once_and_other_events_or_retrievers_are_other_work(work):
     asked = ask(work)
     assert ask(work) == asked
-    others = ask(work, about=LATER), ask(work, retriever="other"), ask(work, Kind.ADD)
+    others = ask(work, about=LATER), ask(work, retriever="other"), ask(work, WorkKind.ADD)
     assert len({each.id for each in (asked, *others)}) == 4
 
 
@@ -83,67 +83,67 @@ def test_what_fails_is_due_again_under_another_key_and_not_for_ever(work):
                 work.fail(attempt, "disk full", "run")
     assert len(set(keys)) == ATTEMPTS
     assert work.open() == []
-    assert told(work) == [(Kind.RETRAIN, State.FAILED)]
+    assert told(work) == [(WorkKind.RETRAIN, WorkState.FAILED)]
     assert ask(work) is None, "a person must look"
     assert ask(work, about=LATER) is not None
 
 
 def test_what_ended_stays_as_it_ended_and_may_be_asked_for_again(work):
-    asked = ask(work, Kind.ADD)
-    work.end(asked, State.DONE, "applied", "run-1", {"generation": 4})
-    work.end(asked, State.CANCELED, "too late")
+    asked = ask(work, WorkKind.ADD)
+    work.end(asked, WorkState.DONE, "applied", "run-1", {"generation": 4})
+    work.end(asked, WorkState.CANCELED, "too late")
     work.fail(asked, "too late")
     (ended,) = work.last("hce", 9)
     assert (ended.state, ended.outcome, ended.run_id, ended.details) == (
-        State.DONE, "applied", "run-1", {"generation": 4}
+        WorkState.DONE, "applied", "run-1", {"generation": 4}
     )  # fmt: skip
     assert ended.ended >= ended.asked
-    assert ask(work, Kind.ADD).id != asked.id, "what was rolled back arrives again"
+    assert ask(work, WorkKind.ADD).id != asked.id, "what was rolled back arrives again"
 
 
 def test_what_a_person_canceled_is_not_asked_for_again(work):
-    work.end(ask(work), State.CANCELED, "by hand")
+    work.end(ask(work), WorkState.CANCELED, "by hand")
     assert ask(work) is None
 
 
 def test_an_addition_of_more_takes_the_place_of_one_of_less(work):
-    ask(work, Kind.ADD)
-    kept = ask(work, Kind.ADD, about=EventRange(1, 30)), ask(work, Kind.ADD, retriever="other")
-    work.keep_only(Kind.ADD, "hce", EventRange(1, 30))
+    ask(work, WorkKind.ADD)
+    kept = ask(work, WorkKind.ADD, about=EventRange(1, 30)), ask(work, WorkKind.ADD, retriever="other")
+    work.keep_only(WorkKind.ADD, "hce", EventRange(1, 30))
     assert work.open() == sorted(kept, key=lambda each: each.asked)
-    work.keep_only(Kind.ADD, "hce", None)
+    work.keep_only(WorkKind.ADD, "hce", None)
     assert work.open() == [kept[1]]
 
 
 def test_a_retrain_settles_what_pilots_would_tell(work):
-    ask(work, Kind.PILOT)
-    ask(work, Kind.PILOT, retriever="other")
+    ask(work, WorkKind.PILOT)
+    ask(work, WorkKind.PILOT, retriever="other")
     ask(work, about=LATER)
-    assert [each.kind for each in work.open("hce")] == [Kind.RETRAIN]
-    assert [each.kind for each in work.open("other")] == [Kind.PILOT]
-    work.conclude_retrains("other", State.REFUSED, "worse", {})
+    assert [each.kind for each in work.open("hce")] == [WorkKind.RETRAIN]
+    assert [each.kind for each in work.open("other")] == [WorkKind.PILOT]
+    work.conclude_retrains("other", WorkState.REFUSED, "worse", {})
     assert work.open("other") == []
 
 
 def test_a_pilot_asks_for_a_retrain_at_once_and_not_where_it_was_settled_meanwhile(work):
-    pilot = ask(work, Kind.PILOT)
-    work.end(pilot, State.DONE, "a retrain is due", retrain=True)
+    pilot = ask(work, WorkKind.PILOT)
+    work.end(pilot, WorkState.DONE, "a retrain is due", retrain=True)
     (retrain,) = work.open()
-    assert (retrain.kind, retrain.about, retrain.asked_by) == (Kind.RETRAIN, BATCH, pilot.id)
-    work.conclude_retrains("hce", State.DONE, "better", {"version": "7"})
-    late = ask(work, Kind.PILOT, about=LATER)
-    work.end(late, State.DONE, "settled")
-    work.end(late, State.DONE, "a retrain is due", retrain=True)
+    assert (retrain.kind, retrain.about, retrain.asked_by) == (WorkKind.RETRAIN, BATCH, pilot.id)
+    work.conclude_retrains("hce", WorkState.DONE, "better", {"version": "7"})
+    late = ask(work, WorkKind.PILOT, about=LATER)
+    work.end(late, WorkState.DONE, "settled")
+    work.end(late, WorkState.DONE, "a retrain is due", retrain=True)
     assert work.open() == []
 
 
 def test_how_a_retrain_ended_is_noted_also_where_nobody_asked_for_it(work):
     asked = ask(work)
-    work.conclude_retrains("hce", State.REFUSED, "worse", {"version": "2"}, "run-1")
+    work.conclude_retrains("hce", WorkState.REFUSED, "worse", {"version": "2"}, "run-1")
     (ended,) = work.last("hce", 9)
-    assert (ended.id, ended.state, ended.details) == (asked.id, State.REFUSED, {"version": "2"})
-    work.conclude_retrains("hce", State.DONE, "better", {"version": "3"})
-    assert told(work) == [(Kind.RETRAIN, State.DONE), (Kind.RETRAIN, State.REFUSED)]
+    assert (ended.id, ended.state, ended.details) == (asked.id, WorkState.REFUSED, {"version": "2"})
+    work.conclude_retrains("hce", WorkState.DONE, "better", {"version": "3"})
+    assert told(work) == [(WorkKind.RETRAIN, WorkState.DONE), (WorkKind.RETRAIN, WorkState.REFUSED)]
     assert (work.last("hce", 1)[0].about, work.last("hce", 1)[0].asked_by) == (None, "person")
 
 

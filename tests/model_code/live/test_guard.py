@@ -12,7 +12,7 @@ import pytest
 from model_code.documents import Document, Remove
 from model_code.errors import FreshetError
 from model_code.live.guard import everything_is_found, own_vectors
-from model_code.live.part import View
+from model_code.live.part import PartView
 from model_code.live.searcher import Searcher, SegmentedRetriever
 from model_code.live.writer import LiveWriter
 from tests.model_code.live.laws import KINDS, NEW, OLD, make_encoder, open_build, put, rankings, up_to
@@ -92,14 +92,14 @@ def test_vectors_that_are_no_numbers_are_refused(opened, writer):
 def test_a_deleted_document_that_is_there_still_is_refused(writer):
     def fault(searcher):
         base = searcher.views[0]
-        searcher.views = (View(base.part, base.removed - {"d05"}), *searcher.views[1:])
+        searcher.views = (PartView(base.part, base.removed - {"d05"}), *searcher.views[1:])
 
     assert faulty(writer, fault) == "'d05' is deleted, but still there"
 
 
 def test_an_added_document_that_is_in_no_part_is_refused(writer):
     def fault(searcher):
-        searcher.views = (searcher.views[0], View(searcher.views[1].part, frozenset({"d02x"})))
+        searcher.views = (searcher.views[0], PartView(searcher.views[1].part, frozenset({"d02x"})))
 
     assert faulty(writer, fault) == "'d02x' is added, but in no part"
 
@@ -130,12 +130,12 @@ def test_an_older_document_behind_a_new_one_that_has_no_longer_vector_is_refused
 
 def lose(searcher):
     base, *others = searcher.views
-    searcher.views = (View(base.part, base.removed | {"d07"}), *others)
+    searcher.views = (PartView(base.part, base.removed | {"d07"}), *others)
 
 
 def find_again(searcher):
     base, *others = searcher.views
-    searcher.views = (View(base.part, base.removed - {"d06"}), *others)
+    searcher.views = (PartView(base.part, base.removed - {"d06"}), *others)
 
 
 @pytest.mark.parametrize(("fault", "sign"), [(lose, -1), (find_again, 1)])
@@ -154,7 +154,7 @@ def test_older_documents_that_are_lost_or_come_back_are_refused(writer, fault, s
 
 def test_a_document_in_two_parts_is_refused(writer):
     def fault(searcher):
-        searcher.views = (View(searcher.views[0].part, frozenset({"d05"})), *searcher.views[1:])
+        searcher.views = (PartView(searcher.views[0].part, frozenset({"d05"})), *searcher.views[1:])
 
     assert faulty(writer, fault) == "'d03' is in two parts"
 
@@ -188,7 +188,7 @@ def test_a_shorter_vector_on_top_is_refused_and_a_longer_one_is_not(opened, tmp_
 
 def test_a_copy_that_rounding_puts_ahead_is_no_fault(opened, tmp_path):
     dense(opened)
-    own = own_vectors({"d00": View(Searcher.open(opened, "r").base)})["d00"]
+    own = own_vectors({"d00": PartView(Searcher.open(opened, "r").base)})["d00"]
 
     def copied(ids, vectors, queries):
         return np.array([own * np.float32(1 + 3e-7) for _ in ids])

@@ -9,7 +9,7 @@ import pytest
 from model_code.errors import FreshetError
 from model_code.token_index.bags import Bags
 from model_code.token_index.postings import BITMAP, BLOCK, RAW, SPLIT, Postings, forms
-from model_code.token_index.queries import Batch
+from model_code.token_index.queries import QueryBatch
 
 
 def held(passages: int, tokens: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -71,7 +71,7 @@ def test_sums_are_a_dense_product(passages: int) -> None:
     for row, (query, weight) in enumerate(zip(asked, weights, strict=True)):
         dense[row, query] = weight
     owners = np.repeat(np.arange(4), [len(query) for query in asked])
-    batch = Batch(np.concatenate(asked), np.concatenate(weights), owners, 4)
+    batch = QueryBatch(np.concatenate(asked), np.concatenate(weights), owners, 4)
     wanted = dense[:, tokens] @ matrix.T.astype(np.float64)
     assert (postings.sums(batch) == wanted).all()
     some = chance.permutation(passages)[:50]
@@ -80,7 +80,7 @@ def test_sums_are_a_dense_product(passages: int) -> None:
 
 def test_passages_without_tokens() -> None:
     postings = Postings.build(Bags.of([[], [], []]))
-    batch = Batch(np.array([4]), np.array([1.0]), np.array([0]), 1)
+    batch = QueryBatch(np.array([4]), np.array([1.0]), np.array([0]), 1)
     assert postings.sums(batch).tolist() == [[0.0, 0.0, 0.0]]
     assert len(postings) == len(postings.pairs()[0]) == 0
 

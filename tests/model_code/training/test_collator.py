@@ -10,7 +10,7 @@ import torch
 
 from model_code.encoding.batching import Buckets
 from model_code.training.batches import BatchSchedule
-from model_code.training.collator import Batch, Collator
+from model_code.training.collator import Collator, TrainingBatch
 from model_code.training.data import Pairs, Passages, TrainingData
 from tests.model_code.training.example import make_data, make_settings, make_tree
 
@@ -38,7 +38,7 @@ def two_passages_each() -> TrainingData:
     return TrainingData(passages, pairs, Pairs([], np.empty(0, np.int64), []))
 
 
-def make_batch(number: int = 0, data: TrainingData | None = None, **settings) -> tuple[Batch, np.ndarray]:
+def make_batch(number: int = 0, data: TrainingData | None = None, **settings) -> tuple[TrainingBatch, np.ndarray]:
     data, chosen = data or two_passages_each(), make_settings(**({"supervision": "supervised"} | settings))
     pairs = BatchSchedule(data, chosen, seed=1)[number]
     return Collator(data, chosen, tokenize, 1, TREE)(number, pairs), pairs

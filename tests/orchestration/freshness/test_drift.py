@@ -9,7 +9,7 @@ import time
 import pytest
 
 from model_code.files import write_text
-from model_code.ledger.work import ATTEMPTS, EventRange, Kind, State
+from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind, WorkState
 from model_code.live.collection import set_default_retriever
 from orchestration.freshness import drift as watch_module
 from orchestration.freshness.drift import batches, past, watch
@@ -162,7 +162,7 @@ def told(ledger):
 def report(ledger, batch, action="add"):
     """As `watch` keeps one, with what it calls for."""
     if action == "retrain":
-        ledger.work.ask(Kind.RETRAIN, "hce", batch, "topics moved", asked_by="drift")
+        ledger.work.ask(WorkKind.RETRAIN, "hce", batch, "topics moved", asked_by="drift")
     ledger.record_drift({"decision": {"action": action}}, (batch.first, batch.last))
 
 
@@ -173,7 +173,7 @@ def test_the_cooldown_counts_retrains_that_were_carried_out(project):
     ledger.work.fail(*ledger.work.open("hce"), "disk full")
     assert told(ledger) == [("retrain", False, True)], "it will be tried again"
     report(ledger, EventRange(25, 48))
-    ledger.work.conclude_retrains("hce", State.DONE, "better", {})
+    ledger.work.conclude_retrains("hce", WorkState.DONE, "better", {})
     assert told(ledger) == [("add", True, False), ("retrain", True, False)], "as of when it took effect"
 
 
@@ -188,9 +188,9 @@ def test_a_retrain_that_was_given_up_holds_nothing_back(project):
 def test_a_person_s_retrain_counts_if_it_was_promoted(project):
     ledger = add(project, documents(SEA, 24, "one", 5))
     report(ledger, EventRange(1, 24))
-    ledger.work.conclude_retrains("hce", State.REFUSED, "worse", {})
+    ledger.work.conclude_retrains("hce", WorkState.REFUSED, "worse", {})
     assert told(ledger) == [("add", True, False)]
-    ledger.work.conclude_retrains("hce", State.DONE, "better", {})
+    ledger.work.conclude_retrains("hce", WorkState.DONE, "better", {})
     assert told(ledger) == [("add", True, False), ("retrain", True, False)]
 
 

@@ -10,8 +10,8 @@ import shutil
 
 import pytest
 
-from model_code.ledger.states import View
-from model_code.ledger.work import ATTEMPTS, EventRange, Kind, State
+from model_code.ledger.states import LogView
+from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind, WorkState
 from model_code.live.collection import set_default_retriever
 from orchestration.freshness.due import due_work, note_end
 from orchestration.sensors import tick
@@ -53,7 +53,7 @@ def test_an_addition_is_due_while_changes_wait_and_is_one_work(project):
     receive(project, "a")
     (work,) = due_work(project)
     assert (work.kind, work.about, work.reason, work.asked_by) == (
-        Kind.ADD, EventRange(1, 1), "1 changes wait", "sensor"
+        WorkKind.ADD, EventRange(1, 1), "1 changes wait", "sensor"
     )  # fmt: skip
     assert due_work(project) == [work], "two sensors, or two ticks, ask once"
     receive(project, "b")
@@ -61,7 +61,7 @@ def test_an_addition_is_due_while_changes_wait_and_is_one_work(project):
     assert (more.about, more.id != work.id) == (EventRange(1, 2), True)
     collection_of(project).apply()
     assert due_work(project) == []
-    assert {each.state for each in work_of(project).last("hce", 9)} == {State.DONE}
+    assert {each.state for each in work_of(project).last("hce", 9)} == {WorkState.DONE}
 
 
 def test_asking_reads_no_document_that_waits(project, monkeypatch):
@@ -70,7 +70,7 @@ def test_asking_reads_no_document_that_waits(project, monkeypatch):
     def read(self, limit=None):
         raise AssertionError("the events were read, with their texts")
 
-    monkeypatch.setattr(View, "pending", read)
+    monkeypatch.setattr(LogView, "pending", read)
     (work,) = due_work(project)
     assert (work.about, work.reason) == (EventRange(1, 3), "3 changes wait")
 
@@ -80,15 +80,15 @@ def test_an_addition_that_failed_is_asked_for_again_and_not_for_ever(project, ca
     receive(project, "a")
     for attempt in range(ATTEMPTS):
         ((kind, key),) = due(project)
-        assert kind == Kind.ADD
+        assert kind == WorkKind.ADD
         for _ in range(2):
             note_end(project, key, f"run-{attempt}", "disk full", canceled)
     assert due(project) == []
     receive(project, "b")
-    assert [kind for kind, _ in due(project)] == [Kind.ADD]
+    assert [kind for kind, _ in due(project)] == [WorkKind.ADD]
 
 
-@pytest.mark.parametrize("kind", [Kind.PILOT, Kind.RETRAIN])
+@pytest.mark.parametrize("kind", [WorkKind.PILOT, WorkKind.RETRAIN])
 def test_what_drift_asked_for_is_tried_again_under_another_key_and_not_for_ever(project, kind):
     ask(project, kind)
     keys = []
@@ -103,28 +103,28 @@ def test_what_drift_asked_for_is_tried_again_under_another_key_and_not_for_ever(
     assert ask(project, kind, EventRange(3, 4)).attempts == 1
 
 
-@pytest.mark.parametrize("kind", [Kind.PILOT, Kind.RETRAIN])
+@pytest.mark.parametrize("kind", [WorkKind.PILOT, WorkKind.RETRAIN])
 def test_what_a_person_canceled_is_not_started_again_by_itself(project, kind):
     ask(project, kind)
     ((_, key),) = due(project)
     note_end(project, key, "run-1", "the run was canceled", canceled=True)
     assert due(project) == []
-    assert work_of(project).last("hce", 1)[0].state == State.CANCELED
+    assert work_of(project).last("hce", 1)[0].state == WorkState.CANCELED
 
 
 def test_what_failed_is_noted_once_and_a_refusal_is_no_failure(project):
-    first = ask(project, Kind.RETRAIN)
+    first = ask(project, WorkKind.RETRAIN)
     note_end(project, "", "run-2", "another job", canceled=False)
     note_end(project, first.run_key, "run-1", "out of memory", canceled=False)
     ((_, key),) = due(project)
-    work_of(project).conclude_retrains("hce", State.REFUSED, "worse", {})
+    work_of(project).conclude_retrains("hce", WorkState.REFUSED, "worse", {})
     note_end(project, key, "run-3", "the gate's check failed", canceled=False)
     (work,) = work_of(project).last("hce", 9)
-    assert (work.state, work.attempts, work.outcome) == (State.REFUSED, 2, "worse")
+    assert (work.state, work.attempts, work.outcome) == (WorkState.REFUSED, 2, "worse")
 
 
 def test_a_failure_is_noted_for_the_retriever_that_was_retrained(project):
-    asked = ask(project, Kind.RETRAIN)
+    asked = ask(project, WorkKind.RETRAIN)
     open_build(project, BASE, retriever="other")
     set_default_retriever(project.live, "other")
     assert due(project) == [], "another one is searched now"
@@ -133,9 +133,9 @@ def test_a_failure_is_noted_for_the_retriever_that_was_retrained(project):
 
 
 def test_no_pilot_is_due_behind_what_it_would_ask_for(project):
-    ask(project, Kind.PILOT)
-    ask(project, Kind.RETRAIN, EventRange(3, 4))
-    assert [kind for kind, _ in due(project)] == [Kind.RETRAIN]
+    ask(project, WorkKind.PILOT)
+    ask(project, WorkKind.RETRAIN, EventRange(3, 4))
+    assert [kind for kind, _ in due(project)] == [WorkKind.RETRAIN]
 
 
 def test_keys_differ_from_those_of_a_ledger_that_was_deleted(tmp_path, project):
@@ -143,19 +143,19 @@ def test_keys_differ_from_those_of_a_ledger_that_was_deleted(tmp_path, project):
 
     def life(project):
         receive(project, "a")
-        ask(project, Kind.RETRAIN)
+        ask(project, WorkKind.RETRAIN)
         return due(project)
 
     first = life(project)
     shutil.rmtree(project.live)
     again = life(make_project(tmp_path))
-    assert [kind for kind, _ in first] == [kind for kind, _ in again] == [Kind.ADD, Kind.RETRAIN]
+    assert [kind for kind, _ in first] == [kind for kind, _ in again] == [WorkKind.ADD, WorkKind.RETRAIN]
     assert not set(first) & set(again)
 
 
 def test_looking_leaves_no_file_open(project):
     receive(project, "a")
-    ask(project, Kind.RETRAIN)
+    ask(project, WorkKind.RETRAIN)
     tick(project)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):

@@ -10,7 +10,7 @@ import pytest
 from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
-from model_code.ledger.states import View
+from model_code.ledger.states import LogView
 from model_code.live.collection import Collection
 from orchestration import parameters
 from orchestration.freshness import pilot as pilots
@@ -103,8 +103,8 @@ def test_new_documents_that_came_with_queries_are_taken_first_and_of_them_the_la
     plan = make_plan(project, FOLDER)
     assert pilots._ranked(project, plan, 9) == ["d", "b", "c"]
     monkeypatch.setattr(pilots, "PIECE", 2)
-    read, arrivals = [], View.arrivals
-    monkeypatch.setattr(View, "arrivals", lambda self, *events: read.append(events) or arrivals(self, *events))
+    read, arrivals = [], LogView.arrivals
+    monkeypatch.setattr(LogView, "arrivals", lambda self, *events: read.append(events) or arrivals(self, *events))
     assert pilots._ranked(project, plan, 9) == ["d", "b", "c"], "however few are read at a time"
     assert read == [(4, 5), (2, 3)]
     read.clear()

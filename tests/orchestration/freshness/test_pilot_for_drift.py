@@ -11,7 +11,7 @@ import pytest
 from assets.live import PILOTS, live_assets
 from model_code.drift.ladder import Past
 from model_code.evaluation.promotion import Verdict
-from model_code.ledger.work import EventRange, Kind, State
+from model_code.ledger.work import EventRange, WorkKind, WorkState
 from model_code.live.collection import set_default_retriever
 from orchestration import parameters
 from orchestration.freshness import pilot as pilot_steps
@@ -58,9 +58,9 @@ def ledger(project):
 def asked_by_drift(project):
     """The key under which the sensor starts it; the report is kept, too."""
     ledger(project).record_drift({"decision": {"action": "add", "pilot": True}}, (1, 5))
-    ask(project, Kind.PILOT)
+    ask(project, WorkKind.PILOT)
     (work,) = due_work(project)
-    assert work.kind == Kind.PILOT
+    assert work.kind == WorkKind.PILOT
     return work.run_key
 
 
@@ -90,7 +90,7 @@ def test_where_drift_asked_a_retrain_follows_if_it_is_due(project, monkeypatch, 
     assert steps(project) == ["retrain"] * due
     asked_for = Past("retrain", carried_out=False, waits=True, pilot=True)  # in place of what its batch called for
     assert past(ledger(project), 3) == [asked_for if due else Past("add", pilot=True)]
-    assert answer == ledger(project).work.last("hce", 1, Kind.PILOT)[0].outcome
+    assert answer == ledger(project).work.last("hce", 1, WorkKind.PILOT)[0].outcome
 
 
 @pytest.mark.parametrize("due", [True, False])
@@ -104,12 +104,12 @@ def test_by_hand_it_asks_for_nothing_and_leaves_drift_s_own_to_be_made(project, 
     assert sorted(told(project)) == [("pilot", "done"), ("pilot", "done"), ("pilot", "open")]
 
 
-@pytest.mark.parametrize("ended", [None, State.DONE, State.REFUSED])
+@pytest.mark.parametrize("ended", [None, WorkState.DONE, WorkState.REFUSED])
 def test_a_retrain_that_came_while_it_trained_is_not_asked_for_again(project, monkeypatch, ended):
     key = asked_by_drift(project)
 
     def meanwhile():
-        ask(project, Kind.RETRAIN, EventRange(6, 7))
+        ask(project, WorkKind.RETRAIN, EventRange(6, 7))
         if ended is not None:
             ledger(project).work.conclude_retrains("hce", ended, "harm", {})
 
@@ -158,7 +158,7 @@ def test_one_that_cannot_be_is_not_asked_for_again(project, monkeypatch, why):
 
 def test_one_that_trains_for_long_is_heard_although_another_is_called_for(project, monkeypatch):
     key = asked_by_drift(project)
-    answering(monkeypatch, meanwhile=lambda: ask(project, Kind.PILOT, EventRange(6, 9)))
+    answering(monkeypatch, meanwhile=lambda: ask(project, WorkKind.PILOT, EventRange(6, 9)))
     pilot_for_drift(project, key, silent)
     assert sorted(told(project)) == [("pilot", "done"), ("pilot", "done"), ("retrain", "open")]
     assert steps(project) == ["retrain"], "and the other one is not made"
@@ -178,5 +178,5 @@ def test_dagster_shows_its_answer(project, monkeypatch):
 
 def test_the_sensor_has_a_job_for_it():
     assert {kind: JOBS[kind] for kind in PARTITIONS} == JOBS
-    assert JOBS[Kind.PILOT] in {job.name for job in live_jobs()}
-    assert PARTITIONS[Kind.PILOT] is PILOTS
+    assert JOBS[WorkKind.PILOT] in {job.name for job in live_jobs()}
+    assert PARTITIONS[WorkKind.PILOT] is PILOTS

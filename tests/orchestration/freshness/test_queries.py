@@ -17,7 +17,7 @@ from model_code.drift.reference import Question
 from model_code.files import write_text
 from model_code.live.searcher import Searcher
 from orchestration import parameters
-from orchestration.freshness.drift import Batch, Gatherer, batches, required, watch
+from orchestration.freshness.drift import EventBatch, Gatherer, batches, required, watch
 from orchestration.freshness.queries import asked_scores, first_ranks, old_scores, queries_of_build, questions_for, some
 from orchestration.freshness.query_log import FOLDER, QueryLog
 from orchestration.live.collection import LiveCollection
@@ -126,7 +126,7 @@ def test_no_more_documents_are_scored_than_are_measured(project):
     texts = documents(SEA, 70, "more", 1)
     add(project, texts, own(texts))
     gatherer = gatherer_of(project)
-    arrivals = gatherer.arrivals(Batch(1, 70))
+    arrivals = gatherer.arrivals(EventBatch(1, 70))
     assert [len(arrivals.vectors), len(arrivals.quality), len(arrivals.asked)] == [70, 40, 40]
 
 
@@ -136,7 +136,7 @@ def test_a_document_that_was_placed_by_its_queries_is_not_judged_by_them(project
     texts = documents(SEA, 6, "more", 1)
     add(project, texts, own(texts))
     gatherer = gatherer_of(project)
-    asked = gatherer.arrivals(Batch(1, 6)).asked
+    asked = gatherer.arrivals(EventBatch(1, 6)).asked
     assert asked is None if additions else asked.shape == (6,)
 
 
@@ -145,7 +145,7 @@ def test_a_question_that_several_documents_came_with_is_answered_by_each_of_them
     texts = dict.fromkeys(("a", "b", "c"), text)
     add(project, texts, dict.fromkeys(texts, [text]))
     gatherer = gatherer_of(project)
-    assert gatherer.arrivals(Batch(1, 3)).asked.tolist() == [1, 1, 1]
+    assert gatherer.arrivals(EventBatch(1, 3)).asked.tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("on_conflict", ["keep", "drop_queries"])

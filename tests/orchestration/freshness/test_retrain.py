@@ -16,7 +16,7 @@ from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.ledger.events import Position, Standing
 from model_code.ledger.ledger import Ledger
-from model_code.ledger.work import Kind
+from model_code.ledger.work import WorkKind
 from model_code.ledger.work_table import WorkTable
 from orchestration.freshness import retrain
 from orchestration.freshness.drift import past
@@ -170,7 +170,7 @@ def test_a_promotion_that_was_cut_off_is_noted_to_its_end_and_once(project, monk
 
 def ended(ledger, retriever="hce"):
     """What became of retrains, newest first."""
-    return [work.state for work in ledger.work.last(retriever, 9, Kind.RETRAIN)]
+    return [work.state for work in ledger.work.last(retriever, 9, WorkKind.RETRAIN)]
 
 
 def interrupted(*_):

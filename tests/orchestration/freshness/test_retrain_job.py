@@ -17,7 +17,7 @@ import pytest
 
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import canonical_json, write_json
-from model_code.ledger.work import EventRange, Kind
+from model_code.ledger.work import EventRange, WorkKind
 from model_code.live.searcher import Searcher
 from model_code.live.texts import TextRules
 from orchestration.freshness import workspace
@@ -67,7 +67,7 @@ class Loop:
 
     def retrains(self):
         """What became of them, newest first."""
-        return [work.state.value for work in self.work.last("hce", 9, Kind.RETRAIN)]
+        return [work.state.value for work in self.work.last("hce", 9, WorkKind.RETRAIN)]
 
     def moves(self):
         return [(line["action"], line["to"]) for line in history.read(self.project)]
@@ -169,7 +169,7 @@ def test_a_gate_that_refuses_blocks_the_champion_and_is_noted_once(loop, trains)
 def test_behind_a_gate_that_passes_the_challenger_is_champion_and_live(loop, trains):
     """Which drift asked for later."""
     trains("c", gain=0.1)
-    loop.work.ask(Kind.RETRAIN, "hce", EventRange(1, 24), "growth is above its limit", asked_by="drift")
+    loop.work.ask(WorkKind.RETRAIN, "hce", EventRange(1, 24), "growth is above its limit", asked_by="drift")
     done = loop.run(*loop.tick())
     assert done.success
     assert [one.passed for one in done.get_asset_check_evaluations()] == [True]

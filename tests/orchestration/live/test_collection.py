@@ -15,7 +15,7 @@ import pytest
 
 from model_code.documents import Document, Remove
 from model_code.errors import FreshetError
-from model_code.ledger.work import EventRange, Kind
+from model_code.ledger.work import EventRange, WorkKind
 from model_code.live.collection import Collection
 from orchestration.live.collection import LiveCollection, forecast
 from orchestration.live.ledger import backlog_of, ledger_url, open_ledger
@@ -312,7 +312,7 @@ def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
     report = {"measures": [{"name": "auc", "value": 0.61234, "threshold": 0.7}]}
     report["decision"] = {"action": "add", "reasons": ["auc below its threshold"]}
     collection.ledger.record_drift(report, (1, 1))
-    collection.ledger.work.ask(Kind.PILOT, "hce", EventRange(1, 1), "who knows", asked_by="drift")
+    collection.ledger.work.ask(WorkKind.PILOT, "hce", EventRange(1, 1), "who knows", asked_by="drift")
     status = json.loads(json.dumps(collection.status()))
     assert status["ledger"]["documents"] | {"pending": 1, "live": 1, "rejected": 1} == status["ledger"]["documents"]
     assert list(live_status_lines(status)) == [

@@ -115,32 +115,6 @@ def module_path(module: str) -> Path | None:
     return None
 
 
-GROUND = {"orchestration", "orchestration.project", "orchestration.parameters"}  # what its other parts may import
-TOP = {f"orchestration.{name}" for name in ("definitions", "jobs", "sensors", "service", "cli")}
-
-
-def layer_of(module: str) -> int:
-    """`model_code`, ground, rooms (pipeline, registry, live, freshness), `assets`, then what people and Dagster use."""
-    if not module.startswith("orchestration"):
-        return {"model_code": 0, "assets": 3}[module.split(".")[0]]
-    if module in GROUND:
-        return 1
-    return 4 if ".".join(module.split(".")[:2]) in TOP else 2
-
-
-@pytest.mark.parametrize("layer", LAYERS)
-def test_imports_go_down_only(layer):
-    forbidden = {"dagster", "mlflow", "dvc"} if layer == "model_code" else set()
-    for path in (ROOT / layer).rglob("*.py"):
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for name in imports_of(path):
-            imported = module_path(name)
-            if imported is not None and imported.name != "__init__.py":  # a package's name says nothing of its modules
-                other = ".".join(imported.relative_to(ROOT).with_suffix("").parts)
-                assert layer_of(other) <= layer_of(module), f"{module} imports {other}: layers go down only"
-            assert name.split(".")[0] not in forbidden, f"{module} imports {name}: the science knows no orchestration"
-
-
 def test_definitions_load_without_slow_libraries():
     code = (
         "import sys, orchestration.definitions;"
