@@ -60,18 +60,25 @@ def has_queries(context: StageContext) -> tuple[bool, Mapping[str, Any]]:
     return any(queries.values()), queries
 
 
+FIRST = {"dagster/priority": "1"}  # before training: what it makes can be searched at once
 BASELINES = Page("evaluation", frozenset({"bm25"}), preview_baselines)
 JUDGED = Check("has_queries", "There is at least one judged dev or test query.", has_queries)
 EVALUATE = Page("retriever", frozenset({"trec"}), preview_evaluation, (JUDGED,))
+FUSE = Page("retriever", frozenset({"trec"}), preview_evaluation, (JUDGED,))
 COMPARISON = Page("evaluation", frozenset({"markdown"}), preview_comparison)
 
 
 def evaluation_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
-    """`baselines`, `NAME/evaluation` of each retriever, and `comparison`."""
-    family = StageAssets(project, table, {"baselines": BASELINES, "evaluate": EVALUATE, "comparison": COMPARISON})
+    """`baselines`, `NAME/evaluation` of each retriever and each fusion, and `comparison`."""
+    before = StageAssets(project, table, {"baselines": BASELINES})
+    family = StageAssets(project, table, {"evaluate": EVALUATE, "fuse": FUSE, "comparison": COMPARISON})
+
+    @dg.multi_asset(name="untrained_evaluation", op_tags=FIRST, **before.options())
+    def untrained_evaluation(context: dg.AssetExecutionContext) -> Iterator[Result]:
+        yield from before.materialize(context)
 
     @dg.multi_asset(name="evaluation", **family.options())
     def evaluation(context: dg.AssetExecutionContext) -> Iterator[Result]:
         yield from family.materialize(context)
 
-    return [evaluation]
+    return [untrained_evaluation, evaluation]

@@ -4,17 +4,37 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from assets.evaluation import FIRST
 from assets.stage_assets import asset_key
 from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
 
-NEEDED = ("index", "evaluate", "comparison")
+NEEDED = ("index", "evaluate", "fuse", "comparison")
 
 
 def registry_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
-    """`registered_retriever` and `champion`."""
+    """`first_champion`, `registered_retriever` and `champion`."""
 
-    @dg.asset(group_name="registry", kinds={"mlflow"}, deps=[asset_key(s) for s in table if s.name in NEEDED])
+    @dg.asset(
+        group_name="registry",
+        kinds={"mlflow"},
+        deps=[asset_key(stage) for stage in table if stage.name == "baselines"],
+        op_tags=FIRST,
+    )
+    def first_champion(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        """Where there is no champion yet: the best of BM25, base encoder and both fused, live before any training."""
+        from orchestration.registry import release
+
+        move = release.open_first(project)
+        return dg.MaterializeResult(
+            metadata={"what happened": "there is a champion already" if move is None else f"untrained: {move.summary}"}
+        )
+
+    @dg.asset(
+        group_name="registry",
+        kinds={"mlflow"},
+        deps=["first_champion", *(asset_key(stage) for stage in table if stage.name in NEEDED)],
+    )
     def registered_retriever(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         """The retriever that is best on dev, registered in MLflow as challenger."""
         from orchestration.registry import release

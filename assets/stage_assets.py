@@ -23,6 +23,7 @@ NOUNS = {  # what exists after a stage, where it is not called as the stage is
     "hierarchy": "document_hierarchy",
     "train": "encoder",
     "evaluate": "evaluation",
+    "fuse": "evaluation",
 }
 
 

@@ -20,7 +20,8 @@ from orchestration.sensors import sensors
 
 def definitions(project: Project) -> dg.Definitions:
     """The definitions of the project, for the retrievers that its `params.yaml` names."""
-    table = stages.expand(parameters.load(project.params_file).retrievers)
+    settings = parameters.load(project.params_file)
+    table = stages.expand(settings.retrievers, settings.fusions)
     live = live_jobs()
     return dg.Definitions(
         assets=[

@@ -23,7 +23,7 @@ from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.settings import Bm25Settings, IndexSettings
 from model_code.live.settings import LiveSettings
 from model_code.queries.settings import PseudoQuerySettings
-from model_code.retrievers.settings import RetrieverSettings, parse_retriever
+from model_code.retrievers.settings import FusionSettings, RetrieverSettings, parse_retriever
 from model_code.scale.engine import ScaleSettings
 from model_code.settings import Described, Field, Settings, describe, require
 from model_code.training.settings import TrainingSettings
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from model_code.live.hybrid import HybridSettings
 
 NAME = "params.yaml"
-BASELINES = ("bm25", "zero_shot")
+BASELINES = ("bm25", "zero_shot", "untrained")  # the last one is the fusion of the others
+PARTS = BASELINES[:2]  # that a fusion may name beside retrievers
 BM25_GENERATED = "bm25_generated"  # a baseline where a model writes queries: BM25 over documents and their queries
 
 PAGE_HEAD = """# Settings
@@ -56,6 +57,7 @@ class Parameters(Settings):
     hierarchy: HierarchySettings = Field(default_factory=HierarchySettings)
     training: TrainingSettings = Field(default_factory=TrainingSettings)
     retrievers: dict[str, RetrieverSettings]
+    fusions: dict[str, FusionSettings] = Field(default_factory=dict)
     index: IndexSettings = Field(default_factory=IndexSettings)
     bm25: Bm25Settings = Field(default_factory=Bm25Settings)
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
@@ -74,8 +76,13 @@ class Parameters(Settings):
 
     @property
     def systems(self) -> tuple[str, ...]:
-        """Every system that is evaluated: the baselines, then the retrievers in their order."""
-        return (*self.baselines, *self.retrievers)
+        """Every system that is evaluated: the baselines, then the retrievers and fusions in their order."""
+        return (*self.baselines, *self.built)
+
+    @property
+    def built(self) -> tuple[str, ...]:
+        """The retrievers, then the fusions of them."""
+        return (*self.retrievers, *self.fusions)
 
     @property
     def hybrid(self) -> HybridSettings:
@@ -94,7 +101,9 @@ def parse(mapping: Mapping[str, Any]) -> Parameters:
     example = "retrievers must map names to settings, such as {hce: {hierarchy_weight: 0.2}}"
     require(isinstance(retrievers, Mapping) and bool(retrievers), example)
     parsed = {name: _parse_retriever(name, own, given.get("training") or {}) for name, own in retrievers.items()}
-    parameters = settings.parse(Parameters, {**given, "training": training, "retrievers": parsed}, "")
+    fusions = _parse_fusions(given.get("fusions") or {}, parsed)
+    groups = {**given, "training": training, "retrievers": parsed, "fusions": fusions}
+    parameters = settings.parse(Parameters, groups, "")
     _check_gate(parameters.promotion, parameters.evaluation)
     return parameters
 
@@ -106,6 +115,8 @@ def reference() -> list[Described]:
         if name == "retrievers":
             own = describe(RetrieverSettings, f"{name}.NAME")
             rows += [row for row in own if not row.key.startswith(f"{name}.NAME.training.")]
+        elif name == "fusions":
+            rows += describe(FusionSettings, f"{name}.NAME")
         else:
             rows += describe(group.annotation, name) if name != "seed" else []
     return rows + [row for row in describe(Parameters, "") if row.key == "seed"]
@@ -135,15 +146,34 @@ def _check_gate(promotion: PromotionSettings, evaluation: EvaluationSettings) ->
             )
 
 
+def _parse_fusions(groups: Any, retrievers: Mapping[str, RetrieverSettings]) -> dict[str, FusionSettings]:
+    example = "fusions must map names to settings, such as {fused: {of: [hce, bm25]}}"
+    require(isinstance(groups, Mapping), example)
+    parsed = {}
+    for name, own in groups.items():
+        where = f"fusions.{name}"
+        _check_name(name, where)
+        require(name not in retrievers, f"{where}: a retriever has this name; choose another one")
+        parsed[name] = settings.parse(FusionSettings, own, where)
+        known = [*PARTS, *retrievers]
+        unknown = [part for part in parsed[name].of if part not in known]
+        require(not unknown, f"{where}.of names {unknown[:1]}, which is none of {known}")
+    return parsed
+
+
 def _parse_retriever(name: Any, own: Any, shared: Mapping[str, Any]) -> RetrieverSettings:
     where = f"retrievers.{name}"
+    _check_name(name, where)
+    return parse_retriever(own, shared, where)
+
+
+def _check_name(name: Any, where: str) -> None:
     kind = type(name).__name__
     require(isinstance(name, str), f"{where}: YAML reads this name as {kind}; put quotes around it, '{name}'")
     rule = f"{where}: a name has letters from a to z, digits, _ and -, and begins with a letter or a digit"
     require(_NAME.fullmatch(name) is not None, rule)
     require(name not in (*BASELINES, BM25_GENERATED), f"{where}: this name belongs to a baseline")
     require(name != "current", f"{where}: this name belongs to the folder of what is live; choose another one")
-    return parse_retriever(own, shared, where)
 
 
 def load(path: Path) -> Parameters:

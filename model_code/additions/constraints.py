@@ -60,11 +60,11 @@ def base_representatives(base: Part, spans: int, folder: Path) -> np.ndarray:
 
     folder: where encoded texts are kept until all are.
     """
-    if isinstance(base.retriever, DsiRetriever):
-        return np.asarray(base.retriever.representatives.vectors)
+    if isinstance(base.dense, DsiRetriever):
+        return np.asarray(base.dense.representatives.vectors)
     texts = read_texts(base)
-    asked = [constraint_texts(*texts[key], spans) for key in base.retriever.index.document_ids]
-    flat = encode_resumably(base.retriever.encoder, [one for own in asked for one in own], folder)
+    asked = [constraint_texts(*texts[key], spans) for key in base.dense.index.document_ids]
+    flat = encode_resumably(base.dense.encoder, [one for own in asked for one in own], folder)
     return means(flat, [len(own) for own in asked])
 
 
@@ -110,7 +110,7 @@ def new_documents(
     passing = {number: put for number, put in puts.items() if number != last[put.document_id]}
     encoded = {last[key]: own for key, own in lasting.items()} | _encoded(searcher, passing)
     own_texts = [(puts[number].title, puts[number].text) for number in encoded]
-    made = query_vectors(searcher.base.retriever.encoder, own_texts, spans)
+    made = query_vectors(searcher.base.dense.encoder, own_texts, spans)
     return {
         number: NewDocument(puts[number].document_id, np.concatenate([own, asked]), encoding)
         for (number, (encoding, asked)), own in zip(encoded.items(), made, strict=True)
@@ -123,8 +123,8 @@ def _encoded(searcher: Searcher, puts: Mapping[int, Document]) -> dict[int, Enco
         return {}
     base, numbered = searcher.base, [replace(put, document_id=str(number)) for number, put in puts.items()]
     new = new_passages(numbered, searcher.generation.text)
-    numbers, vectors = base.retriever.encodings(new)
-    found = of_one_vector(numbers, vectors, base.retriever.query_vectors(new, numbers))
+    numbers, vectors = base.dense.encodings(new)
+    found = of_one_vector(numbers, vectors, base.dense.query_vectors(new, numbers))
     return {int(number): own for number, own in found.items()}
 
 

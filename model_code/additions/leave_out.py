@@ -8,7 +8,6 @@ little. Where real queries are known, `experiments/incdsi_frontier` is the stric
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -62,12 +61,12 @@ def leave_out(
 
 def _asked(searcher: Searcher, asked: Mapping[str, Sequence[str]], ids: Sequence[str]) -> tuple[np.ndarray, list[str]]:
     pairs = [(text, key) for key in ids for text in asked[key]]
-    return _retriever(searcher).encoder.encode([text for text, _ in pairs]), [key for _, key in pairs]
+    return searcher.base.dense.encoder.encode([text for text, _ in pairs]), [key for _, key in pairs]
 
 
 def _documents(searcher: Searcher, spans: int, ids: Sequence[str]) -> list[NewDocument]:
     """Documents as the writer would add them, their encodings made anew."""
-    texts, retriever = live_texts(searcher), _retriever(searcher)
+    texts, retriever = live_texts(searcher), searcher.base.dense
     encoder = retriever.encoder
     passages = [(row, one) for row, key in enumerate(ids) for one in searcher.generation.text.passages(*texts[key])]
     owners = np.array([row for row, _ in passages])
@@ -75,7 +74,3 @@ def _documents(searcher: Searcher, spans: int, ids: Sequence[str]) -> list[NewDo
     encoded *= np.float32(retriever.encoding_scale)
     queries = query_vectors(encoder, [texts[key] for key in ids], spans)
     return [NewDocument(*one) for one in zip(ids, queries, encoded, strict=True)]
-
-
-def _retriever(searcher: Searcher) -> Any:
-    return searcher.base.retriever

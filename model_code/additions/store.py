@@ -15,7 +15,6 @@ import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, replace_folder, write_json
 from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.storage import DOCUMENT_IDS, read_state, write_part
-from model_code.index.dense_index import DenseIndex
 from model_code.live.generation import Generation
 from model_code.live.part import Part, PartView
 from model_code.live.searcher import Searcher
@@ -121,22 +119,16 @@ def token_of(generation: Generation) -> str | None:
 def require_one_vector(base: Part) -> None:
     """SettingsError unless documents have one vector, at least every other one; the others are left as they are."""
     require(
-        base.kind in ("dense", "dsi"),
+        base.retriever.dense is not None,
         f"additions cannot be refined for a retriever of kind {base.kind!r}: IncDSI needs one dense vector per "
         "document; set additions.refine to false",
     )
-    ids = index_of(base).document_ids
+    ids = base.dense.index.document_ids
     require(
         2 * sum(has_one(ids)) >= len(set(ids)),
         "additions cannot be refined where most documents have several passages or vectors: set additions.refine to "
         "false, or passages.words to 0 and build again",
     )
-
-
-def index_of(part: Part) -> DenseIndex:
-    """The dense index of a part whose kind has one."""
-    retriever: Any = part.retriever
-    return retriever.index
 
 
 def load_state(searcher: Searcher, store: Store, spans: int) -> tuple[IncDsiState, list[str]]:
@@ -146,7 +138,7 @@ def load_state(searcher: Searcher, store: Store, spans: int) -> tuple[IncDsiStat
     refined; it is made from their texts, without queries that they came with.
     """
     if not store.has_base:
-        index, encoding = index_of(searcher.base), store.folder / "encoding"
+        index, encoding = searcher.base.dense.index, store.folder / "encoding"
         queries, one = base_representatives(searcher.base, spans, encoding), has_one(index.document_ids)
         ids = [document for document, alone in zip(index.document_ids, one, strict=True) if alone]
         store.keep_base(IncDsiState(index.vectors[one], queries[one], ids))
@@ -169,7 +161,7 @@ def _searched(searcher: Searcher) -> dict[str, np.ndarray]:
     """The vector (H) that is searched for each document that has one."""
     found: dict[str, np.ndarray] = {}
     for view in searcher.views:
-        index = index_of(view.part)
+        index = view.part.dense.index
         rows = zip(index.document_ids, index.vectors, has_one(index.document_ids), strict=True)
         found |= {key: row for key, row, alone in rows if alone and key in view}
     return found
@@ -178,7 +170,7 @@ def _searched(searcher: Searcher) -> dict[str, np.ndarray]:
 def _made(searcher: Searcher, owners: dict[str, PartView], ids: list[str], spans: int) -> list[np.ndarray]:
     texts = {part: read_texts(part) for part in {owners[key].part for key in ids}}
     known = [texts[owners[key].part][key] for key in ids]
-    return query_vectors(searcher.base.retriever.encoder, known, spans)
+    return query_vectors(searcher.base.dense.encoder, known, spans)
 
 
 def statuses(folder: Path, generation: Generation, spans: int) -> dict[str, str]:

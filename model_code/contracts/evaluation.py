@@ -29,6 +29,7 @@ from model_code.evaluation.scores import DIGITS, SPLITS, VARIANTS
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import RERANK, RRF
 from model_code.files import read_json
+from model_code.manifest import MANIFEST, verify
 
 if TYPE_CHECKING:
     import pandera.pandas as pa
@@ -113,13 +114,30 @@ def check_evaluate(context: StageContext) -> None:
 def check_baselines(context: StageContext) -> None:
     """A folder per baseline; the untrained encoder has variants as a retriever has."""
     generated = "sequence_to_sequence" in context.settings["pseudo_queries.generators"]
-    names = {"bm25", "zero_shot", *(["bm25_generated"] if generated else [])}
+    names = {"bm25", "zero_shot", "untrained", *(["bm25_generated"] if generated else [])}
     require_same("one folder per baseline", [path.parent.name for path in context.output.glob("*/metrics.json")], names)
     bench = _Bench.load(context)
     for name in sorted(names - {"zero_shot"}):
         bench.check_system(name, context.output / name)
         bench.check_variants(name, context.output / name, set())
     bench.check_retriever("zero_shot", context.output / "zero_shot")
+    for name in sorted(names - {"bm25_generated"}):
+        check_build(context.output / name / "build")
+
+
+def check_fuse(context: StageContext) -> None:
+    """The folder of the fusion `context.name`, and the retriever in it."""
+    bench, name = _Bench.load(context), str(context.name)
+    bench.check_system(name, context.output)
+    bench.check_variants(name, context.output, set())
+    check_build(context.output / "build")
+
+
+def check_build(folder: Path) -> None:
+    """An encoder, and an index whose files are those that its manifest names."""
+    require_files(folder / "index", [MANIFEST])
+    require((folder / "encoder").is_dir(), f"{folder.name}/encoder/ must be there")
+    verify(folder / "index", read_json(folder / "index" / MANIFEST))
 
 
 @dataclass(frozen=True)

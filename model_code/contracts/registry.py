@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from model_code.context import StageContext
 from model_code.contracts.corpus import check_acceptance, check_corpus, check_pseudo_queries
-from model_code.contracts.evaluation import check_baselines, check_comparison, check_evaluate
+from model_code.contracts.evaluation import check_baselines, check_comparison, check_evaluate, check_fuse
 from model_code.contracts.index import check_base_index, check_index
 from model_code.contracts.training import check_hierarchy, check_query_generator, check_train
 from model_code.errors import FreshetError
@@ -31,6 +31,7 @@ CONTRACTS: dict[str, Callable[[StageContext], None]] = {
     "index": check_index,
     "baselines": check_baselines,
     "evaluate": check_evaluate,
+    "fuse": check_fuse,
     "comparison": check_comparison,
 }
 

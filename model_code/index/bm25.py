@@ -62,6 +62,10 @@ class Bm25:
             return np.zeros(len(self.document_ids), dtype=np.float32)
         return self._index.get_scores(known)
 
+    def terms(self, text: str) -> list[str]:
+        """What of a text is searched, in its order."""
+        return self._terms([text])[0]
+
     def _terms(self, texts: Sequence[str]) -> list[list[str]]:
         import bm25s
 

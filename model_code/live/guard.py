@@ -20,9 +20,9 @@ from model_code.errors import FreshetError
 from model_code.live.changes import Applied
 from model_code.live.generation import Generation
 from model_code.live.part import PartView
-from model_code.live.searcher import Searcher, SegmentedRetriever
+from model_code.live.searcher import Searcher
 from model_code.retriever import Ranking
-from model_code.retrievers.dense import DenseRetriever
+from model_code.retrievers.base import SegmentedRetriever
 
 SAMPLE = 20  # older documents
 REFUSED = "the new generation is refused"
@@ -43,7 +43,7 @@ def everything_is_found(searcher: Searcher, applied: Applied, sample: int = SAMP
     _refuse([one for one in changed if not owners[one]], "added, but in no part")
     _refuse([one for one in changed if len(owners[one]) > 1], "in two parts")
     _require_count(searcher, len(applied.added) - len(applied.deleted))
-    if isinstance(searcher.base.retriever, DenseRetriever):
+    if searcher.base.retriever.dense is not None:
         older = _sample(searcher.views, {*changed}, sample, [seed, applied.generation.number])
         _refuse(_missed(searcher, {one: owners[one][0] for one in changed}), "not found by its own vector")
         _refuse(_missed(searcher, older), "older, and no longer found by its own vector")
@@ -70,10 +70,11 @@ def _missed(searcher: Searcher, owners: Mapping[str, PartView]) -> list[str]:
         return []
     vectors = own_vectors(owners)
     _refuse([one for one, vector in vectors.items() if not np.isfinite(vector).all()], "not finite")
-    rankings = SegmentedRetriever(new).search_encoded(np.stack(list(vectors.values())), 1)
+    segments = [view.segment.of(view.part.dense) for view in new]
+    rankings = SegmentedRetriever(segments).search_encoded(np.stack(list(vectors.values())), 1)
     return [
         one for (one, vector), ranking in zip(vectors.items(), rankings, strict=True)
-        if not _is_found(searcher.retriever, one, vector, ranking, owners[one], alone=owners[one] not in new)
+        if not _is_found(searcher, one, vector, ranking, owners[one], alone=owners[one] not in new)
     ]  # fmt: skip
 
 
@@ -81,15 +82,13 @@ def own_vectors(owners: Mapping[str, PartView]) -> dict[str, np.ndarray]:
     """The first vector (H,) of each document, in their order; owners: the dense part that has it."""
     vectors: dict[str, np.ndarray] = {}
     for view in dict.fromkeys(owners.values()):
-        index = view.part.retriever.index
+        index = view.part.dense.index
         ids, rows = index.document_ids, index.ids.rows_of([one for one, owner in owners.items() if owner is view])
         vectors |= {ids[row]: index.vectors[row] for row in reversed(rows.tolist())}  # so that its first one stays
     return {one: vectors[one] for one in owners}
 
 
-def _is_found(
-    retriever: SegmentedRetriever, one: str, query: np.ndarray, ranking: Ranking, owner: PartView, alone: bool
-) -> bool:
+def _is_found(searcher: Searcher, one: str, query: np.ndarray, ranking: Ranking, owner: PartView, alone: bool) -> bool:
     """Whether the document leads the ranking of its own vector, or what does may well lead: by an equal score, or by a
     longer vector, as |q| |d| bounds the inner product of a query with a document (Cauchy and Schwarz).
 
@@ -104,10 +103,10 @@ def _is_found(
     square = float(query.astype(np.float64) @ query)  # its own score, but for rounding
     if alone and best < square - CLEARLY * abs(square):
         return True
-    own = owner.part.retriever.rerank_encoded(query[None], [[one]])[0][0][1]
+    own = owner.part.dense.rerank_encoded(query[None], [[one]])[0][0][1]
     if own > best:
-        return alone or owner.part.retriever.index.approximate is not None
-    index = retriever.view_of(winner).part.retriever.index
+        return alone or owner.part.dense.index.approximate is not None
+    index = searcher.view_of(winner).part.dense.index
     longest = max(float(np.linalg.norm(index.vectors[row])) for row in index.ids.rows_of([winner]))
     return best - own <= ROUNDING * abs(best) or longest > float(np.linalg.norm(query)) * (1 + ROUNDING)
 

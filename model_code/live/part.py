@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from model_code.errors import FingerprintMismatch
+from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json, replacing
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.id_map import IdMap
@@ -17,11 +17,12 @@ from model_code.live.collection import Reading
 from model_code.live.documents import DocumentFile, read_columns
 from model_code.live.generation import DOCUMENTS, ENCODER, HIERARCHY, INDEX, PASSAGES, Generation
 from model_code.manifest import MANIFEST
-from model_code.retrievers.base import IndexedRetriever
+from model_code.retrievers.base import IndexedRetriever, Segment
 from model_code.retrievers.kinds import Kind, open_retriever
 
 if TYPE_CHECKING:
     from model_code.live.filters import Index
+    from model_code.retrievers.dense import DenseRetriever
 
 PLACEMENTS = "placements.safetensors"
 
@@ -115,6 +116,13 @@ class Part:
         """Where single documents are looked up."""
         return DocumentFile(self.documents)
 
+    @property
+    def dense(self) -> DenseRetriever:
+        """What of the retriever makes one vector of a query; FreshetError if nothing of it does."""
+        if self.retriever.dense is None:
+            raise FreshetError(f"a {self.kind} retriever makes no vectors of queries")
+        return self.retriever.dense
+
     @cached_property
     def kind(self) -> Kind:
         """The retriever's kind."""
@@ -175,6 +183,11 @@ class PartView:
 
     part: Part
     removed: frozenset[str] = frozenset()
+
+    @cached_property
+    def segment(self) -> Segment:
+        """The retriever's side of it."""
+        return Segment(self.part.retriever, self.part.rows, self.removed)
 
     def __contains__(self, document_id: object) -> bool:
         """Whether the document is in the part and not removed."""

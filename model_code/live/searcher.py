@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection as Ids
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,99 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.index.top_k import SPARE, search_kept
 from model_code.live.collection import Collection, default_retriever
 from model_code.live.generation import Generation, removed_by_part
 from model_code.live.part import Base, Part, PartView, open_segment
 from model_code.live.texts import require_queries, snippet
-from model_code.retriever import Ranking, Search, TokenMatch
-from model_code.retrievers.base import EncodedRetriever
+from model_code.retriever import Ranking, TokenMatch
 
 if TYPE_CHECKING:
     from model_code.live.filters import Index
     from model_code.live.hybrid import Hybrid, HybridSettings
-
-
-class SegmentedRetriever(EncodedRetriever[Any]):
-    """A `Retriever` over views of parts, no document in two of them: queries are encoded once, for all.
-
-    Every part ranks exactly as it would alone, and rankings are merged by descending score and ascending id.
-    """
-
-    def __init__(self, views: Sequence[PartView]) -> None:
-        self.views = tuple(views)
-        self.first = self.views[0].part.retriever
-        self.fingerprint: str = self.first.fingerprint
-        self.proposed = self.first.proposed
-
-    def encode_queries(self, texts: Sequence[str]) -> Any:
-        """The kind's own form of query texts."""
-        return self.first.encode_queries(texts)
-
-    def search_encoded(self, queries: Any, k: int, allowed: Ids[str] | None = None) -> list[Ranking]:
-        """The k best documents of all parts for each query, best first; of `allowed` documents only, unless None.
-
-        FreshetError if an allowed document is unknown.
-        """
-        if allowed is None:
-            return _merged([_surviving(view, queries, k) for view in self.views if view.documents], len(queries), k)
-        shares = self._shares(allowed)
-        found = [view.part.retriever.search_encoded(queries, k, own) for view, own in shares.items()]
-        return _merged(found, len(queries), k)
-
-    def rerank_encoded(self, queries: Any, candidates: Sequence[Ids[str]]) -> list[Ranking]:
-        """All candidates of each query, best first; FreshetError if one is unknown."""
-        rankings = []
-        for i, documents in enumerate(candidates):
-            shares = self._shares(documents)
-            found = [view.part.retriever.rerank_encoded(queries[i : i + 1], [own]) for view, own in shares.items()]
-            rankings += _merged(found, 1, max(1, len(documents)))
-        return rankings
-
-    def best_passage_encoded(self, query: Any, document_id: str) -> int:
-        """Which of the document's passages answers the query best."""
-        return self.view_of(document_id).part.retriever.best_passage_encoded(query, document_id)
-
-    def variants(self) -> Mapping[str, Search]:
-        """None: a live collection is searched in the main way only."""
-        return {}
-
-    def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """Which tokens matched, the heaviest first; FreshetError if the kind does not score by token."""
-        return self.view_of(document_id).part.retriever.explain(text, document_id)
-
-    def view_of(self, document_id: str) -> PartView:
-        """The part that has a document; FreshetError if none has."""
-        for view in reversed(self.views):
-            if document_id in view:
-                return view
-        raise FreshetError(f"the collection holds no document {document_id!r}: it was never added, or is deleted")
-
-    def _shares(self, document_ids: Ids[str]) -> dict[PartView, list[str]]:
-        """The documents by the part that has them."""
-        shares: dict[PartView, list[str]] = {}
-        for document_id in set(document_ids):
-            shares.setdefault(self.view_of(document_id), []).append(document_id)
-        return shares
-
-
-def _surviving(view: PartView, queries: Any, k: int) -> list[Ranking]:
-    """The k best documents of a part for each query that are not removed; fewer only where no others match."""
-    search, removed = view.part.retriever.search_encoded, view.removed
-    if not removed:
-        return search(queries, k)
-    return search_kept(search, queries, k, lambda document: document not in removed, k + SPARE, k + len(removed))
-
-
-def _merged(parts: Sequence[Sequence[Ranking]], queries: int, k: int) -> list[Ranking]:
-    """The k best of all parts' rankings, for each of the queries."""
-    if len(parts) == 1:
-        return [list(ranking[:k]) for ranking in parts[0]]
-    merged = []
-    for i in range(queries):
-        hits = [hit for rankings in parts for hit in rankings[i]]
-        merged.append(sorted(hits, key=lambda hit: (-hit[1], hit[0]))[:k])
-    return merged
 
 
 @dataclass(frozen=True)
@@ -137,7 +52,7 @@ class Searcher:
         segments = {n: loaded.get(n) or open_segment(self.base, generation.sibling(n)) for n in generation.segments}
         parts = {generation.base: self.base} | segments
         self.views = tuple(PartView(parts[number], gone) for number, gone in removed_by_part(generation).items())
-        self.retriever = SegmentedRetriever(self.views)
+        self.retriever = type(self.base.retriever).joined([view.segment for view in self.views])
         self._hybrids: dict[HybridSettings, Hybrid] = {}
         self._making = threading.Lock()
 
@@ -197,8 +112,18 @@ class Searcher:
         return [self._hits(text, queries[i : i + 1], rankings[i]) for i, text in enumerate(texts)]
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """Which tokens of the retriever matched, the heaviest first; FreshetError if it does not score by token."""
+        """What a document's score is made of, the heaviest first: tokens, or the parts of a fused retriever.
+
+        FreshetError if the retriever does not score by token.
+        """
         return self.retriever.explain(text, document_id)
+
+    def view_of(self, document_id: str) -> PartView:
+        """The part that has a document; FreshetError if none has."""
+        for view in reversed(self.views):
+            if document_id in view:
+                return view
+        raise FreshetError(f"the collection holds no document {document_id!r}: it was never added, or is deleted")
 
     @cached_property
     def _fields(self) -> Index:
@@ -226,7 +151,7 @@ class Searcher:
         return self._hybrids[settings]
 
     def _hits(self, text: str, query: Any, ranking: Ranking) -> list[Hit]:
-        owners = {document: self.retriever.view_of(document).part for document, _ in ranking}
+        owners = {document: self.view_of(document).part for document, _ in ranking}
         documents: dict[str, dict[str, Any]] = {}
         for part in dict.fromkeys(owners.values()):
             own = [name for name, owner in owners.items() if owner is part]
@@ -241,7 +166,7 @@ class Searcher:
     def _path(self, query: Any, document_id: str, part: Part) -> tuple[int, ...]:
         """The nodes above the document's best passage for an encoded query."""
         rows = part.rows.rows_of([document_id])
-        best = part.retriever.best_passage_encoded(query, document_id) if len(rows) > 1 else 0
+        best = self.retriever.best_passage_encoded(query, document_id) if len(rows) > 1 else 0
         return tuple(part.placements.paths[rows[best]].tolist())
 
 

@@ -1,20 +1,25 @@
 """What a kind of retriever is made of: searches by encoded queries, and segments of documents that are added later.
 
-Queries that are encoded once can search several indexes of one encoder: the parts of a live collection.
+Queries that are encoded once can search several indexes of one encoder: the segments of a live collection.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from model_code.errors import FreshetError
+from model_code.index.id_map import IdMap
+from model_code.index.top_k import SPARE, search_kept
 from model_code.retriever import Ranking, Search, TokenMatch
+
+if TYPE_CHECKING:
+    from model_code.retrievers.dense import DenseRetriever
 
 Queries = TypeVar("Queries")
 """A kind's own form of n encoded queries; a slice of it is the form of fewer."""
@@ -47,6 +52,11 @@ class EncodedRetriever(ABC, Generic[Queries]):
 
     fingerprint: str
     proposed: int | None = None
+
+    @property
+    def dense(self) -> DenseRetriever | None:
+        """What of it makes one vector of a query: itself, a part of it, or nothing."""
+        return None
 
     @abstractmethod
     def encode_queries(self, texts: Sequence[str]) -> Queries:
@@ -88,6 +98,10 @@ class EncodedRetriever(ABC, Generic[Queries]):
         """Other ways to search, by name: none."""
         return {}
 
+    def explain(self, text: str, document_id: str) -> list[TokenMatch]:
+        """What the score is made of: FreshetError, as most kinds do not score by token."""
+        raise FreshetError("this retriever does not score by token; --explain needs a lexical or a fused one")
+
 
 class IndexedRetriever(EncodedRetriever[Queries]):
     """A retriever over the folder of its indexes, beside which a live collection puts segments of later documents."""
@@ -109,6 +123,118 @@ class IndexedRetriever(EncodedRetriever[Queries]):
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """A vector (n, D) for each of the n passages, which are of `document_ids`, for the hierarchy."""
 
+    @classmethod
+    def joined(cls, segments: Sequence[Segment]) -> EncodedRetriever:
+        """The search of several segments of this kind together, no document in two of them."""
+        return SegmentedRetriever(segments)
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A retriever over documents that were indexed together, and which of them are `removed` since.
+
+    rows: the document of each passage.
+    """
+
+    retriever: IndexedRetriever
+    rows: IdMap
+    removed: frozenset[str] = frozenset()
+
+    def __contains__(self, document_id: object) -> bool:
+        """Whether the document is in the segment and not removed."""
+        return document_id in self.rows and document_id not in self.removed
+
+    @property
+    def documents(self) -> int:
+        """Number of documents that can be found."""
+        return self.rows.documents - len(self.removed)
+
+    def of(self, retriever: IndexedRetriever) -> Segment:
+        """The same documents in another retriever's index."""
+        return replace(self, retriever=retriever)
+
+
+class SegmentedRetriever(EncodedRetriever[Any]):
+    """A retriever over segments, no document in two of them: queries are encoded once, for all.
+
+    Every segment ranks exactly as it would alone, and rankings are merged by descending score and ascending id.
+    """
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.segments = tuple(segments)
+        self.first = self.segments[0].retriever
+        self.fingerprint: str = self.first.fingerprint
+        self.proposed = self.first.proposed
+
+    @property
+    def dense(self) -> DenseRetriever | None:
+        """The first segment's."""
+        return self.first.dense
+
+    def encode_queries(self, texts: Sequence[str]) -> Any:
+        """The kind's own form of query texts."""
+        return self.first.encode_queries(texts)
+
+    def search_encoded(self, queries: Any, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+        """The k best documents of all segments for each query, best first; of `allowed` documents only, unless None.
+
+        FreshetError if an allowed document is unknown.
+        """
+        if allowed is None:
+            rankings = [_surviving(segment, queries, k) for segment in self.segments if segment.documents]
+            return _merged(rankings, len(queries), k)
+        shares = _shares(self.segments, allowed)
+        rankings = [segment.retriever.search_encoded(queries, k, own) for segment, own in shares.items()]
+        return _merged(rankings, len(queries), k)
+
+    def rerank_encoded(self, queries: Any, candidates: Sequence[Collection[str]]) -> list[Ranking]:
+        """All candidates of each query, best first; FreshetError if one is unknown."""
+        rankings = []
+        for i, documents in enumerate(candidates):
+            shares = _shares(self.segments, documents)
+            own = [segment.retriever.rerank_encoded(queries[i : i + 1], [share]) for segment, share in shares.items()]
+            rankings += _merged(own, 1, max(1, len(documents)))
+        return rankings
+
+    def best_passage_encoded(self, query: Any, document_id: str) -> int:
+        """Which of the document's passages answers the query best."""
+        return owner(self.segments, document_id).retriever.best_passage_encoded(query, document_id)
+
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """The tokens that matched: FreshetError, as most kinds do not score by token."""
-        raise FreshetError("this retriever does not score by token; --explain needs a lexical one (kind: lexical)")
+        """Which tokens matched, the heaviest first; FreshetError if the kind does not score by token."""
+        return owner(self.segments, document_id).retriever.explain(text, document_id)
+
+
+def owner(segments: Sequence[Segment], document_id: str) -> Segment:
+    """The segment that has a document; FreshetError if none has."""
+    for segment in reversed(segments):
+        if document_id in segment:
+            return segment
+    raise FreshetError(f"the collection holds no document {document_id!r}: it was never added, or is deleted")
+
+
+def _shares(segments: Sequence[Segment], document_ids: Collection[str]) -> dict[Segment, list[str]]:
+    """The documents by the segment that has them."""
+    shares: dict[Segment, list[str]] = {}
+    for document_id in set(document_ids):
+        shares.setdefault(owner(segments, document_id), []).append(document_id)
+    return shares
+
+
+def _surviving(segment: Segment, queries: Any, k: int) -> list[Ranking]:
+    """The k best documents of a segment for each query that are not removed; fewer only where no others match."""
+    search, removed = segment.retriever.search_encoded, segment.removed
+    if not removed:
+        return search(queries, k)
+    return search_kept(search, queries, k, lambda document: document not in removed, k + SPARE, k + len(removed))
+
+
+def _merged(rankings: Sequence[Sequence[Ranking]], queries: int, k: int) -> list[Ranking]:
+    """The k best of all segments' rankings, for each of the queries."""
+    if len(rankings) == 1:
+        return [list(ranking[:k]) for ranking in rankings[0]]
+    merged = []
+    for i in range(queries):
+        hits = [hit for own in rankings for hit in own[i]]
+        merged.append(sorted(hits, key=lambda hit: (-hit[1], hit[0]))[:k])
+    return merged

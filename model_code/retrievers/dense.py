@@ -41,6 +41,11 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         """
         self.encoder, self.index, self.fingerprint = encoder, index, fingerprint or encoder.fingerprint()
 
+    @property
+    def dense(self) -> Self:
+        """The retriever itself."""
+        return self
+
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """The vectors (q, H) of query texts."""
         return self.encoder.encode(texts)

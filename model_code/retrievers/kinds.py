@@ -19,12 +19,15 @@ from model_code.manifest import MANIFEST
 from model_code.retrievers.base import IndexedRetriever
 
 Kind = Literal["dense", "lexical", "dsi"]
-"""THE table: a kind is the module of this package that has its name."""
+"""THE table of what is trained: a kind is the module of this package that has its name."""
+
+Untrained = Literal["bm25", "fused"]
+"""The kinds that are made without training, which only have `open_folders`."""
 
 PRECISION = "precision"  # in an index's manifest: the setting that its passages were encoded under
 
 
-def module(kind: Kind) -> ModuleType:
+def module(kind: Kind | Untrained) -> ModuleType:
     """The module of a kind; imported only when it is needed."""
     return importlib.import_module(f"model_code.retrievers.{kind}")
 
@@ -35,11 +38,16 @@ def open_retriever(encoder: Path, index: Path, settings: EncoderSettings | None 
     settings: maximum length, precision and device; None: the encoder's own length and the index's precision.
     FreshetError if the folders are damaged or do not belong together.
     """
+    loading: dict[str, Any] = {"for_search": True}
+    if settings is not None:
+        loading |= {"max_tokens": settings.max_tokens, PRECISION: settings.precision, "device": settings.device}
+    return open_folders(encoder, index, **loading)
+
+
+def open_folders(encoder: Path, index: Path, **loading: Any) -> IndexedRetriever:
+    """`open_retriever`; loading: what the kind loads its encoder with, and the index's precision unless it says so."""
     path = index / MANIFEST
     if not path.is_file():
         raise FreshetError(f"{index} has no {MANIFEST}: it was not finished, or is no index; build it again")
     facts = read_json(path)
-    loading: dict[str, Any] = {"for_search": True, PRECISION: facts.get(PRECISION, "auto")}
-    if settings is not None:
-        loading |= {"max_tokens": settings.max_tokens, "precision": settings.precision, "device": settings.device}
-    return module(facts["kind"]).open_folders(encoder, index, **loading)
+    return module(facts["kind"]).open_folders(encoder, index, **{PRECISION: facts.get(PRECISION, "auto")} | loading)

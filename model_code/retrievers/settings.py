@@ -100,6 +100,32 @@ class RetrieverSettings(settings.Settings):
         )
 
 
+class FusionSettings(settings.Settings):
+    """One fused retriever: a key under `fusions:`; its score is the weighed sum of its parts' scores."""
+
+    of: tuple[str, ...] = Field(description="its parts: names under `retrievers`, bm25, zero_shot (the base encoder)")
+    weights: dict[str, float] = Field(
+        default_factory=dict,
+        description="of each part; left out: learned on the judged dev queries, where there are at least 30",
+    )
+    depth: int = Field(100, ge=1, description="documents of each part that all parts score, or k, if that is more")
+
+    def check(self) -> None:
+        """Refuse fewer than two parts, one that comes twice, and weights that are not those of the parts."""
+        settings.require(
+            len(self.of) >= 2 and len(set(self.of)) == len(self.of),
+            f"of is {list(self.of)}, but a fused retriever has two parts or more, each once",
+        )
+        settings.require(
+            not self.weights or self.weights.keys() == set(self.of),
+            f"weights are given for {sorted(self.weights)}; give one for each of {list(self.of)}, or leave them out",
+        )
+        settings.require(
+            all(weight >= 0 for weight in self.weights.values()) and (not self.weights or any(self.weights.values())),
+            f"weights are {self.weights}, but none may be below 0, and one must be above it",
+        )
+
+
 def parse_retriever(own: Mapping[str, Any] | None, shared: Mapping[str, Any], where: str) -> RetrieverSettings:
     """The retriever `own`, a flat group, with the keys of `training` that it does not override taken from `shared`.
 

@@ -1,11 +1,13 @@
-"""The stage `baselines`: what needs no training, evaluated exactly as a retriever is.
+"""The stage `baselines`: what needs no training, evaluated exactly as a retriever is, and built so that it can go live.
 
-`bm25`, `zero_shot` and, where a model writes queries, `bm25_generated`: BM25 over documents with the queries that were
-written for them (docT5query, Nogueira and Lin, 2019).
+`bm25`, `zero_shot` (the base encoder as it comes), `untrained`, which fuses the two, and, where a model writes queries,
+`bm25_generated`: BM25 over documents with the queries that were written for them (docT5query, Nogueira and Lin, 2019).
 """
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,35 +15,54 @@ import pandas as pd
 from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
-from model_code.evaluation.system_evaluation import Search
-from model_code.index.bm25 import Bm25
-from model_code.index.dense_index import DenseIndex
+from model_code.manifest import add_facts
 from model_code.queries.pseudo_queries import expanded_texts, generated_queries
-from model_code.retrievers.dense import DenseRetriever
+from model_code.retrievers import bm25
+from model_code.retrievers.kinds import PRECISION, open_retriever
+from model_code.retrievers.settings import FusionSettings
 from model_code.stages.evaluate import Bench
+from model_code.stages.fuse import BUILD, Folders, fuse
+
+UNTRAINED = FusionSettings(of=("zero_shot", "bm25"))
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write one evaluation folder per baseline, with variants below `zero_shot/`; the report has the means of each."""
-    bench = Bench.load(context)
-    bm25 = bench.search(_bm25(context))
-    encoder = Encoder.from_settings(context.settings["encoder"], for_search=True)
-    zero_shot = DenseRetriever(encoder, DenseIndex.load(context.inputs["base_index"]))
+    """Write one evaluation folder per baseline, with variants below `zero_shot/`; the report has the means of each.
+
+    Those that can be registered have the retriever itself below `build/`.
+    """
+    bench, output = Bench.load(context), context.output
+    parts = {"zero_shot": _zero_shot(context, output / "zero_shot"), "bm25": _bm25(context, output / "bm25")}
+    opened = {name: open_retriever(*folders, settings=context.settings["encoder"]) for name, folders in parts.items()}
+    by_words = bench.search(opened["bm25"].search)
     report = {
-        "bm25": bench.evaluate("bm25", bm25, context.output / "bm25"),
-        "zero_shot": bench.evaluate_retriever("zero_shot", zero_shot, bm25, context.output / "zero_shot"),
+        "bm25": bench.evaluate("bm25", by_words, output / "bm25"),
+        "zero_shot": bench.evaluate_retriever("zero_shot", opened["zero_shot"], by_words, output / "zero_shot"),
+        "untrained": fuse(bench, "untrained", parts, UNTRAINED, context, output / "untrained"),
     }
     if "sequence_to_sequence" in context.settings["pseudo_queries.generators"]:
-        runs = bench.search(_bm25(context, generated=True))
-        report["bm25_generated"] = bench.evaluate("bm25_generated", runs, context.output / "bm25_generated")
+        folders = _bm25(context, context.checkpoints / "bm25_generated", generated=True)
+        runs = bench.search(open_retriever(*folders).search)
+        report["bm25_generated"] = bench.evaluate("bm25_generated", runs, output / "bm25_generated")
     return report
 
 
-def _bm25(context: StageContext, generated: bool = False) -> Search:
+def _zero_shot(context: StageContext, folder: Path) -> Folders:
+    """The base encoder, and a copy of its index."""
+    encoder, index = folder / BUILD / "encoder", folder / BUILD / "index"
+    Encoder.from_settings(context.settings["encoder"]).save(encoder)
+    shutil.copytree(context.inputs["base_index"], index)
+    add_facts(index, {PRECISION: context.settings["encoder"].precision})
+    return encoder, index
+
+
+def _bm25(context: StageContext, folder: Path, generated: bool = False) -> Folders:
     """BM25 over the very texts that the encoder sees, titles included or not; with generated queries, if so asked."""
     passages = load_corpus(context.inputs["corpus"]).passages
     texts, ids = passage_texts(passages, context.settings["encoder"].include_title), passages["document_id"].tolist()
     if generated:
         table = pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
         texts = expanded_texts(texts, ids, generated_queries(table))
-    return Bm25(texts, ids, context.settings["bm25"]).search
+    encoder, index = folder / BUILD / "encoder", folder / BUILD / "index"
+    bm25.build_folders(texts, ids, context.settings["bm25"], encoder, index)
+    return encoder, index

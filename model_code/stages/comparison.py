@@ -17,10 +17,10 @@ from model_code.files import read_json, write_json, write_text
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Compare the baselines (folders below `inputs["baselines"]`) with every retriever of `settings["retrievers"]`.
+    """Compare the baselines (folders below `inputs["baselines"]`) with the settings' retrievers and fusions.
 
     The variants that lie in a system's evaluation folder are systems, too, called `R.NAME`.
-    `inputs["evaluations"]` holds one evaluation folder per retriever and `inputs["histories"]` one `history.json`;
+    `inputs["evaluations"]` holds one evaluation folder for each of them and `inputs["histories"]` one `history.json`;
     `inputs["corpus"]` tells which test queries have unseen documents.
     `comparison.json` is what `comparison.compare_systems` returns on the test queries (on dev, if there are none), with
     "groups" and "dev" holding the same for parts of them and for the dev queries.
@@ -67,10 +67,16 @@ def _retrievers(context: StageContext) -> list[str]:
     return list(context.settings["retrievers"])
 
 
+def _built(context: StageContext) -> list[str]:
+    return [*_retrievers(context), *context.settings["fusions"]]
+
+
 def _load_systems(context: StageContext) -> tuple[list[SystemScores], list[SystemScores]]:
     """Each system's scores on the split to report, test if it has queries and else dev, and on dev beside test."""
     evaluations = [path.parent for path in sorted(context.inputs["baselines"].glob("*/metrics.json"))]
-    evaluations += [context.inputs["evaluations"] / name for name in _retrievers(context)]
+    evaluations += [
+        context.inputs["evaluations"] / name for name in (*_retrievers(context), *context.settings["fusions"])
+    ]
     test, dev = (
         [scores for folder in evaluations for scores in load_all_scores(folder, split)] for split in ("test", "dev")
     )

@@ -80,7 +80,8 @@ def run(
     project = Project.find()
     with project.lock():
         text, settings = parameters.edited(project.params_file, assignments or [])
-        targets = [stage.address for name in stages or [] for stage in table.find(name, settings.retrievers)]
+        known = table.expand(settings.retrievers, settings.fusions)
+        targets = [stage.address for name in stages or [] for stage in table.find(name, known)]
         parameters.save(project.params_file, text)  # only now, as a misspelt stage stops here
         if ingestion.read_lock(project) is None:
             ingestion.ingest(project)

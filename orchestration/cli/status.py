@@ -20,7 +20,7 @@ def project_status(project: Project) -> dict[str, Any]:
     Raises `FreshetError` if a lock is not whole.
     """
     settings = parameters.load(project.params_file)
-    known = [stage.address for stage in stages.expand(settings.retrievers)]
+    known = [stage.address for stage in stages.expand(settings.retrievers, settings.fusions)]
     done = dvc_lock.stages_that_ran(project.root)
     return {
         "corpus": read_lock(project),

@@ -12,7 +12,6 @@ from model_code.corpus.tables import Judgements
 from model_code.documents import Document
 from model_code.drift.measures import RANKS, reciprocal_ranks
 from model_code.drift.reference import Question
-from model_code.errors import FreshetError
 from model_code.live.generation import Generation, trained_documents
 from model_code.live.part import Part
 from model_code.live.searcher import Searcher
@@ -59,14 +58,12 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 def query_vectors(base: Part, texts: Sequence[str]) -> np.ndarray:
     """The unit vectors (n, H) of query texts; FreshetError if the retriever makes no vectors of them."""
-    if not has_vectors(base):
-        raise FreshetError(f"a {base.kind} retriever makes no vectors of queries")
-    return unit(np.asarray(base.retriever.encode_queries(list(texts)), np.float32))
+    return unit(np.asarray(base.dense.encode_queries(list(texts)), np.float32))
 
 
 def has_vectors(base: Part) -> bool:
     """Whether the retriever makes a vector of a query."""
-    return base.kind != "lexical"
+    return base.retriever.dense is not None
 
 
 def some(texts: Iterable[str], most: int, seed: int) -> list[str]:

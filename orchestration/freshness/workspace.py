@@ -107,18 +107,28 @@ def _share_cache(project: Project, workspace: Project) -> None:
 def keep_start(project: Project, generation: Generation, folder: Path) -> None:
     """Copy the encoder of a generation to `folder`, if `live.retrain_from` says that training begins with it.
 
-    FreshetError if it is lexical, which has no dense encoder to go on from.
+    Of a fused retriever it is that of its first dense part. FreshetError if it has no dense encoder to go on from.
     """
     shutil.rmtree(folder, ignore_errors=True)
     if parameters.load(project.params_file).live.retrain_from == "base":
         return
     base = generation.sibling(generation.base)
-    if read_json(base / INDEX / MANIFEST)["kind"] == "lexical":
+    encoder = _dense_encoder(base / ENCODER, base / INDEX)
+    if encoder is None:
         raise FreshetError(
-            f"live.retrain_from is champion, but {generation.retriever} is lexical, which training cannot go on from; "
-            "set it to base"
+            f"live.retrain_from is champion, but {generation.retriever} has no dense encoder that training could go on "
+            "from; set it to base"
         )
-    shutil.copytree(base / ENCODER, folder)
+    shutil.copytree(encoder, folder)
+
+
+def _dense_encoder(encoder: Path, index: Path) -> Path | None:
+    """The folder of the encoder that makes a vector of a text; that of the first such part, where they are fused."""
+    facts = read_json(index / MANIFEST)
+    if facts["kind"] == "fused":
+        parts = (_dense_encoder(encoder / part, index / part) for part in facts["parts"])
+        return next((part for part in parts if part is not None), None)
+    return encoder if facts["kind"] in ("dense", "dsi") else None
 
 
 def begin_with(encoder: Path, workspace: Path) -> None:

@@ -23,7 +23,7 @@ PLOTS: list[dict[str, Any]] = [
 
 def stage_entry(stage: Stage) -> dict[str, Any]:
     """What `dvc.yaml` holds for one row of the table."""
-    row = stage.for_retriever("${key}") if stage.per_retriever else stage
+    row = stage.of("${key}") if stage.each else stage
     body = {
         "cmd": row.command,
         "desc": row.description,
@@ -31,7 +31,7 @@ def stage_entry(stage: Stage) -> dict[str, Any]:
         "params": list(row.groups),
         "outs": [row.output],
     }
-    return {"foreach": "${retrievers}", "do": body} if stage.per_retriever else body
+    return {"foreach": f"${{{stage.each}}}", "do": body} if stage.each else body
 
 
 def render() -> dict[str, Any]:

@@ -27,7 +27,8 @@ class PlannedStage:
 def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
     """Every stage in order of running, with its action and reasons; of `targets` and what they need, if given."""
     initialise(project)
-    table = stages.expand(parameters.load(project.params_file).retrievers)
+    settings = parameters.load(project.params_file)
+    table = stages.expand(settings.retrievers, settings.fusions)
     ran, status = dvc_lock.stages_that_ran(project.root), _dvc_status(project)
     planned: dict[str, PlannedStage] = {}
     for stage in _needed(table, targets):
@@ -40,8 +41,7 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
 def _needed(table: Sequence[stages.Stage], targets: Sequence[str]) -> list[stages.Stage]:
     if not targets:
         return list(table)
-    names = {stage.retriever for stage in table if stage.retriever}
-    wanted = {stage.address for target in targets for stage in stages.find(target, sorted(names))}
+    wanted = {stage.address for target in targets for stage in stages.find(target, table)}
     for stage in reversed(table):
         if stage.address in wanted:
             wanted |= {other.address for other in stages.upstream(stage, table)}

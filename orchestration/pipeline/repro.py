@@ -152,15 +152,22 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def remove_unnamed_outputs(project: Project) -> list[Path]:
-    """Delete outputs of retrievers that `params.yaml` no longer names; returns the folders, relative to the root.
+    """Delete outputs of what `params.yaml` no longer names; returns the folders, relative to the root.
 
     The comparison reads the folders above them: a build depends on the settings, not on what was built before. A
     retriever that comes back is restored from DVC's cache. To be called under the project's lock.
     """
-    named = parameters.load(project.params_file).retrievers
-    folders = [project.root / Path(stage.output).parent for stage in TABLE if stage.per_retriever]
-    outputs = [path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir())]
-    removed = [path for path in outputs if path.name not in named and path.is_dir() and not path.is_symlink()]
+    settings = parameters.load(project.params_file)
+    named = {"artifacts/evaluate": settings.built}
+    folders = list(dict.fromkeys(Path(stage.output).parent for stage in TABLE if stage.each))
+    removed = [
+        path
+        for folder in folders
+        for path in sorted((project.root / folder).glob("*"))
+        if path.name not in named.get(folder.as_posix(), settings.retrievers)
+        and path.is_dir()
+        and not path.is_symlink()
+    ]
     for path in removed:
         shutil.rmtree(path)
     return [path.relative_to(project.root) for path in removed]

@@ -35,7 +35,7 @@ def results_over_seeds(project: Project) -> dict[str, Any]:
 
     settings = parameters.load(project.params_file)
     folders = [project.artifacts / "baselines" / name for name in settings.baselines]
-    folders += [project.artifacts / "evaluate" / name for name in settings.retrievers]
+    folders += [project.artifacts / "evaluate" / name for name in settings.built]
     groups = by_system(load_reported(folders))
     averaged = [mean_over_seeds(runs, system) for system, runs in groups.items()]
     qrels, first = load_corpus(project.artifacts / "corpus").qrels, averaged[0]

@@ -93,14 +93,18 @@ def stage_context(
 
 
 def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
-    """Only the groups that `stage` declares, dotted ones under their whole name; a retriever's own as "retriever"."""
-    retriever_group = f"retrievers.{stage.retriever}"
-    chosen = {
-        group: functools.reduce(getattr, group.split("."), settings)
-        for group in stage.groups
-        if group != retriever_group
-    }
-    return chosen | ({"retriever": settings.retrievers[stage.retriever]} if retriever_group in stage.groups else {})
+    """Only the groups that `stage` declares, dotted ones under their whole name.
+
+    A retriever's own is called "retriever", and a fusion's "fusion".
+    """
+    own = {f"retrievers.{stage.retriever}": "retriever", f"fusions.{stage.retriever}": "fusion"}
+    chosen: dict[str, Any] = {}
+    for group in stage.groups:
+        if group in own:
+            chosen[own[group]] = getattr(settings, group.partition(".")[0])[stage.retriever]
+        else:
+            chosen[group] = functools.reduce(getattr, group.split("."), settings)
+    return chosen
 
 
 def _fresh_folder(path: Path) -> Path:
@@ -215,7 +219,7 @@ def main(arguments: list[str]) -> int:
     try:
         project = Project.find()
         settings = parameters.load(project.params_file)
-        (stage,) = stages.find(arguments[0], settings.retrievers)
+        (stage,) = stages.find(arguments[0], stages.expand(settings.retrievers, settings.fusions))
         finished = run_stage(stage, project)
     except FreshetError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from model_code.errors import FreshetError
 
@@ -48,6 +49,8 @@ RETRIEVER_CODE = (
 class Stage:
     """One row of the table. In `inputs`, `output` and `groups`, `{retriever}` stands for the retriever's name.
 
+    each: the row is there once for every retriever, or for every fusion of retrievers.
+
     `groups` are the keys of `params.yaml` that the stage may read, dotted ones being parts of a group; it is given no
     others. `code` are the files and folders whose edit makes the stage run again, beside `BASE_CODE` and the stage's
     own module.
@@ -59,7 +62,7 @@ class Stage:
     inputs: Mapping[str, str]
     output: str
     code: tuple[str, ...]
-    per_retriever: bool = False
+    each: Literal["retrievers", "fusions"] | None = None
     pool: str | None = None
     retriever: str | None = field(default=None, kw_only=True)
 
@@ -88,8 +91,8 @@ class Stage:
         """Every path it depends on: inputs, then code."""
         return (*self.inputs.values(), *self.code_files)
 
-    def for_retriever(self, name: str) -> Stage:
-        """This row with the retriever's name filled in."""
+    def of(self, name: str) -> Stage:
+        """This row with the name of a retriever, or of a fusion, filled in."""
         return replace(
             self,
             groups=tuple(group.format(retriever=name) for group in self.groups),
@@ -165,7 +168,7 @@ TRAIN = Stage(
     },
     output="artifacts/train/{retriever}",
     code=RETRIEVER_CODE,
-    per_retriever=True,
+    each="retrievers",
     pool="gpu",
 )
 INDEX = Stage(
@@ -175,11 +178,11 @@ INDEX = Stage(
     inputs={"corpus": "artifacts/corpus", "trained": "artifacts/train/{retriever}"},
     output="artifacts/index/{retriever}",
     code=RETRIEVER_CODE,
-    per_retriever=True,
+    each="retrievers",
 )
 BASELINES = Stage(
     name="baselines",
-    description="BM25, with generated queries too if there are any, and the untrained encoder: what there is to beat.",
+    description="BM25, with generated queries too if there are any, the untrained encoder, and both fused.",
     groups=("bm25", "encoder", "evaluation", "pseudo_queries.generators"),
     inputs={
         "corpus": "artifacts/corpus",
@@ -188,7 +191,7 @@ BASELINES = Stage(
         "hierarchy": "artifacts/hierarchy",
     },
     output="artifacts/baselines",
-    code=(*RETRIEVER_CODE, "model_code/stages/evaluate.py"),
+    code=(*RETRIEVER_CODE, "model_code/stages/evaluate.py", "model_code/stages/fuse.py"),
 )
 EVALUATE = Stage(
     name="evaluate",
@@ -204,12 +207,28 @@ EVALUATE = Stage(
     },
     output="artifacts/evaluate/{retriever}",
     code=RETRIEVER_CODE,
-    per_retriever=True,
+    each="retrievers",
+)
+FUSE = Stage(
+    name="fuse",
+    description="Several retrievers as one: weights learned on dev, and its ranking of every dev and test query.",
+    groups=("encoder", "evaluation", "fusions.{retriever}"),
+    inputs={
+        "corpus": "artifacts/corpus",
+        "pseudo_queries": "artifacts/pseudo_queries",
+        "hierarchy": "artifacts/hierarchy",
+        "trained": "artifacts/train",
+        "indexes": "artifacts/index",
+        "baselines": "artifacts/baselines",
+    },
+    output="artifacts/evaluate/{retriever}",
+    code=(*RETRIEVER_CODE, "model_code/stages/evaluate.py"),
+    each="fusions",
 )
 COMPARISON = Stage(
     name="comparison",
     description="All systems on the same queries: intervals, paired tests with Holm's correction, plots and report.",
-    groups=("evaluation", "retrievers", "seed"),
+    groups=("evaluation", "fusions", "retrievers", "seed"),
     inputs={
         "corpus": "artifacts/corpus",
         "baselines": "artifacts/baselines",
@@ -222,30 +241,38 @@ COMPARISON = Stage(
 
 TABLE: tuple[Stage, ...] = (
     CORPUS, QUERY_GENERATOR, PSEUDO_QUERIES, ACCEPTANCE, BASE_INDEX, HIERARCHY, TRAIN, INDEX, BASELINES, EVALUATE,
-    COMPARISON,
+    FUSE, COMPARISON,
 )  # fmt: skip
 
 
-def expand(retrievers: Iterable[str]) -> tuple[Stage, ...]:
-    """Every stage that exists with these retrievers, in an order in which they can run.
+def expand(retrievers: Iterable[str], fusions: Iterable[str] = ()) -> tuple[Stage, ...]:
+    """Every stage that exists with these retrievers and fusions of them, in an order in which they can run.
 
-    >>> [stage.address for stage in expand(["hce"])][6:]
-    ['train@hce', 'index@hce', 'baselines', 'evaluate@hce', 'comparison']
+    >>> [stage.address for stage in expand(["hce"], ["fused"])][6:]
+    ['train@hce', 'index@hce', 'baselines', 'evaluate@hce', 'fuse@fused', 'comparison']
     """
-    names = tuple(retrievers)
+    names = {"retrievers": tuple(retrievers), "fusions": tuple(fusions)}
     rows: list[Stage] = []
     for stage in TABLE:
-        rows += [stage.for_retriever(name) for name in names] if stage.per_retriever else [stage]
+        rows += [stage.of(name) for name in names[stage.each]] if stage.each else [stage]
     return tuple(rows)
 
 
-def find(address: str, retrievers: Iterable[str]) -> tuple[Stage, ...]:
+def evaluation_of(name: str, table: Iterable[Stage]) -> Stage:
+    """The stage that evaluates a retriever or a fusion; FreshetError if there is none of that name."""
+    for stage in table:
+        if stage.retriever == name and stage.name in (EVALUATE.name, FUSE.name):
+            return stage
+    raise FreshetError(f"{name!r} is not a key under `retrievers:` or `fusions:` in params.yaml")
+
+
+def find(address: str, stages: Iterable[Stage]) -> tuple[Stage, ...]:
     """The stages that `address` names: `train@hce` is one, `train` is that stage for every retriever.
 
-    >>> [stage.address for stage in find("index", ["contrastive", "hce"])]
+    >>> [stage.address for stage in find("index", expand(["contrastive", "hce"]))]
     ['index@contrastive', 'index@hce']
     """
-    stages = expand(retrievers)
+    stages = tuple(stages)
     matching = tuple(stage for stage in stages if address in (stage.address, stage.name))
     if not matching:
         known = ", ".join(stage.address for stage in stages)

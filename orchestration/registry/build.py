@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, read_json
@@ -108,16 +109,14 @@ def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -
     from model_code.live.texts import TextRules
 
     settings = parameters.load(project.params_file)
-    table = {stage.address: stage for stage in stages.expand(settings.retrievers)}
-    if f"evaluate@{retriever}" not in table:
-        raise FreshetError(f"{retriever!r} is not a key under `retrievers:` in params.yaml")
-    parts = _parts(project.artifacts, retriever)
+    evaluation = _evaluation(settings, retriever)
+    parts = _parts(project.artifacts, retriever, settings)
     for path in parts.values():
         if not path.exists():
-            raise FreshetError(f"{path.relative_to(project.root)} is missing: run `freshet run evaluate@{retriever}`")
+            raise FreshetError(f"{path.relative_to(project.root)} is missing: run `freshet run {evaluation.address}`")
     return Build(
         retriever=retriever,
-        key=stage_key.read(table[f"evaluate@{retriever}"], project.root).key,
+        key=stage_key.read(evaluation, project.root).key,
         corpus=hash_path(project.artifacts / "corpus"),
         text=canonical_json(TextRules.stated(settings.encoder.include_title, settings.passages).facts()),
         snapshot=snapshot,
@@ -125,14 +124,21 @@ def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -
     )
 
 
-def _parts(folder: Path, retriever: str) -> dict[str, Path]:
-    return {
-        "encoder": folder / "train" / retriever / "encoder",
-        "index": folder / "index" / retriever / "index",
-        "documents": folder / "corpus" / "documents.parquet",
-        "hierarchy": folder / "hierarchy",
-        "evaluation": folder / "evaluate" / retriever,
-    }
+def _evaluation(settings: Parameters, name: str) -> stages.Stage:
+    """The stage that evaluates a system that can be registered: a baseline, a retriever or a fusion."""
+    if name in parameters.BASELINES:
+        return stages.BASELINES
+    return stages.evaluation_of(name, stages.expand(settings.retrievers, settings.fusions))
+
+
+def _parts(folder: Path, name: str, settings: Parameters) -> dict[str, Path]:
+    """Where the parts of a build lie; what is not trained has its encoder and index in the evaluation's folder."""
+    shared = {"documents": folder / "corpus" / "documents.parquet", "hierarchy": folder / "hierarchy"}
+    evaluation = folder / ("baselines" if name in parameters.BASELINES else "evaluate") / name
+    encoder, index = evaluation / "build" / "encoder", evaluation / "build" / "index"
+    if name in settings.retrievers:
+        encoder, index = folder / "train" / name / "encoder", folder / "index" / name / "index"
+    return {**shared, "encoder": encoder, "index": index, "evaluation": evaluation}
 
 
 def require_current(project: Project, retrievers: Iterable[str]) -> None:
@@ -141,7 +147,8 @@ def require_current(project: Project, retrievers: Iterable[str]) -> None:
     Where a stage before it ran alone, or a setting changed, the scores are of another encoder than the one that is
     there.
     """
-    evaluations = [f"evaluate@{retriever}" for retriever in retrievers]
+    settings = parameters.load(project.params_file)
+    evaluations = list(dict.fromkeys(_evaluation(settings, name).address for name in retrievers))
     stale = next((stage for stage in plan(project, evaluations) if stage.action != "skip"), None)
     if stale is not None:
         raise FreshetError(
@@ -155,17 +162,32 @@ def best_on_dev(project: Project, settings: Parameters) -> str:
 
     Raises `FreshetError` if one of several is not evaluated or there are no dev queries to choose by.
     """
-    names = list(settings.retrievers)
+    names = list(settings.built)
     if len(names) == 1:
         return names[0]
     values = {name: _dev_value(project, name, settings.promotion.metric) for name in names}
     return max(names, key=lambda name: (values[name], name))
 
 
+def best_untrained(project: Project, settings: Parameters) -> str:
+    """The baseline with the highest dev value of the promotion metric where dev was judged by people, or the fusion."""
+    metrics = {name: _evaluation_of(project, name) for name in parameters.BASELINES}
+    if any(own["source"] != "qrels" or not own["dev"].get("queries") for own in metrics.values()):
+        return parameters.BASELINES[-1]
+    return max(metrics, key=lambda name: metrics[name]["dev"][settings.promotion.metric])
+
+
+def _evaluation_of(project: Project, baseline: str) -> dict[str, Any]:
+    path = project.artifacts / "baselines" / baseline / "metrics.json"
+    if not path.exists():
+        raise FreshetError("the baselines are not evaluated yet: run `freshet run baselines`")
+    return read_json(path)
+
+
 def _dev_value(project: Project, retriever: str, metric: str) -> float:
     path = project.artifacts / "evaluate" / retriever / "metrics.json"
     if not path.exists():
-        raise FreshetError(f"{retriever} is not evaluated yet: run `freshet run evaluate@{retriever}`")
+        raise FreshetError(f"{retriever} is not evaluated yet: run `freshet run`")
     evaluation = read_json(path)
     if not evaluation["dev"].get("queries"):
         share = "corpus.splits" if evaluation["source"] == "qrels" else "pseudo_queries"

@@ -16,7 +16,7 @@ from model_code.ledger.events import Position
 from orchestration import parameters
 from orchestration.project import Project
 from orchestration.registry import gate, history, versions
-from orchestration.registry.build import NOWHERE, best_on_dev, find_build, require_current
+from orchestration.registry.build import NOWHERE, best_on_dev, best_untrained, find_build, require_current
 from orchestration.registry.gate import Rules
 from orchestration.registry.versions import CHALLENGER, CHAMPION, PREVIOUS, Registry, Version, open_registry
 
@@ -47,8 +47,23 @@ def register(project: Project, retriever: str | None = None, snapshot: Position 
     settings = parameters.load(project.params_file)
     with project.lock():
         build = find_build(project, retriever or best_on_dev(project, settings), snapshot)
-        require_current(project, [retriever] if retriever else settings.retrievers)
+        require_current(project, [retriever] if retriever else settings.built)
         return versions.register(project, build)
+
+
+def open_first(project: Project) -> Move | None:
+    """Make the best untrained system champion and live where there is no champion; None where there is one.
+
+    So a corpus can be searched once it is encoded, and what is trained has something to beat. BM25, the base encoder
+    and their fusion are compared on dev where people judged it; else the fusion is taken, which is the safest of them.
+    """
+    if versions.holder(project) is not None:
+        return None
+    with project.lock():
+        name = best_untrained(project, parameters.load(project.params_file))
+        require_current(project, [name])
+        version = versions.register(project, find_build(project, name))
+    return promote(project, challenger=version)
 
 
 def promote(project: Project, rules: Rules | None = None, challenger: Version | None = None) -> Move:

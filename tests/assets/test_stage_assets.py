@@ -25,7 +25,7 @@ def project(tmp_path, monkeypatch):
 
 
 def assets_of(project):
-    return StageAssets(project, [INDEX.for_retriever("hce")], {"index": PAGE})
+    return StageAssets(project, [INDEX.of("hce")], {"index": PAGE})
 
 
 def test_a_broken_contract_fails_the_blocking_check_of_the_asset(project, monkeypatch):
@@ -36,7 +36,7 @@ def test_a_broken_contract_fails_the_blocking_check_of_the_asset(project, monkey
         require(len(seen) > 1, "index/vectors.npy must be finite numbers")
 
     monkeypatch.setitem(CONTRACTS, "index", refuse_once)
-    stage = INDEX.for_retriever("hce")
+    stage = INDEX.of("hce")
     run = SimpleNamespace(selected_asset_check_keys={dg.AssetCheckKey(asset_key(stage), "contract_holds")})
     (failed,) = assets_of(project).check_results(run, stage)
     (passed,) = assets_of(project).check_results(run, stage)
@@ -53,7 +53,7 @@ def test_a_broken_contract_fails_the_blocking_check_of_the_asset(project, monkey
 def test_a_check_that_is_not_selected_is_not_asked(project, monkeypatch):
     monkeypatch.setitem(CONTRACTS, "index", pytest.fail)
     run = SimpleNamespace(selected_asset_check_keys=set())
-    assert not list(assets_of(project).check_results(run, INDEX.for_retriever("hce")))
+    assert not list(assets_of(project).check_results(run, INDEX.of("hce")))
 
 
 @pytest.mark.parametrize("stage", [stage.name for stage in TABLE])

@@ -31,7 +31,7 @@ def test_the_shipped_file_is_valid_and_names_the_control(params):
 def test_bm25_with_generated_queries_is_a_system_where_a_model_writes_queries(params):
     assert "bm25_generated" not in parameters.load(params).systems
     parameters.assign(params, ["pseudo_queries.generators=[inverse_cloze, sequence_to_sequence]"])
-    assert parameters.load(params).systems[:3] == ("bm25", "zero_shot", "bm25_generated")
+    assert parameters.load(params).systems[:4] == ("bm25", "zero_shot", "untrained", "bm25_generated")
 
 
 def test_a_retriever_inherits_training_and_overrides_it(params):
@@ -51,6 +51,13 @@ def test_a_retriever_inherits_training_and_overrides_it(params):
         ("retrievers.bm25.steps=1", "belongs to a baseline"),
         ("retrievers.bm25_generated.steps=1", "belongs to a baseline"),
         ("training.temperature=-1", "must be above 0"),
+        ("fusions.hce={of: [hce, bm25]}", "fusions.hce: a retriever has this name"),
+        ("fusions.fused={of: [hce]}", "a fused retriever has two parts or more, each once"),
+        ("fusions.fused={of: [hce, bm26]}", "fusions.fused.of names ['bm26'], which is none of"),
+        ("fusions.fused={of: [hce, bm25], weights: {hce: 1}}", "give one for each of ['hce', 'bm25']"),
+        ("fusions.fused={of: [hce, bm25], weights: {hce: 1, bm25: -1}}", "none may be below 0"),
+        ("fusions.bm25={of: [hce, bm25]}", "belongs to a baseline"),
+        ("fusions=[hce]", "fusions must map names to settings"),
         ("training.batch_size=many", "training.batch_size must be of type int"),
         ("promotion.metric=R@50", "promotion.metric names R@50, which is not measured; take one of evaluation.metrics"),
         ("promotion.protected=[nDCG@10, hit@3]", "promotion.protected names hit@3, which is not measured"),
@@ -142,4 +149,5 @@ def test_every_key_of_the_shipped_file_is_described() -> None:
     for key in parameters.flatten(parameters.read(SHIPPED)):
         group, _, rest = key.partition(".")
         own = rest.partition(".")[2]
-        assert key in described or (group == "retrievers" and (own in shared or f"retrievers.NAME.{own}" in described))
+        repeated = f"{group}.NAME.{own}" in described or (group == "retrievers" and own in shared)
+        assert key in described or repeated, key

@@ -21,6 +21,7 @@ from model_code.evaluation.plots import Picture
 from model_code.evaluation.runs import read_run, write_run
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, search_splits
+from model_code.manifest import seal
 from model_code.stages import comparison
 from tests.model_code.contracts.damage import (
     assert_refused,
@@ -118,6 +119,7 @@ NAMES = {"": "hce", "variants/rrf": "hce.rrf", "variants/bm25_rerank": "hce.bm25
 BASELINES = {
     "bm25": "bm25",
     "zero_shot": "zero_shot",
+    "untrained": "untrained",
     "zero_shot/variants/rrf": "zero_shot.rrf",
     "zero_shot/variants/bm25_rerank": "zero_shot.bm25_rerank",
 }
@@ -135,6 +137,10 @@ def write(root, names, with_qrels=True):
         (root / "output" / place).mkdir(parents=True, exist_ok=True)
         runs = search_splits(search, judgements, SETTINGS.depth)
         evaluate_system(name, runs, judgements, NODES, SETTINGS, root / "output" / place)
+        if name in ("bm25", "zero_shot", "untrained"):
+            (root / "output" / place / "build" / "encoder").mkdir(parents=True)
+            (root / "output" / place / "build" / "index").mkdir()
+            seal(root / "output" / place / "build" / "index", 1, {})
     inputs = {name: root / name for name in ("corpus", "pseudo_queries")}
     settings = {"evaluation": SETTINGS, "pseudo_queries.generators": ("short_cloze",)}
     return StageContext(root, inputs, root / "output", settings, root, "hce")

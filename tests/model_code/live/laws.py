@@ -29,9 +29,11 @@ from model_code.live.searcher import Searcher
 from model_code.live.texts import TextRules
 from model_code.live.writer import LiveWriter
 from model_code.retrievers.dsi import Scales, complete
+from model_code.retrievers.fused import Fusion, Scale, build_folders
 from tests.tiny_encoder import make_tiny_encoder
 
-KINDS = ("dense", "inverted_file", "multi_vector", "dsi", "lexical", "beta_rerank", "on_the_fly")
+KINDS = ("dense", "inverted_file", "multi_vector", "dsi", "lexical", "beta_rerank", "on_the_fly", "fused")
+PARTS = ("dense", "lexical")  # of the fused one
 RULES = TextRules(include_title=True, words=5, stride=3)
 WORDS = [f"word{i}" for i in range(30)]
 QUERIES = ["word1 word2", "word7", "word3 word11 word20 word29", "word12 word4"]
@@ -83,6 +85,10 @@ def fields_of(document_id: str, texts: Texts) -> dict[str, object]:
 
 def make_encoder(kind: str, folder: Path) -> None:
     """The encoder of a kind; equal calls give equal bytes."""
+    if kind == "fused":
+        for part in PARTS:
+            make_encoder(part, folder / part)
+        return
     base = make_tiny_encoder(folder.with_name(f"{folder.name}.base"), WORDS)
     if kind in LEXICAL:
         settings = EncoderSettings(base=str(base), max_tokens=16, precision="float32", device="cpu")
@@ -100,7 +106,9 @@ def open_build(kind: str, root: Path, encoder: Path, texts: Texts, rules: TextRu
     shutil.rmtree(build, ignore_errors=True)
     passages = [(name, passage) for name, own in texts.items() for passage in RULES.passages(*own)]
     ids, bodies = [name for name, _ in passages], [passage for _, passage in passages]
-    if kind in LEXICAL:
+    if kind == "fused":
+        encoder = _fuse(encoder, bodies, ids, build)
+    elif kind in LEXICAL:
         loaded = load_encoder(encoder, device="cpu", for_search=True)  # as the index stage does
         build_folder(build / "index", loaded, bodies, ids, LEXICAL[kind], build / "shards")
     else:
@@ -114,6 +122,19 @@ def open_build(kind: str, root: Path, encoder: Path, texts: Texts, rules: TextRu
         hierarchy=build / "hierarchy", provenance={"build": 1}, text=rules,
     )  # fmt: skip
     return root / "live"
+
+
+def _fuse(encoder: Path, bodies: list[str], ids: list[str], build: Path) -> Path:
+    """As the stage `fuse` does, with the scale of the corpus that all builds share."""
+    dense, lexical = (encoder / part for part in PARTS)
+    loaded = load_encoder(lexical, device="cpu", for_search=True)
+    build_folder(build / "lexical", loaded, bodies, ids, LEXICAL["lexical"], build / "shards")
+    _index("dense", Encoder.load(dense, device="cpu", for_search=True), bodies, ids, build / "dense")
+    vectors = Encoder.load(dense, device="cpu", for_search=True).encode([" ".join(own) for own in OLD.values()])
+    fusion = Fusion({"dense": 1.0, "lexical": 2.0}, {"dense": Scale.of(vectors)}, depth=3)
+    parts = {"dense": (dense, build / "dense"), "lexical": (lexical, build / "lexical")}
+    build_folders(parts, fusion, build / "encoder", build / "index")
+    return build / "encoder"
 
 
 def _index(kind: str, encoder: Encoder, bodies: list[str], ids: list[str], folder: Path) -> None:

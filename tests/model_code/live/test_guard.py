@@ -13,8 +13,9 @@ from model_code.documents import Document, Remove
 from model_code.errors import FreshetError
 from model_code.live.guard import everything_is_found, own_vectors
 from model_code.live.part import PartView
-from model_code.live.searcher import Searcher, SegmentedRetriever
+from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
+from model_code.retrievers.base import SegmentedRetriever
 from tests.model_code.live.laws import KINDS, NEW, OLD, make_encoder, open_build, put, rankings, up_to
 
 

@@ -3,6 +3,8 @@ BM25 over documents with generated queries, where a model writes any."""
 
 from __future__ import annotations
 
+import shutil
+
 import pandas as pd
 import pytest
 
@@ -15,7 +17,9 @@ from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import hash_path, read_json
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import Bm25Settings
-from model_code.stages import baselines
+from model_code.retrievers.kinds import open_retriever
+from model_code.retrievers.settings import FusionSettings
+from model_code.stages import baselines, fuse
 from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_hierarchy, write_pseudo_queries
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -43,11 +47,11 @@ def run_stage(inputs, output, generators=("inverse_cloze",)):
     return baselines.run(StageContext(root=output, inputs=inputs, output=output, settings=settings, checkpoints=output))
 
 
-def test_both_are_evaluated_on_the_same_queries(inputs, tmp_path):
+def test_all_are_evaluated_on_the_same_queries(inputs, tmp_path):
     report = run_stage(inputs, tmp_path / "baselines")
-    assert sorted(path.name for path in (tmp_path / "baselines").iterdir()) == ["bm25", "zero_shot"]
-    for name in ("bm25", "zero_shot"):
-        found = {key: value for key, value in report[name].items() if key != "variants"}
+    assert sorted(path.name for path in (tmp_path / "baselines").iterdir()) == ["bm25", "untrained", "zero_shot"]
+    for name in report:
+        found = {key: value for key, value in report[name].items() if key not in ("variants", "weights", "learned")}
         assert found == read_json(tmp_path / "baselines" / name / "metrics.json")
         assert report[name]["test"]["queries"] == 48
     check_comparable([load_scores(tmp_path / "baselines" / name, "test") for name in report])
@@ -77,7 +81,7 @@ def test_generated_queries_count_as_words_of_their_documents(inputs, tmp_path):
     pd.concat([table, written]).to_parquet(tmp_path / "queries" / "pseudo_queries.parquet")
     inputs = inputs | {"pseudo_queries": tmp_path / "queries"}
     report = run_stage(inputs, tmp_path / "baselines", ("inverse_cloze", "sequence_to_sequence"))
-    assert list(report) == ["bm25", "zero_shot", "bm25_generated"]
+    assert list(report) == ["bm25", "zero_shot", "untrained", "bm25_generated"]
     assert report["bm25"]["test"]["hit@1"] == 1.0
     assert report["bm25_generated"]["test"]["hit@1"] == pytest.approx(47 / 48)
     folder = tmp_path / "baselines" / "bm25_generated"
@@ -85,6 +89,37 @@ def test_generated_queries_count_as_words_of_their_documents(inputs, tmp_path):
     first = [line.split()[2] for line in (folder / "run.test.trec").read_text().splitlines()
              if line.startswith("test:river-01 ")][0]  # fmt: skip
     assert first == "river-00"
+
+
+def test_each_can_be_opened_and_finds_what_was_evaluated(inputs, tmp_path):
+    report = run_stage(inputs, tmp_path / "baselines")
+    assert report["untrained"]["weights"] == {"zero_shot": 1.0, "bm25": 3.0}, "nobody judged enough dev queries"
+    passages = load_corpus(inputs["corpus"]).passages["document_id"].tolist()
+    for name in ("bm25", "zero_shot", "untrained"):
+        build = tmp_path / "baselines" / name / "build"
+        retriever = open_retriever(build / "encoder", build / "index")
+        assert retriever.search([TEXTS["river-01"]], 1)[0][0][0] == "river-01"
+        assert retriever.fingerprint == read_json(build / "index" / "manifest.json")["fingerprint"]
+        assert len(retriever.passage_vectors(passages)) == len(passages)
+
+
+def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_called(inputs, tmp_path):
+    report = run_stage(inputs, tmp_path / "baselines")
+    built = tmp_path / "baselines" / "zero_shot" / "build"
+    shutil.copytree(built / "encoder", tmp_path / "train" / "hce" / "encoder")
+    shutil.copytree(built / "index", tmp_path / "index" / "hce" / "index")
+    places = {"baselines": tmp_path / "baselines", "trained": tmp_path / "train", "indexes": tmp_path / "index"}
+    encoder = EncoderSettings(base=str(inputs["base"]), max_tokens=32, precision="float32", device="cpu")
+    settings = {"encoder": encoder, "evaluation": EvaluationSettings(), "fusion": FusionSettings(of=("hce", "bm25"))}
+    output = tmp_path / "fused"
+    output.mkdir()
+    found = fuse.run(StageContext(output, inputs | places, output, settings, output, "fused"))
+    assert found["test"] == report["untrained"]["test"]
+    assert found["weights"] == {"hce": 1.0, "bm25": 3.0}
+    given = FusionSettings(of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 0.0})
+    (tmp_path / "given").mkdir()
+    context = StageContext(output, inputs | places, tmp_path / "given", settings | {"fusion": given}, output, "given")
+    assert fuse.run(context)["test"]["nDCG@10"] == report["zero_shot"]["test"]["nDCG@10"]
 
 
 def test_equal_inputs_give_equal_bytes(inputs, tmp_path):

@@ -59,7 +59,7 @@ def context(inputs, output):
         output,
         inputs,
         output,
-        {"evaluation": SETTINGS, "retrievers": dict.fromkeys(("contrastive", "hce")), "seed": 1},
+        {"evaluation": SETTINGS, "retrievers": dict.fromkeys(("contrastive", "hce")), "fusions": {}, "seed": 1},
         output,
     )
 
@@ -161,7 +161,7 @@ def test_without_retrievers_only_the_training_plot_is_left_out(inputs, monkeypat
     kept = {"retriever": [], "step": [], "loss": []}
     monkeypatch.setattr("model_code.evaluation.plots.draw", lambda name, *_: Picture(name, "", b"", ""))
     (tmp_path / "out").mkdir()
-    baselines_only = {"evaluation": SETTINGS, "retrievers": {}, "seed": 1}
+    baselines_only = {"evaluation": SETTINGS, "retrievers": {}, "fusions": {}, "seed": 1}
     comparison.run(StageContext(tmp_path, inputs, tmp_path / "out", baselines_only, tmp_path))
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {"metrics", "differences", "recall", "levels"}
     assert pd.read_csv(tmp_path / "out" / "training.csv").to_dict("list") == kept

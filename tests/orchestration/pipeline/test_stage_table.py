@@ -24,7 +24,8 @@ LAYERS = ("model_code", "assets", "orchestration")
 
 @pytest.fixture(scope="module")
 def table() -> tuple[stages.Stage, ...]:
-    return stages.expand(parameters.load(ROOT / "params.yaml").retrievers)
+    settings = parameters.load(ROOT / "params.yaml")
+    return stages.expand(settings.retrievers, settings.fusions)
 
 
 def test_dvc_yaml_is_what_the_table_says():

@@ -24,7 +24,7 @@ def choose(root, source: str = "qrels", **dev: dict | None) -> str:
             folder.mkdir(parents=True)
             splits = {"dev": metrics, "test": {"queries": 2, "nDCG@10": 0.9}}
             write_json(folder / "metrics.json", {"source": source, **splits})
-    return best_on_dev(Project(root), SimpleNamespace(retrievers=dev, promotion=SimpleNamespace(metric="nDCG@10")))
+    return best_on_dev(Project(root), SimpleNamespace(built=dev, promotion=SimpleNamespace(metric="nDCG@10")))
 
 
 def test_the_best_on_dev_is_chosen(tmp_path):
@@ -48,7 +48,7 @@ def test_the_only_retriever_needs_no_dev_queries(tmp_path, dev):
 
 
 def test_one_of_several_that_is_not_evaluated_is_named(tmp_path):
-    with pytest.raises(FreshetError, match="b is not evaluated yet: run `freshet run evaluate@b`"):
+    with pytest.raises(FreshetError, match="b is not evaluated yet: run `freshet run`"):
         choose(tmp_path, a={"queries": 2, "nDCG@10": 0.5}, b=None)
 
 
@@ -65,18 +65,20 @@ def planned(monkeypatch, **actions: str) -> None:
 
 @pytest.mark.parametrize("stale", [{"train": "run"}, {"evaluate": "maybe"}])
 def test_scores_of_another_encoder_than_the_one_that_is_there_are_refused(tmp_path, monkeypatch, stale):
+    names = SimpleNamespace(retrievers=("a", "b"), fusions=("c",))
+    monkeypatch.setattr(build.parameters, "load", lambda path: names)
     planned(monkeypatch)
-    require_current(Project(tmp_path), "ab")
+    require_current(Project(tmp_path), [*"abc", "bm25"])
     planned(monkeypatch, **stale)
-    remedy = r"run `freshet run evaluate@a evaluate@b`"
+    remedy = r"run `freshet run evaluate@a evaluate@b fuse@c baselines`"
     with pytest.raises(FreshetError, match=rf"not of one build: .* out of date \(why\); {remedy}"):
-        require_current(Project(tmp_path), "ab")
+        require_current(Project(tmp_path), [*"abc", "bm25"])
 
 
 @pytest.mark.parametrize(("named", "asked"), [("a", ["a"]), (None, ["a", "b"])])
 def test_nothing_is_registered_before_that_is_known(tmp_path, monkeypatch, named, asked):
     seen: list[str] = []
-    settings = SimpleNamespace(retrievers={"a": {}, "b": {}})
+    settings = SimpleNamespace(built=("a", "b"))
     monkeypatch.setattr(release.parameters, "load", lambda path: settings)
     monkeypatch.setattr(release, "best_on_dev", lambda project, settings: "b")
     monkeypatch.setattr(release, "find_build", lambda project, retriever, snapshot: retriever)

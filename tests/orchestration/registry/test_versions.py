@@ -146,9 +146,7 @@ def test_releasing_an_unchanged_build_from_dagster_keeps_the_champion_live(track
     monkeypatch.setattr(release, "require_current", lambda project, retrievers: None)
     monkeypatch.setattr(release, "find_build", lambda project, retriever, snapshot: build)
     monkeypatch.setattr(release, "best_on_dev", lambda project, settings: build.retriever)
-    monkeypatch.setattr(
-        release.parameters, "load", lambda path: SimpleNamespace(promotion=RULES, seed=0, retrievers={})
-    )
+    monkeypatch.setattr(release.parameters, "load", lambda path: SimpleNamespace(promotion=RULES, seed=0, built=()))
     before = history.read(tracked_project)
     assets = [*registry_assets(tracked_project, ()), *live_assets(tracked_project)]
     result = dg.materialize(assets, selection=["registered_retriever", "champion", "live_generation"])

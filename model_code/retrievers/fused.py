@@ -1,0 +1,273 @@
+"""Fused retrieval: several retrievers over the same documents, and one score that is the weighed sum of theirs.
+
+Candidates are the union of the parts' best documents, and every part then scores all of them exactly. So a document has
+one score for a query, however many documents are asked for and whatever filters leave out. With weights w_p of parts p
+
+    s(q, d) = sum_p w_p f_p(s_p(q, d)),
+
+where f_p standardises a dense part's inner product by the mean and the standard deviation of the query's products with
+all vectors that the retriever was built of, and divides the score of a part that matches words by the query's highest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from model_code.errors import FreshetError
+from model_code.files import canonical_json, hash_text, read_json, write_json
+from model_code.manifest import MANIFEST, read_manifest, seal
+from model_code.retriever import Ranking, TokenMatch
+from model_code.retrievers.base import EncodedRetriever, IndexedRetriever, NewPassages, Segment
+from model_code.retrievers.dense import DenseRetriever
+
+FORMAT, KIND = 1, "fused"
+FUSION, SCALES = "fusion.json", "scales.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """Mean (H,) and covariance (H, H) of a dense part's vectors, float64: those of a query's products follow."""
+
+    mean: np.ndarray
+    covariance: np.ndarray
+
+    @classmethod
+    def of(cls, vectors: np.ndarray) -> Scale:
+        """The scale of vectors (n, H)."""
+        wide = np.asarray(vectors, np.float64)
+        mean = wide.mean(axis=0)
+        return cls(mean, wide.T @ wide / len(wide) - np.outer(mean, mean))
+
+    def standardised(self, query: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """Products (n,) of a query (H,) with documents, less their mean and divided by their deviation.
+
+        One query at a time: a product of two matrices would round by the number of queries.
+        """
+        wide = query.astype(np.float64)
+        variance = float(wide @ (self.covariance @ wide))
+        return (scores - float(self.mean @ wide)) / np.sqrt(max(variance, np.finfo(np.float32).tiny))
+
+
+@dataclass(frozen=True, eq=False)
+class Fusion:
+    """What a fused retriever has learned: the weight of each part, and the scales of the dense ones.
+
+    depth: so many of each part's best documents are scored by all parts, or k, if that is more.
+    """
+
+    weights: Mapping[str, float]
+    scales: Mapping[str, Scale] = field(default_factory=dict)
+    depth: int = 100
+
+    def save(self, folder: Path) -> None:
+        """Write it into the folder; equal fusions give equal bytes."""
+        from safetensors.numpy import save_file
+
+        write_json(folder / FUSION, {"weights": list(self.weights.items()), "depth": self.depth})
+        arrays = {f"{name}.mean": scale.mean for name, scale in self.scales.items()}
+        arrays |= {f"{name}.covariance": scale.covariance for name, scale in self.scales.items()}
+        save_file(arrays, folder / SCALES)
+
+    @classmethod
+    def load(cls, folder: Path) -> Fusion:
+        """Read what `save` wrote."""
+        from safetensors.numpy import load_file
+
+        stated, arrays = read_json(folder / FUSION), load_file(folder / SCALES)
+        weights = dict(stated["weights"])  # in their order, which JSON's objects do not keep
+        names = [name for name in weights if f"{name}.mean" in arrays]
+        scales = {name: Scale(arrays[f"{name}.mean"], arrays[f"{name}.covariance"]) for name in names}
+        return cls(weights, scales, stated["depth"])
+
+    def fingerprint(self, parts: Mapping[str, EncodedRetriever]) -> str:
+        """SHA-256 of what decides scores: the parts' own fingerprints, weights and scales."""
+        own = {name: part.fingerprint for name, part in parts.items()}
+        return hash_text(canonical_json({"parts": own, "weights": dict(self.weights), "scales": self._scales_hash}))
+
+    @cached_property
+    def _scales_hash(self) -> str:
+        digest = hashlib.sha256()
+        for name in sorted(self.scales):
+            digest.update(name.encode() + self.scales[name].mean.tobytes() + self.scales[name].covariance.tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class FusedQueries:
+    """n queries, encoded for each part, and for each part that matches words the queries' highest scores, once known.
+
+    Those are the highest of all documents, whatever a search is limited to.
+    """
+
+    parts: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        """n."""
+        return len(next(iter(self.parts.values())))
+
+    def __getitem__(self, rows: slice) -> FusedQueries:
+        """Some of the queries."""
+        return FusedQueries({name: queries[rows] for name, queries in self.parts.items()})
+
+
+class FusedSearch(EncodedRetriever[FusedQueries]):
+    """The search over opened parts, in the order of their weights."""
+
+    def __init__(self, parts: Mapping[str, EncodedRetriever], fusion: Fusion) -> None:
+        self.parts = {name: parts[name] for name in fusion.weights}
+        self.fusion, self.fingerprint = fusion, fusion.fingerprint(self.parts)
+
+    @property
+    def dense(self) -> DenseRetriever | None:
+        """That of the first part that has one."""
+        return next((part.dense for part in self.parts.values() if part.dense is not None), None)
+
+    def encode_queries(self, texts: Sequence[str]) -> FusedQueries:
+        """Each text, encoded by every part."""
+        return FusedQueries({name: part.encode_queries(texts) for name, part in self.parts.items()})
+
+    def search_encoded(self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+        """The k best of the documents that any part has among its best."""
+        return [ranking[:k] for ranking in self.rerank_encoded(queries, self.candidates(queries, k, allowed))]
+
+    def candidates(self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None) -> list[list[str]]:
+        """For each query the documents that any part has among its best, in no particular order."""
+        depth = max(k, self.fusion.depth)
+        rankings = [part.find(queries.parts[name], depth, allowed) for name, part in self.parts.items()]
+        return [list({document for ranking in own for document, _ in ranking}) for own in zip(*rankings, strict=True)]
+
+    def rerank_encoded(self, queries: FusedQueries, candidates: Sequence[Collection[str]]) -> list[Ranking]:
+        """Each query's candidates, scored and sorted."""
+        names, rankings = sorted_candidates(candidates), []
+        for documents, scores in zip(names, self.part_scores(queries, names), strict=True):
+            total = sum(self.fusion.weights[part] * own for part, own in scores.items())
+            rankings.append([(documents[i], float(total[i])) for i in np.argsort(-total, kind="stable").tolist()])
+        return rankings
+
+    def part_scores(
+        self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """For each query f_p(s_p) of its candidates (n), (n,) float64 for every part p."""
+        found = {name: part.rerank_encoded(queries.parts[name], candidates) for name, part in self.parts.items()}
+        best = {name: self._highest(name, queries) for name in self.parts if name not in self.fusion.scales}
+        for i, documents in enumerate(candidates):
+            scores = {}
+            for name, rankings in found.items():
+                table = dict(rankings[i])
+                own = np.array([table[document] for document in documents], np.float64)
+                if name in self.fusion.scales:
+                    scores[name] = self.fusion.scales[name].standardised(queries.parts[name][i], own)
+                else:
+                    scores[name] = own / best[name][i]
+            yield scores
+
+    def _highest(self, name: str, queries: FusedQueries) -> list[float]:
+        """The highest score of any document for each query, as a part scores; 1 where none matches."""
+        rankings = self.parts[name].find(queries.parts[name], 1)
+        return [ranking[0][1] if ranking and ranking[0][1] > 0 else 1.0 for ranking in rankings]
+
+    def best_passage_encoded(self, query: FusedQueries, document_id: str) -> int:
+        """The best passage as the part with the largest weight says."""
+        name = max(self.parts, key=lambda part: self.fusion.weights[part] * (part in self.fusion.scales or 1))
+        return self.parts[name].best_passage_encoded(query.parts[name], document_id)
+
+    def explain(self, text: str, document_id: str) -> list[TokenMatch]:
+        """Each part's share of a document's score, the largest first; they sum to it."""
+        (scores,) = self.part_scores(self.encode_queries([text]), [[document_id]])
+        shares = [TokenMatch(name, self.fusion.weights[name] * float(own[0])) for name, own in scores.items()]
+        return sorted(shares, key=lambda share: -share.weight)
+
+
+def sorted_candidates(candidates: Sequence[Collection[str]]) -> list[list[str]]:
+    """Each query's different candidates, ascending: equal scores then go by id."""
+    return [sorted(set(documents)) for documents in candidates]
+
+
+class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
+    """A `FusedSearch` over a folder of indexes, one for each part."""
+
+    def write_segment(self, folder: Path, new: NewPassages) -> None:
+        """Index new passages for each part, as its kind does."""
+        for name, part in self.indexed():
+            part.write_segment(folder / name, new)
+        self._seal(folder, len(set(new.document_ids)))
+
+    def reopen(self, folder: Path) -> Self:
+        """The same encoders and weights over the indexes of another folder."""
+        read_manifest(folder, FORMAT)
+        return type(self)({name: part.reopen(folder / name) for name, part in self.indexed()}, self.fusion)
+
+    @classmethod
+    def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
+        """Merge each part's indexes: nothing is encoded."""
+        first = parts[0][0]
+        for name, part in first.indexed():
+            own = [(retriever.parts[name], documents) for retriever, documents in parts]
+            type(part).merge(own, folder / name)
+        first._seal(folder, sum(len(documents) for _, documents in parts))
+
+    @classmethod
+    def joined(cls, segments: Sequence[Segment]) -> EncodedRetriever:
+        """Each part's own search of all segments, fused."""
+        first = segments[0].retriever
+        if not isinstance(first, FusedRetriever):
+            raise TypeError(f"segments of {type(first).__name__} are not fused")
+        parts = {
+            name: type(part).joined([segment.of(segment.retriever.parts[name]) for segment in segments])
+            for name, part in first.indexed()
+        }
+        return FusedSearch(parts, first.fusion)
+
+    def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
+        """Those of the dense part, or else of the first one."""
+        chosen = self.dense or next(part for _, part in self.indexed())
+        return chosen.passage_vectors(document_ids)
+
+    def indexed(self) -> Iterator[tuple[str, IndexedRetriever]]:
+        """The parts with their names."""
+        for name, part in self.parts.items():
+            if not isinstance(part, IndexedRetriever):
+                raise TypeError(f"part {name} has no index of its own")
+            yield name, part
+
+    def _seal(self, folder: Path, documents: int) -> None:
+        facts = {"kind": KIND, "fingerprint": self.fingerprint, "parts": list(self.parts), "documents": documents}
+        seal(folder, FORMAT, facts)
+
+
+def build_folders(parts: Mapping[str, tuple[Path, Path]], fusion: Fusion, encoder: Path, index: Path) -> None:
+    """Make one retriever of several: `encoder` and `index`, new folders, get a copy of each part's below its name.
+
+    parts: the folders of each part's encoder and index.
+    """
+    encoder.mkdir(parents=True)
+    for name, (own_encoder, own_index) in parts.items():
+        shutil.copytree(own_encoder, encoder / name)
+        shutil.copytree(own_index, index / name)
+    fusion.save(encoder)
+    opened = FusedRetriever({name: _opened(*folders) for name, folders in parts.items()}, fusion)
+    opened._seal(index, read_json(index / next(iter(parts)) / MANIFEST)["documents"])
+
+
+def _opened(encoder: Path, index: Path, **loading: Any) -> IndexedRetriever:
+    from model_code.retrievers.kinds import open_folders  # which imports this module by its name
+
+    return open_folders(encoder, index, **loading)
+
+
+def open_folders(encoder: Path, index: Path, **loading: Any) -> FusedRetriever:
+    """The retriever in two folders; loading: what else the parts' encoders are loaded with."""
+    manifest = read_manifest(index, FORMAT)
+    fusion = Fusion.load(encoder)
+    if list(fusion.weights) != manifest["parts"]:
+        raise FreshetError(f"{encoder} weighs {list(fusion.weights)}, but {index} holds {manifest['parts']}")
+    parts = {name: _opened(encoder / name, index / name, **loading) for name in fusion.weights}
+    return FusedRetriever(parts, fusion)
