@@ -241,9 +241,10 @@ def check_comparison(context: StageContext) -> None:
 
 
 def _systems(context: StageContext) -> set[str]:
-    """The baselines and retrievers that were evaluated, with their variants."""
+    """The baselines, retrievers and fusions that were evaluated, with their variants."""
     folders = [path.parent for path in context.inputs["baselines"].glob("*/metrics.json")]
-    folders += [context.inputs["evaluations"] / name for name in context.settings["retrievers"]]
+    built = (*context.settings["retrievers"], *context.settings["fusions"])
+    folders += [context.inputs["evaluations"] / name for name in built]
     systems = {folder.name for folder in folders}
     variants = (path.parent for folder in folders for path in folder.glob(f"{VARIANTS}/*/metrics.json"))
     return systems | {f"{path.parent.parent.name}.{path.name}" for path in variants}
