@@ -38,6 +38,7 @@ SETTINGS = (
     "evaluation.bootstrap_samples=200",
     "evaluation.permutations=200",
     "promotion.permutations=200",
+    "fusions={}",
 )
 
 
