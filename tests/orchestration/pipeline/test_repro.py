@@ -121,14 +121,16 @@ def test_notes_that_were_cut_off_stop_nothing(one_stage):
 
 def test_notes_of_a_dvc_that_runs_are_left_alone(one_stage):
     path = one_stage.root / dvc_lock.NOTES
-    running = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "dvc", "repro"])
+    waits = "print(flush=True); import time; time.sleep(60)"
+    running = subprocess.Popen([sys.executable, "-c", waits, "dvc", "repro"], stdout=subprocess.PIPE)
+    assert running.stdout.readline(), "it runs, and has its own command line"
     path.write_text(json.dumps({"write": {}, "read": {"in": [{"pid": running.pid, "cmd": "dvc repro"}]}}))
     try:
         assert not dvc_lock.remove_stale_notes(one_stage.root)
         assert path.exists()
     finally:
         running.kill()
-        running.wait()
+        running.communicate()
     assert dvc_lock.remove_stale_notes(one_stage.root)
 
 
