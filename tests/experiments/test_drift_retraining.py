@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks import drift_batches
-from benchmarks.drift_batches import CellCounts, StudyPlan, Triples, Vectors
+from benchmarks.drift_batches import CellCounts, StudyPlan, Triples
 from experiments.drift_retraining import run as drift_retraining
 from experiments.drift_retraining.run import (
     AGAIN,
@@ -25,8 +25,6 @@ from experiments.drift_retraining.run import (
     Ranks,
     RetrainingTrial,
     Shift,
-    _ranks,
-    arriving,
     main,
 )
 from model_code.encoding.encoder import Encoder
@@ -88,15 +86,6 @@ def test_no_measured_query_is_learned(queries: bool, base: Path, monkeypatch: py
         assert len(effect.batches.retrain) == 4 * 2
 
 
-def test_what_is_measured_is_whatever_was_not_learned() -> None:
-    """The ranks are those of the others' written queries among all documents, by the vectors that were given."""
-    old, new = (Vectors(*3 * [np.eye(12)[rows]]) for rows in (slice(8), slice(8, 12)))
-    lost = Vectors(old.documents, old.made, np.where(np.arange(8)[:, None] % 2, old.asked, -old.asked))
-    assert _ranks(lost, new, TINY).old.tolist() == [1.0] * 4, "known documents are not asked for"
-    assert _ranks(old, new, TINY).new.tolist() == [1.0] * 4
-    assert len(_ranks(old, new, replace(TINY, queries=True)).new) == 2
-
-
 def test_a_retrain_is_due_where_the_interval_of_the_gain_is_above_zero() -> None:
     calls = CellCounts(**{one.name: [True, False] for one in fields(CellCounts)})
     ranks = Ranks(np.full(8, 0.5), np.tile([0.25, 0.5], 8))
@@ -111,15 +100,6 @@ def test_a_retrain_is_due_where_the_interval_of_the_gain_is_above_zero() -> None
     assert Effect([ranks], [worse], calls).line("x")[5] == "no"
     slightly = Ranks(ranks.old, np.where(np.arange(16) < 2, ranks.new - 0.01, ranks.new))
     assert Effect([ranks, ranks], [better, slightly], calls).line("x")[5] == "no", "with one seed it was found worse"
-
-
-def test_arriving_documents_are_mixed_and_counted() -> None:
-    fresh, away, chance = triples(10, 0), triples(5, 1), np.random.default_rng(0)
-    drawn = arriving(fresh, away, 0.25, 8, chance)
-    assert sum(one in away for one in drawn) == 2
-    assert len(set(drawn)) == 8
-    with pytest.raises(FreshetError, match="8 new documents need as many; a source has 5, the home 10 left"):
-        arriving(fresh, away, 1.0, 8, chance)
 
 
 def test_the_command_trains_and_prints_a_table(
