@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,16 +32,3 @@ def built_by_dagster(tmp_path_factory) -> Path:
 def copy_of_build(built_by_dvc, tmp_path) -> Path:
     """A copy of the DVC build that a test may break."""
     return shutil.copytree(built_by_dvc, tmp_path / "copy")
-
-
-@pytest.fixture
-def run_python(built_by_dagster):
-    """Run code in the project that Dagster built; returns what it prints."""
-
-    def run(code: str) -> str:
-        return subprocess.run(
-            [sys.executable, "-c", code], cwd=built_by_dagster, env=tiny_project.environment(),
-            capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
-
-    return run

@@ -52,7 +52,9 @@ def test_a_killed_training_resumes_to_the_same_output(copy_of_build):
     wait_for(lambda: list(checkpoints.glob("*/*")) and not (copy_of_build / output).exists())
     kill_dvc(process)
     assert not (copy_of_build / output).exists(), "a stage that was killed has put its output in place"
-    dvc(copy_of_build, "repro", "--force", "--single-item", address)  # else DVC's cache would give back the old output
+    dvc(
+        copy_of_build, "repro", "--force", "--single-item", address, cold=True
+    )  # else DVC's cache would give back the old output
     assert output_hashes(copy_of_build) == before
     assert not list(checkpoints.iterdir())
 
@@ -77,7 +79,7 @@ def test_an_index_that_is_killed_after_a_shard_resumes_with_that_shard_to_the_sa
     address, output, log = "index@hce", "artifacts/index/hce", copy_of_build / "encoded"
     with (copy_of_build / "model_code" / "scale" / "encoding.py").open("a") as code:
         code.write(SHARDS)
-    dvc(copy_of_build, "repro", "--force", "--single-item", address)
+    dvc(copy_of_build, "repro", "--force", "--single-item", address, cold=True)
     before, encoded = output_hashes(copy_of_build), log.read_text().split()
     assert encoded == ["0", "20", "40"]
     log.unlink()
@@ -89,7 +91,7 @@ def test_an_index_that_is_killed_after_a_shard_resumes_with_that_shard_to_the_sa
     assert not (copy_of_build / output).exists(), "a stage that was killed has put its output in place"
     assert log.read_text().split() == encoded[:1]
     (copy_of_build / "hold").unlink()
-    dvc(copy_of_build, "repro", "--force", "--single-item", address)
+    dvc(copy_of_build, "repro", "--force", "--single-item", address, cold=True)
     assert log.read_text().split() == encoded, "the first shard was not encoded again"
     assert output_hashes(copy_of_build) == before
     assert not list(checkpoints.iterdir())

@@ -9,8 +9,6 @@ Write the answers anew: python -m tests.end_to_end.test_life_cycle
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,41 +34,16 @@ SETTINGS = (
 )
 
 
-COMMANDS = """
-import contextlib, io, json, os, sys
-from orchestration.cli import main
-
-answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # what other processes print is no answer
-
-for line in sys.stdin:
-    sys.argv, output, code = ["freshet", *json.loads(line)], io.StringIO(), 0
-    with contextlib.redirect_stdout(output):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-    print(json.dumps([code, output.getvalue()]), file=answers, flush=True)
-"""
-
-
 class Life:
-    """A project and what its commands answered, in their order; one process runs them, so that imports stay warm."""
+    """A project and what its commands answered, in their order."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.answers = folder, []
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", COMMANDS], cwd=folder, env=tiny_project.environment(), **pipes
-        )
 
     def freshet(self, *arguments: str, check: bool = True) -> tuple[int, str]:
         """The exit code and the output of a command."""
-        self.process.stdin.write(json.dumps(arguments) + "\n")
-        self.process.stdin.flush()
-        code, output = json.loads(self.process.stdout.readline())
-        assert not check or code == 0, f"freshet {' '.join(arguments)}: {output}"
-        return code, output
+        done = freshet(self.folder, *arguments, check=check)
+        return done.returncode, done.stdout
 
     def tell(self, step: str, answer: Any) -> None:
         self.answers.append({"step": step, "answer": answer})
@@ -114,8 +87,6 @@ def live_through(folder: Path) -> list[dict[str, Any]]:
     life.freshet("run")
     for part in (_first_champion, _documents_come_and_go, _generation_is_rolled_back, _trained_anew, _two_are_live):
         part(life)
-    life.process.stdin.close()
-    assert life.process.wait() == 0
     return life.answers
 
 

@@ -85,7 +85,7 @@ def test_garbage_collection_says_what_it_would_free_and_then_keeps_search_workin
     ],
 )
 def test_an_error_is_one_line_and_an_exit_code(built_by_dagster, arguments, code, message):
-    failed = freshet(built_by_dagster, *arguments, check=False)
+    failed = freshet(built_by_dagster, *arguments, check=False, cold=arguments[0] == "run")
     assert failed.returncode == code
     assert message in failed.stderr
     assert len(failed.stderr.strip().splitlines()) == 1

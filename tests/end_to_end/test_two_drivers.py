@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from tests.end_to_end.tiny_project import dvc, freshet, output_hashes
+from tests.end_to_end.tiny_project import dvc, freshet, output_hashes, run
 
 MATERIALIZED = """
 import json
@@ -43,9 +43,9 @@ def test_after_dvc_dagster_runs_nothing_and_knows_everything(copy_of_build):
     assert "Running stage" not in done.stdout + done.stderr
 
 
-def test_data_versions_are_dvc_hashes_and_runs_are_found_by_key(built_by_dagster, run_python):
+def test_data_versions_are_dvc_hashes_and_runs_are_found_by_key(built_by_dagster):
     hashes = output_hashes(built_by_dagster)
-    recorded = json.loads(run_python(MATERIALIZED))
+    recorded = json.loads(run(built_by_dagster, MATERIALIZED))
     by_output = {row["stage output"]: row for row in recorded.values() if "stage output" in row}
     assert {path: row["version"] for path, row in by_output.items()} == hashes
     assert all(len(row["MLflow run"]) == 32 for row in by_output.values())

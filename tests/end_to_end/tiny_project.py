@@ -11,8 +11,11 @@ import sys
 from pathlib import Path
 
 from orchestration import parameters
+from tests.end_to_end import warm_python
 
 ROOT = Path(__file__).parents[2]
+COLD = Path(sys.executable)
+Done = subprocess.CompletedProcess[str]
 TOPICS = {
     "sea": "wave tide harbour sail anchor gull reef current deck mast",
     "forest": "oak moss fern trail owl bark root canopy acorn stream",
@@ -92,25 +95,35 @@ def write_encoder(folder: Path) -> None:
     make_tiny_encoder(folder, sorted({*" ".join(TOPICS.values()).split(), *FILLERS, *TOPICS}))
 
 
-def environment(**extra: str) -> dict[str, str]:
+def environment(program: Path = COLD, **extra: str) -> dict[str, str]:
+    """What a command finds: this process's variables without the project's own, and `program` as its Python."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("FRESHET_", "DAGSTER_"))}
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
     return {**inherited, "PATH": path, "OMP_NUM_THREADS": "1", "DVC_NO_ANALYTICS": "1", **extra}
 
 
-def freshet(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run the command line of the code in `folder`."""
-    command = [sys.executable, "-m", "orchestration.cli", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
-    assert not check or done.returncode == 0, f"freshet {' '.join(arguments)}:\n{done.stdout}\n{done.stderr}"
+def python(program: Path, folder: Path, *arguments: str, check: bool = True, **extra: str) -> Done:
+    variables = environment(program, **extra)
+    done = subprocess.run([program, *arguments], cwd=folder, env=variables, capture_output=True, text=True)
+    assert not check or done.returncode == 0, f"{' '.join(arguments)}:\n{done.stdout}\n{done.stderr}"
     return done
 
 
-def dvc(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dvc", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment(FRESHET_TRACKING="off"), capture_output=True, text=True)
-    assert not check or done.returncode == 0, f"dvc {' '.join(arguments)}:\n{done.stdout}\n{done.stderr}"
-    return done
+def freshet(folder: Path, *arguments: str, check: bool = True, cold: bool = False) -> Done:
+    """Run the command line. cold: in a process that starts from nothing, as a user's does."""
+    program = COLD if cold else warm_python.python(hash_seed=1)
+    return python(program, folder, "-m", "orchestration.cli", *arguments, check=check)
+
+
+def dvc(folder: Path, *arguments: str, cold: bool = False) -> Done:
+    """Run bare DVC, where sets have another order than in `freshet`, as they have in any two processes of a user."""
+    program = COLD if cold else warm_python.python(hash_seed=2)
+    return python(program, folder, "-m", "dvc", *arguments, FRESHET_TRACKING="off")
+
+
+def run(folder: Path, code: str) -> str:
+    """Run Python code in a project; returns what it prints."""
+    return python(warm_python.python(hash_seed=1), folder, "-c", code).stdout
 
 
 def output_hashes(folder: Path) -> dict[str, str]:
@@ -119,10 +132,3 @@ def output_hashes(folder: Path) -> dict[str, str]:
 
     lock = YAML(typ="safe", pure=True).load((folder / "dvc.lock").read_text())
     return {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage["outs"]}
-
-
-def run(folder: Path, code: str) -> str:
-    """Run Python code in a project; returns what it prints."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
