@@ -32,16 +32,17 @@ from typing import Any
 
 IMPORTED = """
     torch transformers accelerate sklearn.cluster scipy.optimize scipy.stats pandas pyarrow.parquet faiss pandera.pandas
-    matplotlib.pyplot great_expectations bm25s dvc.cli dvc.repo dvc.commands.repro dvc.dvcfile dvc.stage.loader
+    matplotlib.pyplot great_expectations dvc.cli dvc.repo dvc.commands.repro dvc.dvcfile dvc.stage.loader
     dvc_data.index mlflow.tracking mlflow.pyfunc mlflow.store.tracking.sqlalchemy_store dagster httpx rich.table
     mlflow.store.model_registry.sqlalchemy_store transformers.models.bert.modeling_bert
     orchestration.cli orchestration.definitions orchestration.sensors orchestration.instance
     orchestration.pipeline.run_stage orchestration.pipeline.plan orchestration.pipeline.results
     orchestration.freshness.retrain orchestration.freshness.pilot orchestration.freshness.drift
-    orchestration.registry.release orchestration.live.collection orchestration.garbage
+    orchestration.registry.release orchestration.live.collection orchestration.cli.garbage
     model_code.stages.corpus model_code.stages.acceptance model_code.stages.query_generator
     model_code.stages.pseudo_queries model_code.stages.base_index model_code.stages.hierarchy model_code.stages.train
     model_code.stages.index model_code.stages.baselines model_code.stages.evaluate model_code.stages.comparison
+    model_code.stages.fuse
     model_code.contracts.registry
 """
 CLIENT = """\
