@@ -1,75 +1,267 @@
-"""BM25 by bm25s: the lexical baseline, over the same passage texts that an encoder sees.
+"""BM25 over passages, in segments that come and go: N additions and deletions are one rebuild, to the bit.
 
 Robertson and Zaragoza (2009), The Probabilistic Relevance Framework, with Lucene's idf. A passage d scores the
 sum over query terms t of log(1 + (N - n_t + .5) / (n_t + .5)) * f(t, d) / (f(t, d) + k1 (1 - b + b |d| / mean |d|)),
-where t is in n_t of N passages, and f(t, d) times in d.
+where t is in n_t of N passages, and f(t, d) times in d. Segments hold whole numbers only; n_t, N and the mean length
+are summed over what can be found, at the query. So a score depends on no order in which documents came.
 """
 
 from __future__ import annotations
 
+import json
+import math
+from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import chain
+from pathlib import Path
 
 import numpy as np
 
+from model_code.errors import FreshetError
+from model_code.files import read_json, replacing, write_text
+from model_code.index.id_map import IdMap
 from model_code.index.settings import Bm25Settings
+from model_code.index.terms import Terms
 from model_code.index.top_k import top_k
+from model_code.manifest import read_manifest, seal, verify
 from model_code.retriever import Ranking
 
+FORMAT, KIND = 1, "bm25"
+VOCABULARY, DOCUMENT_IDS, POSTINGS = "vocabulary.json", "document_ids.json", "postings.safetensors"
 DEFAULTS = Bm25Settings()
-TERM = r"[^\W_]+"  # letters and digits: snake_case is two words, and one letter is one (-l)
+
+
+@dataclass(frozen=True, eq=False)
+class Bm25Segment:
+    """Passages of some documents by their terms: equal passages in equal order make equal segments.
+
+    vocabulary: the T terms, ascending. Those of term t are postings `starts[t]` to `starts[t + 1]` (T + 1, int64):
+    `rows` (P, int32) of passages, ascending, and `frequencies` (P, int32) there. `lengths` (n, int32): terms of each
+    passage; `ids`: its document.
+    """
+
+    vocabulary: list[str]
+    starts: np.ndarray
+    rows: np.ndarray
+    frequencies: np.ndarray
+    lengths: np.ndarray
+    ids: IdMap
+
+    @classmethod
+    def build(cls, texts: Sequence[str], document_ids: Sequence[str], language: str | None) -> Bm25Segment:
+        """Index passages `texts` (n), passage i of document `document_ids[i]`."""
+        analyse, numbers = terms_of(language), _Numbers()
+        own = [list(map(numbers.__getitem__, analyse.of(text))) for text in texts]
+        lengths = np.fromiter(map(len, own), np.int32, len(own))
+        terms = np.fromiter(chain.from_iterable(own), np.int64, int(lengths.sum()))
+        vocabulary = sorted(numbers)
+        places = np.empty(len(vocabulary), np.int64)
+        places[[numbers[term] for term in vocabulary]] = np.arange(len(vocabulary))
+        keys = places[terms] * len(own) + np.repeat(np.arange(len(own)), lengths)
+        return cls._of(vocabulary, *np.unique(keys, return_counts=True), lengths, IdMap(document_ids))
+
+    @classmethod
+    def merge(cls, parts: Sequence[tuple[Bm25Segment, Sequence[str]]]) -> Bm25Segment:
+        """The passages of the named documents of each segment: the one that `build` makes of their texts."""
+        chosen = [(segment, segment.ids.rows_of(documents)) for segment, documents in parts]
+        ids = [segment.ids.document_ids[row] for segment, rows in chosen for row in rows.tolist()]
+        vocabulary = sorted({term for segment, _ in chosen for term in segment.vocabulary})
+        number = {term: i for i, term in enumerate(vocabulary)}
+        keys, counts, first = [], [], 0
+        for segment, rows in chosen:
+            place = np.full(len(segment.ids), -1, np.int64)
+            place[rows] = np.arange(first, first + len(rows))
+            terms = np.array([number[term] for term in segment.vocabulary], np.int64)
+            kept = place[segment.rows] >= 0
+            keys.append((np.repeat(terms, np.diff(segment.starts)) * len(ids) + place[segment.rows])[kept])
+            counts.append(segment.frequencies[kept])
+            first += len(rows)
+        flat, order = np.concatenate(keys), np.argsort(np.concatenate(keys))
+        lengths = np.concatenate([segment.lengths[rows] for segment, rows in chosen])
+        return cls._of(vocabulary, flat[order], np.concatenate(counts)[order], lengths, IdMap(ids))
+
+    @classmethod
+    def _of(
+        cls, vocabulary: list[str], keys: np.ndarray, counts: np.ndarray, lengths: np.ndarray, ids: IdMap
+    ) -> Bm25Segment:
+        """keys: term * n + row of each posting, ascending; terms without any posting are left out."""
+        terms, rows = np.divmod(keys, max(1, len(ids)))
+        used, sizes = np.unique(terms, return_counts=True)
+        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        known = [vocabulary[term] for term in used.tolist()]
+        return cls(known, starts, rows.astype(np.int32), counts.astype(np.int32), lengths.astype(np.int32), ids)
+
+    @cached_property
+    def _number(self) -> dict[str, int]:
+        return {term: number for number, term in enumerate(self.vocabulary)}
+
+    def postings(self, term: str) -> slice:
+        """Where the postings of a term lie; an empty slice if no passage has it."""
+        number = self._number.get(term)
+        return slice(0, 0) if number is None else slice(int(self.starts[number]), int(self.starts[number + 1]))
+
+    def save(self, folder: Path, facts: dict[str, object]) -> None:
+        """Write it to `folder`, with more facts for the manifest; equal segments give equal bytes."""
+        from safetensors.numpy import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        names = ("starts", "rows", "frequencies", "lengths")
+        with replacing(folder / POSTINGS) as aside:
+            save_file({name: getattr(self, name) for name in names}, aside)
+        for name, values in ((VOCABULARY, self.vocabulary), (DOCUMENT_IDS, self.ids.document_ids)):
+            write_text(folder / name, json.dumps(values, ensure_ascii=False, separators=(",", ":")))
+        counts = {"passages": len(self.ids), "documents": self.ids.documents}
+        seal(folder, FORMAT, {"kind": KIND, **counts, **facts})
+
+    @classmethod
+    def load(cls, folder: Path) -> Bm25Segment:
+        """Read what `save` wrote; FreshetError if a file is not what the manifest says."""
+        from safetensors.numpy import load_file
+
+        verify(folder, read_manifest(folder, FORMAT))
+        return cls(
+            read_json(folder / VOCABULARY), **load_file(folder / POSTINGS), ids=IdMap(read_json(folder / DOCUMENT_IDS))
+        )
+
+
+class _Numbers(dict[str, int]):
+    """Terms by their number, in the order in which they come."""
+
+    def __missing__(self, term: str) -> int:
+        self[term] = len(self)
+        return self[term]
+
+
+@lru_cache(maxsize=8)
+def terms_of(language: str | None) -> Terms:
+    """The terms of a language; shared, as they remember words."""
+    return Terms(language)
+
+
+@dataclass(frozen=True, eq=False)
+class Bm25Query:
+    """A query's terms, and its scores by each index that was asked, so that none computes them twice."""
+
+    terms: Counter[str]
+    scores: dict[int, np.ndarray] = field(default_factory=dict)
 
 
 class Bm25:
-    """A BM25 index over passages; documents are ranked by their best passage.
+    """BM25 over segments without their removed documents; documents are ranked by their best passage.
 
-    >>> index = Bm25(["the cat sat", "dogs ran away", "a cat and a cat"], ["a", "b", "c"])
-    >>> [document for document, _ in index.search(["cat"], k=3)[0]]
+    >>> index = Bm25.build(["the cat sat", "dogs ran away", "a cat and a cat"], ["a", "b", "c"])
+    >>> [document for document, _ in index.search(["cats"], k=3)[0]]
     ['c', 'a']
     """
 
-    def __init__(self, texts: Sequence[str], document_ids: Sequence[str], settings: Bm25Settings = DEFAULTS) -> None:
-        """Index `texts` (n), passage i of document `document_ids[i]`."""
-        import bm25s
+    def __init__(
+        self, segments: Sequence[tuple[Bm25Segment, frozenset[str]]], settings: Bm25Settings = DEFAULTS
+    ) -> None:
+        """segments: each with the ids of its documents that are removed; no other document is in two of them."""
+        self.segments, self.removed = [one for one, _ in segments], [gone for _, gone in segments]
+        self.settings = settings
+        self._alive = [_alive(segment, gone) for segment, gone in segments]
+        lengths = [segment.lengths[alive] for segment, alive in zip(self.segments, self._alive, strict=True)]
+        self.passages = sum(map(len, lengths))
+        mean = max(1, sum(int(own.sum(dtype=np.int64)) for own in lengths)) / max(1, self.passages)
+        k1, b = settings.k1, settings.b
+        norms = [k1 * (1 - b + b * segment.lengths / mean) for segment in self.segments]
+        self._weights = [  # (P,) of a segment's postings, without idf
+            segment.frequencies / (segment.frequencies + own[segment.rows])
+            for segment, own in zip(self.segments, norms, strict=True)
+        ]
+        self._ids = np.array([name for segment in self.segments for name in segment.ids.document_ids], dtype=object)
+        self._first = np.cumsum([0, *(len(segment.ids) for segment in self.segments)])
 
-        self.document_ids, self.settings = np.array(document_ids, dtype=object), settings
-        self._index = bm25s.BM25(k1=settings.k1, b=settings.b, method="lucene")
-        terms = self._terms(texts)
-        self._known = {term for passage in terms for term in passage}
-        if self._known:  # bm25s cannot index passages without a single term between them
-            self._index.index(terms, show_progress=False)
+    @classmethod
+    def build(cls, texts: Sequence[str], document_ids: Sequence[str], settings: Bm25Settings = DEFAULTS) -> Bm25:
+        """Index passages `texts` (n), passage i of document `document_ids[i]`."""
+        return cls([(Bm25Segment.build(texts, document_ids, settings.language), frozenset())], settings)
+
+    def queries(self, texts: Sequence[str]) -> list[Bm25Query]:
+        """Texts as they are searched."""
+        terms = terms_of(self.settings.language)
+        return [Bm25Query(Counter(terms.of(text))) for text in texts]
 
     def search(self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """The k best documents for each query, best first, of `allowed` ones only, unless None.
 
         Documents that share no term with a query are left out.
         """
-        kept = None if allowed is None else frozenset(allowed)
-        mask = True if kept is None else np.array([document in kept for document in self.document_ids], dtype=bool)
-        return [self._search_one(terms, k, mask) for terms in self._terms(texts)]
+        return self.best(self.queries(texts), k, allowed)
+
+    def best(self, queries: Sequence[Bm25Query], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+        """`search` by what `queries` returned."""
+        rankings = []
+        for query in queries:
+            scores = self._scores(query)
+            rows = np.flatnonzero(scores > 0) if allowed is None else self._rows(allowed)
+            rows = rows if allowed is None else rows[scores[rows] > 0]
+            rankings.append(top_k(scores[rows], self._ids[rows], k) if len(rows) else [])
+        return rankings
+
+    def of(self, query: Bm25Query, document_ids: Sequence[str]) -> np.ndarray:
+        """The scores (n,) of documents, each its best passage's; 0 where no term is shared. FreshetError if unknown."""
+        scores = self._scores(query)
+        return np.array([scores[self._rows([document])].max() for document in document_ids], np.float32)
+
+    def best_passage(self, query: Bm25Query, document_id: str) -> int:
+        """Which of the document's passages (0, 1, ...) scores highest; the first of equals."""
+        return int(np.argmax(self._scores(query)[self._rows([document_id])]))
+
+    def shares(self, query: Bm25Query, document_id: str) -> list[tuple[str, float]]:
+        """What each term adds to the score of a document's best passage, the heaviest first."""
+        row = int(self._rows([document_id])[self.best_passage(query, document_id)])
+        own = {term: float(self._made(Counter({term: times}))[row]) for term, times in query.terms.items()}
+        return sorted(((term, share) for term, share in own.items() if share), key=lambda share: (-share[1], share[0]))
 
     def scores(self, text: str) -> np.ndarray:
         """The score of every passage for one query: (n,) float32, 0 where no term is shared."""
-        return self._scores(self._terms([text])[0])
+        return self._scores(self.queries([text])[0])
 
-    def _search_one(self, terms: list[str], k: int, mask: np.ndarray | bool) -> Ranking:
-        scores = self._scores(terms)
-        rows = np.flatnonzero((scores > 0) & mask)
-        return top_k(scores[rows], self.document_ids[rows], k) if len(rows) else []
+    def _rows(self, document_ids: Collection[str]) -> np.ndarray:
+        """The rows of documents that can be found, counted through all segments."""
+        found, missing = [], set(document_ids)
+        for segment, gone, first in zip(self.segments, self.removed, self._first.tolist(), strict=False):
+            own = [document for document in missing if document in segment.ids and document not in gone]
+            missing.difference_update(own)
+            found.append(segment.ids.rows_of(own) + first)
+        if missing:
+            raise FreshetError(f"the index holds no document {min(missing)!r}")
+        return np.concatenate(found) if found else np.empty(0, np.int64)
 
-    def _scores(self, terms: list[str]) -> np.ndarray:
-        known = [term for term in terms if term in self._known]
-        if not known:
-            return np.zeros(len(self.document_ids), dtype=np.float32)
-        return self._index.get_scores(known)
+    def _scores(self, query: Bm25Query) -> np.ndarray:
+        if id(self) not in query.scores:
+            query.scores[id(self)] = self._made(query.terms)
+        return query.scores[id(self)]
 
-    def terms(self, text: str) -> list[str]:
-        """What of a text is searched, in its order."""
-        return self._terms([text])[0]
+    def _made(self, terms: Counter[str]) -> np.ndarray:
+        """Float64 sums in the order of the query's terms, so that they round alike in whatever segments."""
+        scores = [np.zeros(len(segment.ids)) for segment in self.segments]
+        for term, times in terms.items():
+            places = [segment.postings(term) for segment in self.segments]
+            idf = self._idf(places)
+            for segment, weights, own, place in zip(self.segments, self._weights, scores, places, strict=True):
+                own[segment.rows[place]] += times * idf * weights[place]
+        for own, alive in zip(scores, self._alive, strict=True):
+            if not isinstance(alive, slice):
+                own[~alive] = 0
+        return np.concatenate(scores).astype(np.float32)
 
-    def _terms(self, texts: Sequence[str]) -> list[list[str]]:
-        import bm25s
+    def _idf(self, places: Sequence[slice]) -> float:
+        found = 0
+        for segment, alive, place in zip(self.segments, self._alive, places, strict=True):
+            whole = isinstance(alive, slice)
+            found += place.stop - place.start if whole else int(np.count_nonzero(alive[segment.rows[place]]))
+        return math.log(1 + (self.passages - found + 0.5) / (found + 0.5))
 
-        stopwords = self.settings.stopwords
-        return bm25s.tokenize(
-            list(texts), stopwords=stopwords, token_pattern=TERM, return_ids=False, show_progress=False
-        )
+
+def _alive(segment: Bm25Segment, removed: Collection[str]) -> np.ndarray | slice:
+    """Which passages (n,) can be found; all of them as a slice."""
+    if not removed:
+        return slice(None)
+    alive = np.ones(len(segment.ids), bool)
+    alive[segment.ids.rows_of(removed)] = False
+    return alive

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
-from model_code.settings import Field, Settings
+from model_code.settings import Field, Settings, require
 
 
 class IndexSettings(Settings):
@@ -36,8 +35,18 @@ class IndexSettings(Settings):
 
 
 class Bm25Settings(Settings):
-    """BM25's term saturation and length normalisation (defaults: Anserini's), and the words it drops."""
+    """BM25's term saturation and length normalisation (defaults: Lucene's), and the language of its stemmer."""
 
-    k1: float = Field(0.9, ge=0, description="term saturation; 0.6 to 2 make sense")
-    b: float = Field(0.4, ge=0, le=1, description="length normalisation; 0 ignores length")
-    stopwords: Literal["english"] | None = Field("english", description="words that are dropped; null: none")
+    k1: float = Field(1.2, ge=0, description="term saturation; 0.6 to 2 make sense")
+    b: float = Field(0.75, ge=0, le=1, description="length normalisation; 0 ignores length")
+    language: str | None = Field(
+        "english", description="whose endings are cut, a name of Snowball's such as german; null: words stay whole"
+    )
+
+    def check(self) -> None:
+        """Refuse a language that no stemmer knows."""
+        if self.language is not None:
+            import Stemmer
+
+            known = Stemmer.algorithms()
+            require(self.language in known, f"bm25.language is {self.language!r}, but must be null or one of {known}")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from model_code.fusion import reciprocal_rank_fusion
-from model_code.index.bm25 import Bm25
+from model_code.index.bm25 import Bm25, Bm25Segment
 from model_code.index.settings import Bm25Settings
 from model_code.retriever import Ranking
 
@@ -23,12 +23,12 @@ class HybridSettings:
 class Hybrid:
     """BM25 over the passages that the retriever sees, in memory, as it is evaluated.
 
-    The first hybrid search of each generation builds it, in about a second per 50,000 documents.
+    The first hybrid search after a change indexes what was added; all else is shared with the generation before.
     """
 
-    def __init__(self, document_ids: Sequence[str], texts: Sequence[str], settings: HybridSettings) -> None:
-        """Index `texts` (n), passage i of document `document_ids[i]`."""
-        self.settings, self.bm25 = settings, Bm25(texts, document_ids, settings.bm25)
+    def __init__(self, segments: Sequence[tuple[Bm25Segment, frozenset[str]]], settings: HybridSettings) -> None:
+        """segments: of each part of a generation, with the documents that it has lost."""
+        self.settings, self.bm25 = settings, Bm25(segments, settings.bm25)
 
     def depth(self, k: int) -> int:
         """How many documents of each ranking count for the best k."""

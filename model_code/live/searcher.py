@@ -144,10 +144,10 @@ class Searcher:
         from model_code.live.hybrid import Hybrid
 
         if settings not in self._hybrids:
-            whole = {name: view.part.whole_texts[name] for view in self.views for name in view.document_ids()}
-            cut = self.generation.text.passages if self.generation.manifest["text"] else _whole
-            rows = [(name, one) for name in sorted(whole) for one in cut(*whole[name])]  # in whatever part it is
-            self._hybrids[settings] = Hybrid([name for name, _ in rows], [one for _, one in rows], settings)
+            rules = self.generation.text if self.generation.manifest["text"] else None
+            language = settings.bm25.language
+            segments = [(view.part.bm25_segment(rules, language), view.removed) for view in self.views]
+            self._hybrids[settings] = Hybrid(segments, settings)
         return self._hybrids[settings]
 
     def _hits(self, text: str, query: Any, ranking: Ranking) -> list[Hit]:
@@ -168,11 +168,6 @@ class Searcher:
         rows = part.rows.rows_of([document_id])
         best = self.retriever.best_passage_encoded(query, document_id) if len(rows) > 1 else 0
         return tuple(part.placements.paths[rows[best]].tolist())
-
-
-def _whole(title: str, text: str) -> list[str]:
-    """A document as one passage, where the build does not say how it was cut."""
-    return [f"{title} {text}"]
 
 
 def _open(live: Path, retriever: str, loaded: Mapping[int, Part]) -> Searcher:

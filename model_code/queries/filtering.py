@@ -150,7 +150,7 @@ def make_search(
     if by == "bm25":
         from model_code.index.bm25 import Bm25
 
-        return Bm25(texts, ids).search
+        return Bm25.build(texts, ids).search
     from model_code.encoding.encoder import Encoder
     from model_code.index.dense_index import DenseIndex
     from model_code.scale.encoding import encode_resumably

@@ -1,7 +1,7 @@
 """BM25 as a retriever: it can be evaluated, registered and kept live like any other, and needs no training.
 
-Its "encoder" is a folder with the settings; its index holds the passages' texts. Statistics are those of all documents
-that can be found, so that the segments of a live collection are searched as one index.
+Its "encoder" is a folder with the settings; its index is a segment of postings. Segments of a live collection are
+searched with the statistics of all documents that can be found, as one index of them would be.
 """
 
 from __future__ import annotations
@@ -15,96 +15,93 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
-from model_code.index.bm25 import Bm25
-from model_code.index.id_map import IdMap
+from model_code.index.bm25 import Bm25, Bm25Query, Bm25Segment
 from model_code.index.settings import Bm25Settings
-from model_code.manifest import read_manifest, seal, verify
-from model_code.retriever import Ranking
+from model_code.manifest import MANIFEST
+from model_code.retriever import Ranking, TokenMatch
 from model_code.retrievers.base import EncodedRetriever, IndexedRetriever, NewPassages, Segment
 
-FORMAT, KIND = 1, "bm25"
-SETTINGS, PASSAGES = "bm25.json", "passages.json"
+SETTINGS = "bm25.json"
 PROJECTED = 256  # components that the vocabulary is projected to for the hierarchy
 
 
-class Bm25Retriever(IndexedRetriever[list[str]]):
-    """BM25 over passages; encoded queries are their texts."""
+class Bm25Search(EncodedRetriever[list[Bm25Query]]):
+    """BM25 over segments without their removed documents."""
 
-    def __init__(self, texts: Sequence[str], ids: IdMap, settings: Bm25Settings) -> None:
-        self.texts, self.ids, self.settings = list(texts), ids, settings
+    def __init__(self, segments: Sequence[tuple[Bm25Segment, frozenset[str]]], settings: Bm25Settings) -> None:
+        self.settings, self._segments = settings, tuple(segments)
         self.fingerprint = hash_text(f"bm25 {canonical_json(settings.model_dump())}")
 
     @cached_property
     def bm25(self) -> Bm25:
-        """The index of all texts."""
-        return Bm25(self.texts, self.ids.document_ids, self.settings)
+        """The statistics of what can be found; made at the first search."""
+        return Bm25(self._segments, self.settings)
 
-    def encode_queries(self, texts: Sequence[str]) -> list[str]:
-        """The texts."""
-        return list(texts)
+    def encode_queries(self, texts: Sequence[str]) -> list[Bm25Query]:
+        """The terms of texts."""
+        return self.bm25.queries(texts)
 
-    def search_encoded(self, queries: list[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+    def search_encoded(self, queries: list[Bm25Query], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """The k best documents for each query, those that share no term left out."""
-        return self.bm25.search(queries, k, allowed)
+        return self.bm25.best(queries, k, allowed)
 
-    def rerank_encoded(self, queries: list[str], candidates: Sequence[Collection[str]]) -> list[Ranking]:
+    def rerank_encoded(self, queries: list[Bm25Query], candidates: Sequence[Collection[str]]) -> list[Ranking]:
         """All candidates of each query, 0 for those that share no term with it."""
         rankings = []
-        for query, documents in zip(queries, candidates, strict=True):
-            scores = self.bm25.scores(query)
-            own = [(document, float(scores[self.ids.rows_of([document])].max())) for document in documents]
+        for query, documents in zip(queries, map(list, candidates), strict=True):
+            own = zip(documents, self.bm25.of(query, documents).tolist(), strict=True)
             rankings.append(sorted(own, key=lambda hit: (-hit[1], hit[0])))
         return rankings
 
-    def best_passage_encoded(self, query: list[str], document_id: str) -> int:
+    def best_passage_encoded(self, query: list[Bm25Query], document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) scores highest; the first of equals."""
-        return int(np.argmax(self.bm25.scores(query[0])[self.ids.rows_of([document_id])]))
+        return self.bm25.best_passage(query[0], document_id)
+
+    def explain(self, text: str, document_id: str) -> list[TokenMatch]:
+        """What each term adds to the document's best passage, the heaviest first."""
+        shares = self.bm25.shares(self.encode_queries([text])[0], document_id)
+        return [TokenMatch(term, share) for term, share in shares]
+
+
+class Bm25Retriever(Bm25Search, IndexedRetriever[list[Bm25Query]]):
+    """BM25 over one segment."""
+
+    def __init__(self, segment: Bm25Segment, settings: Bm25Settings) -> None:
+        super().__init__([(segment, frozenset())], settings)
+        self.segment = segment
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
-        """Keep the texts in `folder`."""
-        self._save(folder, new.texts, new.document_ids)
+        """Index new passages in `folder`."""
+        self._save(Bm25Segment.build(new.texts, new.document_ids, self.settings.language), folder)
 
     def reopen(self, folder: Path) -> Self:
-        """The same settings over another folder's texts."""
-        return type(self)(*_load(folder), self.settings)
+        """The same settings over another folder's segment."""
+        return type(self)(Bm25Segment.load(folder), self.settings)
 
     @classmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Keep the named documents of each part in `folder`."""
-        chosen = [(part, row) for part, documents in parts for row in part.ids.rows_of(documents).tolist()]
-        texts, ids = [part.texts[row] for part, row in chosen], [part.ids.document_ids[row] for part, row in chosen]
-        parts[0][0]._save(folder, texts, ids)
+        """One segment of the named documents of each, whose texts are not read again."""
+        parts[0][0]._save(Bm25Segment.merge([(part.segment, documents) for part, documents in parts]), folder)
 
     @classmethod
     def joined(cls, segments: Sequence[Segment]) -> EncodedRetriever:
-        """One index of all documents that can be found."""
-        rows: list[tuple[str, str]] = []
-        for segment in segments:
-            if not isinstance(segment.retriever, Bm25Retriever):
-                raise TypeError("a segment of another kind")
-            own = zip(segment.retriever.ids.document_ids, segment.retriever.texts, strict=True)
-            rows += [(document, text) for document, text in own if document not in segment.removed]
-        first: Any = segments[0].retriever
-        return cls([text for _, text in rows], IdMap([document for document, _ in rows]), first.settings)
+        """The search of all documents that can be found."""
+        own: list[tuple[Any, frozenset[str]]] = [(segment.retriever, segment.removed) for segment in segments]
+        return Bm25Search([(retriever.segment, removed) for retriever, removed in own], own[0][0].settings)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """(n, D): how often each term occurs, hashed to few components with random signs."""
-        from sklearn.feature_extraction.text import HashingVectorizer
+        from sklearn.feature_extraction import FeatureHasher
 
-        hashed = HashingVectorizer(n_features=PROJECTED, norm=None, analyzer=self.bm25.terms, dtype=np.float32)
-        return hashed.transform(self.texts).toarray()
+        segment = self.segment
+        counts: list[dict[str, int]] = [{} for _ in segment.lengths]
+        terms = np.repeat(np.arange(len(segment.vocabulary)), np.diff(segment.starts)).tolist()
+        for term, row, count in zip(terms, segment.rows.tolist(), segment.frequencies.tolist(), strict=True):
+            counts[row][segment.vocabulary[term]] = count
+        return FeatureHasher(PROJECTED, dtype=np.float32).transform(counts).toarray()
 
-    def _save(self, folder: Path, texts: Sequence[str], document_ids: Sequence[str]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / PASSAGES, {"texts": list(texts), "document_ids": list(document_ids)})
-        facts = {"kind": KIND, "fingerprint": self.fingerprint, "passages": len(texts)}
-        seal(folder, FORMAT, facts | {"documents": len(set(document_ids))})
-
-
-def _load(folder: Path) -> tuple[list[str], IdMap]:
-    verify(folder, read_manifest(folder, FORMAT))
-    table = read_json(folder / PASSAGES)
-    return table["texts"], IdMap(table["document_ids"])
+    def _save(self, segment: Bm25Segment, folder: Path) -> None:
+        segment.save(folder, {"fingerprint": self.fingerprint})
 
 
 def build_folders(
@@ -113,13 +110,13 @@ def build_folders(
     """Write a retriever of passages `texts` (n), passage i of document `document_ids[i]`, to two new folders."""
     encoder.mkdir(parents=True)
     write_json(encoder / SETTINGS, settings.model_dump())
-    Bm25Retriever(texts, IdMap(document_ids), settings).write_segment(index, NewPassages(texts, document_ids))
+    segment = Bm25Segment.build(texts, document_ids, settings.language)
+    Bm25Retriever(segment, settings)._save(segment, index)
 
 
 def open_folders(encoder: Path, index: Path, **_: Any) -> Bm25Retriever:
-    """The retriever in two folders; an encoder's settings are of no matter to it."""
-    retriever = Bm25Retriever(*_load(index), Bm25Settings(**read_json(encoder / SETTINGS)))
-    stated = read_manifest(index, FORMAT)["fingerprint"]
-    if retriever.fingerprint != stated:
+    """The retriever in two folders; how an encoder is loaded is of no matter to it."""
+    retriever = Bm25Retriever(Bm25Segment.load(index), Bm25Settings(**read_json(encoder / SETTINGS)))
+    if retriever.fingerprint != read_json(index / MANIFEST)["fingerprint"]:
         raise FreshetError(f"{encoder} holds other settings than {index} was built with; run the stage baselines again")
     return retriever

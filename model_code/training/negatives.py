@@ -187,7 +187,7 @@ class Bm25Negatives(Drawing):
     @cached_property
     def _index(self) -> Bm25:
         texts = self.data.passages.texts
-        return Bm25(texts, [str(document) for document in self.data.passages.documents.tolist()])
+        return Bm25.build(texts, [str(document) for document in self.data.passages.documents.tolist()])
 
     @cached_property
     def _ranked(self) -> dict[int, np.ndarray]:

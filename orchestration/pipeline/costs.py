@@ -104,12 +104,12 @@ def open_bm25(project: Project, settings: Parameters, generated: bool = False) -
     if generated:
         table = pd.read_parquet(project.artifacts / "pseudo_queries" / "pseudo_queries.parquet")
         texts = expanded_texts(texts, passages["document_id"].tolist(), generated_queries(table))
-    Bm25(["first"], ["-"])  # imports what it needs, which is no part of indexing
+    Bm25.build(["first"], ["-"])  # imports what it needs, which is no part of indexing
     start = time.perf_counter()
-    bm25 = Bm25(texts, passages["document_id"].tolist(), settings.bm25)
+    bm25 = Bm25.build(texts, passages["document_id"].tolist(), settings.bm25)
     seconds = time.perf_counter() - start
     with tempfile.TemporaryDirectory() as folder:
-        bm25._index.save(folder, show_progress=False)
+        bm25.segments[0].save(Path(folder), {})
         name = BM25_GENERATED if generated else "bm25"
         return bm25, System(name, bm25.search, folder_bytes(Path(folder)), build_seconds=seconds)
 

@@ -1,12 +1,18 @@
-"""Guards BM25: its scores against the formula in float64, best passage per document, ties by id, empty corner cases."""
+"""Guards BM25: its scores against the formula in float64 and against bm25s, ties by id, empty corner cases; and the law
+that N additions and deletions are one rebuild, to the bit."""
 
 from __future__ import annotations
 
 import math
+import random
+from pathlib import Path
 
+import bm25s
+import numpy as np
 import pytest
 
-from model_code.index.bm25 import Bm25
+from model_code.errors import FreshetError
+from model_code.index.bm25 import Bm25, Bm25Segment
 from model_code.index.settings import Bm25Settings
 
 TEXTS = ["sort list numbers", "sort sort table", "read file", "read table file numbers numbers", "read file"]
@@ -31,7 +37,7 @@ def formula(query: str, k1: float, b: float) -> list[float]:
 
 @pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (1.5, 0.75)])
 def test_scores_and_ranks_follow_the_formula(k1: float, b: float) -> None:
-    index = Bm25(TEXTS, DOCUMENTS, Bm25Settings(k1=k1, b=b))
+    index = Bm25.build(TEXTS, DOCUMENTS, Bm25Settings(k1=k1, b=b))
     for query in ("sort", "numbers table", "read file numbers", "sort sort"):
         best: dict[str, float] = {}
         for document, score in zip(DOCUMENTS, formula(query, k1, b), strict=True):
@@ -43,23 +49,111 @@ def test_scores_and_ranks_follow_the_formula(k1: float, b: float) -> None:
 
 
 def test_equal_documents_tie_by_id_and_k_cuts() -> None:
-    index = Bm25(TEXTS, DOCUMENTS)
+    index = Bm25.build(TEXTS, DOCUMENTS)
     assert [document for document, _ in index.search(["read file"], k=2)[0]] == ["c", "d"]
 
 
 def test_nothing_in_common_and_nothing_at_all() -> None:
-    index = Bm25([*TEXTS, ""], [*DOCUMENTS, "e"])
-    assert index.search(["zebra", "", "the", "zebra read"], k=1)[:3] == [[], [], []]
+    index = Bm25.build([*TEXTS, ""], [*DOCUMENTS, "e"])
+    assert index.search(["zebra", "", "!", "zebra read"], k=1)[:3] == [[], [], []]
     assert index.search(["zebra read"], k=1)[0][0][0] == "c"
-    assert Bm25(["the", "a"], ["x", "y"]).search(["sort"], k=1) == [[]]
-    kept = Bm25(["the cat", "dog"], ["x", "y"], Bm25Settings(stopwords=None))
-    assert [document for document, _ in kept.search(["the"], k=2)[0]] == ["x"]
+    assert Bm25.build([], []).search(["sort"], k=1) == [[]]
+    assert Bm25.build(["", "!"], ["x", "y"]).search(["sort"], k=1) == [[]]
 
 
 def test_allowed_documents_are_ranked_as_among_all() -> None:
-    index = Bm25(TEXTS, DOCUMENTS)
+    index = Bm25.build(TEXTS, DOCUMENTS)
     whole = index.search(["sort table numbers read"], 9)[0]
     assert len(whole) == 4
-    for allowed in (["a", "c"], ["b"], [], ["unknown"]):
+    for allowed in (["a", "c"], ["b"], []):
         found = index.search(["sort table numbers read"], 2, allowed)[0]
         assert found == [hit for hit in whole if hit[0] in allowed][:2]
+
+
+def test_scores_are_those_of_bm25s_on_the_same_terms() -> None:
+    draw = random.Random(1)
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 30))) for _ in range(200)]
+    peer = bm25s.BM25(k1=1.2, b=0.75, method="lucene")
+    peer.index([text.split() for text in texts], show_progress=False)
+    index = Bm25.build(texts, [str(i) for i in range(len(texts))], Bm25Settings(language=None))
+    for _ in range(20):
+        query = draw.choices(WORDS, k=4)
+        np.testing.assert_allclose(index.scores(" ".join(query)), peer.get_scores(query), rtol=1e-4, atol=1e-6)
+
+
+WORDS = [f"word{i}" for i in range(60)]
+
+
+def test_changes_in_any_segments_are_a_rebuild_to_the_bit(tmp_path: Path) -> None:
+    """500 random additions, changes and deletions; segments are merged, saved and loaded on the way."""
+    draw, known = random.Random(2), {}
+    segments: list[tuple[Bm25Segment, frozenset[str]]] = []
+    for step in range(500):
+        document = f"d{draw.randint(0, 80)}"
+        segments = [(own, gone | {document} if document in own.ids else gone) for own, gone in segments]
+        known.pop(document, None)
+        if draw.random() < 0.7:
+            known[document] = [" ".join(draw.choices(WORDS, k=draw.randint(1, 12))) for _ in range(draw.randint(1, 3))]
+            segments.append((Bm25Segment.build(known[document], [document] * len(known[document]), None), frozenset()))
+        if len(segments) > 5:
+            left = [(own, [name for name in dict.fromkeys(own.ids.document_ids) if name not in gone])
+                    for own, gone in segments]  # fmt: skip
+            segments = [(saved(Bm25Segment.merge(left), tmp_path / str(step)), frozenset())]
+    pairs = [(name, text) for name in sorted(known) for text in known[name]]
+    whole = Bm25.build([text for _, text in pairs], [name for name, _ in pairs], Bm25Settings(language=None))
+    parts = Bm25(segments, Bm25Settings(language=None))
+    queries = [" ".join(draw.choices(WORDS, k=3)) for _ in range(30)]
+    allowed = sorted(known)[::3]
+    for k in (1, 5, 100):
+        assert parts.search(queries, k) == whole.search(queries, k)
+        assert parts.search(queries, k, allowed) == whole.search(queries, k, allowed)
+    for query in queries:
+        (one,), (other,) = parts.queries([query]), whole.queries([query])
+        assert parts.of(one, sorted(known)).tolist() == whole.of(other, sorted(known)).tolist()
+
+
+def saved(segment: Bm25Segment, folder: Path) -> Bm25Segment:
+    segment.save(folder, {})
+    return Bm25Segment.load(folder)
+
+
+def test_a_merged_segment_is_the_built_one_byte_for_byte(tmp_path: Path) -> None:
+    one = Bm25Segment.build(TEXTS[:2], DOCUMENTS[:2], "english")
+    other = Bm25Segment.build([*TEXTS[2:], "gone with the wind"], [*DOCUMENTS[2:], "gone"], "english")
+    Bm25Segment.merge([(one, ["b"]), (other, ["a", "c", "d"])]).save(tmp_path / "merged", {})
+    Bm25Segment.build(TEXTS, DOCUMENTS, "english").save(tmp_path / "built", {})
+    for path in (tmp_path / "built").iterdir():
+        assert (tmp_path / "merged" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    Bm25Segment.build(TEXTS, DOCUMENTS, None).save(tmp_path, {})
+    (tmp_path / "vocabulary.json").write_text("[]")
+    with pytest.raises(FreshetError, match=r"vocabulary\.json was changed"):
+        Bm25Segment.load(tmp_path)
+
+
+def test_shares_of_terms_sum_to_the_score_and_unknown_documents_are_refused() -> None:
+    index = Bm25.build(TEXTS, DOCUMENTS)
+    (query,) = index.queries(["sorted tables and numbers"])
+    shares = index.shares(query, "b")
+    assert {term for term, _ in shares} == {"sort", "tabl"}
+    assert sum(share for _, share in shares) == pytest.approx(float(index.of(query, ["b"])[0]), rel=1e-6)
+    with pytest.raises(FreshetError, match="no document 'x'"):
+        index.of(query, ["x"])
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [("merging", "m"), ("dataframe", "m"), ("DataFrame.merge", "m"), ("frame", "m"), ("read csv", "r"),
+     ("read_csv", "r"), ("排序", "z"), ("parse XML", "x")],
+)  # fmt: skip
+def test_words_are_found_whatever_their_form(query: str, found: str) -> None:
+    texts = {
+        "m": "DataFrame merges tables",
+        "r": "pandas.read_csv of a file",
+        "z": "用 Python 排序列表",
+        "x": "XMLParser",
+    }
+    index = Bm25.build(list(texts.values()), list(texts))
+    assert index.search([query], 1)[0][0][0] == found

@@ -100,7 +100,7 @@ def test_a_hybrid_search_fuses_with_bm25_over_the_generations_own_documents(
     text = "square root of a table"
     dense = [hit.document_id for hit in searcher.search(text, 4, filters)]
     passages = [(name, one) for name, body in DOCUMENTS.items() for one in RULES.passages(name, body)]
-    lexical_index = Bm25([one for _, one in passages], [name for name, _ in passages])
+    lexical_index = Bm25.build([one for _, one in passages], [name for name, _ in passages])
     matches = [document for document, _ in lexical_index.search([text], 9)[0]]
     allowed = {hit.document_id for hit in searcher.search(text, 9, filters)}
     lexical = [document for document in matches if document in allowed][:4]
@@ -127,8 +127,8 @@ def test_bm25_reads_the_passages_that_the_encoder_reads(searcher: Searcher, monk
     })  # fmt: skip
     monkeypatch.setattr(searcher, "generation", generation)
     built = searcher._hybrid(HybridSettings(depth=7)).bm25
-    assert len(built.document_ids) > len(set(built.document_ids)) == len(DOCUMENTS)
-    assert built.search([min(DOCUMENTS)], 9) == Bm25(
+    assert built.passages > len(DOCUMENTS)
+    assert built.search([min(DOCUMENTS)], 9) == Bm25.build(
         [one for text in DOCUMENTS.values() for one in generation.text.passages("", text)],
         [name for name, text in DOCUMENTS.items() for _ in generation.text.passages("", text)],
     ).search([min(DOCUMENTS)], 9), "titles are no part of them"
@@ -139,7 +139,7 @@ def test_without_rules_of_the_build_bm25_reads_whole_documents(
 ) -> None:
     old = Generation(searcher.generation.folder, searcher.generation.manifest | {"text": None})
     monkeypatch.setattr(searcher, "generation", old)
-    assert len(searcher._hybrid(HybridSettings(depth=8)).bm25.document_ids) == len(DOCUMENTS)
+    assert searcher._hybrid(HybridSettings(depth=8)).bm25.passages == len(DOCUMENTS)
 
 
 def test_bm25_is_built_once_by_searches_at_the_same_time(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ def corpus() -> Corpus:
 
 
 def test_ranks_are_those_of_the_whole_ranking():
-    search = Bm25(list(DOCUMENTS.values()), list(DOCUMENTS)).search
+    search = Bm25.build(list(DOCUMENTS.values()), list(DOCUMENTS)).search
     whole = [[document for document, _ in search([query.text], 16)[0]] for query in QUERIES]
     expected = [row.index(query.document_id) + 1 for row, query in zip(whole, QUERIES, strict=True)]
     assert max(expected) > 1

@@ -78,7 +78,7 @@ def found_first(loaded: Loaded, folder: Path) -> float:
         per_document=1, section_tokens=SECTION_TOKENS, max_query_tokens=QUERY_TOKENS, top_k=1
     )
     queries = SequenceToSequence(*loaded, greedy).generate(DOCUMENTS, 0, folder)
-    search = Bm25(list(DOCUMENTS.values()), list(DOCUMENTS)).search
+    search = Bm25.build(list(DOCUMENTS.values()), list(DOCUMENTS)).search
     return shares_found(source_ranks(queries, search, 3), 3)["first"]
 
 

@@ -107,5 +107,5 @@ def test_every_passage_of_a_document_gets_its_queries_and_is_found_by_them():
     assert expanded == [
         "sort a list how to order rank items", "more on sorting how to order rank items", "open a file"
     ]  # fmt: skip
-    assert Bm25(texts, ids).search(["order"], 1) == [[]]
-    assert [document for document, _ in Bm25(expanded, ids).search(["order"], 1)[0]] == ["a"]
+    assert Bm25.build(texts, ids).search(["order"], 1) == [[]]
+    assert [document for document, _ in Bm25.build(expanded, ids).search(["order"], 1)[0]] == ["a"]

@@ -62,7 +62,7 @@ def score_table(kind: str) -> np.ndarray:
     """Scores of all pairs' queries and all passages: (pairs, 24)."""
     queries, texts = DATA.pairs.queries, DATA.passages.texts
     if kind == "bm25":
-        index = Bm25(texts, [str(i) for i in range(len(texts))])
+        index = Bm25.build(texts, [str(i) for i in range(len(texts))])
         found = [dict(index.search([query], len(texts))[0]) for query in queries]
         return np.array([[row.get(str(i), 0.0) for i in range(len(texts))] for row in found])
     encoder = FakeEncoder()
