@@ -26,6 +26,7 @@ T = TypeVar("T", bound="Settings")
 REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its place, told for one release
     "hierarchy.initialisation": "k-means always starts by k-means++ in rounds, the best of three that were measured",
     "hierarchy.tolerance": "k-means ends when no passage moves, or after hierarchy.max_iterations",
+    "bm25.stopwords": "words that most passages have weigh next to nothing",
     "drift.topic_divergence": "topics are compared by their Jensen-Shannon divergence",
     "additions.written_queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
     "hierarchy.compare_up_to": "the report compares the tree with flat k-means up to a million passages",
