@@ -61,3 +61,23 @@ def registry_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsD
         )
 
     return [registered_retriever, champion]
+
+
+def alias_job(project: Project) -> dg.JobDefinition:
+    """`follow_alias`, which the sensor asks for where a person moved the champion in MLflow."""
+
+    @dg.op(retry_policy=dg.RetryPolicy(max_retries=1, delay=5))
+    def settle_alias(context: dg.OpExecutionContext) -> None:
+        from orchestration.registry import release
+
+        move = release.settle(project)
+        context.log.info(move.summary if move else "the alias is where the last promotion put it")
+        if move:
+            facts = {"champion": str(move.champion), "passed": move.passed, "what happened": move.summary}
+            context.log_event(dg.AssetMaterialization("champion", metadata=facts))
+
+    @dg.job(description="The alias was moved in MLflow: the gate judges it, and live follows or the alias goes back.")
+    def follow_alias() -> None:
+        settle_alias()
+
+    return follow_alias

@@ -9,7 +9,7 @@ from assets.evaluation import evaluation_assets
 from assets.hierarchy import hierarchy_assets
 from assets.live import live_assets
 from assets.queries import query_assets
-from assets.registry import registry_assets
+from assets.registry import alias_job, registry_assets
 from assets.retrievers import retriever_assets
 from orchestration import parameters
 from orchestration.jobs import jobs, live_jobs
@@ -22,7 +22,7 @@ def definitions(project: Project) -> dg.Definitions:
     """The definitions of the project, for the retrievers that its `params.yaml` names."""
     settings = parameters.load(project.params_file)
     table = stages.expand(settings.retrievers, settings.fusions)
-    live = live_jobs()
+    live, alias = live_jobs(), alias_job(project)
     return dg.Definitions(
         assets=[
             *corpus_assets(project, table),
@@ -33,8 +33,8 @@ def definitions(project: Project) -> dg.Definitions:
             *registry_assets(project, table),
             *live_assets(project),
         ],
-        jobs=[*jobs(table), *live],
-        sensors=sensors(project, live),
+        jobs=[*jobs(table), *live, alias],
+        sensors=sensors(project, live, alias),
         executor=dg.in_process_executor,
     )
 

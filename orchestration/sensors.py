@@ -8,7 +8,7 @@ import dagster as dg
 
 from assets.live import BATCHES, PILOTS, RETRAINS
 from model_code.ledger.work import Work, WorkKind
-from orchestration.project import Project
+from orchestration.project import Project, is_free
 
 PARTITION = "dagster/partition"  # Dagster's own tag of a run
 SECONDS = 30
@@ -16,11 +16,14 @@ PARTITIONS = {WorkKind.ADD: BATCHES, WorkKind.PILOT: PILOTS, WorkKind.RETRAIN: R
 JOBS = {WorkKind.ADD: "add_documents", WorkKind.PILOT: "pilot", WorkKind.RETRAIN: "retrain"}
 
 
-def sensors(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]) -> list[dg.SensorDefinition]:
-    """`freshness`, which starts `jobs`, and `failures` and `cancellations`."""
+def sensors(
+    project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition], alias_job: dg.JobDefinition
+) -> list[dg.SensorDefinition]:
+    """`freshness`, which starts `jobs`, `champion_alias`, which starts `alias_job`, `failures` and `cancellations`."""
     status = dg.DagsterRunStatus
     return [
         _freshness(project, jobs),
+        _champion_alias(project, alias_job),
         _ends(project, "failures", status.FAILURE, "Notes what failed, so that it is tried again."),
         _ends(
             project,
@@ -71,6 +74,30 @@ def _request(work: Work) -> dg.RunRequest:
         partition_key=work.run_key,
         tags={"freshet/why": work.reason[:200]},
     )
+
+
+def _champion_alias(project: Project, job: dg.JobDefinition) -> dg.SensorDefinition:
+    @dg.sensor(
+        job=job,
+        minimum_interval_seconds=SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Looks whether a person moved the champion in MLflow.",
+    )
+    def champion_alias(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        from orchestration.pipeline.runs import store_folder
+        from orchestration.registry import history, release
+        from orchestration.registry.versions import LOCK
+
+        folder = store_folder(project)
+        if not folder.exists() or not is_free(folder / LOCK):
+            return dg.SkipReason("nothing is registered yet, or a promotion runs")
+        moved = release.moved_by_hand(project)
+        if moved is None:
+            return dg.SkipReason("the champion in MLflow is the one that was promoted last")
+        run_key = f"{len(history.read(project))}: {moved}"  # each settled move is a line of the history
+        return dg.RunRequest(run_key=run_key, tags={"freshet/why": str(moved)})
+
+    return champion_alias
 
 
 def _ends(project: Project, name: str, status: dg.DagsterRunStatus, description: str) -> dg.SensorDefinition:

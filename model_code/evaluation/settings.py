@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from model_code.evaluation.metrics import Metric
 from model_code.settings import Field, Settings, require
@@ -55,6 +55,10 @@ class PromotionSettings(Settings):
     )
     bootstrap_samples: int = Field(2000, ge=100, description="behind every interval")
     permutations: int = Field(10_000, ge=100, description="behind every p-value")
+    by_hand: Literal["follow", "refuse"] = Field(
+        "follow",
+        description="where the alias champion was moved in MLflow against the gate: live follows, or it goes back",
+    )
 
     def check(self) -> None:
         """Refuse unknown metrics, and levels at which the gate would refuse everything."""

@@ -28,6 +28,7 @@ def project_status(project: Project) -> dict[str, Any]:
         "champion": _version(project, versions.CHAMPION),
         "challenger": _version(project, versions.CHALLENGER),
         "previous": _version(project, versions.PREVIOUS),
+        "moved_by_hand": _moved_by_hand(project),
         "live": (live := _live(project)),
         "queries_logged": _queries_logged(project, live),
         "service": _service(project),
@@ -38,6 +39,14 @@ def project_status(project: Project) -> dict[str, Any]:
 def _version(project: Project, alias: str) -> dict[str, str] | None:
     version = versions.holder(project, alias)
     return asdict(version) if version else None
+
+
+def _moved_by_hand(project: Project) -> str | None:
+    """How the alias `champion` was moved in MLflow, where live has not followed."""
+    from orchestration.registry import release
+
+    moved = release.moved_by_hand(project)
+    return str(moved) if moved else None
 
 
 def _service(project: Project) -> dict[str, Any] | None:
@@ -95,6 +104,8 @@ def status_text(status: dict[str, Any]) -> str:
     for alias in ("champion", "challenger", "previous"):
         version = status[alias]
         lines.append(f"{alias:11} " + (f"version {version['version']} ({version['retriever']})" if version else "none"))
+        if alias == versions.CHAMPION and status["moved_by_hand"]:
+            lines.append(f"            {status['moved_by_hand']}; freshet promote settles it, or freshet ui by itself")
     for live in status["live"] or [None]:
         lines.append("live        " + (_live_text(live) if live else "nothing (freshet promote opens the champion)"))
         lines += [f"additions   {live['untuned']}"] if live and live["untuned"] else []

@@ -19,7 +19,7 @@ def unneeded_versions(project: Project, keep: int) -> Iterator[Garbage]:
     """All versions but the `keep` newest, of all retrievers together, and those that have an alias."""
     if not (project.state / "mlflow").exists():
         return
-    held = [versions.holder(project, alias) for alias in (versions.CHAMPION, versions.CHALLENGER, versions.PREVIOUS)]
+    held = [versions.holder(project, alias) for alias in versions.ROLES]
     numbers = {version.version for version in held if version}
     for version in versions.versions(project)[:-keep]:
         if version.version not in numbers:

@@ -12,17 +12,21 @@ from typing import Any, BinaryIO
 
 from orchestration.project import Project
 
+MOVES = ("promote", "rollback", "moved by hand")  # the actions after which another version is champion
+
 
 def history_file(project: Project) -> Path:
     """Where the history lies; nothing but `append` writes it."""
     return project.state / "promotions.jsonl"
 
 
-def append(project: Project, action: str, before: str | None, after: str, verdict: dict[str, Any] | None) -> None:
+def append(
+    project: Project, action: str, before: str | None, after: str | None, verdict: dict[str, Any] | None
+) -> None:
     """Add one line and wait until it is on the disk.
 
-    `action` is promote, refuse or rollback; `before` and `after` are the versions that it goes from and to; `verdict`
-    is the gate's, with its intervals.
+    `action` is promote, refuse or rollback, or of an alias that was moved in MLflow `moved by hand` or `put back`;
+    `before` and `after` are the versions that it goes from and to; `verdict` is the gate's, with its intervals.
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     line = {"when": now, "action": action, "from": before, "to": after, "verdict": verdict}
@@ -36,7 +40,9 @@ def append(project: Project, action: str, before: str | None, after: str, verdic
         os.fsync(stream.fileno())
 
 
-def append_once(project: Project, action: str, before: str | None, after: str, verdict: dict[str, Any] | None) -> None:
+def append_once(
+    project: Project, action: str, before: str | None, after: str | None, verdict: dict[str, Any] | None
+) -> None:
     """Add a line, unless the last one says the same: that move was cut off between its line and the alias."""
     last = (read(project) or [{}])[-1]
     if [last.get(name) for name in ("action", "from", "to")] != [action, before, after]:

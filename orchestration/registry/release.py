@@ -18,11 +18,22 @@ from orchestration.project import Project
 from orchestration.registry import gate, history, versions
 from orchestration.registry.build import NOWHERE, best_on_dev, best_untrained, find_build, require_current
 from orchestration.registry.gate import Rules
-from orchestration.registry.versions import CHALLENGER, CHAMPION, PREVIOUS, Registry, Version, open_registry
+from orchestration.registry.versions import CHALLENGER, CHAMPION, PREVIOUS, RECORDED, Registry, Version, open_registry
 
 if TYPE_CHECKING:
     from model_code.live.generation import Generation
     from model_code.live.texts import TextRules
+
+
+@dataclass(frozen=True)
+class HandMove:
+    """The alias `champion` is not where Freshet put it: from which version, and to which (None: it was deleted)."""
+
+    before: Version | None
+    after: Version | None
+
+    def __str__(self) -> str:
+        return f"moved by hand from {self.before or 'none'} to {self.after or 'none'}"
 
 
 @dataclass(frozen=True)
@@ -71,9 +82,12 @@ def promote(project: Project, rules: Rules | None = None, challenger: Version | 
 
     One that does not pass leaves the champion as it is; a champion that is not live is opened.
     rules: the project's by default. challenger: a version that need not have the alias, such as a retrain's; refused,
-    it is no challenger any more.
+    it is no challenger any more. An alias that was moved by hand is settled first.
     """
     with open_registry(project) as registry:
+        settled = _settle(project, registry)
+        if settled is not None and challenger is None and registry.holder(CHALLENGER) is None:
+            return settled
         move = _promote(project, registry, rules or Rules.of(project), challenger)
     if challenger is None and not move.passed and move.champion is not None and not _is_live(project, move.champion):
         open_version(project, move.champion)
@@ -107,6 +121,80 @@ def _make_champion(
     registry.end_challenge(wanted)
 
 
+def moved_by_hand(project: Project) -> HandMove | None:
+    """How a person moved the alias `champion` in MLflow, if live has not followed yet and nothing has put it back."""
+    with open_registry(project) as registry:
+        return _moved_by_hand(project, registry)
+
+
+def settle(project: Project) -> Move | None:
+    """Follow an alias that was moved by hand, or put it back, as `promotion.by_hand` says; None where it was not moved.
+
+    The gate's verdict is a line of the history either way. An alias that was deleted comes back, as no version takes
+    its place.
+    """
+    with open_registry(project) as registry:
+        return _settle(project, registry)
+
+
+def _moved_by_hand(project: Project, registry: Registry) -> HandMove | None:
+    before, after = registry.holder(RECORDED), registry.holder(CHAMPION)
+    if before.is_same(after) if before else after is None:
+        return None
+    own = next((line for line in reversed(history.read(project)) if line["action"] in history.MOVES), None)
+    if after is not None and own is not None and own["to"] == after.version:
+        return None  # a move of ours that was cut off behind the alias, or of before the tag was kept
+    return HandMove(before, after)
+
+
+def _settle(project: Project, registry: Registry) -> Move | None:
+    moved = _moved_by_hand(project, registry)
+    if moved is None:
+        champion = registry.holder(CHAMPION)
+        if champion and not champion.is_same(registry.holder(RECORDED)):
+            registry.set_champion(champion)
+        return None
+    rules, after = Rules.of(project), moved.after
+    verdict = _verdict_by_hand(after, moved.before, rules) if after else None
+    refused = rules.settings.by_hand == "refuse" and verdict is not None and not verdict.passed
+    return (
+        _follow(project, registry, moved, verdict)
+        if verdict and not refused
+        else _put_back(project, registry, moved, verdict)
+    )
+
+
+def _follow(project: Project, registry: Registry, moved: HandMove, verdict: Verdict) -> Move:
+    before, after = moved.before, moved.after
+    open_version(project, after)
+    registry.record_predecessor(after, before)
+    history.append_once(project, "moved by hand", before and before.version, after.version, verdict.as_dict())
+    registry.set_champion(after)
+    registry.end_challenge(after)
+    gate_said = f"{'with' if verdict.passed else 'against'} the gate: {'; '.join(verdict.reasons)}"
+    return Move(after, True, f"{after} is the champion, moved by hand, {gate_said}")
+
+
+def _put_back(project: Project, registry: Registry, moved: HandMove, verdict: Verdict | None) -> Move:
+    before, after = moved.before, moved.after
+    if not _is_live(project, before):
+        open_version(project, before)
+    history.append(project, "put back", before.version, after and after.version, verdict and verdict.as_dict())
+    registry.set_champion(before)
+    if after is not None:
+        registry.end_challenge(after)
+    why = f" against the gate: {'; '.join(verdict.reasons)}" if verdict else ""
+    return Move(before, False, f"{before} is the champion again: {moved}{why}")
+
+
+def _verdict_by_hand(wanted: Version, champion: Version | None, rules: Rules) -> Verdict:
+    """The gate's verdict; where it cannot judge, as the scores are of other queries, that is against the move."""
+    try:
+        return gate.may_promote(wanted, champion, rules)
+    except FreshetError as error:
+        return Verdict(False, (f"the gate cannot judge: {error}",), queries=0, source="none", intervals=())
+
+
 def judge(project: Project, rules: Rules | None = None, challenger: Version | None = None) -> Verdict:
     """What `promote` would decide now; nothing is moved."""
     with open_registry(project) as registry:
@@ -127,8 +215,14 @@ def refuse(project: Project, verdict: Verdict, challenger: Version) -> None:
 
 
 def rollback(project: Project) -> Move:
-    """Make the previous champion live and champion again; raises `FreshetError` if there is none."""
+    """Make the previous champion live and champion again; raises `FreshetError` if there is none.
+
+    An alias that was moved by hand is settled first; one that was put back by that has been rolled back.
+    """
     with open_registry(project) as registry:
+        settled = _settle(project, registry)
+        if settled is not None and not settled.passed:
+            return settled
         champion, previous = registry.holder(CHAMPION), registry.holder(PREVIOUS)
         if champion is None or previous is None:
             raise FreshetError("there is no previous champion to go back to; `freshet status` shows the versions")

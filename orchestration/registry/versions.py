@@ -2,6 +2,7 @@
 
 `challenger` and `champion` are aliases. A version that becomes champion remembers in the tag `replaced` whom it
 replaced: the champion before is read from there, so that one write moves the champion and says whom to go back to.
+The model's own tag `champion` is the last one that Freshet made champion: an alias elsewhere was moved by a person.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 MODEL = "freshet"
-CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
+LOCK = "registry.lock"  # held by who reads or changes the registry, as long as that takes
+CHALLENGER, CHAMPION, PREVIOUS, RECORDED = "challenger", "champion", "previous", "recorded champion"
+ROLES = (CHAMPION, CHALLENGER, PREVIOUS, RECORDED)
 RETRIEVER, FINGERPRINT, CORPUS, REPLACED = "retriever", "fingerprint", "corpus", "replaced"
 TEXT, EVENT, MARK, LOG = "text", "watermark", "watermark_mark", "log"
 
@@ -79,14 +82,14 @@ class Registry:
         return sorted(map(Version.read, registered), key=lambda version: int(version.version))
 
     def holder(self, role: str) -> Version | None:
-        """Who is `CHALLENGER`, `CHAMPION` or `PREVIOUS`, or None."""
-        number = self._predecessor() if role == PREVIOUS else self._aliases().get(role)
+        """Who has one of the `ROLES`, or None; recorded champion is whom `set_champion` was last called with."""
+        numbers = {PREVIOUS: self._predecessor, RECORDED: lambda: self._model_tags().get(CHAMPION)}
+        number = numbers[role]() if role in numbers else self._aliases().get(role)
         return next((version for version in self.versions() if version.version == str(number)), None)
 
     def role_of(self, version: Version) -> str | None:
         """The role of a version, None if it has none."""
-        roles = (CHAMPION, CHALLENGER, PREVIOUS)
-        return next((role for role in roles if version.is_same(self.holder(role))), None)
+        return next((role for role in ROLES if version.is_same(self.holder(role))), None)
 
     def set_challenger(self, version: Version) -> None:
         """Make a version the challenger."""
@@ -101,6 +104,7 @@ class Registry:
     def set_champion(self, version: Version) -> None:
         """Make a version champion; `record_predecessor` says beforehand whom it replaces."""
         self.client.set_registered_model_alias(MODEL, CHAMPION, version.version)
+        self.client.set_registered_model_tag(MODEL, CHAMPION, version.version)
 
     def record_predecessor(self, version: Version, champion: Version | None) -> None:
         """Note on a version that is about to become champion whom a rollback of it goes back to."""
@@ -156,12 +160,16 @@ class Registry:
             return {}
         return dict(self.client.get_registered_model(MODEL).aliases)
 
+    def _model_tags(self) -> dict[str, str]:
+        models = self.client.search_registered_models(f"name='{MODEL}'")
+        return dict(models[0].tags) if models else {}
+
 
 @contextmanager
 def open_registry(project: Project) -> Iterator[Registry]:
     """The project's registry, while no other process changes it."""
     uri, folder = tracking_uri(project), store_folder(project)
-    with file_lock(folder / "registry.lock"):
+    with file_lock(folder / LOCK):
         registry = Registry(*open_store(uri, folder))
         import mlflow
 

@@ -10,6 +10,7 @@ NOTHING = {
     "live": [],
     "service": None,
     "queries_logged": None,
+    "moved_by_hand": None,
     "moves": [],
 }
 ALIASES = ("champion", "challenger", "previous")
@@ -34,6 +35,7 @@ def test_a_finished_project_names_versions_and_generations():
         "champion": {"version": "3", "retriever": "hce"},
         "challenger": None,
         "previous": {"version": "1", "retriever": "contrastive"},
+        "moved_by_hand": (by_hand := "moved by hand from version 1 (contrastive) to version 3 (hce)"),
         "service": {"pid": 1, "url": "http://127.0.0.1:8765"},
         "queries_logged": 1200,
         "live": [{"retriever": "hce", "default": True, **live}, {"retriever": "other", "default": False, **live}],
@@ -42,6 +44,7 @@ def test_a_finished_project_names_versions_and_generations():
         "corpus      files, content 0123456789ab",
         "stages      2 of 3 built (freshet plan says what is out of date)",
         "champion    version 3 (hce)",
+        f"            {by_hand}; freshet promote settles it, or freshet ui by itself",
         "challenger  none",
         "previous    version 1 (contrastive)",
         "live        hce generation 2, 1,234 documents, searched by default",

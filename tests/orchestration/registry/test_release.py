@@ -8,9 +8,11 @@ import json
 import shutil
 from dataclasses import replace
 
+import dagster as dg
 import pandas as pd
 import pytest
 
+from assets.registry import alias_job
 from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
@@ -18,11 +20,13 @@ from model_code.files import canonical_json, write_json, write_text
 from model_code.live.collection import Collection
 from model_code.live.generation import Generation
 from model_code.live.texts import TextRules
+from orchestration.jobs import live_jobs
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import open_ledger
 from orchestration.project import Project
-from orchestration.registry import release, versions
+from orchestration.registry import history, release, versions
 from orchestration.registry.build import Build
+from orchestration.sensors import sensors
 from tests.model_code.live import laws
 from tests.model_code.live.laws import NEW, OLD, make_encoder, open_build
 from tests.orchestration.live_example import position_at
@@ -205,3 +209,90 @@ def test_a_version_of_another_log_is_opened_with_all_that_this_one_has(builds, p
     opened = Collection(project.live, "r").current()
     assert (opened.watermark, opened.standing.trained, opened.standing.replay) == (1, 0, False)
     assert LiveCollection(project).seen.pending().events == ()
+
+
+def move_alias(project, number):
+    with versions.open_registry(project) as registry:
+        registry.client.set_registered_model_alias(versions.MODEL, versions.CHAMPION, number)
+
+
+def moves(project):
+    return [(line["action"], line["from"], line["to"]) for line in history.read(project)]
+
+
+def moved_with_a_batch_waiting(builds, project, monkeypatch, rule):
+    """Version 2 is champion, documents wait, the gate is against version 1, and a person makes that champion."""
+    second(builds, project)
+    text = project.params_file.read_text()
+    write_text(project.params_file, text.strip()[:-1] + f", promotion: {{by_hand: {rule}}}}}\n")
+    title, body = NEW[ADDED]
+    LiveCollection(project).receive([{"id": ADDED, "title": title, "text": body}], "test")
+    judging(monkeypatch, False)
+    move_alias(project, "1")
+
+
+def test_an_alias_moved_by_hand_is_followed_with_what_waits_and_rolled_back(builds, project, monkeypatch):
+    moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
+    assert str(release.moved_by_hand(project)) == "moved by hand from version 2 (r) to version 1 (r)"
+    move = release.promote(project)
+    assert (move.champion.version, build_version(project)) == ("1", "1")
+    assert "moved by hand, against the gate: as the test wants it" in move.summary
+    assert moves(project)[2:] == [("moved by hand", "2", "1")]
+    assert history.read(project)[-1]["verdict"]["passed"] is False
+    assert LiveCollection(project).seen.pending().events == ()
+    assert (release.moved_by_hand(project), release.settle(project)) == (None, None)
+    assert release.rollback(project).champion.version == build_version(project) == "2"
+    assert current(project).manifest["documents"] == len(OLD) + 1
+    assert moves(project)[3:] == [("rollback", "1", "2")]
+
+
+@pytest.mark.parametrize("call", [release.promote, release.settle, release.rollback])
+def test_by_the_other_setting_the_alias_goes_back_and_nothing_else_changes(builds, project, monkeypatch, call):
+    moved_with_a_batch_waiting(builds, project, monkeypatch, "refuse")
+    number = current(project).number
+    move = call(project)
+    assert (move.passed, versions.holder(project).version, build_version(project)) == (False, "2", "2")
+    assert moves(project)[2:] == [("put back", "2", "1")]
+    assert (len(LiveCollection(project).seen.pending().events), current(project).number) == (1, number)
+    judging(monkeypatch, True)
+    move_alias(project, "1")
+    assert release.settle(project).champion.version == build_version(project) == "1", "the gate is for it"
+
+
+def test_an_alias_that_was_deleted_comes_back(builds, project):
+    second(builds, project)
+    with versions.open_registry(project) as registry:
+        registry.client.delete_registered_model_alias(versions.MODEL, versions.CHAMPION)
+        assert registry.role_of(registry.versions()[1]) == "recorded champion", "so that nothing deletes it"
+    assert str(release.moved_by_hand(project)) == "moved by hand from version 2 (r) to none"
+    assert release.settle(project).champion.version == versions.holder(project).version == "2"
+    assert moves(project)[2:] == [("put back", "2", None)]
+
+
+@pytest.mark.parametrize("name", ["open_version", "set_champion"])
+def test_following_that_was_cut_off_is_one_line_once_it_is_done(builds, project, monkeypatch, name):
+    moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
+    with monkeypatch.context() as patch:
+        owner = release if name == "open_version" else versions.Registry
+        patch.setattr(owner, name, lambda *_: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception):
+            release.settle(project)
+    release.settle(project)
+    assert moves(project)[2:] == [("moved by hand", "2", "1")]
+    move_alias(project, "2")
+    assert release.settle(project).champion.version == build_version(project) == "2"
+
+
+def test_the_sensor_sees_the_move_once_and_its_run_settles_it(builds, project, monkeypatch):
+    moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
+    job = alias_job(project)
+    (sensor,) = [one for one in sensors(project, live_jobs(), job) if one.name == "champion_alias"]
+    with dg.DagsterInstance.ephemeral() as instance:
+        first, second_look = (sensor(dg.build_sensor_context(instance)) for _ in range(2))
+        assert first.run_key == second_look.run_key
+        assert first.tags["freshet/why"] == "moved by hand from version 2 (r) to version 1 (r)"
+        assert job.execute_in_process(instance=instance).success
+        shown = instance.get_latest_materialization_event(dg.AssetKey("champion")).asset_materialization
+        assert "against the gate" in shown.metadata["what happened"].value
+        assert "promoted last" in sensor(dg.build_sensor_context(instance)).skip_message
+    assert build_version(project) == "1"
