@@ -2,49 +2,81 @@
 
 A browser says for whom it asks, in headers that no page can forge: `Host`, `Origin`, `Sec-Fetch-Site`. Programs that
 send none of the last two, such as curl, are let through: they run as somebody who is on this machine already.
+Where other machines reach the door, who asks has to know a token: `Authorization: Bearer`, or as a page's password.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import os
+import re
+import secrets
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]")
+from model_code.errors import FreshetError
+from model_code.settings import require
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]")  # the same in an address
+TOKEN_FILE = "FRESHET_TOKEN_FILE"  # tells the processes of `freshet ui` that a token is demanded
+CHALLENGE = b'Basic realm="Freshet: any name, and the token as password"'
 OF_THIS_PAGE = ("same-origin", "none")  # Sec-Fetch-Site of what the page itself, or the person, asks for
 
 
 class Guard:
-    """An ASGI application behind a check of each request and each WebSocket handshake; a refusal is one line of 403."""
+    """An ASGI application behind a check of each request and each WebSocket handshake; a refusal is one line of 403,
+    or of 401 where the token is missing.
+    """
 
     def __init__(
-        self, app: ASGIApp, hosts: Collection[str] | None = THIS_MACHINE, page: Callable[[str], bool] = "/".__eq__
+        self,
+        app: ASGIApp,
+        hosts: Collection[str] | None = THIS_MACHINE,
+        page: Callable[[str], bool] = "/".__eq__,
+        token: str | None = None,
+        origins: Collection[str] = (),
     ) -> None:
         """hosts: the names that requests may be addressed to, without ports; None: any, where others may listen.
 
         page: tells the paths that may be opened by a link from elsewhere, since looking at them changes nothing.
+        token: what whoever asks has to know. origins: the other sites whose pages may ask all the same.
         """
-        self.app, self.hosts, self.page = app, hosts, page
+        self.app, self.hosts, self.page, self.token, self.origins = app, hosts, page, token, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, one connection, or the application's own life cycle."""
-        reason = None if scope["type"] == "lifespan" else self._objection(scope)
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        reason, status = self._objection(scope, headers), 403
+        if reason is None and not self._knows_token(headers.get("authorization", "")):
+            reason, status = "say the token that lies in .freshet/token: Authorization: Bearer TOKEN", 401
         if reason is None:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": reason})
         else:
-            body = json.dumps({"error": reason}).encode() + b"\n"
-            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-            await send({"type": "http.response.start", "status": 403, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+            await _refuse(send, status, reason)
 
-    def _objection(self, scope: Scope) -> str | None:
-        """Why the request is refused; None if it is not."""
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    def _knows_token(self, authorization: str) -> bool:
+        """Whether the header states the token, compared in a time that does not tell how much of it is right."""
+        if self.token is None:
+            return True
+        scheme, _, stated = authorization.partition(" ")
+        if scheme.lower() == "basic":  # what a browser sends after it has asked for a password
+            stated = _password(stated)
+        known = secrets.compare_digest(stated.encode(), self.token.encode())
+        return known and scheme.lower() in ("bearer", "basic")
+
+    def _objection(self, scope: Scope, headers: dict[str, str]) -> str | None:
+        """Why the request is refused, whoever asks; None if it is not."""
         host, origin, site = headers.get("host", ""), headers.get("origin"), headers.get("sec-fetch-site")
         if self.hosts is not None and _without_port(host) not in self.hosts:
             return "this address is not one of this machine's own; open the page as http://127.0.0.1:PORT"
@@ -55,6 +87,8 @@ class Guard:
             and scope["query_string"]
         ):
             return "GraphQL is asked by POST here: a GET could be made by any page's image"
+        if origin is not None and origin in self.origins:
+            return None
         if origin is not None and origin.partition("://")[2] != host:
             return "a page of another site asked for this; nothing was done"
         if site is not None and site not in OF_THIS_PAGE and not self._is_link(scope, headers):
@@ -72,13 +106,56 @@ def _without_port(host: str) -> str:
     return name if colon and port.isdigit() else host
 
 
+def _password(encoded: str) -> str:
+    """The password of `NAME:PASSWORD` in base64; an empty one if it is no such thing, which is never the token."""
+    try:
+        return base64.b64decode(encoded, validate=True).decode("latin-1").partition(":")[2]
+    except ValueError:
+        return ""
+
+
+async def _refuse(send: Send, status: int, reason: str) -> None:
+    body = json.dumps({"error": reason}).encode() + b"\n"
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", CHALLENGE))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def token_of(file: Path) -> str:
+    """The token in `file`, made at the first call, for this user alone; FreshetError if others may read it."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        aside = file.with_name(f".token.{os.getpid()}")
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+            stream.write(secrets.token_urlsafe(32) + "\n")
+        aside.rename(file)
+    token = file.read_text(encoding="ascii").strip()
+    if file.stat().st_mode & 0o077 or not token:
+        raise FreshetError(f"{file} is empty, or others than you may read it: delete it, and a new token is made")
+    return token
+
+
+def token_to_demand(host: str, file: Path, demanded: bool = False) -> str | None:
+    """The token for a door at `host`; none on this machine's own addresses, unless it is `demanded` there, too."""
+    return token_of(file) if demanded or host not in LOOPBACK else None
+
+
+def require_origins(origins: Sequence[str]) -> None:
+    """Refuse what no browser sends as `Origin`, such as `*`, by a `SettingsError`."""
+    for origin in origins:
+        wanted = re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", origin)
+        require(wanted is not None, f"--cors-origin is {origin!r}; name one site, such as https://app.example:8443")
+
+
 def dagster_webserver() -> None:
     """Run Dagster's webserver, whose arguments follow on the command line, behind the guard."""
     import uvicorn
     from dagster_webserver.cli import main
 
     run = uvicorn.run
-    uvicorn.run = lambda app, **options: run(Guard(app, page=partial(_is_no_path_of, "/graphql")), **options)
+    uvicorn.run = lambda app, **options: run(_guarded(app, partial(_is_no_path_of, "/graphql")), **options)
     main()
 
 
@@ -86,7 +163,14 @@ def mlflow_app() -> ASGIApp:
     """Make MLflow's server behind the guard; `mlflow server --app-name freshet` finds it as an entry point."""
     from mlflow.server.fastapi_app import app
 
-    return Guard(app)
+    return _guarded(app)
+
+
+def _guarded(app: ASGIApp, page: Callable[[str], bool] = "/".__eq__) -> Guard:
+    """A page of `freshet ui`; where a token is demanded, it may be addressed by any name."""
+    if TOKEN_FILE not in os.environ:
+        return Guard(app, page=page)
+    return Guard(app, None, page, token_of(Path(os.environ[TOKEN_FILE])))
 
 
 def _is_no_path_of(last: str, path: str) -> bool:

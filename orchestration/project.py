@@ -75,6 +75,11 @@ class Project:
                 return Path(*parts[:i]) / ".freshet"
         return self.root / ".freshet"
 
+    @property
+    def token_file(self) -> Path:
+        """Holds what whoever asks a door that other machines reach has to know; made once it is needed."""
+        return self.state / "token"
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the project's lock: a second writer says so and waits. Child processes are told that it is held."""

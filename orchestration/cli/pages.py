@@ -17,6 +17,7 @@ from types import FrameType
 
 from model_code.errors import FreshetError
 from model_code.files import write_text
+from orchestration.guard import TOKEN_FILE, token_to_demand
 from orchestration.instance import dagster_home, fail_abandoned_runs
 from orchestration.pipeline.repro import environment
 from orchestration.pipeline.runs import record_all, tracking_uri
@@ -28,17 +29,17 @@ GRACE = 20.0  # seconds in which a page may end by itself; Dagster's daemon take
 MLFLOW_WITHOUT_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # its job workers are nine processes we never use
 
 
-def commands(project: Project, folder: Path, dagster_port: int, mlflow_port: int) -> list[list[str]]:
+def commands(project: Project, folder: Path, dagster_port: int, mlflow_port: int, host: str = HOST) -> list[list[str]]:
     """The command lines: Dagster's code, its page and its daemon, which share the code by a socket, and MLflow's page.
 
-    folder: of this user alone; the socket and the file that names it are made there. Both pages listen on this machine
-    only, behind `orchestration.guard`.
+    folder: of this user alone; the socket and the file that names it are made there. Both pages listen at `host`,
+    behind `orchestration.guard`.
     """
     workspace, socket_file = folder / "workspace.yaml", str(folder / "code.sock")
     code = {"grpc_server": {"socket": socket_file, "location_name": LOCATION}}
     write_text(workspace, json.dumps({"load_from": [code]}))  # JSON is YAML
     python, served = [sys.executable, "-m"], ["--workspace", str(workspace)]
-    address = ["--host", HOST, "--port"]
+    address = ["--host", host, "--port"]
     return [
         [*python, "dagster", "code-server", "start", "--socket", socket_file, "--module-name",
          "orchestration.definitions", "--location-name", LOCATION, "--log-level", "warning"],
@@ -49,18 +50,30 @@ def commands(project: Project, folder: Path, dagster_port: int, mlflow_port: int
     ]  # fmt: skip
 
 
-def serve_pages(project: Project, dagster_port: int, mlflow_port: int) -> None:
-    """Run both until one ends or the user presses Ctrl-C; raises `FreshetError` if a port is taken."""
+def serve_pages(project: Project, dagster_port: int, mlflow_port: int, host: str = HOST, token: bool = False) -> None:
+    """Run both until one ends or the user presses Ctrl-C; raises `FreshetError` if a port is taken.
+
+    token: demand it on this machine's own addresses, too.
+    """
+    guard = _guard_variables(project, host, token)
     for port, option in ((dagster_port, "--dagster-port"), (mlflow_port, "--mlflow-port")):
         require_free(port, option)
     record_all(project)  # a build that was killed may have left stages that MLflow does not know yet
     home = dagster_home(project)
     fail_abandoned_runs(project)
-    pages = f"Dagster: http://{HOST}:{dagster_port}   MLflow: http://{HOST}:{mlflow_port}"
+    pages = f"Dagster: http://{host}:{dagster_port}   MLflow: http://{host}:{mlflow_port}"
     print(f"{pages}   (Ctrl-C ends both)", flush=True)
-    variables = environment(project, DAGSTER_HOME=str(home), **MLFLOW_WITHOUT_JOBS)
+    variables = environment(project, DAGSTER_HOME=str(home), **MLFLOW_WITHOUT_JOBS, **guard)
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
-        run_together(commands(project, Path(folder), dagster_port, mlflow_port), project.root, variables)
+        run_together(commands(project, Path(folder), dagster_port, mlflow_port, host), project.root, variables)
+
+
+def _guard_variables(project: Project, host: str, token: bool) -> dict[str, str]:
+    """What tells both pages to demand the token, and MLflow to leave names and origins, which it cannot know, to us."""
+    if token_to_demand(host, project.token_file, token) is None:
+        return {}
+    print(f"any name, and as password the token in {project.token_file}, opens them", flush=True)
+    return {TOKEN_FILE: str(project.token_file), "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "true"}
 
 
 def require_free(port: int, option: str) -> None:

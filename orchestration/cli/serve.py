@@ -9,15 +9,22 @@ import typer
 
 from orchestration.project import Project
 
+HOST = "127.0.0.1"
+Host = Annotated[str, typer.Option(help="Address to listen on; where other machines reach it, a token is demanded.")]
+Token = Annotated[bool, typer.Option("--token", help="Demand the token of .freshet/token on this machine, too.")]
+
 
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's are not protected.")] = (
-        "127.0.0.1"
-    ),
+    host: Host = HOST,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8765,
     query_log: Annotated[
         bool, typer.Option("--query-log", help="Keep the queries in .freshet/queries, on this machine only.")
     ] = False,
+    token: Token = False,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Another site whose pages may ask, as https://app.example; repeatable."),
+    ] = None,
 ) -> None:
     """Serve search, add, update and delete over HTTP, with everything warm; the other commands use it while it runs."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a team of threads per request costs ten times more
@@ -27,14 +34,16 @@ def serve(
     with registered(project.state) as registration:  # before the slow imports, as it may refuse
         from orchestration.service.server import serve as run
 
-        run(project, host, port, query_log, registration)
+        run(project, host, port, query_log, registration, token, cors_origin or ())
 
 
 def ui(
     dagster_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the Dagster UI.")] = 3000,
     mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the MLflow UI.")] = 5000,
+    host: Host = HOST,
+    token: Token = False,
 ) -> None:
-    """Open the Dagster and MLflow UIs on this machine."""
+    """Open the Dagster and MLflow UIs."""
     from orchestration.cli.pages import serve_pages
 
-    serve_pages(Project.find(), dagster_port, mlflow_port)
+    serve_pages(Project.find(), dagster_port, mlflow_port, host, token)

@@ -89,16 +89,17 @@ class ServiceError(FreshetError):
 
 
 class ServiceClient:
-    """The service at `url`."""
+    """The service at `url`; `token` is what it demands where other machines reach it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str | None = None) -> None:
         self.url = url
+        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
 
     @classmethod
     def of(cls, project: Project) -> ServiceClient | None:
         """The project's running service; None if there is none, and the caller does the work itself."""
-        service = running(project.state)
-        return cls(service["url"]) if service else None
+        service, file = running(project.state), project.token_file
+        return cls(service["url"], file.read_text().strip() if file.is_file() else None) if service else None
 
     def search(self, text: str, k: int = 10, **options: Any) -> dict[str, Any]:
         """`retriever`, `generation` and `hits`, a list of what `freshet search --json` prints.
@@ -130,7 +131,7 @@ class ServiceClient:
         connection = HTTPConnection(at.hostname or "", at.port, timeout=seconds)
         sent = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
         try:
-            connection.request(method, quote(path, "/?=&"), sent, {"Content-Type": "application/json"})
+            connection.request(method, quote(path, "/?=&"), sent, self._headers)
             answer = connection.getresponse()
             content = answer.read()
         except (OSError, HTTPException) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,23 +11,25 @@ from anyio.to_thread import run_sync
 from fastapi import FastAPI
 from prometheus_client import Counter
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from model_code.live.searcher import Searcher
-from orchestration.guard import THIS_MACHINE, Guard
+from orchestration.guard import LOOPBACK, THIS_MACHINE, Guard
 from orchestration.project import Project
 from orchestration.service import routes
 from orchestration.service.errors import add_handlers, error
 from orchestration.service.models import ErrorResponse
 from orchestration.service.service import Service
 
+METHODS, HEADERS = ("GET", "POST", "DELETE"), ("Authorization", "Content-Type")  # of pages of other sites
 PAGES = ("/docs", "/redoc")  # which a link from elsewhere may open
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DESCRIPTION = """Search, and add, update and delete documents, of one Freshet project. Every answer names the one
 generation that it comes from. Refusals are `{"error": "one line"}`; a 503 says in Retry-After when to come again."""
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse, "description": text}
     for status, text in {
+        401: "The token is missing, where one is demanded",
         404: "There is no such retriever or document",
         413: "The request is too large",
         422: "The request makes no sense",
@@ -98,10 +100,13 @@ def create_app(
     query_log: bool = False,
     open_collection: Callable[[str], Any] | None = None,
     opener: Callable[[Path, str], Searcher] | None = None,
+    token: str | None = None,
+    origins: Sequence[str] = (),
 ) -> FastAPI:
     """The service of `project` as an ASGI application; its life cycle starts and stops what works behind it.
 
-    open_collection, opener: stand-ins for the real `LiveCollection` and `Searcher.open`.
+    open_collection, opener: stand-ins for the real `LiveCollection` and `Searcher.open`. token: what whoever asks has
+    to know; origins: other sites whose pages may ask, see `Guard`.
     """
     service = Service(project, query_log, open_collection, opener)
     app = FastAPI(
@@ -112,7 +117,9 @@ def create_app(
     add_handlers(app)
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
     hosts = (*THIS_MACHINE, "testserver") if host in LOOPBACK else None
-    app.add_middleware(Guard, hosts=hosts, page=PAGES.__contains__)
+    app.add_middleware(Guard, hosts=hosts, page=PAGES.__contains__, token=token, origins=origins)
+    if origins:  # before the guard, since a browser asks whether it may without the token
+        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=METHODS, allow_headers=HEADERS)
     app.add_middleware(RequestCount, requests=service.metrics.requests)
     return app
 

@@ -5,27 +5,42 @@ from __future__ import annotations
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 
 import uvicorn
 
 from model_code.errors import FreshetError
+from orchestration.guard import LOOPBACK, require_origins, token_to_demand
 from orchestration.live.client import Registration
 from orchestration.project import Project
-from orchestration.service.app import LOOPBACK, create_app
+from orchestration.service.app import create_app
 
 STOP_SECONDS = 60  # for the requests that run when the service is told to stop
 EXPOSED = (
-    "warning: listening on {host}: whoever reaches this machine can search, add and delete, as nobody is asked who they"
-    " are; put a proxy that asks in front, or leave --host out"
+    "note: listening on {host}: whoever asks needs the token in {file}, which anybody on the way can read unless a "
+    "proxy with TLS stands in front"
 )
 
 
-def serve(project: Project, host: str, port: int, query_log: bool, registration: Registration) -> None:
-    """Serve `project` until SIGINT, SIGTERM or SIGHUP; FreshetError if the port is taken or what is live is damaged."""
+def serve(
+    project: Project,
+    host: str,
+    port: int,
+    query_log: bool,
+    registration: Registration,
+    token: bool = False,
+    origins: Sequence[str] = (),
+) -> None:
+    """Serve `project` until SIGINT, SIGTERM or SIGHUP; FreshetError if the port is taken or what is live is damaged.
+
+    token: demand it on this machine's own addresses, too; origins: other sites whose pages may ask.
+    """
+    require_origins(origins)
+    demanded = token_to_demand(host, project.token_file, token)
     if host not in LOOPBACK:
-        print(EXPOSED.format(host=host), file=sys.stderr, flush=True)
+        print(EXPOSED.format(host=host, file=project.token_file), file=sys.stderr, flush=True)
     with _bound(host, port) as listening:
-        app = create_app(project, host, query_log)
+        app = create_app(project, host, query_log, token=demanded, origins=origins)
         app.state.service.start()  # before the server, which would turn its errors into tracebacks
         try:
             server = _server(app, registration, _url(listening))

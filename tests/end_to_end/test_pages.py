@@ -1,4 +1,4 @@
-"""Guards `freshet ui`: a hostile page gets nothing from any port that it opens, and its own pages go on working.
+"""Guards `freshet ui` and `freshet serve`: a hostile page gets nothing from any port, their own pages all they ask for.
 
 Run: python -m pytest tests/end_to_end/test_pages.py
 """
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 import psutil
@@ -16,37 +17,57 @@ import pytest
 
 from tests.end_to_end.tiny_project import environment, make_project
 
-HOSTILE = [
-    ("GET", "/graphql?query={version}", {"sec-fetch-site": "cross-site", "sec-fetch-dest": "image"}),
-    ("GET", "/graphql?query=mutation{x}", {}),
-    ("POST", "/graphql", {"origin": "http://evil.example", "content-type": "text/plain"}),
-    ("POST", "/ajax-api/2.0/mlflow/experiments/create", {"origin": "http://evil.example"}),
-    ("POST", "/graphql", {"host": "evil.example"}),
-    ("GET", "/", {"host": "evil.example"}),
-]
+EVIL = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
+UPGRADE = {
+    "connection": "Upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "x" * 16,
+}
+HOSTILE = {
+    "image": ("GET", "/graphql?query={version}", {"sec-fetch-site": "cross-site", "sec-fetch-dest": "image"}),
+    "image of a search": ("GET", "/search?text=x", {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}),
+    "frame": ("GET", "/", {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}),
+    "GET that changes": ("GET", "/graphql?query=mutation{x}", {}),
+    "form": ("POST", "/graphql", EVIL | {"content-type": "application/x-www-form-urlencoded"}),
+    "form of a sandboxed frame": ("POST", "/documents/apply", {"origin": "null", "sec-fetch-site": "cross-site"}),
+    "fetch no-cors": ("POST", "/documents", EVIL | {"content-type": "text/plain", "sec-fetch-mode": "no-cors"}),
+    "another port": ("POST", "/ajax-api/2.0/mlflow/experiments/create", {"origin": "http://127.0.0.1:8000"}),
+    "preflight": ("OPTIONS", "/documents/a", EVIL | {"access-control-request-method": "DELETE"}),
+    "connection": ("GET", "/graphql", EVIL | UPGRADE),
+    "rebound name": ("POST", "/graphql", {"host": "evil.example", "sec-fetch-site": "same-origin"}),
+    "rebound name, opened": ("GET", "/", {"host": "evil.example"}),
+}
 
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory):
-    """The two pages' ports, and every port that the processes of `freshet ui` listen on."""
+    """The three doors' ports, which are all that the processes of `freshet ui` and `freshet serve` listen on."""
     project = make_project(tmp_path_factory.mktemp("pages") / "project")
-    command = [sys.executable, "-m", "orchestration.cli", "ui", "--dagster-port", "3971", "--mlflow-port", "5971"]
-    process = subprocess.Popen(command, cwd=project, env=environment(), stdout=subprocess.PIPE)
+    family = [_start(project, "ui", "--dagster-port", "3971", "--mlflow-port", "5971"),
+              _start(project, "serve", "--port", "8971")]  # fmt: skip
     try:
-        for port in (3971, 5971):
-            _wait(lambda port=port: httpx.get(f"http://127.0.0.1:{port}/").status_code == 200, process)
+        for port, process in ((3971, family[0]), (5971, family[0]), (8971, family[1])):
+            path = "health/live" if port == 8971 else ""
+            _wait(lambda page=f"{port}/{path}": httpx.get(f"http://127.0.0.1:{page}").status_code == 200, process)
         _wait(lambda: "freshness" in _ask("{sensorsOrError(repositorySelector:{repositoryName:\"__repository__\","
-              "repositoryLocationName:\"freshet\"}){... on Sensors{results{name}}}}").text, process)  # fmt: skip
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+              "repositoryLocationName:\"freshet\"}){... on Sensors{results{name}}}}").text, family[0])  # fmt: skip
+        processes = [psutil.Process(each.pid) for each in family]
         yield {
             connection.laddr.port
-            for one in family
+            for one in [*processes, *(child for each in processes for child in each.children(recursive=True))]
             for connection in one.net_connections("inet")
             if connection.status == psutil.CONN_LISTEN
         }
     finally:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        for process in family:
+            process.send_signal(signal.SIGINT)
+        assert [process.wait(30) for process in family] == [0, 0]
+
+
+def _start(project: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "orchestration.cli", *arguments]
+    return subprocess.Popen(command, cwd=project, env=environment(), stdout=subprocess.PIPE)
 
 
 def _ask(query: str) -> httpx.Response:
@@ -68,12 +89,13 @@ def _wait(condition, process, seconds: float = 180.0) -> None:
         time.sleep(0.5)
 
 
-def test_both_pages_are_there_and_nothing_else_listens(ports):
-    assert ports == {3971, 5971}
+def test_the_three_doors_are_there_and_nothing_else_listens(ports):
+    assert ports == {3971, 5971, 8971}
 
 
-@pytest.mark.parametrize(("method", "path", "headers"), HOSTILE)
-def test_a_hostile_page_is_refused_at_every_port(ports, method, path, headers):
+@pytest.mark.parametrize("attempt", HOSTILE)
+def test_a_hostile_page_is_refused_at_every_port(ports, attempt):
+    method, path, headers = HOSTILE[attempt]
     for port in ports:
         answered = httpx.request(
             method, f"http://127.0.0.1:{port}{path}", headers=headers, content=b"{}" * (method == "POST")
@@ -83,3 +105,6 @@ def test_a_hostile_page_is_refused_at_every_port(ports, method, path, headers):
 
 def test_what_the_page_itself_asks_is_answered(ports):
     assert _ask("{version}").json()["data"]["version"]
+    own = {"origin": "http://127.0.0.1:8971", "sec-fetch-site": "same-origin"}
+    asked = httpx.post("http://127.0.0.1:8971/search", json={"text": "x"}, headers=own)
+    assert (asked.status_code, "nothing is live" in asked.text) == (503, True)

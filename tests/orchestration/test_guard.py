@@ -5,6 +5,9 @@ Run: python -m pytest tests/orchestration/test_guard.py
 
 from __future__ import annotations
 
+import base64
+import stat
+
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -12,7 +15,8 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from orchestration.guard import Guard
+from model_code.errors import FreshetError
+from orchestration.guard import TOKEN_FILE, Guard, _guarded, require_origins, token_of, token_to_demand
 
 HERE = {"host": "127.0.0.1:3000"}
 IMAGE = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
@@ -81,3 +85,81 @@ def test_where_others_may_listen_any_name_is_taken_but_no_other_site():
     door = TestClient(Guard(Starlette(routes=[Route("/", answer)]), hosts=None))
     assert door.get("/", headers={"host": "search.example"}).status_code == 200
     assert door.get("/", headers={"host": "search.example", "origin": "http://evil.example"}).status_code == 403
+
+
+def basic(text: str) -> str:
+    return "Basic " + base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        ("Bearer secret", 200),
+        ("bearer secret", 200),
+        (basic("anybody:secret"), 200),  # a browser's password
+        (None, 401),
+        ("", 401),
+        ("Bearer", 401),
+        ("Bearer ", 401),
+        ("Bearer secre", 401),
+        ("Bearer secret ", 401),
+        ("secret", 401),
+        ("Digest secret", 401),
+        (basic("secret:"), 401),
+        ("Basic ?", 401),
+    ],
+)
+def test_who_asks_a_door_with_a_token_has_to_know_it(authorization, status):
+    door = TestClient(Guard(Starlette(routes=[Route("/", answer)]), None, token="secret"))
+    answered = door.get("/", headers={"authorization": authorization} if authorization is not None else {})
+    assert answered.status_code == status
+    assert ("www-authenticate" in answered.headers) == (status == 401)
+
+
+def test_the_token_opens_nothing_to_another_site_and_no_connection_goes_past_it():
+    door = TestClient(Guard(Starlette(routes=[WebSocketRoute("/talk", talk)]), None, token="secret"))
+    known = {"authorization": "Bearer secret"}
+    with door.websocket_connect("/talk", headers=known) as socket:
+        assert socket.receive_text() == "done"
+    for headers in ({}, known | IMAGE, known | {"origin": "http://evil.example"}):
+        with pytest.raises(WebSocketDisconnect), door.websocket_connect("/talk", headers=headers):
+            pass
+
+
+def test_a_site_that_was_named_may_ask():
+    door = TestClient(Guard(Starlette(routes=[Route("/", answer)]), origins=["https://app.example"]))
+    for origin, status in (
+        ("https://app.example", 200),
+        ("http://app.example", 403),
+        ("https://app.example.evil", 403),
+    ):
+        asked = HERE | {"origin": origin, "sec-fetch-site": "cross-site", "sec-fetch-mode": "cors"}
+        assert door.get("/", headers=asked).status_code == status
+    for wrong in ("*", "app.example", "https://app.example/", "null"):
+        with pytest.raises(FreshetError, match="name one site"):
+            require_origins([wrong])
+
+
+def test_the_token_is_made_once_and_for_this_user_alone(tmp_path):
+    file = tmp_path / "state" / "token"
+    assert token_to_demand("127.0.0.1", file) is None
+    assert not file.exists()
+    token = token_to_demand("0.0.0.0", file)
+    assert len(token) > 40
+    assert token == token_of(file) == token_to_demand("localhost", file, demanded=True)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [each.name for each in file.parent.iterdir()] == ["token"]
+    file.chmod(0o640)
+    with pytest.raises(FreshetError, match="others than you may read it"):
+        token_of(file)
+    file.chmod(0o600)
+    file.write_text("\n")
+    with pytest.raises(FreshetError, match="is empty"):
+        token_of(file)
+
+
+def test_a_page_that_is_told_to_demands_the_token_whatever_name_it_is_asked_by(tmp_path, monkeypatch):
+    assert _guarded(answer).token is None
+    monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "token"))
+    page = _guarded(answer)
+    assert (page.hosts, page.token) == (None, token_of(tmp_path / "token"))

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from model_code.errors import FreshetError
-from orchestration.cli.pages import HOST, commands, require_free, run_together
+from orchestration.cli.pages import HOST, _guard_variables, commands, require_free, run_together
+from orchestration.guard import TOKEN_FILE, token_of
 from orchestration.project import Project
 
 ROOT = Path(__file__).parents[3]
@@ -88,6 +89,16 @@ def test_both_pages_listen_on_this_machine_only_and_behind_the_guard(tmp_path, m
         assert command[command.index("--host") + 1] == HOST == "127.0.0.1"
         assert command[command.index("--port") + 1] == port
     assert mlflow[mlflow.index("--backend-store-uri") + 1] == f"sqlite:///{tmp_path}/.freshet/mlflow/mlflow.db"
+
+
+def test_beyond_this_machine_both_pages_demand_the_token(tmp_path):
+    project = Project(tmp_path)
+    assert _guard_variables(project, HOST, False) == {}
+    variables = _guard_variables(project, "0.0.0.0", False)
+    assert variables == _guard_variables(project, HOST, True)
+    assert token_of(Path(variables[TOKEN_FILE]))
+    _, dagster, _, mlflow = commands(project, tmp_path, 3001, 5001, "0.0.0.0")
+    assert dagster[dagster.index("--host") + 1] == mlflow[mlflow.index("--host") + 1] == "0.0.0.0"
 
 
 def test_a_taken_port_is_named_with_the_remedy():

@@ -159,7 +159,13 @@ def serve(project: Project, live: FakeLive, monkeypatch: pytest.MonkeyPatch):
     """
     clients = []
 
-    def start(others: dict[str, FakeLive] | None = None, query_log: bool = False, **bounds) -> TestClient:
+    def start(
+        others: dict[str, FakeLive] | None = None,
+        query_log: bool = False,
+        token: str | None = None,
+        origins: tuple[str, ...] = (),
+        **bounds,
+    ) -> TestClient:
         lives = others or {}
         for name, value in ({"poll_seconds": 0.02, "retry_seconds": 0.02} | bounds).items():
             monkeypatch.setattr(*BOUNDS[name], value)
@@ -169,6 +175,8 @@ def serve(project: Project, live: FakeLive, monkeypatch: pytest.MonkeyPatch):
             query_log,
             lambda name: FakeCollection(lives.get(name, live), name),
             lambda folder, name: FakeSearcher(lives.get(name, live), name),
+            token,
+            origins,
         )
         client = TestClient(served, raise_server_exceptions=False)
         client.__enter__()

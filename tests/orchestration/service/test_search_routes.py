@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from orchestration.guard import token_of
+from orchestration.live.client import ServiceClient
 from tests.orchestration.service.conftest import FakeSearcher
 
 
@@ -173,3 +175,23 @@ def _until(condition, seconds: float = 5.0) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def test_where_a_token_is_demanded_our_own_client_knows_it(serve, project):
+    client = serve(token=token_of(project.token_file))
+    assert client.get("/health").status_code == 401
+    headers = ServiceClient("http://testserver", project.token_file.read_text().strip())._headers
+    assert client.post("/search", json={"text": "apple"}, headers=headers).status_code == 200
+
+
+def test_the_pages_of_a_site_that_was_named_may_ask_and_no_others(serve):
+    client = serve(token="secret", origins=("https://app.example",))
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    may = client.options("/search", headers=asked | {"origin": "https://app.example"})
+    assert (may.status_code, may.headers["access-control-allow-origin"]) == (200, "https://app.example")
+    assert client.options("/search", headers=asked | {"origin": "https://evil.example"}).status_code == 400
+    search = {"origin": "https://app.example", "authorization": "Bearer secret"}
+    found = client.post("/search", json={"text": "apple"}, headers=search)
+    assert (found.status_code, found.headers["access-control-allow-origin"]) == (200, "https://app.example")
+    refused = client.post("/search", json={"text": "apple"}, headers=search | {"origin": "https://evil.example"})
+    assert refused.status_code == 403
