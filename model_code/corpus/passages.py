@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
 from model_code.corpus.settings import PassageSettings
 from model_code.documents import Document
 from model_code.words import spans
+
+Cut = Literal["words", "lines", "sections"]
+HEADING = re.compile(r"(?:^|(?<=\n\n))(#{1,6}) +([^\n]+)(?=\n\n|\Z)")  # a line of its own between empty ones
 
 
 def windows(text: str, words: int, stride: int) -> list[str]:
@@ -35,9 +39,41 @@ def lines(text: str) -> list[str]:
     return [f"{first}\n{line}" for line in rest] or [text]
 
 
-def cut(text: str, words: int, stride: int, by: Literal["words", "lines"]) -> list[str]:
-    """The passages of a text, at least one: its lines, or windows of `words` words; see `PassageSettings`."""
-    return lines(text) if by == "lines" else windows(text, words, stride)
+def sections(text: str, words: int, stride: int) -> list[str]:
+    """The windows of each section, under its heading (`## Setup`) and those above it that have no text of their own.
+
+    >>> sections("Intro.\\n\\n# A\\n\\n## B\\n\\none two three", words=2, stride=2)
+    ['Intro.', '# A\\n\\n## B\\n\\none two', '# A\\n\\n## B\\n\\nthree']
+    """
+    borders = [*HEADING.finditer(text)]
+    titles = ["", *(border[0] + "\n\n" for border in borders)]
+    starts, ends = [0, *(border.end() for border in borders)], [*(border.start() for border in borders), len(text)]
+    found, headings = [], ""
+    for title, start, end in zip(titles, starts, ends, strict=True):
+        headings += title
+        if own := text[start:end].strip():
+            found += [headings + window for window in windows(own, words, stride)]
+            headings = ""
+    return found + ([headings.strip()] if headings else []) or [text]
+
+
+def section_of(passage: str) -> str | None:
+    """The heading that a passage, or a text cut from its beginning, stands under; None without any.
+
+    >>> section_of("# A\\n\\n## B\\n\\none two"), section_of("one two")
+    ('B', None)
+    """
+    found, place = None, 0
+    while heading := HEADING.match(passage, place):
+        found, place = heading[2].strip(), heading.end() + 2
+    return found
+
+
+def cut(text: str, words: int, stride: int, by: Cut) -> list[str]:
+    """The passages of a text, at least one, as `PassageSettings` says."""
+    if by == "lines":
+        return lines(text)
+    return sections(text, words, stride) if by == "sections" else windows(text, words, stride)
 
 
 def passage_rows(documents: Iterable[Document], settings: PassageSettings) -> list[dict[str, Any]]:

@@ -27,6 +27,9 @@ Reason = Literal[
     "bad date",
     "bad relevance",
     "bad split",
+    "binary file",
+    "huge file",
+    "unreadable file",
     "conflicting split",
     "dangling qrel",
 ]

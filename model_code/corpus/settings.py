@@ -131,10 +131,12 @@ class PartSettings(Settings):
 class CorpusSettings(Settings):
     """Where documents, queries and qrels come from, and how they are cleaned, merged and split."""
 
-    source: Literal["installed_packages", "beir", "hub", "files", "snapshot"] = Field(
-        "installed_packages", description="where documents come from: docstrings, a BEIR folder, the hub, or files"
+    source: Literal["auto", "installed_packages", "beir", "hub", "files", "folder", "snapshot"] = Field(
+        "auto", description="where documents come from; auto: told by `path`, docstrings without one"
     )
-    path: str | None = Field(None, description="beir: the data set's folder; files: the documents file")
+    path: str | None = Field(
+        None, description="a folder of documents, a file of rows, a BEIR folder, or a data set's name on the hub"
+    )
     packages: tuple[str, ...] = Field(("stdlib", "numpy", "pandas"), description="installed_packages: whose docstrings")
     qrels: str = Field("qrels", description="beir: the folder of the judgements")
     hub: HubSettings = Field(default_factory=HubSettings)
@@ -152,10 +154,11 @@ class CorpusSettings(Settings):
 
     def check(self) -> None:
         """Refuse a source without what it reads."""
-        needs_path = self.source in ("beir", "files", "snapshot")
+        needs_path = self.source in ("beir", "files", "folder", "snapshot")
         require(not needs_path or bool(self.path), f"path is missing: the source {self.source!r} reads from it")
         require(self.source != "hub" or bool(self.hub.name), "hub.name is missing: a data set such as BeIR/scifact")
-        require(self.source != "installed_packages" or bool(self.packages), "packages is empty: name at least one")
+        of_packages = self.source == "installed_packages" or (self.source == "auto" and self.path is None)
+        require(not of_packages or bool(self.packages), "packages is empty: name at least one")
 
 
 class PassageSettings(Settings):
@@ -165,8 +168,10 @@ class PassageSettings(Settings):
         180, ge=0, description="a longer document becomes windows of so many words; 0: one passage per document"
     )
     stride: int = Field(150, description="words between the starts of two windows")
-    cut: Literal["words", "lines"] = Field(
-        "words", description="lines: each line after the first is a passage with the first before it, as in lists"
+    cut: Literal["words", "lines", "sections"] = Field(
+        "words",
+        description="lines: each line after the first is a passage with the first before it, as in lists; sections: "
+        "windows do not cross headings (`## Setup`) and begin with theirs",
     )
 
     def check(self) -> None:

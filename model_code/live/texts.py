@@ -7,10 +7,10 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from model_code.corpus.cleaning import is_whole
-from model_code.corpus.passages import cut
+from model_code.corpus.passages import Cut, cut
 from model_code.corpus.settings import PassageSettings
 from model_code.settings import require
 
@@ -26,7 +26,7 @@ class TextRules:
     include_title: bool
     words: int
     stride: int
-    cut: Literal["words", "lines"] = "words"
+    cut: Cut = "words"
 
     @classmethod
     def stated(cls, include_title: bool, passages: PassageSettings) -> TextRules:

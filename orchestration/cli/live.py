@@ -29,7 +29,11 @@ class Format(StrEnum):
 
 
 Files = Annotated[
-    list[Path], typer.Argument(help="Documents: .jsonl, .csv, .tsv or .parquet, also .gz; - for standard input.")
+    list[Path],
+    typer.Argument(
+        help="Rows (.jsonl, .csv, .tsv, .parquet), documents (.md, .html, .txt, .rst, .pdf, .docx), folders; - for "
+        "standard input."
+    ),
 ]
 InputFormat = Annotated[Format, typer.Option("--format", help="Of standard input.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]

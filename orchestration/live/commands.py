@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from model_code.corpus.rows import printable
+from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.documents import Change, Remove
 from model_code.ledger.events import Receipt, Rejection
 from model_code.live.collection import default_retriever
 from orchestration.live.client import ServiceClient
 from orchestration.live.collection import LiveCollection
-from orchestration.live.rows import CleanRows, read_file
+from orchestration.live.rows import COLUMNS, CleanRows, read_file, require_known_columns
 from orchestration.live.upkeep import Upkeep
 
 STANDARD_INPUT = Path("-")
@@ -75,11 +76,12 @@ def add_files(
     only_known: bool = False,
     dry_run: bool = False,
 ) -> Outcome:
-    """Add the documents of files, "-" for standard input of the format `suffix`.
+    """Add the documents of files and of folders, "-" for standard input of the format `suffix`.
 
     only_known: refuse unknown ids; dry_run: only say what would come of it.
     """
-    batches = [_read(live, file, suffix, only_known) for file in files]
+    named = [named for file in files for named in _named(live, file)]
+    batches = [_read(live, name, file, suffix, only_known) for name, file in named]
     documents = [document for _, rows in batches for document in rows.documents]
     rejected = [refused for name, rows in batches for refused in _plain(name, rows.rejected)]
     outcome = _forecast(live, documents, rejected)
@@ -127,22 +129,50 @@ def _service(live: LiveCollection) -> ServiceClient | None:
     return ServiceClient.of(live.project) if live.retriever == default_retriever(live.project.live) else None
 
 
-def _read(live: LiveCollection, file: Path, suffix: str, only_known: bool) -> tuple[str, CleanRows]:
-    """What to call a file, and its rows, sound and refused ones."""
-    with _readable(file, suffix) as (path, name):
-        return name, live.clean(read_file(path, name), name, only_known)
+def _named(live: LiveCollection, file: Path) -> Iterator[tuple[str, Path]]:
+    """What to call a file, or each of a folder: the same as in the corpus where that is a folder around it.
+
+    The name is one that any ledger can hold.
+    """
+    if file == STANDARD_INPUT:
+        yield "standard input", file
+        return
+    if file.suffix.lower() not in DOCUMENT_SUFFIXES and not file.is_dir():
+        yield printable(file.name, len(file.name)), file
+        return
+    path, settings = file.resolve(), live.settings
+    files: Iterable[Path] = [path]
+    if path.is_dir():
+        from model_code.corpus.sources.folder import FolderSource
+
+        files = FolderSource(settings.replace(source="folder", path=str(path)), path).files.values()
+    home = (live.project.root / settings.path).resolve() if settings.path else path
+    for each in files:
+        inside = home if home.is_dir() and each.is_relative_to(home) else path if path.is_dir() else path.parent
+        name = each.relative_to(inside).as_posix()
+        yield printable(name, len(name)), each
+
+
+def _read(live: LiveCollection, name: str, file: Path, suffix: str, only_known: bool) -> tuple[str, CleanRows]:
+    """What a file is called, and its rows, sound and refused ones."""
+    with _readable(file, suffix) as path:
+        columns = live.settings.columns if path.suffix.lower() in DOCUMENT_SUFFIXES else COLUMNS
+        rows = live.clean(read_file(path, name, columns), name, only_known)
+        if not rows.documents and rows.rejected:
+            require_known_columns(path, name, live.settings.columns)
+        return name, rows
 
 
 @contextmanager
-def _readable(file: Path, suffix: str) -> Iterator[tuple[Path, str]]:
-    """A file that can be read twice and tells its format by its name, and what to call it."""
+def _readable(file: Path, suffix: str) -> Iterator[Path]:
+    """A file that can be read twice and tells its format by its name."""
     if file != STANDARD_INPUT:
-        yield file, printable(file.name, len(file.name))  # a name that any ledger can hold
+        yield file
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"input{suffix}"
         path.write_bytes(sys.stdin.buffer.read())
-        yield path, "standard input"
+        yield path
 
 
 def _plain(name: str, refused: Iterable[Rejection]) -> list[dict[str, Any]]:

@@ -74,7 +74,7 @@ def _take(live: LiveCollection, path: Path) -> Taken | None:
     batch = hash_path(path)
     name = printable(path.name, len(path.name))  # which a ledger can hold, whatever the file is called
     try:
-        rows = live.clean(read_file(path, name), name)
+        rows = live.clean(read_file(path, name, live.settings.columns), name)
     except (FreshetError, OSError, ValueError) as error:  # whatever the readers of the formats say of a broken file
         reason = printable(error, 1000)
         _put_aside(path, _target(path, FAILED, batch), reason)

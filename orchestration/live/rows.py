@@ -16,13 +16,15 @@ from typing import Any
 from model_code.corpus.cleaning import clean_line, document_of
 from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit
 from model_code.corpus.settings import ColumnSettings, CorpusSettings, PartSettings, PassageSettings
-from model_code.corpus.sources.base import renamed
+from model_code.corpus.sources.base import renamed, require_columns
+from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES, read_document
 from model_code.corpus.sources.readers import read_rows
 from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.ledger.events import Rejection
 from orchestration.project import Project
 
+COLUMNS = ColumnSettings()
 RawRow = Row | Malformed | Mapping[str, Any]
 """A row of a file as `read_file` yields it, or plain values such as those in the body of a request."""
 
@@ -56,14 +58,29 @@ class CleanRows:
         )
 
 
-def read_file(path: Path, name: str | None = None) -> Iterator[Row | Malformed]:
-    """The rows of a .jsonl, .csv, .tsv or .parquet file, plain or .gz; `name` is what locations call it.
+def read_file(path: Path, name: str | None = None, columns: ColumnSettings = COLUMNS) -> Iterator[Row | Malformed]:
+    """The rows of a .jsonl, .csv, .tsv or .parquet file, plain or .gz, or the one document in a file such as a PDF.
 
-    FreshetError if the file has another format or cannot be read as a whole.
+    name: what locations call it, and the document's id. FreshetError if the file has another format, or cannot be read
+    as a whole.
     """
+    name = name or path.name
     if not path.is_file():
-        raise FreshetError(f"{path} is not a file; name a .jsonl, .csv, .tsv or .parquet file, or - for standard input")
-    yield from read_rows(path, "documents", name or path.name)
+        raise FreshetError(f"{path} is not a file; name files or folders, or - for standard input")
+    if path.suffix.lower() not in DOCUMENT_SUFFIXES:
+        yield from read_rows(path, "documents", name)
+        return
+    row, names = read_document(path, name, name), columns.of("documents")
+    if isinstance(row, Malformed):
+        yield row
+    else:
+        yield Row(row.table, row.location, {names.get(ours, ours): value for ours, value in row.values.items()})
+
+
+def require_known_columns(path: Path, name: str, columns: ColumnSettings) -> None:
+    """FreshetError if a file of rows has no column of texts or ids."""
+    if path.suffix.lower() not in DOCUMENT_SUFFIXES:
+        require_columns(read_rows(path, "documents", name), "documents", columns, name, any_id=True)
 
 
 def clean(rows: Iterable[RawRow], settings: CorpusSettings, source: str) -> CleanRows:

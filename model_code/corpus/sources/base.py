@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,28 +35,52 @@ class Source(Protocol):
 SOURCES = {  # by `corpus.source`; each is imported when it is opened
     "beir": "model_code.corpus.sources.files:BeirSource",
     "files": "model_code.corpus.sources.files:FilesSource",
+    "folder": "model_code.corpus.sources.folder:FolderSource",
     "hub": "model_code.corpus.sources.hub:HubSource",
     "installed_packages": "model_code.corpus.sources.installed_packages:InstalledPackagesSource",
     "snapshot": "model_code.corpus.sources.files:SnapshotSource",
 }
+_ID = "_id"  # the default of columns.document_id and query_id, in whose place `id` will do
+_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 RELEVANCE = "relevance"  # our name for it, and the usual one of qrels that do not call it `score`
 
 
 def open_source(settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> Source:
     """The source named by `settings.source`; relative paths are resolved against `root`."""
+    settings = recognised(settings, root)
     module, _, name = SOURCES[settings.source].partition(":")
     return getattr(importlib.import_module(module), name)(settings, root, locked)
+
+
+def recognised(settings: CorpusSettings, root: Path) -> CorpusSettings:
+    """The settings with the kind of source that `corpus.path` is, where they leave it open; FreshetError if none."""
+    if settings.source != "auto":
+        return settings
+    if settings.path is None:
+        return settings.replace(source="installed_packages")
+    path = root / settings.path
+    if path.is_dir():
+        is_beir = any((path / name).is_file() for name in ("corpus.jsonl", "corpus.jsonl.gz"))
+        return settings.replace(source="beir" if is_beir else "folder")
+    if path.is_file():
+        return settings.replace(source="files")
+    if _HUB_NAME.fullmatch(settings.path):
+        return settings.replace(source="hub", hub=settings.hub.replace(name=settings.path))
+    raise FreshetError(f"{path} does not exist; corpus.path in params.yaml names it")
 
 
 def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
     """The row with our names for its columns; a document's remaining columns are gathered under `fields`.
 
-    A query's answers may also lie in a mapping `metadata`, as BEIR's queries.jsonl keeps what is beside the text. Where
-    no setting names the column of the relevance and `score` is missing, it is `relevance`: read as 1, a 0 would count.
+    An id may also be called `id`. A query's answers may also lie in a mapping `metadata`, as BEIR's queries.jsonl keeps
+    what is beside the text. Where no setting names the column of the relevance and `score` is missing, it is
+    `relevance`: read as 1, a 0 would count.
     """
     if isinstance(row, Malformed):
         return row
     names = columns.of(row.table)
+    if "id" in row.values and names.get("id") == _ID and _ID not in row.values:
+        names["id"] = "id"
     values = {ours: row.values[theirs] for ours, theirs in names.items() if theirs in row.values}
     if row.table == "qrels" and columns.relevance == ColumnSettings().relevance and RELEVANCE in row.values:
         values.setdefault(RELEVANCE, row.values[RELEVANCE])
@@ -80,16 +105,21 @@ def hash_files(files: Mapping[str, Path]) -> dict[str, Any]:
     return {"versions": {}, "watermark": None, "files": hashes, "content_hash": hash_text(canonical_json(hashes))}
 
 
-def require_columns(rows: Iterable[Row | Malformed], table: Table, columns: ColumnSettings, name: str) -> None:
+def require_columns(
+    rows: Iterable[Row | Malformed], table: Table, columns: ColumnSettings, name: str, any_id: bool = False
+) -> None:
     """Raise `FreshetError` unless each column that `columns` expects of `table` occurs in one of its rows.
 
     rows: as they are found, under the source's own names, read only until all are seen; without any there is nothing to
-    say. name: what the error calls the table.
+    say. name: what the error calls the table. any_id: a column `id` will do for the id, whatever the settings call it.
     """
     missing, held = columns.expected(table), dict[str, None]()
     for row in rows:
         held |= dict.fromkeys(_names(row))
-        missing = {key: column for key, column in missing.items() if column not in held}
+        called_id = any_id or (columns.of(table).get("id") == _ID and _ID not in held)
+        has_id = "id" in held and called_id
+        known = {*held, columns.of(table)["id"]} if has_id else held
+        missing = {key: column for key, column in missing.items() if column not in known}
         if not missing:
             return
     if held:
@@ -113,11 +143,13 @@ def make_lock(settings: CorpusSettings, root: Path) -> dict[str, Any]:
 
     Cheap (it hashes files, or asks the hub for a commit), pure (no time or absolute path), equal for equal content.
     """
+    settings = recognised(settings, root)
     return {"source": settings.source, **open_source(settings, root).describe()}
 
 
 def locked_source(settings: CorpusSettings, root: Path, lock: Mapping[str, Any]) -> Source:
     """Open the source that `lock` describes; raise `FreshetError` if it is another one, or no longer the same."""
+    settings = recognised(settings, root)
     if lock.get("source") != settings.source:
         raise FreshetError(
             f"corpus.lock.json was made from {lock.get('source')!r}, but corpus.source in params.yaml is "

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from model_code.corpus.rows import Malformed, Reason, Row, Table, printable
+from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.errors import FreshetError
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
@@ -22,7 +23,8 @@ def read_rows(path: Path, table: Table, name: str) -> Iterator[Row | Malformed]:
     """Yield the rows of the file at `path`; `name` is what locations call it. The format is told by the suffix."""
     suffix = Path(path.name.removesuffix(".gz")).suffix
     if suffix not in SUFFIXES:
-        raise FreshetError(f"{name} has an unknown format; source files end in {', '.join(SUFFIXES)}, or .gz after it")
+        kinds = f"{', '.join(SUFFIXES)} (rows, also .gz) or {', '.join(DOCUMENT_SUFFIXES)} (one document)"
+        raise FreshetError(f"{name} has an unknown format; files that can be read end in {kinds}")
     try:
         if suffix == ".parquet":
             yield from _read_parquet(path, table, name)

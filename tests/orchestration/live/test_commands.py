@@ -11,11 +11,13 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from model_code.errors import FreshetError
 from orchestration.cli import app, garbage
 from orchestration.live import commands
 from orchestration.live.collection import LiveCollection
 from orchestration.live.rows import read_file
 from orchestration.live.status import live_status
+from tests.document_files import pdf
 from tests.orchestration.live_example import BASE, StandInWriter, collection_of, make_project, texts
 
 
@@ -65,6 +67,29 @@ def test_add_says_what_became_of_each_row(run, project, more):
                       "reason": "missing column: the row has no column for text"}],
     }  # fmt: skip
     assert live_status(project, "hce")["ledger"]["documents"]["rejected"] == 1
+
+
+def test_documents_and_folders_of_them_are_added_under_their_paths(run, project, tmp_path):
+    (tmp_path / "notes/deep").mkdir(parents=True)
+    (tmp_path / "notes/deep/fern.md").write_text("# Ferns\n\nThey unroll.")
+    (tmp_path / "notes/moss.pdf").write_bytes(pdf(["moss"], "Moss"))
+    (tmp_path / "notes/broken.pdf").write_bytes(b"%PDF")
+    code, output = run("add", tmp_path / "notes", "--json")
+    assert code == 0
+    assert json.loads(output)["added"] == ["deep/fern.md", "moss.pdf"]
+    (refused,) = json.loads(output)["rejected"]
+    assert (refused["document_id"], refused["reason"][:16]) == ("broken.pdf", "unreadable file:")
+    (tmp_path / "params.yaml").write_text("corpus: {path: notes}\nretrievers: {hce: {}}\n")
+    assert run("add", tmp_path / "notes/deep/fern.md")[1].startswith("1 unchanged")
+    assert texts(project, ["deep/fern.md"]) == {"deep/fern.md": "They unroll."}
+
+
+def test_columns_that_are_missing_are_told_once_beside_those_found(run, tmp_path):
+    (tmp_path / "rows.csv").write_text("id,body\n1,x\n2,y\n")
+    with pytest.raises(
+        FreshetError, match=r"rows\.csv has no column 'text' \(corpus\.columns\.text\); it has: id, body"
+    ):
+        run("add", tmp_path / "rows.csv")
 
 
 def test_a_dry_run_tells_the_same_and_changes_nothing(run, project, more):
@@ -206,5 +231,5 @@ def test_generations_that_nothing_needs_can_be_freed(run, project):
 
 def test_standard_input_is_read_as_bytes(monkeypatch):
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"\xff")))
-    with commands._readable(commands.STANDARD_INPUT, ".jsonl") as (path, name):
-        assert (path.read_bytes(), path.suffix, name) == (b"\xff", ".jsonl", "standard input")
+    with commands._readable(commands.STANDARD_INPUT, ".jsonl") as path:
+        assert (path.read_bytes(), path.suffix) == (b"\xff", ".jsonl")

@@ -49,6 +49,14 @@ def test_finished_files_are_received_in_order_and_moved(collection):
     assert inbox.take_all(collection) == []
 
 
+def test_a_document_of_its_own_is_received_under_its_name(collection):
+    drop(collection, "fern.md", "# Ferns\n\nThey unroll.")
+    (taken,) = inbox.take_all(collection)
+    assert (taken.reason, len(taken.receipt.events)) == (None, 1)
+    assert collection.apply().added == ("fern.md",)
+    assert listing(collection) == [".lock", "done/fern.md"]
+
+
 def test_an_empty_or_missing_inbox_is_no_work_and_no_ledger(collection):
     assert inbox.take_all(collection) == []
     (collection.project.root / "inbox").rmdir()
@@ -156,7 +164,7 @@ def test_files_of_one_name_and_other_content_are_all_kept(collection):
 
 
 @pytest.mark.parametrize(("name", "content", "reason"), [
-    ("x.pdf", "%PDF", "unknown format"),
+    ("x.xls", "%PDF", "unknown format"),
     ("x.parquet", "no parquet", "not a Parquet file"),
     ("x.jsonl.gz", "no gzip", "not a whole .gz file"),
 ])  # fmt: skip
@@ -212,14 +220,14 @@ def test_a_file_that_changes_while_it_is_read_is_left_for_later(collection, monk
 
 def test_a_name_that_is_no_utf_8_is_received_like_any_other(collection):
     folder = collection.project.root / "inbox"
-    for name, content in ((b"caf\xe9.jsonl", LINE.format("a", "1")), (b"caf\xe9.pdf", "%PDF")):
+    for name, content in ((b"caf\xe9.jsonl", LINE.format("a", "1")), (b"caf\xe9.xls", "?")):
         Path(os.fsdecode(os.path.join(os.fsencode(folder), name))).write_text(content)
     found = {taken.file: taken.reason for taken in inbox.take_all(collection)}
-    assert found.keys() == {"caf?.jsonl", "caf?.pdf"}
-    assert "caf?.pdf has an unknown format" in found["caf?.pdf"]
+    assert found.keys() == {"caf?.jsonl", "caf?.xls"}
+    assert "caf?.xls has an unknown format" in found["caf?.xls"]
     assert collection.seen.life("a")[-1].source == "inbox/caf?.jsonl"
     assert [os.fsencode(name) for name in listing(collection)] == [
-        b".lock", b"done/caf\xe9.jsonl", b"failed/caf\xe9.pdf", b"failed/caf\xe9.pdf.reason"
+        b".lock", b"done/caf\xe9.jsonl", b"failed/caf\xe9.xls", b"failed/caf\xe9.xls.reason"
     ]  # fmt: skip
 
 

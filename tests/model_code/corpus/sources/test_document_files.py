@@ -1,0 +1,115 @@
+"""Guards what is read of files of one document: titles, headings, dates and words of every type, and each refusal."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_code.corpus.cleaning import clean_text
+from model_code.corpus.passages import cut, section_of
+from model_code.corpus.rows import Malformed
+from model_code.corpus.sources import document_files
+from model_code.corpus.sources.document_files import read_document
+from tests.document_files import pdf, write_docx
+
+MARKDOWN = """---
+title: On moss
+date: 2024-03-05
+tags: [green, soft]
+---
+# On moss
+
+It *grows* in [shade](http://x.org "no").
+
+## Kinds
+
+- peat
+- ```
+  # no heading
+  ```
+
+| a | b |
+|---|---|
+| c | d |
+"""
+HTML = """<!doctype html><html><head><title>On  ferns</title><meta name="date" content="2023-01-02">
+<style>p {color: red}</style></head><body><nav>Home</nav><h1>On ferns</h1><p>They<!-- x --> unroll<br>slowly.</p>
+<h2>Use <em>them</em></h2><script>alert(1)</script><ul><li>as food</li></ul></body></html>"""
+
+
+def read(tmp_path, name, content):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return read_document(path, name, name)
+
+
+def values(tmp_path, name, content):
+    return dict(read(tmp_path, name, content).values)
+
+
+def test_markdown_keeps_front_matter_headings_and_every_shown_word(tmp_path):
+    found = values(tmp_path, "notes/moss.md", MARKDOWN)
+    assert (found["id"], found["title"], str(found["date"])) == ("notes/moss.md", "On moss", "2024-03-05")
+    assert found["fields"] == {"tags": ["green", "soft"], "folder": "notes"}
+    assert found["text"].startswith("It grows in shade.\n\n## Kinds\n\n- peat")
+    assert clean_text(found["text"]).endswith("\\# no heading\n\na b\n\nc d")
+
+
+def test_what_is_no_front_matter_stays_part_of_the_text(tmp_path):
+    assert "not: [closed" in values(tmp_path, "a.md", "---\nnot: [closed\n---\nText")["text"]
+    assert values(tmp_path, "rule.md", "---\nwords\n---\n")["text"] == "## words"
+
+
+def test_html_keeps_what_a_browser_shows(tmp_path):
+    found = values(tmp_path, "ferns.html", HTML)
+    assert (found["title"], found["date"]) == ("On ferns", "2023-01-02")
+    assert found["text"] == "They unroll\nslowly.\n\n## Use them\n\n- as food"
+
+
+def test_an_encoding_that_is_named_or_marked_is_read(tmp_path):
+    latin = '<meta charset="iso-8859-1"><p>caf\u00e9'.encode("latin-1")
+    assert values(tmp_path, "a.html", latin)["text"] == "caf\u00e9"
+    assert values(tmp_path, "b.txt", "\u6392\u5e8f".encode("utf-16"))["text"] == "\u6392\u5e8f"
+    assert values(tmp_path, "c.txt", b"\xef\xbb\xbfx")["text"] == "x"
+
+
+def test_underlined_titles_of_restructured_text_are_headings_by_their_order(tmp_path):
+    text = "=====\nMoss\n=====\n\nIntro.\n\nKinds\n-----\n\n.. unknown:: kept\n\nPeat\n~~~~\nSoft.\n"
+    found = values(tmp_path, "moss.rst", text)
+    assert found["title"] == "Moss"
+    assert found["text"] == "Intro.\n\n\n## Kinds\n\n\n.. unknown:: kept\n\n\n### Peat\n\nSoft."
+
+
+def test_the_pages_of_a_pdf_are_sections(tmp_path):
+    found = values(tmp_path, "book.pdf", pdf(["one moss", "", "two ferns"], "A book"))
+    assert (found["title"], found["date"]) == ("A book", "2024-03-05T12:00:00+00:00")
+    assert [section_of(one) for one in cut(found["text"], 50, 40, "sections")] == ["Page 1", "Page 3"]
+
+
+def test_docx_keeps_headings_paragraphs_and_tables_in_their_order(tmp_path):
+    write_docx(tmp_path / "a.docx", "Report", ("Moss", "It grows."), ("Ferns", "They unroll."))
+    found = dict(read_document(tmp_path / "a.docx", "a.docx", "a.docx").values)
+    assert (found["title"], found["text"].strip()) == ("Report", "# Moss\n\nIt grows.\n\n# Ferns\n\nThey unroll.")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.pdf", b"%PDF-1.4 cut", "unreadable file"),
+        ("a.docx", b"PK\x03\x04 cut", "unreadable file"),
+        ("scan.pdf", pdf(["", ""]), "empty text"),
+        ("a.txt", b"\x00\x01\x02\xff", "binary file"),
+        ("a.md", b"a\0b", "binary file"),
+        ("a.md", b"caf\xe9", "invalid UTF-8"),
+        ("b.html", b"<p>caf\xe9", "invalid UTF-8"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_reason(tmp_path, name, content, reason):
+    found = read(tmp_path, name, content)
+    assert isinstance(found, Malformed)
+    assert (found.reason, found.record_id, found.location) == (reason, name, f"{name}:1")
+
+
+def test_a_huge_file_is_not_opened(tmp_path, monkeypatch):
+    monkeypatch.setattr(document_files, "MOST_BYTES", 3)
+    assert read(tmp_path, "a.txt", "four").reason == "huge file"

@@ -1,0 +1,99 @@
+"""Guards which files of a folder are documents, and that a source is recognised by what its path is."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from model_code.corpus.build import build_corpus
+from model_code.corpus.settings import CorpusSettings, PassageSettings
+from model_code.corpus.sources.base import locked_source, make_lock, open_source, recognised
+from model_code.errors import FreshetError
+
+
+@pytest.fixture
+def notes(tmp_path):
+    files = {
+        "b.md": "# B\n\nmoss",
+        "a/c.txt": "fern",
+        "a/d.TXT": "oak",
+        ".hidden.md": "no",
+        ".git/x.md": "no",
+        "build/x.md": "no",
+        "a/draft.md": "no",
+        "a/kept.md": "yes",
+        "image.png": "no",
+        ".gitignore": "build/\n*.md\n!b.md\n",
+        "a/.gitignore": "draft.md\n!kept.md\n",
+    }
+    for name, content in files.items():
+        path = tmp_path / "notes" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    (tmp_path / "secret.txt").write_text("no")
+    (tmp_path / "notes/link.txt").symlink_to(tmp_path / "secret.txt")
+    (tmp_path / "notes/loop").symlink_to(tmp_path / "notes")
+    return tmp_path / "notes"
+
+
+def opened(notes, **settings):
+    return open_source(CorpusSettings(path="notes", **settings), notes.parent)
+
+
+def test_documents_are_files_by_path_but_hidden_ignored_and_outer_ones(notes):
+    source = opened(notes)
+    assert [row.values["id"] for row in source.rows("documents")] == ["a/c.txt", "a/d.TXT", "a/kept.md", "b.md"]
+    assert source.passed_over == {".png": 1, ".txt": 1, "loop": 1}
+    assert list(source.rows("queries")) == []
+
+
+def test_git_would_ignore_the_same(notes):
+    subprocess.run(["git", "init", "-q"], cwd=notes, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=notes, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert set(opened(notes).files) == {name for name in listed if name.lower().endswith((".md", ".txt"))} - {
+        "link.txt",
+        ".hidden.md",
+    }
+
+
+def test_the_lock_follows_contents_and_names_what_changed(notes):
+    settings, root = CorpusSettings(path="notes"), notes.parent
+    lock = make_lock(settings, root)
+    assert lock["source"] == "folder"
+    (notes / "image.png").write_text("other")
+    assert make_lock(settings, root) == lock
+    (notes / "b.md").write_text("changed")
+    with pytest.raises(FreshetError, match=r"b\.md"):
+        locked_source(settings, root, lock)
+
+
+def test_broken_files_are_quarantined_and_the_rest_is_built(notes):
+    (notes / "broken.pdf").write_bytes(b"%PDF")
+    settings = CorpusSettings(path="notes", quarantine_limit=0.5)
+    built = build_corpus(opened(notes), settings, PassageSettings(cut="sections"))
+    assert built.tables["documents"]["document_id"].tolist() == ["a/c.txt", "a/d.TXT", "a/kept.md", "b.md"]
+    assert built.tables["quarantine"][["record_id", "reason"]].values.tolist() == [["broken.pdf", "unreadable file"]]
+
+
+def test_an_empty_or_absent_folder_is_one_clear_error(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FreshetError, match=r"holds no document.*\.pdf"):
+        open_source(CorpusSettings(path="empty"), tmp_path).describe()
+    with pytest.raises(FreshetError, match="does not exist"):
+        open_source(CorpusSettings(path="absent"), tmp_path)
+
+
+def test_a_source_is_recognised_by_its_path(tmp_path, write_beir):
+    write_beir(tmp_path / "beir", [{"_id": "1", "text": "x"}], compress=True)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "rows.csv").write_text("id,text\n1,x\n")
+    found = {path: recognised(CorpusSettings(path=path), tmp_path) for path in ("beir", "docs", "rows.csv", "BeIR/nq")}
+    assert {path: one.source for path, one in found.items()} == {
+        "beir": "beir", "docs": "folder", "rows.csv": "files", "BeIR/nq": "hub"
+    }  # fmt: skip
+    assert found["BeIR/nq"].hub.name == "BeIR/nq"
+    assert recognised(CorpusSettings(), tmp_path).source == "installed_packages"
+    assert [row.values["id"] for row in open_source(found["rows.csv"], tmp_path).rows("documents")] == ["1"]
