@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
@@ -61,16 +61,27 @@ def _documents(
     source: Source, settings: CorpusSettings, quarantine: Quarantine, progress: Progress
 ) -> tuple[list[Document], dict[str, str]]:
     def check(row: Row) -> Document:
-        document = document_of(row, settings.max_characters, settings.keep_title_only)
-        part_of(document, settings.parts)  # refuses a document without the date that its part depends on
-        return document
+        return sound_document(row, settings)
 
     rows = islice(source.rows("documents", progress), settings.limit)
     sound = quarantine.admit(rows, _unique(check, lambda document: document.document_id))
+    return without_duplicates(sound, settings)
+
+
+def sound_document(row: Row, settings: CorpusSettings) -> Document:
+    """The clean document in a row; raises `Unfit` where `document_of` does, or without the date that its part needs."""
+    document = document_of(row, settings.max_characters, settings.keep_title_only)
+    part_of(document, settings.parts)
+    return document
+
+
+def without_duplicates(
+    documents: Iterable[Document], settings: CorpusSettings
+) -> tuple[list[Document], dict[str, str]]:
+    """`merge_duplicates`; where parts go by date a later copy, which many exports list first, makes no document new."""
     if settings.parts.by == "date" and settings.merge_duplicates != "none":
-        # A later copy, which many exports list first, must not make an old document new.
-        return merge_into_earliest(sound, settings.merge_duplicates)
-    return merge_duplicates(sound, settings.merge_duplicates)
+        return merge_into_earliest(documents, settings.merge_duplicates)
+    return merge_duplicates(documents, settings.merge_duplicates)
 
 
 def _queries(

@@ -195,6 +195,14 @@ class Ledger:
             last = _last_ids(connection, document_ids).values()
             return {event.document_id: event for event in _events(connection, sorted(last))}
 
+    def origins(self) -> dict[str, str]:
+        """By id, the source that a document last arrived from; what a revert brought back came from where it was."""
+        arrived = (events.c.kind == EventKind.PUT) & sa.not_(events.c.source.startswith("revert to "))
+        last = sa.select(sa.func.max(events.c.id)).where(arrived).group_by(events.c.document_id)
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(events.c.document_id, events.c.source).where(events.c.id.in_(last)))
+            return {document_id: source for document_id, source in rows}
+
     def events(self, ids: Sequence[int]) -> list[Event]:
         """The events of a receipt, oldest first."""
         with self._database.read() as connection:

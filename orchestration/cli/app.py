@@ -28,7 +28,7 @@ tools = typer.Typer(help="Rarer work: measure, compare, tune, clean up.", no_arg
 
 for command in (build.demo, build.ingest, build.run, build.plan, build.results, build.settings):
     app.command()(command)
-for command in (live.search, live.add, live.update, live.delete):
+for command in (live.search, live.add, live.update, live.delete, live.sync):
     app.command()(command)
 for command in (release.register, release.promote, release.rollback, release.retrain, release.status):
     app.command()(command)

@@ -113,6 +113,21 @@ def update(
     _put(files, input_format, dry_run, retriever, as_json, only_known=True)
 
 
+def sync(
+    source: Annotated[
+        str | None, typer.Argument(help="Another source than the project's own: a folder, a file, a data set.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Delete even if much of the source is gone.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the index hold exactly what the source holds: add, update and delete what changed there."""
+    from orchestration.live.collection import LiveCollection
+    from orchestration.live.sync import sync as make_equal
+
+    _show(make_equal(LiveCollection(Project.find()), source, force, dry_run), as_json, dry_run)
+
+
 def delete(
     ids: Annotated[list[str], typer.Argument(help="Ids of documents.")],
     retriever: Retriever = None,

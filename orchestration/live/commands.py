@@ -86,7 +86,7 @@ def add_files(
     rejected = [refused for name, rows in batches for refused in _plain(name, rows.rejected)]
     outcome = _forecast(live, documents, rejected)
     if not dry_run:
-        _apply(live, outcome, [live.receive(rows, name) for name, rows in batches])
+        apply(live, outcome, [live.receive(rows, name) for name, rows in batches])
     return outcome
 
 
@@ -97,7 +97,7 @@ def delete_documents(live: LiveCollection, document_ids: Sequence[str], source: 
     rejected = _plain(source, receipt.rejected)
     outcome = Outcome(deleted=before["deleted"], rejected=rejected)
     outcome.unchanged = receipt.received - len(rejected) - len(outcome.deleted)
-    _apply(live, outcome, [receipt])
+    apply(live, outcome, [receipt])
     return outcome
 
 
@@ -109,7 +109,7 @@ def _forecast(live: LiveCollection, changes: Sequence[Change], rejected: list[di
     return outcome
 
 
-def _apply(live: LiveCollection, outcome: Outcome, receipts: Iterable[Receipt]) -> None:
+def apply(live: LiveCollection, outcome: Outcome, receipts: Iterable[Receipt]) -> None:
     """Make what was recorded searchable, or have the service do it; nothing if the rows said nothing new.
 
     A document that a process recorded which was killed then is new to who searches, though its row says nothing new.

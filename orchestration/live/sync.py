@@ -1,0 +1,243 @@
+"""`freshet sync`: afterwards the index holds what the source holds, and only what changed was read, encoded and moved.
+
+What each file of a source came to is remembered under the hash of its content (`.freshet/sync/`), so that an unchanged
+one is hashed and not read; what it came to is compared with what the index holds, whoever put it there. Documents that
+`freshet add`, the inbox or another source brought stay: a sync deletes only what came from its own source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from model_code import corpus as reader
+from model_code.corpus.build import sound_document, without_duplicates
+from model_code.corpus.cleaning import normalised
+from model_code.corpus.rows import Malformed, Quarantine, Row
+from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.sources.base import Source, open_source, recognised
+from model_code.corpus.sources.document_files import read_document
+from model_code.corpus.sources.folder import FolderSource, fingerprint
+from model_code.documents import Document
+from model_code.errors import FreshetError
+from model_code.files import canonical_json, hash_path, hash_text, read_json, write_json
+from model_code.ledger.database import is_there
+from model_code.ledger.events import EventKind, Rejection
+from model_code.live.documents import read_columns
+from model_code.live.generation import DOCUMENTS, removed_by_part
+from orchestration.live.collection import LiveCollection
+from orchestration.live.commands import CHANGES, Outcome, apply
+from orchestration.live.ledger import ledger_url
+from orchestration.live.rows import CleanRows
+from orchestration.project import Project, file_lock
+
+SHARE, FEW = 0.2, 3  # of a source's documents, and how many at least, that vanish without a question
+SHOWN = 20  # changes that are named
+Rows = Callable[[], Iterator[Row | Malformed]]
+Units = dict[str, tuple[str, Rows]]
+Memory = dict[str, Any]  # `rules`: a hash of how rows are read; `units`: by name, what each came to
+
+
+@dataclass
+class Synced(Outcome):
+    """What came of a sync; beside: how many documents of other origin the index holds, which stay as they are."""
+
+    beside: int = 0
+
+    def __str__(self) -> str:
+        """The counts, then the names of what changed."""
+        named = [f"  {change:9} {one}" for change in CHANGES for one in getattr(self, change)]
+        more = [f"  and {len(named) - SHOWN:,} more: --json names all"] if len(named) > SHOWN else []
+        beside = [f"  {self.beside:,} documents of another origin stay"] if self.beside else []
+        return "\n".join([super().__str__(), *named[:SHOWN], *more, *beside])
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a source holds: the hash of each document's content, the unit that it stands in, and the rows refused.
+
+    known: the documents that it held when it was looked at before.
+    """
+
+    hashes: dict[str, str]
+    units: dict[str, str]
+    refused: list[dict[str, Any]]
+    known: set[str]
+
+
+def sync(
+    live: LiveCollection, path: str | None = None, force: bool = False, dry_run: bool = False, cwd: Path | None = None
+) -> Synced:
+    """Make the index hold what the source holds: the project's own by default, else the one at `path`.
+
+    A document whose file or row cannot be read stays as it is. FreshetError, and nothing is changed, if the source
+    cannot be read, or lacks more than `SHARE` of the documents that came from it; then `force` deletes them.
+    """
+    own = recognised(live.settings, live.project.root)
+    settings = own if path is None else _named(live, path, cwd or Path.cwd())
+    is_own = _place(settings, live.project) == _place(own, live.project)
+    label = "sync" if is_own else f"sync {_place(settings, live.project)}"
+    with file_lock(live.project.state / "sync.lock", "waiting for another sync of this project"):
+        units = _units(open_source(settings, live.project.root), settings)
+        path_of_memory = live.project.state / "sync" / f"{hash_text(label)[:12]}.json"
+        memory = read_json(path_of_memory) if path_of_memory.is_file() else {"rules": None, "units": {}}
+        remembered = _remembered(units, settings, memory)
+        wanted = _held(remembered, memory, settings)
+        index = indexed(live)
+        origins = live.ledger.origins() if is_there(ledger_url(live.project)) else {}
+        mine = {one for one in index if origins.get(one, "sync") == label or one in wanted.known}
+        kept = {refused["document_id"] for refused in wanted.refused}
+        gone = sorted(mine - wanted.hashes.keys() - kept)
+        puts = [one for one, content in wanted.hashes.items() if index.get(one) != content]
+        outcome = Synced(
+            added=sorted(one for one in puts if one not in index),
+            updated=sorted(one for one in puts if one in index),
+            deleted=gone,
+            unchanged=len(wanted.hashes) - len(puts),
+            rejected=wanted.refused,
+            beside=len(index.keys() - mine - wanted.hashes.keys()),
+        )
+        if not dry_run:
+            if not force and gone and (not wanted.hashes or len(gone) > max(FEW, SHARE * len(mine))):
+                raise FreshetError(
+                    f"{len(gone):,} of {len(mine):,} documents are no longer in the source, {gone[0]!r} among them: "
+                    "nothing is changed. If the source is whole, `freshet sync --force` deletes them"
+                )
+            _change(live, outcome, _documents(units, settings, wanted, set(puts)), wanted.refused, label)
+            _prove(live, outcome, index, wanted)
+            if remembered != memory:
+                write_json(path_of_memory, remembered)
+    return outcome
+
+
+def indexed(live: LiveCollection) -> dict[str, str]:
+    """The content hash of each document, as searched once everything that waits is applied."""
+    hashes: dict[str, str] = {}
+    for number, removed in removed_by_part(live.generation).items():
+        rows = read_columns(live.generation.sibling(number) / DOCUMENTS, "document_id", "content_hash")
+        hashes |= {one: content for one, content in zip(*rows, strict=True) if one not in removed}
+    if is_there(ledger_url(live.project)):
+        for event in live.seen.pending().events:
+            if event.kind == EventKind.PUT:
+                hashes[event.document_id] = event.content_hash
+            else:
+                hashes.pop(event.document_id, None)
+    return hashes
+
+
+def _named(live: LiveCollection, path: str, cwd: Path) -> CorpusSettings:
+    """The settings of another source, with the project's rules; a path is taken from where the command is typed."""
+    place = cwd / Path(path).expanduser()
+    where = str(place.resolve()) if place.exists() else path
+    return recognised(live.settings.replace(source="auto", path=where), live.project.root)
+
+
+def _place(settings: CorpusSettings, project: Project) -> str:
+    """What tells one source from another."""
+    if settings.source == "hub":
+        return f"hub {settings.hub.name}"
+    return str((project.root / settings.path).resolve()) if settings.path else settings.source
+
+
+def _units(source: Source, settings: CorpusSettings) -> Units:
+    """The pieces that a source is read in, by name: the hash of each, and its rows."""
+    if isinstance(source, FolderSource):
+        files = islice(source.files.items(), settings.limit)
+        return {name: (fingerprint(path), partial(_rows_of_file, path, name)) for name, path in files}
+    rows = lambda: islice(source.rows("documents"), settings.limit)  # noqa: E731
+    return {"documents": (source.describe()["content_hash"], rows)}
+
+
+def _rows_of_file(path: Path, name: str) -> Iterator[Row | Malformed]:
+    yield read_document(path, name, name)
+
+
+def _remembered(units: Units, settings: CorpusSettings, memory: Memory) -> Memory:
+    """What each unit came to, read only where it is another one than in `memory`, or the rules of reading are."""
+    code = hash_path(Path(reader.__file__).parent)
+    rules = hash_text(canonical_json({"corpus": settings.model_dump(mode="json"), "code": code}))
+    old = memory["units"] if memory["rules"] == rules else {}
+    new = {
+        name: old[name] if name in old and old[name]["hash"] == content else _summary(rows, content, settings)
+        for name, (content, rows) in units.items()
+    }
+    return {"rules": rules, "units": new}
+
+
+def _held(remembered: Memory, before: Memory, settings: CorpusSettings) -> Held:
+    """What the source holds, as the corpus stage would find it."""
+    light: dict[str, Document] = {}  # with the keys of title and text in their place
+    hashes, places, refused = {}, {}, []
+    for name, unit in remembered["units"].items():
+        refused += unit["refused"]
+        for one, content, title, text, date in unit["documents"]:
+            if one in light:
+                reason = "duplicate id: an earlier row has it"
+                refused.append({"file": name, "row": None, "document_id": one, "reason": reason})
+            else:
+                light[one], hashes[one], places[one] = Document(one, title, text, date=date), content, name
+    kept = [document.document_id for document in without_duplicates(light.values(), settings)[0]]
+    known = {one[0] for unit in before["units"].values() for one in unit["documents"]}
+    return Held({one: hashes[one] for one in kept}, places, refused, known)
+
+
+def _summary(rows: Rows, content: str, settings: CorpusSettings) -> dict[str, Any]:
+    """What a unit came to: of each sound document its id, hash, what tells it from a duplicate, and its date."""
+    quarantine = Quarantine()
+    documents = [
+        [one.document_id, one.content_hash, _key(one.title), _key(one.text), one.date]
+        for one in quarantine.admit(rows(), partial(sound_document, settings=settings))
+    ]
+    return {"hash": content, "documents": documents, "refused": list(map(_refusal, quarantine.refused))}
+
+
+def _refusal(row: Malformed) -> dict[str, Any]:
+    """A row that was refused, as `Outcome` tells it; that of a file of one document has no number."""
+    file, _, number = row.location.rpartition(":")
+    place = {"file": file, "row": None if file == row.record_id else int(number)}
+    return place | {"document_id": row.record_id, "reason": f"{row.reason}: {row.detail}"}
+
+
+def _key(text: str) -> str:
+    return hash_text(normalised(text))[:32] if text else ""
+
+
+def _documents(units: Units, settings: CorpusSettings, wanted: Held, puts: set[str]) -> list[Document]:
+    """The documents to put, read again: each as it first stands in its unit."""
+    found: dict[str, Document] = {}
+    for name in sorted({wanted.units[one] for one in puts}):
+        for document in Quarantine().admit(units[name][1](), partial(sound_document, settings=settings)):
+            if document.document_id in puts:
+                found.setdefault(document.document_id, document)
+    return list(found.values())
+
+
+def _change(
+    live: LiveCollection, outcome: Synced, documents: list[Document], refused: list[dict[str, Any]], label: str
+) -> None:
+    receipts = []
+    if documents:
+        rejected = [
+            Rejection(one["row"] or 1, one["document_id"], f"{one['file']}: {one['reason']}") for one in refused
+        ]
+        rows = CleanRows(tuple(documents), tuple(range(1, len(documents) + 1)), tuple(rejected))
+        receipts.append(live.receive(rows, label))
+    if outcome.deleted:
+        receipts.append(live.remove(outcome.deleted, label))
+    apply(live, outcome, receipts)
+
+
+def _prove(live: LiveCollection, outcome: Synced, before: dict[str, str], wanted: Held) -> None:
+    """FreshetError unless the index holds what it held, with the source's changes."""
+    after = indexed(live)
+    should = {one: content for one, content in before.items() if one not in set(outcome.deleted)} | wanted.hashes
+    wrong = sorted(one for one in after.keys() | should.keys() if after.get(one) != should.get(one))
+    if wrong:
+        raise FreshetError(
+            f"{len(wrong):,} documents are not as the source has them, {wrong[0]!r} among them: it changed meanwhile, "
+            "or another command changed them; run `freshet sync` again"
+        )
