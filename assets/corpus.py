@@ -1,12 +1,12 @@
 """Documents, queries and qrels: the lock of their source, and what was read, cleaned and merged from it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import dagster as dg
 
 from assets.pages import first_rows
-from assets.stage_assets import LOCK_KEY, Page, Result, StageAssets
+from assets.stage_assets import LOCK_KEY, Page, stage_assets
 from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
 
@@ -25,11 +25,6 @@ CORPUS = Page("corpus", frozenset({"parquet", "pandera"}), preview_corpus)
 
 def corpus_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
     """`corpus_lock` and `corpus`."""
-    family = StageAssets(project, table, {"corpus": CORPUS})
-
-    @dg.multi_asset(name="corpus", **family.options())
-    def corpus(context: dg.AssetExecutionContext) -> Iterator[Result]:
-        yield from family.materialize(context)
 
     @dg.asset(key=LOCK_KEY, group_name="corpus", kinds={"json"})
     def corpus_lock(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
@@ -40,4 +35,4 @@ def corpus_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDef
         facts = {name: value for name, value in lock.items() if isinstance(value, (str, int, float))}
         return dg.MaterializeResult(data_version=dg.DataVersion(lock["content_hash"]), metadata=facts)
 
-    return [corpus_lock, corpus]
+    return [corpus_lock, *stage_assets(project, table, {"corpus": CORPUS})]

@@ -1,13 +1,13 @@
 """Rankings, scores and the comparison of all systems."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
 from assets.pages import markdown_table, picture
-from assets.stage_assets import Check, Page, Result, StageAssets
+from assets.stage_assets import Check, Page, stage_assets
 from model_code.context import StageContext
 from model_code.files import read_json
 from orchestration.pipeline.stages import Stage
@@ -60,8 +60,8 @@ def has_queries(context: StageContext) -> tuple[bool, Mapping[str, Any]]:
     return any(queries.values()), queries
 
 
-FIRST = {"dagster/priority": "1"}  # before training: what it makes can be searched at once
-BASELINES = Page("evaluation", frozenset({"bm25"}), preview_baselines)
+FIRST = 1  # before training: what it makes can be searched at once
+BASELINES = Page("evaluation", frozenset({"bm25"}), preview_baselines, priority=FIRST)
 JUDGED = Check("has_queries", "There is at least one judged dev or test query.", has_queries)
 EVALUATE = Page("retriever", frozenset({"trec"}), preview_evaluation, (JUDGED,))
 FUSE = Page("retriever", frozenset({"trec"}), preview_evaluation, (JUDGED,))
@@ -70,15 +70,5 @@ COMPARISON = Page("evaluation", frozenset({"markdown"}), preview_comparison)
 
 def evaluation_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
     """`baselines`, `NAME/evaluation` of each retriever and each fusion, and `comparison`."""
-    before = StageAssets(project, table, {"baselines": BASELINES})
-    family = StageAssets(project, table, {"evaluate": EVALUATE, "fuse": FUSE, "comparison": COMPARISON})
-
-    @dg.multi_asset(name="untrained_evaluation", op_tags=FIRST, **before.options())
-    def untrained_evaluation(context: dg.AssetExecutionContext) -> Iterator[Result]:
-        yield from before.materialize(context)
-
-    @dg.multi_asset(name="evaluation", **family.options())
-    def evaluation(context: dg.AssetExecutionContext) -> Iterator[Result]:
-        yield from family.materialize(context)
-
-    return [untrained_evaluation, evaluation]
+    pages = {"baselines": BASELINES, "evaluate": EVALUATE, "fuse": FUSE, "comparison": COMPARISON}
+    return stage_assets(project, table, pages)

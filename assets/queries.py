@@ -1,13 +1,13 @@
 """Queries: the model that writes some, those that were written, and the verdict over corpus and queries."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
 from assets.pages import first_rows, learning_curve, markdown_table, report_of
-from assets.stage_assets import Check, Page, Result, StageAssets
+from assets.stage_assets import Check, Page, stage_assets
 from model_code.context import StageContext
 from model_code.files import read_json
 from orchestration.pipeline.stages import Stage
@@ -48,12 +48,5 @@ ACCEPTANCE = Page("corpus", frozenset({"great_expectations"}), preview_acceptanc
 
 def query_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
     """`query_generator`, `pseudo_queries` and `acceptance_verdict`."""
-    family = StageAssets(
-        project, table, {"query_generator": QUERY_GENERATOR, "pseudo_queries": PSEUDO_QUERIES, "acceptance": ACCEPTANCE}
-    )
-
-    @dg.multi_asset(name="queries", **family.options())
-    def queries(context: dg.AssetExecutionContext) -> Iterator[Result]:
-        yield from family.materialize(context)
-
-    return [queries]
+    pages = {"query_generator": QUERY_GENERATOR, "pseudo_queries": PSEUDO_QUERIES, "acceptance": ACCEPTANCE}
+    return stage_assets(project, table, pages)

@@ -19,7 +19,7 @@ def registry_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsD
         group_name="registry",
         kinds={"mlflow"},
         deps=[asset_key(stage) for stage in table if stage.name == "baselines"],
-        op_tags=FIRST,
+        op_tags={"dagster/priority": str(FIRST)},
     )
     def first_champion(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
         """Where there is no champion yet: the best of BM25, base encoder and both fused, live before any training."""

@@ -1,9 +1,10 @@
-"""Stages as Dagster assets: keys, specs, checks, and one `dvc repro` for those of a family that a run asks for."""
+"""Stages as Dagster assets, each a step of its own: key, spec, checks, what DVC does for it, and its page."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -14,9 +15,12 @@ from model_code.files import hash_path, hash_text
 from orchestration.pipeline.stages import Stage, upstream
 from orchestration.project import Project
 
-Result = dg.MaterializeResult | dg.AssetCheckResult
+if TYPE_CHECKING:
+    from orchestration.pipeline.repro import PlannedBuild
+
 Answer = tuple[bool, Mapping[str, Any]]
 
+RETRY = dg.RetryPolicy(max_retries=1, delay=5)  # of what may pass by itself, such as a killed process
 LOCK_KEY = dg.AssetKey("corpus_lock")
 NOUNS = {  # what exists after a stage, where it is not called as the stage is
     "acceptance": "acceptance_verdict",
@@ -44,13 +48,14 @@ class Page:
     """Where a stage's asset stands in the UI, and what it shows.
 
     `preview(folder)` returns the metadata of a finished artifact: Markdown texts under names. `checks` are asked beside
-    the stage's contract, which every asset has.
+    the stage's contract, which every asset has. Of stages that can run, the one with the highest `priority` does.
     """
 
     group: str
     kinds: frozenset[str]
     preview: Callable[[Path], Mapping[str, str]]
     checks: tuple[Check, ...] = ()
+    priority: int = 0
 
 
 def asset_key(stage: Stage) -> dg.AssetKey:
@@ -90,112 +95,101 @@ def _remedy(stage: str, retriever: str | None) -> str:
     return f"Made before this rule, or damaged: {again}"
 
 
-class StageAssets:
-    """The stages of `table` that `pages` names, by name: what their multi-asset is made of, and its work."""
+@lru_cache(maxsize=1)
+def _build(project: Project, run_id: str) -> "PlannedBuild":
+    """What a run of Dagster builds, planned at its first stage: whatever is edited meanwhile, it is one build."""
+    from orchestration.pipeline.repro import PlannedBuild
 
-    def __init__(self, project: Project, table: Sequence[Stage], pages: Mapping[str, Page]) -> None:
-        self.project, self.table, self.pages = project, table, pages
-        self.stages = [stage for stage in table if stage.name in pages]
+    return PlannedBuild(project, dagster_run=run_id)
 
-    def options(self) -> dict[str, Any]:
-        """The arguments of `dagster.multi_asset`; a run may ask for some of the assets only."""
-        (pool,) = {stage.pool for stage in self.stages}
-        return {
-            "specs": [self.spec(stage) for stage in self.stages],
-            "check_specs": [
-                dg.AssetCheckSpec(check.name, asset=asset_key(stage), description=check.description, blocking=True)
-                for stage in self.stages
-                for check in self.checks(stage)
-            ],
-            "can_subset": True,
-            "pool": pool,
-            "retry_policy": dg.RetryPolicy(max_retries=1, delay=5),
-        }
 
-    def spec(self, stage: Stage) -> dg.AssetSpec:
-        """The asset of one stage; each retriever has a group of its own, such as `retriever_hce`."""
-        page = self.pages[stage.name]
-        suffix = f"_{stage.retriever.replace('-', '_')}" if stage.retriever else ""  # Dagster takes no hyphens
-        return dg.AssetSpec(
-            asset_key(stage),
-            deps=[asset_key(other) for other in upstream(stage, self.table)] or [LOCK_KEY],
-            description=stage.description,
-            group_name=page.group + suffix,
-            kinds=set(page.kinds),
-            code_version=code_version(stage, self.project.root),
-            skippable=True,
-            metadata={"stage": stage.address},
+def stage_assets(project: Project, table: Sequence[Stage], pages: Mapping[str, Page]) -> list[dg.AssetsDefinition]:
+    """The assets of those stages that `pages` names, each a step of its own."""
+    return [_stage_asset(project, table, stage, pages[stage.name]) for stage in table if stage.name in pages]
+
+
+def _stage_asset(project: Project, table: Sequence[Stage], stage: Stage, page: Page) -> dg.AssetsDefinition:
+    @dg.multi_asset(
+        name=asset_key(stage).to_python_identifier(),
+        specs=[stage_spec(project, table, stage, page)],
+        check_specs=[
+            dg.AssetCheckSpec(check.name, asset=asset_key(stage), description=check.description, blocking=True)
+            for check in checks(stage, page)
+        ],
+        pool=stage.pool,
+        op_tags={"dagster/priority": str(page.priority)},
+        retry_policy=RETRY,
+    )
+    def step(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        from orchestration.pipeline.repro import StageRefused
+
+        try:
+            ran = list(_build(project, context.run_id).bring(stage.address, context.log.info))
+        except StageRefused as error:
+            raise dg.Failure(str(error), allow_retries=False) from error
+        return materialized(project, stage, page, stage.address in ran)
+
+    return step
+
+
+def stage_spec(project: Project, table: Sequence[Stage], stage: Stage, page: Page) -> dg.AssetSpec:
+    """The asset of one stage; each retriever has a group of its own, such as `retriever_hce`."""
+    suffix = f"_{stage.retriever.replace('-', '_')}" if stage.retriever else ""  # Dagster takes no hyphens
+    return dg.AssetSpec(
+        asset_key(stage),
+        deps=[asset_key(other) for other in upstream(stage, table)] or [LOCK_KEY],
+        description=stage.description,
+        group_name=page.group + suffix,
+        kinds=set(page.kinds),
+        code_version=code_version(stage, project.root),
+        metadata={"stage": stage.address},
+    )
+
+
+def checks(stage: Stage, page: Page) -> tuple[Check, ...]:
+    """What is asked of a stage's finished output: its contract first."""
+    return contract_check(stage.name), *page.checks
+
+
+def materialized(project: Project, stage: Stage, page: Page, ran: bool) -> dg.MaterializeResult:
+    """A finished asset, with its page and the answers of its checks."""
+    from orchestration.pipeline import dvc_lock
+
+    return dg.MaterializeResult(
+        asset_key=asset_key(stage),
+        data_version=dg.DataVersion(dvc_lock.output_version(project.root, stage)),
+        metadata=_metadata(project, stage, page, ran),
+        check_results=list(check_results(project, stage, page)),
+    )
+
+
+def check_results(project: Project, stage: Stage, page: Page) -> Iterator[dg.AssetCheckResult]:
+    """The answer of each check of a finished artifact."""
+    finished = finished_context(project, stage)
+    for check in checks(stage, page):
+        passed, seen = check.ask(finished)
+        yield dg.AssetCheckResult(
+            passed=bool(passed), asset_key=asset_key(stage), check_name=check.name, metadata=dict(seen)
         )
 
-    def checks(self, stage: Stage) -> tuple[Check, ...]:
-        """What is asked of a stage's finished output: its contract first."""
-        return contract_check(stage.name), *self.pages[stage.name].checks
 
-    def materialize(self, context: dg.AssetExecutionContext) -> Iterator[Result]:
-        """Run DVC for what is selected; yield each asset once, in topological order, those that DVC skipped too."""
-        from orchestration.pipeline.repro import repro
+def _metadata(project: Project, stage: Stage, page: Page, ran: bool) -> dict[str, Any]:
+    from orchestration.parameters import flatten
+    from orchestration.pipeline import stage_key
+    from orchestration.pipeline.runs import find_run
 
-        waiting = [stage for stage in self.stages if asset_key(stage) in context.selected_asset_keys]
-        for ended in repro(self.project, [stage.address for stage in waiting], dagster_run=context.run_id):
-            current = next((stage for stage in self.table if stage.address == ended.address), None)
-            context.log.info(f"stage {ended.address} ran (key {ended.key[:12]})")
-            if current not in waiting:
-                continue  # a stage before the selected ones that had to run again: its own asset is not selected here
-            for stage in [stage for stage in waiting if stage in (current, *_ancestors(current, self.table))]:
-                yield self.result(context, stage, ran=stage == current)
-                waiting.remove(stage)
-        for stage in waiting:
-            yield self.result(context, stage, ran=False)
-
-    def result(self, context: dg.AssetExecutionContext, stage: Stage, ran: bool) -> dg.MaterializeResult:
-        """A finished asset, with its page and the answers of its selected checks."""
-        from orchestration.pipeline import dvc_lock
-
-        return dg.MaterializeResult(
-            asset_key=asset_key(stage),
-            data_version=dg.DataVersion(dvc_lock.output_version(self.project.root, stage)),
-            metadata=self._metadata(stage, ran),
-            check_results=list(self.check_results(context, stage)),
-        )
-
-    def check_results(self, context: dg.AssetExecutionContext, stage: Stage) -> Iterator[dg.AssetCheckResult]:
-        """The answers of those checks that the run asks for."""
-        finished = finished_context(self.project, stage)
-        for check in self.checks(stage):
-            if dg.AssetCheckKey(asset_key(stage), check.name) in context.selected_asset_check_keys:
-                passed, seen = check.ask(finished)
-                yield dg.AssetCheckResult(
-                    passed=bool(passed), asset_key=asset_key(stage), check_name=check.name, metadata=dict(seen)
-                )
-
-    def _metadata(self, stage: Stage, ran: bool) -> dict[str, Any]:
-        from orchestration.parameters import flatten
-        from orchestration.pipeline import stage_key
-        from orchestration.pipeline.runs import find_run
-
-        folder = self.project.root / stage.output
-        key = stage_key.read(stage, self.project.root).key
-        report = {
-            name: value for name, value in flatten(report_of(folder)).items() if isinstance(value, (int, float, str))
-        }
-        previews = {name: dg.MetadataValue.md(text) for name, text in self.pages[stage.name].preview(folder).items()}
-        return {
-            "what happened": "ran" if ran else "unchanged: taken from DVC",
-            **previews,
-            "stage output": stage.output,
-            "MLflow run": find_run(self.project, key) or "none (restored from a cache that was filled elsewhere)",
-            "stage key": key,
-            **report,
-        }
-
-
-def _ancestors(stage: Stage, table: Sequence[Stage]) -> list[Stage]:
-    ancestors: list[Stage] = []
-    front = [stage]
-    while front:
-        front = [before for each in front for before in upstream(each, table) if before not in ancestors]
-        ancestors += front
-    return ancestors
+    folder = project.root / stage.output
+    key = stage_key.read(stage, project.root).key
+    report = {name: value for name, value in flatten(report_of(folder)).items() if isinstance(value, (int, float, str))}
+    previews = {name: dg.MetadataValue.md(text) for name, text in page.preview(folder).items()}
+    return {
+        "what happened": "ran" if ran else "unchanged: taken from DVC",
+        **previews,
+        "stage output": stage.output,
+        "MLflow run": find_run(project, key) or "none (restored from a cache that was filled elsewhere)",
+        "stage key": key,
+        **report,
+    }
 
 
 def finished_context(project: Project, stage: Stage) -> StageContext:

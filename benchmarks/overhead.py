@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.encoding import BASE, mixed_texts
 from benchmarks.live_service import make_project, served
 from benchmarks.measurement import seconds, skipped
-from orchestration.pipeline.repro import dvc_command, environment
+from orchestration.pipeline.dvc_process import dvc_command, environment
 from orchestration.project import Project
 
 LOAD = "import time; t = time.perf_counter(); import orchestration.definitions; print(time.perf_counter() - t)"

@@ -57,8 +57,8 @@ def settings(
 
 def ingest() -> None:
     """Look at the corpus's source and renew corpus.lock.json."""
+    from orchestration.pipeline.dvc_process import initialise
     from orchestration.pipeline.ingest import ingest as renew
-    from orchestration.pipeline.repro import initialise
 
     project = Project.find()
     lock = renew(project)
@@ -86,7 +86,7 @@ def run(
         if ingestion.read_lock(project) is None:
             ingestion.ingest(project)
         ended = list(repro.repro(project, targets, force=force))
-    typer.echo(f"{len(ended)} stages ran" + (": " + ", ".join(e.address for e in ended) if ended else ""))
+    typer.echo(f"{len(ended)} stages ran" + (": " + ", ".join(ended) if ended else ""))
 
 
 def plan(
@@ -127,7 +127,7 @@ def run_job(project: Project, job: str = "full_build") -> None:
     """Run one job in this process; raises `FreshetError` if it fails."""
     from orchestration.definitions import definitions
     from orchestration.instance import open_instance
-    from orchestration.pipeline.repro import initialise
+    from orchestration.pipeline.dvc_process import initialise
 
     initialise(project)
     with open_instance(project) as instance:

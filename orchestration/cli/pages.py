@@ -19,7 +19,7 @@ from model_code.errors import FreshetError
 from model_code.files import write_text
 from orchestration.guard import TOKEN_FILE, token_to_demand
 from orchestration.instance import dagster_home, fail_abandoned_runs
-from orchestration.pipeline.repro import environment
+from orchestration.pipeline.dvc_process import environment
 from orchestration.pipeline.runs import record_all, tracking_uri
 from orchestration.project import Project
 

@@ -154,8 +154,8 @@ def _build(workspace: Project, target: str, show: Show) -> None:
     from orchestration.pipeline.repro import repro
 
     ingest(workspace)
-    for ended in repro(workspace, [target]):
-        show(f"stage {ended.address} ran")
+    for address in repro(workspace, [target]):
+        show(f"stage {address} ran")
 
 
 def _asked(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]:

@@ -18,7 +18,7 @@ from model_code.live.generation import ENCODER, INDEX, Generation
 from model_code.manifest import MANIFEST
 from orchestration import parameters
 from orchestration.parameters import flatten
-from orchestration.pipeline.repro import dvc_command, environment
+from orchestration.pipeline.dvc_process import dvc_command, environment
 from orchestration.project import Project
 
 START = "start"  # the folder of that encoder

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from model_code.errors import FreshetError
-from orchestration.pipeline.repro import dvc_command, environment, uses_git
+from orchestration.pipeline.dvc_process import dvc_command, environment, uses_git
 from orchestration.project import Project
 
 

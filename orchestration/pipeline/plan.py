@@ -11,7 +11,7 @@ from typing import Any
 from model_code.errors import FreshetError
 from orchestration import parameters
 from orchestration.pipeline import dvc_lock, stages
-from orchestration.pipeline.repro import dvc_command, environment, initialise
+from orchestration.pipeline.dvc_process import dvc_command, environment, initialise
 from orchestration.project import Project
 
 
@@ -36,6 +36,12 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
         changes = status.get(stage.address, []) if stage.address in ran else ["it never ran"]
         planned[stage.address] = _plan_one(stage.address, changes, before)
     return list(planned.values())
+
+
+def before(project: Project, address: str) -> list[str]:
+    """A stage and all that it depends on, in order of running."""
+    settings = parameters.load(project.params_file)
+    return [stage.address for stage in _needed(stages.expand(settings.retrievers, settings.fusions), [address])]
 
 
 def _needed(table: Sequence[stages.Stage], targets: Sequence[str]) -> list[stages.Stage]:
@@ -64,7 +70,7 @@ def _is_upstream_output(change: str, before: list[PlannedStage]) -> bool:
 
 
 def _dvc_status(project: Project) -> dict[str, list[str]]:
-    command = dvc_command("status", "--json")
+    command = dvc_command("--wait-for-lock", "status", "--json")
     result = subprocess.run(command, cwd=project.root, env=environment(project), capture_output=True, text=True)
     if result.returncode:
         raise FreshetError(f"`dvc status` failed: {_reason(result.stderr)}")

@@ -1,154 +1,137 @@
-"""One `dvc repro` for any set of stages: under the project's lock, with this interpreter, its output passed through.
+"""Stages brought up to date, each by a `dvc repro` of its own, as a plan says that was made once.
 
-Each stage writes a line when it starts and one when it has ended, so that whoever started DVC can follow.
+Under the project's lock, with this interpreter. What DVC and the stages print is passed on line by line.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from model_code.errors import FreshetError
+from model_code.files import hash_path
 from orchestration import parameters
 from orchestration.pipeline import dvc_lock, runs
+from orchestration.pipeline.dvc_process import RECORDER, dvc_command, end_line, environment, initialise
+from orchestration.pipeline.plan import before, plan
 from orchestration.pipeline.stages import TABLE
 from orchestration.project import Project
 
-EVENTS_FILE = "FRESHET_EVENTS"  # in the environment of DVC: where stages say that they start and end
-CONFIGS = ("config", "config.local")  # of DVC, in .dvc
+REFUSAL = "error: "  # how a stage's own last word begins
+CHATTER = ("> ", "Use `dvc push`", "Updating lock file", "Generating lock file", "To track the changes", "\tgit add",
+           "To enable auto staging", "\tdvc config", "ERROR: failed to reproduce")  # fmt: skip
+Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class StageEnded:
-    """A stage that ran to its end, and its key."""
-
-    address: str
-    key: str
+class StageRefused(FreshetError):
+    """A stage that said itself why it failed: the same again would fail again."""
 
 
-def dvc_command(*arguments: str) -> list[str]:
-    """The command line of this environment's DVC."""
-    return [sys.executable, "-m", "dvc", *arguments]
+def say_to_stderr(text: str) -> None:
+    """For a terminal."""
+    print(text, file=sys.stderr, flush=True)
 
 
-def environment(project: Project, **extra: str) -> dict[str, str]:
-    """This process's environment, in which `python` is this interpreter and the project's code comes first."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, "PATH": path, "FRESHET_STATE": str(project.state), **extra}
+class PlannedBuild:
+    """What a build runs: planned once, by the settings of that moment, and each stage once.
 
+    targets: stages, all by default, with those before them. dagster_run: kept with every run in MLflow.
+    """
 
-def initialise(project: Project) -> None:
-    """Make the folder a DVC project if it is none: in git where there is git, without it otherwise."""
-    if (project.root / ".dvc").is_dir():
-        _tell_whether_git(project.root.resolve())
-        return
-    mode = [] if (project.root / ".git").exists() else ["--no-scm"]
-    subprocess.run(dvc_command("init", "-q", *mode), cwd=project.root, check=True)
+    def __init__(
+        self,
+        project: Project,
+        targets: Sequence[str] = (),
+        dagster_run: str | None = None,
+        force: bool = False,
+        say: Say = say_to_stderr,
+    ) -> None:
+        self.project, self.force, self.say = project, force, say
+        self.extra = {RECORDER: "1"} | ({"FRESHET_DAGSTER_RUN": dagster_run} if dagster_run else {})
+        self.copy = (project.root / ".dvc" / "tmp" if project.home else project.state) / dvc_lock.LOCK
+        initialise(project)
+        with project.lock():
+            self._mend()
+            planned = plan(project, targets)
+            self.settings = hash_path(project.params_file)
+            # what a killed build left; once the store was away, a build does not wait for it again after each stage
+            self.recording = runs.record_or_say(project)
+        self.waiting = [stage.address for stage in planned if force or stage.action != "skip"]
 
+    def bring(self, address: str, say: Say | None = None) -> Iterator[str]:
+        """Bring a stage up to date, and before it what it needs; yield each that ran, recorded by then.
 
-def uses_git(root: Path) -> bool:
-    """Whether DVC follows git in `root`: a repository or a folder in one, and no setting of DVC says otherwise."""
-    return _in_git(root.resolve()) and not any(_says_no_git(root / ".dvc" / name) for name in CONFIGS)
+        FreshetError if one fails, or the settings changed since the plan was made.
+        """
+        needed = set(before(self.project, address))
+        for name in [name for name in self.waiting if name in needed]:
+            with self.project.lock():
+                if hash_path(self.project.params_file) != self.settings:
+                    raise FreshetError("params.yaml changed since this build began: start another one")
+                ran = self._repro(name, say or self.say)
+                self.recording = self.recording and runs.record_or_say(self.project)
+                dvc_lock.keep_copy(self.project.root, self.copy)
+            self.waiting.remove(name)
+            if ran:
+                yield name
 
+    def _mend(self) -> None:
+        if dvc_lock.mend(self.project.root, self.copy):
+            self.say("dvc.lock was half-written by a DVC that was killed: gone back to the last whole one")
+        if dvc_lock.remove_stale_notes(self.project.root):
+            self.say("notes of a DVC that was killed are removed: they kept outputs busy")
+        for folder in remove_unnamed_outputs(self.project):
+            self.say(f"{folder} removed: params.yaml no longer names this retriever (DVC's cache keeps what it held)")
 
-def _in_git(root: Path) -> bool:
-    return any((folder / ".git").exists() for folder in (root, *root.parents))
-
-
-def _tell_whether_git(root: Path) -> None:
-    """Without git DVC starts only if its settings say so; a copy of the project's files brings settings made in git."""
-    git = _in_git(root)
-    shared, local = (_says_no_git(root / ".dvc" / name) for name in CONFIGS)
-    if git and local:
-        change = ["core.no_scm", "--unset"]
-    elif not git and not shared and not local:
-        change = ["core.no_scm", "true"]
-    else:
-        return
-    subprocess.run(dvc_command("config", "-q", "--local", *change), cwd=root, check=True)
-
-
-def _says_no_git(config: Path) -> bool:
-    return config.exists() and re.search(r"^\s*no_scm\s*=\s*true\b", config.read_text(), re.I | re.M) is not None
+    def _repro(self, address: str, say: Say) -> bool:
+        """Run DVC for one stage, which it may skip or restore; whether the stage itself ran."""
+        force = ["--force"] if self.force else []
+        command = dvc_command("--wait-for-lock", "repro", "--single-item", *force, address)
+        ran, refusal = False, None
+        with subprocess.Popen(
+            command,
+            cwd=self.project.root,
+            env=environment(self.project, **self.extra),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            try:
+                for line in map(str.rstrip, process.stdout or ()):
+                    ran = ran or line.startswith(end_line(address))
+                    if line.startswith(REFUSAL):
+                        refusal = line.removeprefix(REFUSAL)
+                    elif line and not line.startswith(CHATTER):
+                        say(line)
+            except BaseException:
+                process.terminate()
+                raise
+        if refusal is not None:
+            raise StageRefused(f"{address}: {refusal}")
+        if process.returncode:
+            raise FreshetError(f"`dvc repro {address}` failed with exit code {process.returncode}; see the lines above")
+        return ran
 
 
 def repro(
-    project: Project, targets: Sequence[str] = (), dagster_run: str | None = None, force: bool = False
-) -> Iterator[StageEnded]:
-    """Bring `targets` (all stages by default) up to date, yielding each stage that ran as it ends, recorded by then.
+    project: Project,
+    targets: Sequence[str] = (),
+    dagster_run: str | None = None,
+    force: bool = False,
+    say: Say = say_to_stderr,
+) -> Iterator[str]:
+    """Bring `targets` (all stages by default) up to date, yielding the address of each that ran, recorded by then.
 
     A stage that could not be recorded is kept for the next build, which is said: its output is as good as ever.
-    Raises `FreshetError` if a stage fails. A caller that stops listening ends DVC and its stage.
+    Raises `FreshetError` if a stage fails. An interrupt ends DVC and its stage.
     """
-    initialise(project)
-    copy = (project.root / ".dvc" / "tmp" if project.home else project.state) / dvc_lock.LOCK
-    with project.lock(), _events_file(project) as path:
-        if dvc_lock.mend(project.root, copy):
-            _say("dvc.lock was half-written by a DVC that was killed: gone back to the last whole one")
-        if dvc_lock.remove_stale_notes(project.root):
-            _say("notes of a DVC that was killed are removed: they kept outputs busy")
-        for folder in remove_unnamed_outputs(project):
-            _say(f"{folder} removed: params.yaml no longer names this retriever (DVC's cache keeps what it held)")
-        extra = {EVENTS_FILE: str(path)}
-        if dagster_run:
-            extra["FRESHET_DAGSTER_RUN"] = dagster_run
-        command = dvc_command("--wait-for-lock", "repro", *(["--force"] if force else []), *targets)
-        recorded = True  # once the store was away, a build does not wait for it again after each stage
-        process = subprocess.Popen(command, cwd=project.root, env=environment(project, **extra))
-        try:
-            for ended in _follow(process, path):
-                if recorded:
-                    recorded = runs.record_or_say(project)
-                yield ended
-        finally:
-            _stop(process)
-        if recorded:
-            runs.record_or_say(project)  # what a killed build left, if nothing ran now
-    if not process.returncode:
-        dvc_lock.keep_copy(project.root, copy)
-    else:
-        raise FreshetError(f"`dvc repro` failed with exit code {process.returncode}; the stage's own message is above")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
-@contextmanager
-def _events_file(project: Project) -> Iterator[Path]:
-    path = project.state / f"events.{os.getpid()}.jsonl"
-    path.unlink(missing_ok=True)
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def _follow(process: subprocess.Popen[bytes], path: Path) -> Iterator[StageEnded]:
-    told, running = 0, True
-    while running:
-        try:
-            process.wait(timeout=0.3)
-            running = False
-        except subprocess.TimeoutExpired:
-            pass
-        for ended in read_ended(path, running)[told:]:
-            told += 1
-            yield ended
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        process.wait()
+    with project.lock():
+        build = PlannedBuild(project, targets, dagster_run, force, say)
+        for address in list(build.waiting):
+            yield from build.bring(address)
 
 
 def remove_unnamed_outputs(project: Project) -> list[Path]:
@@ -171,38 +154,3 @@ def remove_unnamed_outputs(project: Project) -> list[Path]:
     for path in removed:
         shutil.rmtree(path)
     return [path.relative_to(project.root) for path in removed]
-
-
-def followed() -> bool:
-    """Whether somebody follows: whoever does also records the stages that have ended."""
-    return EVENTS_FILE in os.environ
-
-
-def write_start(address: str) -> None:
-    """Say that a stage starts, which tells that DVC has recorded all before it; nothing if nobody follows."""
-    _append({"started": address})
-
-
-def write_end(ended: StageEnded) -> None:
-    """Say that a stage has ended; nothing if nobody follows."""
-    _append({"ended": asdict(ended)})
-
-
-def _append(event: dict[str, object]) -> None:
-    name = os.environ.get(EVENTS_FILE)
-    if name:
-        with Path(name).open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(event) + "\n")
-
-
-def read_ended(path: Path, running: bool) -> list[StageEnded]:
-    """The stages that have ended so far, in their order; while DVC is `running`, only those it has recorded too.
-
-    DVC writes a stage to `dvc.lock` after the stage's process has ended, so the last one of a running DVC may be
-    missing there: it counts once another stage has started.
-    """
-    if not path.exists():
-        return []
-    events = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-    settled = events[:-1] if running else events
-    return [StageEnded(**event["ended"]) for event in settled if "ended" in event]

@@ -27,8 +27,8 @@ from model_code.progress import LineProgress
 from model_code.scale import engine
 from orchestration import parameters
 from orchestration.parameters import Parameters, flatten
-from orchestration.pipeline import repro, runs, stage_key, stages
-from orchestration.pipeline.repro import StageEnded
+from orchestration.pipeline import runs, stage_key, stages
+from orchestration.pipeline.dvc_process import RECORDER, end_line
 from orchestration.pipeline.runs import StageRecord, git_state
 from orchestration.pipeline.stages import Stage
 from orchestration.project import LOCK_HELD, Project
@@ -47,13 +47,11 @@ class Finished:
 def run_stage(stage: Stage, project: Project) -> Finished:
     """Run `stage` in `project` and record it; FreshetError if it breaks its contract, or what it read changed."""
     with project.lock():
-        repro.write_start(stage.address)
         settings = parameters.load(project.params_file)
         reads = stage_key.read(stage, project.root)
         checkpoints = project.state / "checkpoints" / reads.key
         finished = _execute(stage, project, settings, reads, checkpoints)
         _record(stage, project, reads, finished)
-        repro.write_end(StageEnded(stage.address, finished.key))
         shutil.rmtree(checkpoints)  # last: to DVC, a stage that fails on the way here has made nothing
     return finished
 
@@ -136,7 +134,7 @@ def _refuse_changes(stage: Stage, before: stage_key.StageReads, after: stage_key
 
 def _record(stage: Stage, project: Project, reads: stage_key.StageReads, finished: Finished) -> None:
     runs.keep(project, _stage_record(stage, project, reads, finished))
-    if not repro.followed():
+    if RECORDER not in os.environ:
         runs.record_or_say(project)
 
 
@@ -224,7 +222,7 @@ def main(arguments: list[str]) -> int:
     except FreshetError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    print(f"  {stage.address}: done in {finished.ended - finished.started:.1f} s", file=sys.stderr)
+    print(f"{end_line(stage.address)}{finished.ended - finished.started:.1f} s", file=sys.stderr)
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from model_code.errors import FreshetError
 from orchestration.parameters import flatten
-from orchestration.pipeline.repro import dvc_command, environment
+from orchestration.pipeline.dvc_process import dvc_command, environment
 from orchestration.project import Project
 
 if TYPE_CHECKING:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import dagster as dg
 import pytest
 
 from assets.retrievers import INDEX as PAGE
-from assets.stage_assets import StageAssets, asset_key, contract_check
+from assets.retrievers import TRAIN as TRAINED
+from assets.stage_assets import asset_key, check_results, contract_check, stage_assets
 from model_code.context import StageContext
 from model_code.contracts.registry import CONTRACTS
 from model_code.contracts.rules import require
-from orchestration.pipeline.stages import INDEX, TABLE
+from model_code.errors import FreshetError
+from orchestration.cli.build import _first_failure
+from orchestration.pipeline.repro import PlannedBuild, StageRefused
+from orchestration.pipeline.stages import INDEX, TABLE, TRAIN
 from orchestration.project import Project
 
 
@@ -24,10 +26,6 @@ def project(tmp_path, monkeypatch):
     return Project(tmp_path)
 
 
-def assets_of(project):
-    return StageAssets(project, [INDEX.of("hce")], {"index": PAGE})
-
-
 def test_a_broken_contract_fails_the_blocking_check_of_the_asset(project, monkeypatch):
     seen = []
 
@@ -37,9 +35,8 @@ def test_a_broken_contract_fails_the_blocking_check_of_the_asset(project, monkey
 
     monkeypatch.setitem(CONTRACTS, "index", refuse_once)
     stage = INDEX.of("hce")
-    run = SimpleNamespace(selected_asset_check_keys={dg.AssetCheckKey(asset_key(stage), "contract_holds")})
-    (failed,) = assets_of(project).check_results(run, stage)
-    (passed,) = assets_of(project).check_results(run, stage)
+    (failed,) = check_results(project, stage, PAGE)
+    (passed,) = check_results(project, stage, PAGE)
     assert (failed.passed, failed.asset_key, failed.check_name) == (False, asset_key(stage), "contract_holds")
     assert failed.metadata["violation"].value == "index/vectors.npy must be finite numbers"
     assert "dvc repro --force --single-item index@hce makes it again" in failed.metadata["what to do"].value
@@ -50,10 +47,26 @@ def test_a_broken_contract_fails_the_blocking_check_of_the_asset(project, monkey
     assert seen[0].name == "hce"
 
 
-def test_a_check_that_is_not_selected_is_not_asked(project, monkeypatch):
-    monkeypatch.setitem(CONTRACTS, "index", pytest.fail)
-    run = SimpleNamespace(selected_asset_check_keys=set())
-    assert not list(assets_of(project).check_results(run, INDEX.of("hce")))
+@pytest.mark.parametrize(("error", "attempts"), [(StageRefused("the loss is nan"), 1), (FreshetError("killed"), 2)])
+def test_each_stage_is_a_step_and_what_cannot_pass_by_itself_is_not_tried_again(project, monkeypatch, error, attempts):
+    tried = []
+
+    def fail(self, address, say):
+        tried.append(address)
+        raise error
+        yield
+
+    monkeypatch.setattr(PlannedBuild, "__init__", lambda self, *_, **__: None)
+    monkeypatch.setattr(PlannedBuild, "bring", fail)
+    monkeypatch.setattr("assets.stage_assets.RETRY", dg.RetryPolicy(max_retries=1, delay=0))
+    table = [TRAIN.of("hce"), INDEX.of("hce")]
+    assets = stage_assets(project, table, {"train": TRAINED, "index": PAGE})
+    assert [one.node_def.name for one in assets] == ["hce__encoder", "hce__index"]
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = dg.materialize(assets, instance=instance, raise_on_error=False)
+    assert tried == ["train@hce"] * attempts
+    assert {event.step_key for event in result.get_step_skipped_events()} <= {"hce__index"}
+    assert str(error) in _first_failure(result)
 
 
 @pytest.mark.parametrize("stage", [stage.name for stage in TABLE])

@@ -13,7 +13,7 @@ import pytest
 from model_code.files import hash_path
 from orchestration.cli import garbage
 from orchestration.freshness import pilot
-from orchestration.pipeline.repro import dvc_command
+from orchestration.pipeline.dvc_process import dvc_command
 from orchestration.project import LOCK_HELD, Project
 from orchestration.registry import versions
 

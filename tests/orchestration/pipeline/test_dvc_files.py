@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from model_code.errors import FreshetError
 from orchestration.pipeline import dvc_lock
 from orchestration.pipeline.dvc_file import PLOTS
-from orchestration.pipeline.repro import dvc_command, initialise
+from orchestration.pipeline.dvc_process import dvc_command, initialise
 from orchestration.pipeline.stages import CORPUS
 from orchestration.project import Project
 

@@ -1,4 +1,4 @@
-"""Guards `dvc repro` from here: what it runs, follows and mends, and that outputs of retrievers which are gone go, too.
+"""Guards `dvc repro` from here: what it runs, tells and mends, and that outputs of retrievers which are gone go, too.
 
 Run: python -m pytest tests/orchestration/pipeline/test_repro.py
 """
@@ -11,11 +11,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from model_code.files import hash_path
+from model_code.errors import FreshetError
+from model_code.files import hash_path, write_json
 from orchestration.pipeline import dvc_lock, runs
-from orchestration.pipeline.repro import dvc_command, initialise, remove_unnamed_outputs, repro
+from orchestration.pipeline.dvc_process import dvc_command, initialise
+from orchestration.pipeline.plan import PlannedStage
+from orchestration.pipeline.repro import PlannedBuild, StageRefused, remove_unnamed_outputs, repro
 from orchestration.project import Project
 
 ROOT = Path(__file__).parents[3]
@@ -74,6 +78,13 @@ stages:
 """
 
 
+def plan_only(monkeypatch, *addresses):
+    """The pipelines here have a few stages of the table only; each of them may have to run."""
+    planned = [PlannedStage(address, "maybe", ()) for address in addresses]
+    monkeypatch.setattr("orchestration.pipeline.repro.plan", lambda *_: planned)
+    monkeypatch.setattr("orchestration.pipeline.repro.before", lambda _, address: [address])
+
+
 def test_a_retriever_taken_out_is_gone_for_later_stages_and_comes_back_from_the_cache(tmp_path, monkeypatch):
     for name, value in (("FRESHET_TRACKING", "off"), ("DVC_NO_ANALYTICS", "1")):
         monkeypatch.setenv(name, value)
@@ -83,6 +94,7 @@ def test_a_retriever_taken_out_is_gone_for_later_stages_and_comes_back_from_the_
     for names in (("one", "two"), ("one",), ("one", "two")):
         retrievers = ", ".join(f"{name}: {{epochs: 1}}" for name in names)
         (tmp_path / "params.yaml").write_text(f"retrievers: {{{retrievers}}}\n")
+        plan_only(monkeypatch, *(f"train@{name}" for name in names), "comparison")
         list(repro(project))
         seen = (tmp_path / "artifacts" / "comparison" / "seen").read_text().split()
         assert seen == sorted(names)
@@ -94,7 +106,9 @@ def one_stage(tmp_path, monkeypatch) -> Project:
     for name, value in (("FRESHET_TRACKING", "off"), ("DVC_NO_ANALYTICS", "1")):
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("FRESHET_STATE", raising=False)
-    (tmp_path / "dvc.yaml").write_text("stages: {make: {cmd: echo 1 > out, outs: [out]}}\n")
+    plan_only(monkeypatch, "make")
+    make = "echo 1 > out; echo '  make: done in 0 s'"
+    write_json(tmp_path / "dvc.yaml", {"stages": {"make": {"cmd": make, "outs": ["out"]}}})
     (tmp_path / "params.yaml").write_text("retrievers: {hce: {epochs: 1}}\n")
     initialise(Project(tmp_path))
     return Project(tmp_path)
@@ -142,10 +156,50 @@ def test_a_store_that_is_away_does_not_end_a_build_and_is_asked_once(one_stage, 
         raise OSError("the store is away")
 
     monkeypatch.setattr(runs, "record_all", away)
-    monkeypatch.setattr("orchestration.pipeline.repro._follow", lambda process, path: [process.wait(), "made"])
-    assert "made" in list(repro(one_stage))
+    assert list(repro(one_stage)) == ["make"]
     assert len(asked) == 1
     assert "not recorded in MLflow yet (OSError: the store is away); the next build does it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ending", "error", "message"),
+    [
+        ("echo 'error: the loss is nan' >&2; exit 1", StageRefused, "make: the loss is nan"),
+        ("kill -9 $$", FreshetError, "`dvc repro make` failed with exit code"),
+    ],
+)
+def test_a_failure_is_told_once_and_what_the_stage_said_itself_is_final(one_stage, ending, error, message):
+    write_json(one_stage.root / "dvc.yaml", {"stages": {"make": {"cmd": f"echo first; {ending}", "outs": ["out"]}}})
+    lines = []
+    build = PlannedBuild(one_stage, say=lines.append)
+    with pytest.raises(FreshetError, match=message) as failed:
+        list(build.bring("make"))
+    assert type(failed.value) is error
+    assert "first" in lines
+    assert not any("nan" in line or line.startswith("> ") for line in lines)
+
+
+def test_an_interrupt_ends_dvc_and_its_stage(one_stage):
+    write_json(one_stage.root / "dvc.yaml", {"stages": {"make": {"cmd": "echo first; exec sleep 60", "outs": ["out"]}}})
+
+    def interrupt(line):
+        if line == "first":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(repro(one_stage, say=interrupt))
+    assert not psutil.Process().children(recursive=True)
+
+
+def test_settings_are_those_of_the_beginning_and_a_stage_that_ran_is_not_asked_again(one_stage):
+    build = PlannedBuild(one_stage)
+    assert (list(build.bring("make")), list(build.bring("make"))) == (["make"], [])
+    build = PlannedBuild(one_stage)
+    assert list(build.bring("make")) == [], "DVC has nothing to do"
+    build = PlannedBuild(one_stage)
+    one_stage.params_file.write_text("retrievers: {hce: {epochs: 2}}\n")
+    with pytest.raises(FreshetError, match="changed since this build began"):
+        list(build.bring("make"))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from model_code.errors import FreshetError
-from orchestration.pipeline import repro, run_stage, runs
+from orchestration.pipeline import dvc_process, run_stage, runs
 from orchestration.pipeline.runs import (
     RunStore,
     StageRecord,
@@ -203,7 +203,7 @@ class Memory:
 def memory(monkeypatch):
     tracker = Memory()
     monkeypatch.setattr(runs, "run_store", lambda project: tracker)
-    for name in ("FRESHET_STATE", "FRESHET_TRACKING", repro.EVENTS_FILE):
+    for name in ("FRESHET_STATE", "FRESHET_TRACKING", dvc_process.RECORDER):
         monkeypatch.delenv(name, raising=False)
     return tracker
 
@@ -268,7 +268,7 @@ def test_a_crash_while_spooling_or_while_clearing_leaves_no_entry(project, memor
 @pytest.mark.parametrize("followed", [False, True])
 def test_a_stage_records_itself_only_if_nobody_follows(project, memory, monkeypatch, followed):
     if followed:
-        monkeypatch.setenv(repro.EVENTS_FILE, str(project.root / "events.jsonl"))
+        monkeypatch.setenv(dvc_process.RECORDER, "1")
     (project.root / "params.yaml").write_text("seed: 3\n")
     (project.root / "out").mkdir()
     (project.root / "out" / "report.json").write_text('{"rows": 3}')

@@ -11,7 +11,7 @@ import pytest
 
 from model_code.errors import FreshetError
 from orchestration.pipeline import sweep
-from orchestration.pipeline.repro import dvc_command, environment
+from orchestration.pipeline.dvc_process import dvc_command, environment
 from orchestration.project import Project
 
 PARAMS = "hierarchy:\n  branching: null\nseed: 0\n"
