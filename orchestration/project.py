@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,10 @@ from filelock import FileLock, Timeout
 from model_code.errors import FreshetError
 
 LOCK_HELD = "FRESHET_LOCK_HELD"
-WAITING = "waiting for the build, the retrain or another command of this project that runs now: it holds its lock"
+WAITING = "waiting for the build, the retrain or another command of this project that runs now"
+PATIENCE = 2.0  # seconds after which who waits says for whom
+HOUR = 3600.0
+DAY = 24 * HOUR  # for what a build or a pilot may hold
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Project:
         if LOCK_HELD in os.environ:
             yield
             return
-        with file_lock(self.state / "project.lock", WAITING):
+        with file_lock(self.state / "project.lock", WAITING, DAY):
             os.environ[LOCK_HELD] = str(os.getpid())
             try:
                 yield
@@ -95,22 +98,35 @@ class Project:
 
 
 @contextmanager
-def file_lock(path: Path, waiting: str | None = None) -> Iterator[None]:
+def file_lock(path: Path, waiting: str | None = None, limit: float = HOUR) -> Iterator[None]:
     """Hold an exclusive lock on the file `path`; another process or thread waits, and who holds it already goes on.
 
-    waiting: a line for the user, on standard error, where the lock is not free at once.
+    waiting: what to say, at once, where the lock is not free; else who waits for longer says for whom. limit: seconds,
+    after which FreshetError names the holder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.resolve(), is_singleton=True, fallback_to_soft=False)
     try:
-        lock.acquire(blocking=waiting is None)
+        lock.acquire(timeout=PATIENCE if waiting is None else 0)
     except Timeout:
-        print(waiting, file=sys.stderr, flush=True)
-        lock.acquire()
+        print(f"{waiting or 'waiting'}: {_holder(path)} holds {path.name}", file=sys.stderr, flush=True)
+        try:
+            lock.acquire(timeout=limit)
+        except Timeout:
+            reason = f"{_holder(path)} has held {path} for {limit:g} s: wait for it or end it, then try again"
+            raise FreshetError(reason) from None
     try:
+        if lock.lock_counter == 1:
+            with suppress(OSError):  # a full disk: freeing it takes the lock, too
+                path.write_text(f"process {os.getpid()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:3]])})\n")
         yield
     finally:
         lock.release()
+
+
+def _holder(path: Path) -> str:
+    """What the holder wrote of itself."""
+    return path.read_text(errors="replace").strip() or "another process"
 
 
 def is_free(path: Path) -> bool:

@@ -28,7 +28,7 @@ from orchestration.freshness.snapshot import export, judged_test, live_documents
 from orchestration.freshness.workspace import START, WORKSPACE, keep_start, make_workspace
 from orchestration.live.ledger import open_ledger, standing_of
 from orchestration.live.retrain_plan import Plan, generation_of, make_plan
-from orchestration.project import Project, file_lock
+from orchestration.project import DAY, Project, file_lock
 from orchestration.registry.gate import score, search_within
 
 Show = Callable[[str], Any]
@@ -72,7 +72,7 @@ def pilot(project: Project, documents: int, show: Show = print) -> PilotResult:
     NoPilot, before anything is trained, where it would tell nothing; FreshetError if a stage fails. What it built is
     deleted either way.
     """
-    with file_lock(project.state / LOCK, WAITING):
+    with file_lock(project.state / LOCK, WAITING, DAY):
         folder = project.state / FOLDER
         shutil.rmtree(folder, ignore_errors=True)  # of one that was killed
         try:
@@ -192,7 +192,7 @@ def pilot_for_drift(project: Project, run_key: str, show: Show = print, run_id: 
 
     FreshetError if a stage fails. Nothing is done where no report waits for the answer any more.
     """
-    with file_lock(project.state / LOCK, WAITING), closing(open_ledger(project, "")) as ledger:
+    with file_lock(project.state / LOCK, WAITING, DAY), closing(open_ledger(project, "")) as ledger:
         work = ledger.work.of_run(run_key)
         if work is None:
             return SETTLED

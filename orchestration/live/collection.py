@@ -75,6 +75,10 @@ class LiveCollection:
 
         return writer_of(self.project, self.retriever)
 
+    def warm(self) -> None:
+        """Load encoder and index, before the first document comes."""
+        _ = self.writer.searcher
+
     @property
     def generation(self) -> Generation:
         """The one that is searched now."""

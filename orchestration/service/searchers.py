@@ -143,7 +143,6 @@ class Watcher:
     def stop(self) -> None:
         """End, after the look that is going on."""
         self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.wait(POLL_SECONDS):
@@ -169,9 +168,13 @@ class SearchPool:
         future.add_done_callback(lambda _: self._leave())  # also if the client has gone: its search still runs
         return await asyncio.wrap_future(future)
 
-    def close(self) -> None:
-        """Finish what runs and waits."""
-        self._pool.shutdown(wait=True)
+    def close(self, seconds: float | None = None) -> bool:
+        """Finish what runs and waits; whether that was done within `seconds`."""
+        latest = None if seconds is None else time.monotonic() + seconds
+        self._pool.shutdown(wait=seconds is None)
+        while self.inside and latest is not None and time.monotonic() < latest:
+            time.sleep(0.02)
+        return not self.inside
 
     def _enter(self) -> None:
         with self._lock:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
 
 import uvicorn
 
@@ -15,7 +19,8 @@ from orchestration.live.client import Registration
 from orchestration.project import Project
 from orchestration.service.app import create_app
 
-STOP_SECONDS = 60  # for the requests that run when the service is told to stop
+STOP_SECONDS = 60  # from the signal to the end, whatever holds a lock: systemd waits for 90
+REQUEST_SECONDS = 40  # of these, for the requests that run; the rest is for what they have begun
 EXPOSED = (
     "note: listening on {host}: whoever asks needs the token in {file}, which anybody on the way can read unless a "
     "proxy with TLS stands in front"
@@ -41,15 +46,20 @@ def serve(
         print(EXPOSED.format(host=host, file=project.token_file), file=sys.stderr, flush=True)
     with _bound(host, port) as listening:
         app = create_app(project, host, query_log, token=demanded, origins=origins)
+        server = _server(app, registration, _url(listening))
         app.state.service.start()  # before the server, which would turn its errors into tracebacks
         try:
-            server = _server(app, registration, _url(listening))
             server.run(sockets=[listening])
         finally:
-            app.state.service.stop()
+            finished = app.state.service.stop(server.seconds_left)
     if not server.started:
         raise FreshetError("the service could not start; its messages above say why")
-    print("stopped; everything that was received is kept", flush=True)
+    if finished:
+        print("stopped; everything that was received is kept", flush=True)
+        return
+    print("stopped; what could not be made searchable in time waits in the ledger for the next start", flush=True)
+    registration.withdraw()
+    os._exit(0)  # what still works, or waits for another process's lock, is as safe as from `kill -9`
 
 
 class _Server(uvicorn.Server):
@@ -58,6 +68,8 @@ class _Server(uvicorn.Server):
     registration: Registration
     url: str
     started_at: str
+    release: Callable[[], None]  # answers the requests that wait for an application
+    told: float | None = None  # when it was told to stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
@@ -66,18 +78,30 @@ class _Server(uvicorn.Server):
             self.registration.announce(self.url, self.started_at)
             print(f"serving {self.url}   (pages: {self.url}/docs, {self.url}/metrics; Ctrl-C ends it)", flush=True)
 
+    def handle_exit(self, number: int, frame: FrameType | None) -> None:
+        """Begin to stop."""
+        self.told = self.told or time.monotonic()
+        super().handle_exit(number, frame)
+
+    @property
+    def seconds_left(self) -> float:
+        """Until it has to be over."""
+        return STOP_SECONDS - (time.monotonic() - self.told if self.told else 0.0)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Send no more clients here, then finish."""
         self.registration.withdraw()
+        asyncio.get_running_loop().call_later(REQUEST_SECONDS / 2, self.release)
         await super().shutdown(sockets)
 
 
 def _server(app: object, registration: Registration, url: str) -> _Server:
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=STOP_SECONDS
+        app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=REQUEST_SECONDS
     )
     server = _Server(config)
     server.registration, server.url, server.started_at = registration, url, app.state.service.started  # type: ignore[attr-defined]
+    server.release = app.state.service.writer.release  # type: ignore[attr-defined]
     for each in (
         signal.SIGINT,
         signal.SIGTERM,

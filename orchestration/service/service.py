@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from orchestration.live.upkeep import Upkeep
 from orchestration.project import Project
 from orchestration.service.errors import NotReady
 from orchestration.service.searchers import Searchers, SearchPool, Watcher
-from orchestration.service.writer import JobQueue, WriterThread
+from orchestration.service.writer import JobQueue, Writer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -97,14 +98,14 @@ class Service:
         self.upkeep = Upkeep(
             project, lambda name: self._current_collection() if name == self.searchers.default() else None
         )
-        self.writer = WriterThread(
+        self.writer = Writer(
             self._current_collection,
             self.queue,
             self.searchers.newest,
             self.metrics.changed,
             self._spare,
         )
-        self._open_collection = open_collection or _warm_collection(project)
+        self._open_collection = open_collection or partial(_collection, project)
         self._collection: tuple[str, Any] | None = None
         self.freshness_failure: str | None = None  # why nobody could tell, when last asked, how fresh all is
         self._making = threading.Lock()
@@ -121,21 +122,23 @@ class Service:
             self._query_log = QueryLog(folder, query_log.FILE_BYTES, query_log.FILES)
         if self.not_ready() is None:
             self.searchers.current().search("warm", 1)  # the first search of a process is the slow one
-            self._current_collection()
+            self._current_collection().warm()
         self.writer.start(resume=is_there(ledger_url(self.project)))  # to look makes no ledger
         self.watcher.start()
         self._running = True
 
-    def stop(self) -> None:
-        """Finish what waits: changes first, then searches."""
+    def stop(self, seconds: float | None = None) -> bool:
+        """Finish what waits, changes first, then searches; whether that was done within `seconds`."""
         if not self._running:
-            return
+            return True
         self._running = False
-        self.writer.stop()
+        latest = None if seconds is None else time.monotonic() + seconds
+        finished = self.writer.stop(seconds)
         self.watcher.stop()
-        self.pool.close()
+        finished &= self.pool.close(None if latest is None else latest - time.monotonic())
         if self._query_log is not None:
             self._query_log.close()
+        return finished
 
     def not_ready(self) -> str | None:
         """Why no search can be answered; None if one can."""
@@ -229,12 +232,7 @@ class Service:
         return self.writer.failure or self.searchers.failure or self.freshness_failure
 
 
-def _warm_collection(project: Project) -> Callable[[str], Any]:
-    def make(retriever: str) -> Any:
-        from orchestration.live.collection import LiveCollection
+def _collection(project: Project, retriever: str) -> Any:
+    from orchestration.live.collection import LiveCollection
 
-        collection = LiveCollection(project, retriever)
-        _ = collection.writer.searcher  # loads encoder and index, before the first document comes
-        return collection
-
-    return make
+    return LiveCollection(project, retriever)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.project import LOCK_HELD, WAITING, Project, file_lock
+from model_code.errors import FreshetError
+from orchestration.project import LOCK_HELD, WAITING, Project, file_lock, is_free
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
@@ -56,7 +57,7 @@ def test_two_processes_never_hold_the_lock_at_once(tmp_path):
     time.sleep(0.3)  # the second would be in by now, were it not waiting
     assert (tmp_path / "log").read_text() == "first in\n"
     said = [process.communicate("let go\n", timeout=30)[1] for process in (first, second)]
-    assert said == ["", f"{WAITING}\n"], "who waits says for what"
+    assert said == ["", f"{WAITING}: process {first.pid} (-c {tmp_path} first) holds project.lock\n"]
     assert (tmp_path / "log").read_text().splitlines() == ["first in", "first out", "second in", "second out"]
 
 
@@ -143,4 +144,19 @@ def test_who_must_wait_says_for_what_and_who_need_not_is_silent(tmp_path, capsys
         thread.join(timeout=0.2)
         assert said == [""]
     thread.join(timeout=5)
-    assert said == ["", "waiting for the first\n"]
+    assert said[0] == ""
+    assert said[1].startswith(f"waiting for the first: process {os.getpid()} (")
+
+
+def test_who_has_waited_for_longest_is_told_who_holds_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("orchestration.project.PATIENCE", 0.05)
+    first = start_holder(tmp_path, "first")
+    assert first.stdout.readline() == "holding\n"
+    lock = tmp_path / ".freshet" / "project.lock"
+    told = rf"process {first.pid} \(.*\) has held .*project.lock for 0.1 s"
+    with pytest.raises(FreshetError, match=told), file_lock(lock, limit=0.1):
+        pass
+    assert capsys.readouterr().err.startswith(f"waiting: process {first.pid} (")
+    first.communicate("let go\n", timeout=30)
+    with file_lock(lock, limit=0.1):
+        assert not is_free(lock)

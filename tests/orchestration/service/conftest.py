@@ -29,9 +29,11 @@ class FakeLive:
     broken: bool = False  # new generations cannot be opened
     failing: str = ""  # why pending documents cannot be applied
     silent: str = ""  # why the ledger does not answer
+    door: threading.Event = field(default_factory=threading.Event)  # cleared: receiving waits
 
     def __post_init__(self) -> None:
         self.gate.set()
+        self.door.set()
 
     def change(self, *changes: tuple[str, str | None]) -> None:
         """A new generation."""
@@ -82,7 +84,11 @@ class FakeCollection:
     def __init__(self, live: FakeLive, retriever: str = "hce") -> None:
         self.live, self.retriever, self.events = live, retriever, 0
 
+    def warm(self):
+        pass
+
     def receive(self, rows, source):
+        assert self.live.door.wait(10)
         if source == "refused":
             raise FreshetError("the ledger refuses this source")
         good = [row for row in rows if row.get("text")]
@@ -101,14 +107,14 @@ class FakeCollection:
         return SimpleNamespace(received=len(rows), unchanged=0, rejected=rejected, events=events)
 
     def apply(self, limit=None):
-        if not self.live.pending:
+        if not (pending := list(self.live.pending)):
             return None
         assert self.live.gate.wait(10)
         if self.live.failing:
             raise FreshetError(self.live.failing)
-        self.live.batches.append(len(self.live.pending))
-        self.live.change(*self.live.pending)
-        self.live.pending.clear()
+        self.live.batches.append(len(pending))
+        self.live.change(*pending)
+        del self.live.pending[: len(pending)]
         return SimpleNamespace(statuses={})
 
     def status(self):
@@ -185,5 +191,6 @@ def serve(project: Project, live: FakeLive, monkeypatch: pytest.MonkeyPatch):
 
     yield start
     live.gate.set()
+    live.door.set()
     for client in clients:
         client.__exit__(None, None, None)

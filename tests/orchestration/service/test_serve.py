@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from urllib.request import urlopen
@@ -19,7 +20,8 @@ import pytest
 from model_code.live.searcher import Searcher
 from orchestration.live.client import ServiceClient, ServiceError, running
 from orchestration.live.collection import LiveCollection
-from orchestration.project import Project
+from orchestration.live.ledger import WRITER_LOCK
+from orchestration.project import Project, file_lock
 from tests.model_code.live.conftest import RULES, make_build
 
 ROOT = Path(__file__).parents[3]
@@ -43,20 +45,36 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def process(project, environment):
-    command = [sys.executable, "-m", "orchestration.cli", "serve", "--port", "0"]
-    started = subprocess.Popen(
-        command, cwd=project.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    latest = time.monotonic() + 60
-    while running(project.state) is None:
-        assert started.poll() is None, started.communicate()
-        assert time.monotonic() < latest
-        time.sleep(0.05)
-    yield started
-    if started.poll() is None:
-        started.kill()
-        started.wait()
+def start(project, environment):
+    """Starts the service, and returns once it has announced itself; what still runs at the end is killed."""
+    processes = []
+
+    def run(*command: str) -> subprocess.Popen[str]:
+        started = subprocess.Popen(
+            [sys.executable, *command, "serve", "--port", "0"],
+            cwd=project.root,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(started)
+        latest = time.monotonic() + 60
+        while running(project.state) is None:
+            assert started.poll() is None, started.communicate()
+            assert time.monotonic() < latest
+            time.sleep(0.05)
+        return started
+
+    yield run
+    for each in processes:
+        each.kill()
+        each.communicate()
+
+
+@pytest.fixture(scope="module")
+def process(start):
+    return start("-m", "orchestration.cli")
 
 
 @pytest.fixture
@@ -144,3 +162,23 @@ def test_it_ends_gracefully(project, process, client):
     collection = LiveCollection(project)
     assert collection.seen.lag()["pending"] == 0
     assert collection.apply() is None
+
+
+def test_it_ends_in_its_time_whoever_holds_the_lock_and_answers_who_waits(project, start):
+    hurry = "import orchestration.service.server as s; s.STOP_SECONDS, s.REQUEST_SECONDS = 3, 1\n"
+    process = start("-c", hurry + "from orchestration.cli import main; main()")
+    client = ServiceClient.of(project)
+    rows = [{"_id": f"held.{i}", "title": "held", "text": f"Number {i} is held up."} for i in range(2)]
+    with file_lock(project.live / WRITER_LOCK), ThreadPoolExecutor(1) as pool:
+        assert client.add(rows[:1], "test", wait=False)["events"]
+        waiting = pool.submit(client.add, rows[1:], "test")
+        while client.status()["freshness"]["ledger"]["lag"]["pending"] < 2:
+            time.sleep(0.02)
+        assert client.status()["ready"]
+        process.send_signal(signal.SIGTERM)
+        printed, errors = process.communicate(timeout=6)
+        assert (waiting.result()["searchable"], len(waiting.result()["events"])) == (False, 1)
+    assert process.returncode == 0
+    assert printed.splitlines()[-1].startswith("stopped; what could not be made searchable in time waits in the ledger")
+    assert errors == "" or errors.startswith(f"waiting: process {os.getpid()} (")
+    assert LiveCollection(project).seen.lag()["pending"] == 2

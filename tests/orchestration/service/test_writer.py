@@ -9,7 +9,7 @@ import pytest
 
 from model_code.settings import SettingsError
 from orchestration.service.errors import Failed
-from orchestration.service.writer import Job, JobQueue, WriterThread, addition
+from orchestration.service.writer import Job, JobQueue, Writer, addition
 from tests.orchestration.service.conftest import FakeCollection, FakeLive
 
 
@@ -21,17 +21,35 @@ def first_generation():
 def test_what_was_left_is_applied_first(resume):
     live, measured = FakeLive(pending=[("left", "over")]), []
     collection, queue = FakeCollection(live), JobQueue()
-    writer = WriterThread(
+    writer = Writer(
         lambda: collection, queue, lambda: ("hce", len(live.generations) - 1), lambda *each: measured.append(each)
     )
     job = queue.put(addition([{"_id": "new", "text": "tea"}], "test"))
+    live.door.clear()
     writer.start(resume)
+    while resume and not live.batches:
+        time.sleep(0.005)
+    live.door.set()
     assert job.applied.result(5).generation == (2 if resume else 1)
     writer.stop()
     assert live.generations[-1] == {"a": "apple", "b": "bread", "left": "over", "new": "tea"}
     assert live.batches == ([1, 1] if resume else [2])
     assert len(measured) == 1
     assert job.received.result().events == (0,)
+
+
+def test_what_is_held_up_does_not_hold_up_the_end():
+    live, queue = FakeLive(), JobQueue()
+    writer = Writer(lambda: FakeCollection(live), queue, first_generation, lambda *each: None)
+    live.gate.clear()
+    writer.start(resume=False)
+    job = queue.put(addition([{"_id": "new", "text": "tea"}], "test"))
+    assert job.received.result(5).events == (0,)
+    assert not writer.stop(0.05)
+    writer.release()
+    assert job.applied.result(0).generation is None
+    live.gate.set()
+    assert writer.stop(5)
 
 
 def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
@@ -44,9 +62,7 @@ def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
         finished.set() if len(left) == 1 else None
         return left.pop(0)
 
-    writer = WriterThread(
-        lambda: collection, queue, lambda: order.append("job") or ("hce", 1), lambda *each: None, spare
-    )
+    writer = Writer(lambda: collection, queue, lambda: order.append("job") or ("hce", 1), lambda *each: None, spare)
     writer.start(resume=False)
     assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(5)
     while len(left) > 1:
@@ -66,7 +82,7 @@ def test_upkeep_that_fails_ends_nothing(monkeypatch):
         raise SettingsError("params.yaml: line 3 is half a line")
 
     queue = JobQueue()
-    writer = WriterThread(lambda: FakeCollection(live), queue, first_generation, lambda *each: None, spare)
+    writer = Writer(lambda: FakeCollection(live), queue, first_generation, lambda *each: None, spare)
     writer.start(resume=False)
     assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(5)
     assert tried.wait(5)
@@ -82,7 +98,7 @@ def test_what_the_database_does_not_take_fails_its_own_request_alone():
         raise ValueError("a NUL byte")
 
     bad, good = queue.put(Job(1, refused)), queue.put(addition([{"_id": "new", "text": "tea"}], "test"))
-    writer = WriterThread(lambda: FakeCollection(live), queue, first_generation, lambda *each: None)
+    writer = Writer(lambda: FakeCollection(live), queue, first_generation, lambda *each: None)
     writer.start(resume=False)
     assert good.applied.result(5).generation == 1
     with pytest.raises(Failed, match="not received: a NUL byte"):
@@ -94,9 +110,10 @@ def test_what_the_database_does_not_take_fails_its_own_request_alone():
 def test_what_fails_again_and_again_is_tried_ever_more_seldom_until_a_job_comes():
     live = FakeLive(pending=[("left", "over")], failing="not every document is found")
     collection = FakeCollection(live)
-    writer = WriterThread(lambda: collection, JobQueue(), first_generation, lambda *each: None)
+    writer = Writer(lambda: collection, JobQueue(), first_generation, lambda *each: None)
     pauses = []
     for jobs in ([], [], [], [], [], [], [], [], [addition([{"_id": "new", "text": "tea"}], "test")], []):
+        assert all(writer._receive(job) for job in jobs)
         writer._work(jobs)
         pauses.append(writer._patience())
         for job in jobs:
