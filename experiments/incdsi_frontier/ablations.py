@@ -16,9 +16,9 @@ from experiments.incdsi_frontier.frontier import Found
 from experiments.incdsi_frontier.gates import Difference
 from experiments.incdsi_frontier.methods import Method, tried
 from experiments.incdsi_frontier.protocol import Protocol
-from model_code.incdsi.ranks import Quality
+from experiments.incdsi_frontier.ranks import Quality
+from experiments.incdsi_frontier.tuning import TrialBench, f_beta
 from model_code.incdsi.settings import IncDsiSettings
-from model_code.incdsi.tuning import TrialBench, f_beta
 
 BETAS = (1.0, 3.0, 5.0, 10.0)
 QUERIES = (1, 2, 4)  # beside all of them

@@ -11,9 +11,9 @@ import numpy as np
 
 from benchmarks.encoding import BASE
 from experiments.incdsi_frontier.pages import NEW, TUNING, Pages
+from experiments.incdsi_frontier.tuning import Split
 from model_code.files import canonical_json, hash_text, replacing
 from model_code.incdsi.documents import NewDocument
-from model_code.incdsi.tuning import Split
 
 
 @dataclass(frozen=True, eq=False)

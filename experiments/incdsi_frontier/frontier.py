@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from experiments.incdsi_frontier.methods import METHODS, Method, tried
-from model_code.incdsi.ranks import Quality
+from experiments.incdsi_frontier.ranks import Quality
+from experiments.incdsi_frontier.tuning import Trial, TrialBench
 from model_code.incdsi.settings import IncDsiSettings
-from model_code.incdsi.tuning import Trial, TrialBench
 from model_code.settings import require
 
 LOSSES = (0.0, 0.01, 0.02, 0.04, 0.08)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from model_code.incdsi.settings import IncDsiSettings
-from model_code.incdsi.tuning import (
+from experiments.incdsi_frontier.tuning import (
     PUBLISHED,
     WIDE,
     Choice,
@@ -17,6 +16,7 @@ from model_code.incdsi.tuning import (
     refined_settings,
     suggest,
 )
+from model_code.incdsi.settings import IncDsiSettings
 
 SCALES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.25, 1.5)
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)

@@ -10,7 +10,7 @@ from experiments.incdsi_frontier.gates import Difference, Matched, adding_cost, 
 from experiments.incdsi_frontier.methods import ENCODED, INCDSI, METHODS, OURS, Method, tried
 from experiments.incdsi_frontier.retraining import RETRAINING, WAYS, Way, measure_ways
 from experiments.incdsi_frontier.spaces import Space
-from model_code.incdsi.tuning import Trial, TrialBench
+from experiments.incdsi_frontier.tuning import Trial, TrialBench
 
 PAPER, CENTRED = "IncDSI as published", "IncDSI centred on the encoding"
 DEFAULT = "default add"  # encodings, of the length that training V measured

@@ -17,10 +17,10 @@ import numpy as np
 from experiments.incdsi_frontier.encoded import Encoded
 from experiments.incdsi_frontier.frontier import AdditionOrders, Found, Point
 from experiments.incdsi_frontier.learning import learn
+from experiments.incdsi_frontier.ranks import CachedRanks
 from experiments.incdsi_frontier.spaces import Space
 from model_code.dsi.settings import DocumentVectorSettings, Start
 from model_code.dsi.vectors import random_vectors
-from model_code.incdsi.ranks import CachedRanks
 
 EPOCHS = 10
 Way = Callable[[Space, np.ndarray, Sequence[int]], Found]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from experiments.incdsi_frontier.ablations import Ablated
 from experiments.incdsi_frontier.frontier import Point
 from experiments.incdsi_frontier.gates import COST, Difference, Matched
-from model_code.incdsi.ranks import Quality
+from experiments.incdsi_frontier.ranks import Quality
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

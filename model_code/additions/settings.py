@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from model_code.incdsi.settings import IncDsiSettings, Prior
 from model_code.settings import Field
 
@@ -18,24 +16,11 @@ class AdditionSettings(IncDsiSettings):
     spans: int = Field(
         4, ge=0, description="parts of a document's text, besides title and first sentence, that it should be found by"
     )
-    use: Literal["these", "tuned"] = Field(
-        "these",
-        description="these settings, or those that `freshet tools tune` found best for one with these spans",
-    )
 
     @property
     def incdsi(self) -> IncDsiSettings:
         """The part that the solver reads."""
         return IncDsiSettings(**{name: getattr(self, name) for name in IncDsiSettings.model_fields})
-
-    @property
-    def uses_queries(self) -> bool:
-        """Whether the vector of an added document depends on the queries that it should be found by.
-
-        >>> AdditionSettings().uses_queries, AdditionSettings(prior="mixed").uses_queries
-        (False, True)
-        """
-        return self.refine or (self.prior == "mixed" and self.query_share > 0)
 
     @property
     def changes_vectors(self) -> bool:

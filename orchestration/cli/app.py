@@ -10,11 +10,10 @@ from orchestration.cli import build, live, release, serve
 ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 GONE = {  # by the command's name: what to do in its place, told for one release
     "recluster": "it changed no ranking; a retrain clusters all that is live anew",
+    "tune-additions": "docs/incdsi.md names the settings of `additions` that did best",
     "write-queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
 }
-MOVED = {name: name for name in ("documents", "compact", "gc", "drift", "compare", "sweep")} | {
-    "tune-additions": "tune"
-}
+MOVED = {name: name for name in ("documents", "compact", "gc", "drift", "compare", "sweep")}
 
 app = typer.Typer(
     name="freshet",
@@ -24,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Every command takes --debug, which shows the traceback of an error.",
 )
-tools = typer.Typer(help="Rarer work: measure, compare, tune, clean up.", no_args_is_help=True)
+tools = typer.Typer(help="Rarer work: measure, compare, clean up.", no_args_is_help=True)
 
 for command in (build.demo, build.ingest, build.run, build.plan, build.results, build.settings):
     app.command()(command)
@@ -36,21 +35,22 @@ for command in (release.rewind, release.adopt):
     app.command()(command)
 for command in (serve.serve, serve.ui):
     app.command()(command)
-for command in (build.compare, build.sweep, release.drift, live.documents, live.compact, live.tune, live.gc):
+for command in (build.compare, build.sweep, release.drift, live.documents, live.compact, live.gc):
     tools.command()(command)
 app.add_typer(tools, name="tools")
 app.command(context_settings=ANY_ARGUMENTS, add_help_option=False)(build.bench)
 
 
-def _refuse(name: str, reason: str) -> None:
+def _refuse(name: str, reason: str, group: typer.Typer = app) -> None:
     """Let `freshet NAME` say what took its place."""
 
-    @app.command(name, hidden=True, context_settings=ANY_ARGUMENTS)
+    @group.command(name, hidden=True, context_settings=ANY_ARGUMENTS)
     def refuse() -> None:
         raise FreshetError(f"freshet {name} {reason}")
 
 
 for _name, _remedy in GONE.items():
     _refuse(_name, f"is gone: {_remedy}")
+_refuse("tune", f"is gone: {GONE['tune-additions']}", tools)
 for _name, _successor in MOVED.items():
     _refuse(_name, f"is `freshet tools {_successor}` now")

@@ -1,4 +1,4 @@
-"""What is searched, kept up to date: search, add, update, delete; among the tools documents, compact, tune and gc."""
+"""What is searched, kept up to date: search, add, update, delete; among the tools documents, compact and gc."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from orchestration.live.client import ServiceClient
 from orchestration.project import Project
 
 if TYPE_CHECKING:
-    from model_code.incdsi.tuning import TuningReport
     from orchestration.live.commands import Outcome
 
 
@@ -179,48 +178,6 @@ def documents(
     rows = package_documents(project, parameters.load(project.params_file).corpus, packages)
     for row in islice(rows, limit):
         typer.echo(json.dumps(row, ensure_ascii=False))
-
-
-def tune(
-    documents: Annotated[int, typer.Option(min=1, help="How many live documents to take out and add again.")] = 200,
-    trials: Annotated[int, typer.Option(min=0, help="How many refined settings to try, besides plain ones.")] = 50,
-    seed: Annotated[int, typer.Option(help="Of the search over settings.")] = 0,
-    retriever: Annotated[
-        str | None, typer.Option(help="Another retriever that is live than the one searched by default.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="All trials and the best as one JSON object.")] = False,
-) -> None:
-    """Try ways of adding documents on documents that are live, and remember the best.
-
-    The live collection is not changed. The best settings go to .freshet/additions/best/RETRIEVER.json, where they are
-    used only if params.yaml says `additions: {use: tuned}`, for this retriever and its later builds; a retriever that
-    was not tuned goes on with the settings of params.yaml, and `freshet status` says so. A way is judged by how well
-    old and added documents are found, old ones weighing five times as much (IncDSI's F-beta); a refinement that does
-    not beat the plain encoding is not chosen. Take out about as many documents as you expect to add.
-    """
-    from orchestration.live.additions import tune as try_ways
-
-    report, best = try_ways(Project.find(), documents, trials, seed, retriever)
-    typer.echo(json.dumps({"trials": report.rows(), "best": best}, indent=2) if as_json else _trials_text(report, best))
-
-
-def _trials_text(report: TuningReport, best: dict[str, Any]) -> str:
-    """The trials as a table, best first, and what was chosen."""
-    from orchestration.cli.tables import table_text
-
-    trials = sorted(report.trials, key=lambda trial: -trial.score)
-    rows = [(f"{trial.score:.3f}", f"{trial.old:.3f}", f"{trial.new:.3f}", trial.name) for trial in trials]
-    lines = [table_text(("MRR@10", "old", "new", "way of adding"), rows)]
-    split, chosen, plain = best["split"], best["found"], best["plain"]
-    lines += [
-        "",
-        f"old documents before any addition: {report.old_before:.3f}; {split['documents']} documents were added again, "
-        f"judged by {split['old_queries']} queries for old and {split['new_queries']} for new documents",
-        f"best: {chosen['name']} (score {chosen['score']:.3f}; the encoder's vector as it is: {plain['score']:.3f})",
-        *(f"  {name}: {value}" for name, value in best["settings"].items()),
-        f"used for {best['retriever']} if params.yaml says additions: {{use: tuned}}",
-    ]
-    return "\n".join(lines)
 
 
 def gc(

@@ -59,7 +59,6 @@ def _service(project: Project) -> dict[str, Any] | None:
 def _live(project: Project) -> list[dict[str, Any]]:
     """The current generation of each live collection, the one that is searched by default first."""
     from model_code.live.collection import Collection, default_retriever, retrievers
-    from orchestration.live.additions import settings_of, untuned
 
     names = retrievers(project.live)
     if not names:
@@ -72,7 +71,6 @@ def _live(project: Project) -> list[dict[str, Any]]:
             "generation": generation.number,
             "documents": generation.manifest["documents"],
             "fingerprint": generation.manifest["fingerprint"],
-            "untuned": untuned(project, settings_of(project), name),
             "freshness": live_status(project, name),
         }
         for name in sorted(names, key=lambda name: (name != default, name))
@@ -108,7 +106,6 @@ def status_text(status: dict[str, Any]) -> str:
             lines.append(f"            {status['moved_by_hand']}; freshet promote settles it, or freshet ui by itself")
     for live in status["live"] or [None]:
         lines.append("live        " + (_live_text(live) if live else "nothing (freshet promote opens the champion)"))
-        lines += [f"additions   {live['untuned']}"] if live and live["untuned"] else []
         lines += (live_status_lines if live["default"] else other_lines)(live["freshness"]) if live else []
     if status["queries_logged"] is not None:
         lines.append(f"queries     {status['queries_logged']:,} logged since the last drift report")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from model_code.additions.settings import AdditionSettings
 from model_code.drift.ladder import Decision, Past, decide
 from model_code.drift.measures import refined
 from model_code.drift.reference import Question
@@ -35,7 +34,7 @@ from orchestration.freshness.queries import (
     some,
 )
 from orchestration.freshness.reference import calibration_of, protected_scores
-from orchestration.live.additions import resolved, statuses_of
+from orchestration.live.additions import statuses_of
 from orchestration.live.ledger import existing_ledger, standing_of
 from orchestration.parameters import Parameters
 from orchestration.project import Project, file_lock
@@ -108,14 +107,10 @@ class Gatherer:
     def _statuses(self) -> dict[str, str]:
         return statuses_of(self.project, self.searcher.generation)
 
-    @cached_property
-    def _additions(self) -> AdditionSettings:
-        return resolved(self.project, self.settings.additions, self.searcher.generation.retriever)
-
     @property
     def _kept(self) -> bool:
         """Whether additions are refined without asking whether their constraints conflict."""
-        return self._additions.refine and self._additions.on_conflict == "keep"
+        return self.settings.additions.refine and self.settings.additions.on_conflict == "keep"
 
     def _placed(self, document_id: str) -> bool:
         """Whether a document's vector was made with the queries that it arrived with."""

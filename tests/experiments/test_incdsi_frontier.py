@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.incdsi_frontier import retraining, run
+from experiments.incdsi_frontier import ranks, retraining, run
 from experiments.incdsi_frontier.ablations import BETAS, ablations, with_queries
 from experiments.incdsi_frontier.encoded import Encoded, encode
 from experiments.incdsi_frontier.frontier import BEST, AdditionOrders, choices, undominated
@@ -21,14 +21,18 @@ from experiments.incdsi_frontier.learning import Asking, learn
 from experiments.incdsi_frontier.methods import ENCODED, INCDSI, METHODS, PLAIN, SCALED, Method, tried
 from experiments.incdsi_frontier.pages import NEW, OLD, TUNING, Pages
 from experiments.incdsi_frontier.protocol import Protocol, ProtocolPlan
+from experiments.incdsi_frontier.ranks import CachedRanks
 from experiments.incdsi_frontier.retraining import WAYS
 from experiments.incdsi_frontier.run import KEYS, main
 from experiments.incdsi_frontier.spaces import Space
+from experiments.incdsi_frontier.tuning import PUBLISHED, WIDE, Split, Trial, TrialBench, f_beta, open_study, suggest
 from model_code.additions.constraints import constraint_texts
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.errors import SettingsError
+from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.settings import IncDsiSettings
-from model_code.incdsi.tuning import Trial, TrialBench, f_beta
+from model_code.incdsi.state import IncDsiState
+from tests.model_code.incdsi.small import make
 from tests.tiny_encoder import make_tiny_encoder
 
 WORDS = [f"word{i}" for i in range(40)]
@@ -160,7 +164,7 @@ def test_plain_differs_from_itself_by_nothing_and_each_beta_has_what_it_likes_be
         np.testing.assert_array_equal(fewer.queries, before.queries[: len(fewer.queries)])
 
 
-def ranks(old: float, new: float) -> tuple[np.ndarray, np.ndarray]:
+def found_by(old: float, new: float) -> tuple[np.ndarray, np.ndarray]:
     """Reciprocal ranks, 1 for these shares of 200 and 300 queries and 0 for the rest."""
     return (np.arange(200) < old * 200).astype(float), (np.arange(300) < new * 300).astype(float)
 
@@ -175,14 +179,17 @@ def test_an_interval_covers_about_95_percent_and_resampling_is_paired() -> None:
 
 
 def test_ours_is_interpolated_at_the_papers_old_documents_and_met_only_where_it_is_kept() -> None:
-    (one,) = at_matched_loss([ranks(0.5, 0.45)], [ranks(0.6, 0.2), ranks(0.4, 0.8)])
+    (one,) = at_matched_loss([found_by(0.5, 0.45)], [found_by(0.6, 0.2), found_by(0.4, 0.8)])
     assert (one.old, one.new) == (pytest.approx(0.5), pytest.approx(0.45))
     assert one.change.mean == pytest.approx(0.05)
     assert one.change.low < 0.05 < one.change.high
     assert (one.reached, one.met) == (True, True)
-    above, below = at_matched_loss([ranks(0.7, 0.1), ranks(0.5, 0.9)], [ranks(0.6, 0.2), ranks(0.4, 0.8)])
+    above, below = at_matched_loss(
+        [found_by(0.7, 0.1), found_by(0.5, 0.9)],
+        [found_by(0.6, 0.2), found_by(0.4, 0.8)],
+    )
     assert [(one.reached, one.met) for one in (above, below)] == [(False, False), (True, False)]
-    assert adding_cost(ranks(0.48, 0.0), ranks(0.5, 0.0)).mean == pytest.approx(0.02)
+    assert adding_cost(found_by(0.48, 0.0), found_by(0.5, 0.0)).mean == pytest.approx(0.02)
 
 
 def test_one_step_follows_the_gradient_of_the_cross_entropy_over_all_documents() -> None:
@@ -213,3 +220,97 @@ def test_retraining_a_dense_space_without_another_encoder_is_plain_encoding(enco
     ours = retraining.retrain(space, space.vectors(space.old), encoded.new)
     for own, plain in zip(ours, arrivals.found(ENCODED)[-1], strict=True):
         np.testing.assert_array_equal(own, plain)
+
+
+def make_split(seed: int = 0, old: int = 40, new: int = 6) -> tuple[IncDsiState, Split]:
+    """Two queries each of three are known; the third is the one that judges."""
+    state, documents = make(old, new, seed=seed)
+    random = np.random.default_rng(seed)
+    asked = state.vectors.view + 0.2 * random.normal(size=state.vectors.view.shape)
+    return state, Split(
+        documents=[replace(document, queries=document.queries[:2]) for document in documents],
+        old_queries=asked,
+        old_targets=list(state.ids),
+        new_queries=np.stack([document.queries[2] for document in documents]),
+        new_targets=[document.id for document in documents],
+    )
+
+
+def test_a_trial_is_what_adding_and_searching_gives() -> None:
+    state, split = make_split(seed=3)
+    settings = IncDsiSettings(gamma1=0.5, gamma2=0.5)
+    trial = TrialBench(state, split).trial("one", settings)
+    IncDsiAdder(state, settings).add_batch(split.documents)
+
+    def mrr(queries: np.ndarray, targets: list[str]) -> float:
+        scores = np.float32(queries) @ state.vectors.view.T
+        places = [state.row(key) for key in targets]  # the older of two equals comes first
+        rank = [
+            1 + (row > row[place]).sum() + (row[:place] == row[place]).sum()
+            for row, place in zip(scores, places, strict=True)
+        ]
+        return float(np.mean([1 / one if one <= 10 else 0.0 for one in rank]))
+
+    assert trial.old == pytest.approx(mrr(split.old_queries, split.old_targets))
+    assert trial.new == pytest.approx(mrr(split.new_queries, split.new_targets))
+    assert trial.score == f_beta(trial.old, trial.new)
+
+
+def test_f_beta_weighs_old_documents_more() -> None:
+    assert f_beta(0.8, 0.2) > f_beta(0.7, 0.9)
+    assert f_beta(0.8, 0.2, beta=1.0) < f_beta(0.7, 0.9, beta=1.0)
+    assert f_beta(0.3, 0.6, beta=1.0) == pytest.approx(2 / (1 / 0.3 + 1 / 0.6))
+
+
+def test_an_empty_split_is_refused() -> None:
+    state, split = make_split()
+    with pytest.raises(SettingsError, match="needs documents to add"):
+        TrialBench(state, replace(split, documents=[]))
+
+
+def test_optuna_finds_the_better_region() -> None:
+    """The study learns: later trials are nearer to a known best than the first, random ones."""
+    study, away = open_study(seed=0), []
+    for _ in range(60):
+        trial = study.ask()
+        values = suggest(trial, PUBLISHED)
+        away.append(abs(values["gamma1"] - 3.0))
+        study.tell(trial, -away[-1])
+    assert np.mean(away[-20:]) < 0.5 * np.mean(away[:10])
+
+
+def test_every_dimension_is_a_setting() -> None:
+    trial = open_study(seed=0).ask()
+    values = suggest(trial, WIDE)
+    assert values.keys() == WIDE.keys()
+    IncDsiSettings().replace(**values)
+
+
+def reciprocal_rank(query: np.ndarray, vectors: np.ndarray, target: int) -> float:
+    scores = (vectors @ query).tolist()
+    rank = 1 + sum(score > scores[target] or (score == scores[target] and i < target) for i, score in enumerate(scores))
+    return 1 / rank if rank <= 10 else 0.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_equal_to_ranking_everything_anew(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "BLOCK", 7)
+    random = np.random.default_rng(seed)
+    old, new = (random.integers(-2, 3, (count, 3)).astype(np.float32) for count in (5 + 20 * seed, 9))  # many ties
+    old_queries, new_queries = (random.integers(-2, 3, (count, 3)).astype(np.float32) for count in (30, 25))
+    old_targets, new_targets = random.integers(len(old), size=30), random.integers(9, size=25)
+    cached = CachedRanks(old, old_queries, old_targets, new_queries, new_targets)
+    order = random.permutation(9)
+    for count in (0, 1, 4, 9):
+        present = order[:count]
+        found = cached.reciprocal_ranks(new[present], present)
+        together = np.concatenate([old, new[present]])
+        of_old = [reciprocal_rank(*pair) for pair in zip(old_queries, [together] * 30, old_targets, strict=True)]
+        places = {number: len(old) + place for place, number in enumerate(present)}
+        of_new = [
+            reciprocal_rank(query, together, places[target])
+            for query, target in zip(new_queries, new_targets, strict=True)
+            if target in places
+        ]
+        np.testing.assert_array_equal(found[0], of_old)
+        np.testing.assert_array_equal(found[1], of_new)

@@ -10,7 +10,6 @@ import pytest
 from model_code.errors import SettingsError
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
-from model_code.incdsi.tuning import Range
 
 BAD = [
     ({"lambda1": 6.0}, "lambda1 is 6.0, but must be above 0, below 1"),
@@ -28,12 +27,6 @@ BAD = [
 def test_impossible_settings(values: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         IncDsiSettings(**values)
-
-
-def test_empty_ranges() -> None:
-    for arguments in ((1.0, 1.0), (0.0, 1.0, True)):
-        with pytest.raises(SettingsError, match="a range from"):
-            Range(*arguments)
 
 
 @pytest.mark.parametrize(

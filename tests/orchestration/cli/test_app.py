@@ -88,7 +88,7 @@ def test_a_port_that_there_is_not_is_refused(monkeypatch, option, port):
     ("arguments", "told"),
     [
         (["write-queries", "--limit", "3"], "freshet write-queries is gone: write queries yourself"),
-        (["tune-additions", "--trials", "3"], "freshet tune-additions is `freshet tools tune` now"),
+        (["tune-additions", "--trials", "3"], "freshet tune-additions is gone: docs/incdsi.md"),
         (["gc"], "freshet gc is `freshet tools gc` now"),
     ],
 )

@@ -28,7 +28,7 @@ def test_an_empty_project_says_what_is_missing():
 
 
 def test_a_finished_project_names_versions_and_generations():
-    live = {"generation": 2, "documents": 1234, "fingerprint": "f", "untuned": None, "freshness": {"ledger": None}}
+    live = {"generation": 2, "documents": 1234, "fingerprint": "f", "freshness": {"ledger": None}}
     status = {
         "corpus": {"source": "files", "content_hash": "0123456789abcdef"},
         "stages": {"corpus": "built", "train@hce": "built", "index@hce": "not built"},
@@ -69,7 +69,7 @@ def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is():
         "work": [{"kind": "retrain", "state": "open", "reason": "topics 0.25 is above 0.1", "outcome": None}],
     }
     live = {"retriever": "hce", "default": True, "generation": 2, "documents": 1234, "fingerprint": "f"}
-    live |= {"untuned": None, "freshness": {"watermark": 17, "ledger": ledger}}
+    live |= {"freshness": {"watermark": 17, "ledger": ledger}}
     behind = {"watermark": 3, "ledger": ledger | {"lag": {"pending": 14, "seconds": 7300.0}}}
     other = live | {"retriever": "other", "default": False, "freshness": behind}
     status = NOTHING | dict.fromkeys(ALIASES) | {"live": [live, other]}

@@ -120,7 +120,6 @@ def test_the_status_tells_how_far_each_is_behind(project):
             "default": name == "hce",
             "generation": 0,
             "documents": 2,
-            "untuned": None,
             "freshness": freshness,
         }
         for name in subscribers(project)

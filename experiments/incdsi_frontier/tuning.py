@@ -1,26 +1,23 @@
-"""Choose how documents are added, on a tuning split, by what it does to old and to new documents alike."""
+"""Ways of adding documents, judged on a tuning split by what each does to old and to new documents alike."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.incdsi_frontier.ranks import CachedRanks, Quality
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import Added, NewDocument
-from model_code.incdsi.ranks import CachedRanks, Quality
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.settings import require
 
 if TYPE_CHECKING:
     import optuna
-
-DEFAULTS = IncDsiSettings()
-SCALES = (0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5)
 
 
 @dataclass(frozen=True)
@@ -106,11 +103,6 @@ class Split:
     new_queries: np.ndarray
     new_targets: Sequence[str]
 
-    @property
-    def has_encodings(self) -> bool:
-        """Whether every document has a vector of its own."""
-        return all(document.encoding is not None for document in self.documents)
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -188,72 +180,3 @@ def refined_settings(settings: IncDsiSettings, values: dict[str, Any]) -> IncDsi
     """
     changed = settings.replace(refine=True, **values)
     return changed if changed.prior == "zero" else changed.replace(on_conflict="keep")
-
-
-def baselines(settings: IncDsiSettings, encodings: bool = True) -> dict[str, IncDsiSettings]:
-    """The unrefined ways to add a document, by name; `settings` gives what they share.
-
-    encodings: whether the documents have vectors of their own; else only the mean query is left.
-
-    >>> list(baselines(IncDsiSettings()))[:3]
-    ['encoder vector', 'mean query', 'half encoder vector, half mean query']
-    """
-    plain = settings.replace(refine=False, prior="encoder", prior_scale=1.0, query_share=0.5)
-    mean_query = {"mean query": plain.replace(prior="mixed", query_share=1.0)}
-    if not encodings:
-        return mean_query
-    mixed = {"half encoder vector, half mean query": plain.replace(prior="mixed")}
-    scaled = {f"encoder vector x {scale:g}": plain.replace(prior_scale=scale) for scale in SCALES}
-    return {"encoder vector": plain} | mean_query | mixed | scaled
-
-
-@dataclass(frozen=True)
-class TuningReport:
-    """All trials, baselines first, and MRR@10 of the old documents before anything was added."""
-
-    trials: tuple[Trial, ...]
-    old_before: float
-    beta: float
-
-    @property
-    def best(self) -> Trial:
-        """The trial with the highest score; of equals the first, so that a refinement must beat the plain vectors."""
-        return max(self.trials, key=lambda trial: trial.score)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """The trials as plain rows, for a table or a file."""
-        return [asdict(trial) | {"settings": trial.settings.model_dump()} for trial in self.trials]
-
-
-def tune(
-    state: IncDsiState,
-    split: Split,
-    settings: IncDsiSettings = DEFAULTS,
-    trials: int = 50,
-    seed: int = 0,
-    space: Space = WIDE,
-    beta: float = 5.0,
-) -> TuningReport:
-    """Try the baselines and `trials` settings from `space`, by Bayesian optimisation of the F-beta of both MRR@10.
-
-    `state` is left as it is, `settings` give what `space` does not vary. A trial adds the split's documents to a copy.
-    Baselines and priors that need encodings are left out where a document of the split has none.
-    """
-    require(trials >= 0, f"trials is {trials}, but must be at least 0")
-    bench = TrialBench(state, split, beta)
-    plain = baselines(settings, split.has_encodings)
-    results = [bench.trial(name, baseline) for name, baseline in plain.items()]
-    study = open_study(seed)
-    for number in range(trials):
-        attempt = study.ask()
-        values = suggest(attempt, possible(space, split))
-        results.append(bench.trial(f"trial {number + 1}", refined_settings(settings, values)))
-        study.tell(attempt, results[-1].score)
-    return TuningReport(tuple(results), bench.before.mrr_at_10, beta)
-
-
-def possible(space: Space, split: Split) -> Space:
-    """What of `space` can be tried on `split`: without encodings the prior stays zero."""
-    if split.has_encodings:
-        return space
-    return {name: dimension for name, dimension in space.items() if name not in {"prior", "prior_scale", "query_share"}}
