@@ -10,6 +10,7 @@ from orchestration.project import Project
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
 PILOTS = dg.DynamicPartitionsDefinition(name="pilots")
 RETRAINS = dg.DynamicPartitionsDefinition(name="retrains")
+BACKFILL = "dagster/backfill"  # Dagster's own tag of the runs of a backfill, such as "Materialize all" starts
 WRITER_POOL = "live_writer"
 TRAINING_POOL = "gpu"  # a pilot is not in the writer's pool: documents arrive while it trains
 GUARDED = "before the switch, each added document and 20 older ones were found by their own vectors"
@@ -121,13 +122,21 @@ def _pilot(project: Project) -> dg.AssetsDefinition:
 def _retrained(project: Project) -> dg.AssetsDefinition:
     gate = _check("gate", "retrained_retriever", "Old documents found as well as before, new ones better.", True)
 
-    @dg.asset(
-        group_name="live", kinds={"pytorch", "mlflow"}, partitions_def=RETRAINS, pool=TRAINING_POOL, check_specs=[gate]
+    spec = dg.AssetSpec(
+        "retrained_retriever",
+        group_name="live",
+        kinds={"pytorch", "mlflow"},
+        skippable=True,
+        description="Everything that is live, trained and evaluated anew in a temporary workspace; registered as "
+        "challenger. A backfill trains nothing, as what a partition trained on is no longer what is live.",
     )
+
+    @dg.multi_asset(specs=[spec], can_subset=True, partitions_def=RETRAINS, pool=TRAINING_POOL, check_specs=[gate])
     def retrained_retriever(context: dg.AssetExecutionContext) -> Iterator[Result]:
-        """Everything that is live, trained and evaluated anew in a temporary workspace; registered as challenger."""
         from orchestration.freshness.retrain import judge, prepare, record_refusal
 
+        if BACKFILL in context.run.tags:
+            return
         ready = prepare(project, context.partition_key, context.log.info, context.run_id)
         verdict = judge(ready)
         if not verdict.passed:

@@ -24,6 +24,8 @@ concurrency: {pools: {default_limit: 1, granularity: op}}
 """
 MONITORING = "run_monitoring: {enabled: true, free_slots_after_run_end_seconds: 60}\n"
 CONFIG = EARLIER + MONITORING  # nothing else frees the slot of a run that was killed: its pool would be closed for good
+LOCATION = "freshet"  # of the code, as Dagster names it
+REPOSITORY = ".dagster/repository"  # Dagster's tag by which its first page finds the runs of a location's jobs
 DATABASE = "FRESHET_DAGSTER_DATABASE"
 CLOCK = 60.0  # seconds by which the time of a process's start may be off, as clocks are set
 GONE = "its process is gone: this machine or Dagster's daemon was stopped while it ran"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -73,6 +74,7 @@ class Work:
     def run_key(self) -> str:
         """The key of the Dagster run of this attempt, which also names its partition and the folder that it works in.
 
-        It is compared, never parsed.
+        It is compared, never parsed. Kind and moment are for people; what is random makes it unlike any other.
         """
-        return f"{self.kind}-{self.id}-{self.attempts}"
+        asked = datetime.fromtimestamp(self.asked, UTC)
+        return f"{self.kind}-{asked:%Y-%m-%d-%H%M}-{self.id[-8:]}-{self.attempts}"

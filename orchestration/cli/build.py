@@ -126,7 +126,7 @@ def run_demo(project: Project, show: Callable[[str], None] = print) -> None:
 def run_job(project: Project, job: str = "full_build") -> None:
     """Run one job in this process; raises `FreshetError` if it fails."""
     from orchestration.definitions import definitions
-    from orchestration.instance import open_instance
+    from orchestration.instance import LOCATION, REPOSITORY, open_instance
     from orchestration.pipeline.dvc_process import initialise
 
     initialise(project)
@@ -137,6 +137,7 @@ def run_job(project: Project, job: str = "full_build") -> None:
             .execute_in_process(
                 instance=instance,
                 raise_on_error=False,
+                tags={REPOSITORY: f"__repository__@{LOCATION}"},
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             )
         )

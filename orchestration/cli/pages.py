@@ -18,13 +18,12 @@ from types import FrameType
 from model_code.errors import FreshetError
 from model_code.files import write_text
 from orchestration.guard import TOKEN_FILE, token_to_demand
-from orchestration.instance import dagster_home, fail_abandoned_runs
+from orchestration.instance import LOCATION, dagster_home, fail_abandoned_runs
 from orchestration.pipeline.dvc_process import environment
 from orchestration.pipeline.runs import record_all, tracking_uri
 from orchestration.project import Project
 
 HOST = "127.0.0.1"
-LOCATION = "freshet"  # of the code, as Dagster names it
 GRACE = 20.0  # seconds in which a page may end by itself; Dagster's daemon takes a few
 MLFLOW_WITHOUT_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # its job workers are nine processes we never use
 

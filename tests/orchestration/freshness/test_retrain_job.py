@@ -166,6 +166,16 @@ def test_a_gate_that_refuses_blocks_the_champion_and_is_noted_once(loop, trains)
     assert not loop.tick()
 
 
+def test_a_backfill_of_retrains_trains_nothing(loop, monkeypatch):
+    monkeypatch.setattr("orchestration.freshness.retrain.prepare", lambda *_: pytest.fail("it trains"))
+    (key, *_) = loop.instance.get_dynamic_partitions("retrains")
+    job = loop.definitions.resolve_job_def("retrain")
+    done = job.execute_in_process(instance=loop.instance, partition_key=key, tags={"dagster/backfill": "all"})
+    assert done.success
+    assert not done.get_asset_materialization_events()
+    assert not done.get_asset_check_evaluations()
+
+
 def test_behind_a_gate_that_passes_the_challenger_is_champion_and_live(loop, trains):
     """Which drift asked for later."""
     trains("c", gain=0.1)
