@@ -7,17 +7,22 @@ Where other machines reach the door, who asks has to know a token: `Authorizatio
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
 import re
+import resource
 import secrets
 import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from model_code.errors import FreshetError
 from model_code.settings import require
@@ -27,6 +32,65 @@ THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]")  # the same in an address
 TOKEN_FILE = "FRESHET_TOKEN_FILE"  # tells the processes of `freshet ui` that a token is demanded
 CHALLENGE = b'Basic realm="Freshet: any name, and the token as password"'
 OF_THIS_PAGE = ("same-origin", "none")  # Sec-Fetch-Site of what the page itself, or the person, asks for
+SECONDS = {"head": 10.0, "body": 60.0, "answer": 30.0}  # for a request to come, its body, and its answer to be taken
+LOOK_SECONDS = 1.0
+MOST_CONNECTIONS = 512  # less where the system gives the process few files
+HEAD_BYTES = 131_072  # a search in an address has up to 10,000 characters, of nine bytes each
+
+
+class BoundedConnection(H11Protocol):
+    """A connection that is closed when it keeps its server waiting for longer than `SECONDS`; of too many, that which
+    has been waited for longest.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to look after it."""
+        super().connection_made(transport)
+        self.phase: tuple[str, int] = ("head", 0)
+        self.since = self.loop.time()
+        self._timer = self.loop.call_later(LOOK_SECONDS, self._look)
+        if len(self.connections) > most_connections():
+            waiting = [each for each in self.connections if each.phase[0] == "head"]
+            min(waiting, key=lambda each: each.since).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        if self not in self.connections:  # a WebSocket by now
+            return
+        phase = self._phase()
+        if phase != self.phase:
+            self.phase, self.since = phase, self.loop.time()
+        if self.loop.time() - self.since > SECONDS.get(phase[0], float("inf")):
+            self.transport.abort()
+        else:
+            self._timer = self.loop.call_later(LOOK_SECONDS, self._look)
+
+    def _phase(self) -> tuple[str, int]:
+        """What is waited for, and in which request: its head, its body, us, or that the answer is taken."""
+        if self.transport.get_write_buffer_size():
+            return "answer", id(self.cycle)
+        if self.cycle is None or self.cycle.response_complete:
+            return "head", id(self.cycle)
+        return "body" if self.cycle.more_body else "work", id(self.cycle)
+
+
+def most_connections() -> int:
+    """How many connections may be open: at most a third of the files that this process may have."""
+    return min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 3)
+
+
+def bounds() -> dict[str, Any]:
+    """The options by which uvicorn keeps them; so few are taken in at once that there are files left for the rest."""
+    return {
+        "http": BoundedConnection,
+        "loop": "asyncio",
+        "backlog": most_connections() // 2,
+        "h11_max_incomplete_event_size": HEAD_BYTES,
+    }
 
 
 class Guard:
@@ -151,11 +215,11 @@ def require_origins(origins: Sequence[str]) -> None:
 
 def dagster_webserver() -> None:
     """Run Dagster's webserver, whose arguments follow on the command line, behind the guard."""
-    import uvicorn
     from dagster_webserver.cli import main
 
     run = uvicorn.run
-    uvicorn.run = lambda app, **options: run(_guarded(app, partial(_is_no_path_of, "/graphql")), **options)
+    page = partial(_is_no_path_of, "/graphql")
+    uvicorn.run = lambda app, **options: run(_guarded(app, page), **options | bounds())
     main()
 
 

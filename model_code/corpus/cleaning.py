@@ -25,6 +25,8 @@ _EMPTY_LINES = re.compile(r"\n{3,}")
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # in an id: control characters and line ends
 MOST_ID_BYTES = 2048  # Parquet's statistics, by which documents are found, leave longer ones out
 
+MOST_FIELDS, MOST_FIELD_CHARACTERS = 1000, 1_000_000  # of a document
+
 
 def clean_text(text: str) -> str:
     """NFC, without control characters, runs of blanks as one, at most one empty line in a row.
@@ -60,6 +62,9 @@ def document_of(row: Row, max_characters: int, keep_title_only: bool) -> Documen
     if instant is None and written is not None:
         fields["date"] = written
     whole = require_whole(_as_json(fields), "fields")
+    if len(whole) > MOST_FIELD_CHARACTERS or len(fields) > MOST_FIELDS:
+        limits = f"at most {MOST_FIELDS:,} of {MOST_FIELD_CHARACTERS:,} are possible"
+        raise Unfit("huge text", f"{len(fields):,} fields of {len(whole):,} characters together, {limits}")
     return Document(document_id, title, text, json.loads(whole), date=None if instant is None else instant.isoformat())
 
 
@@ -81,6 +86,15 @@ def identifier(values: Mapping[str, Any], name: str) -> str:
     if len(text.encode()) > MOST_ID_BYTES:
         raise Unfit("bad id", f"{name} has {len(text.encode()):,} bytes, at most {MOST_ID_BYTES:,} are possible")
     return text
+
+
+def is_possible_id(text: str) -> bool:
+    """Whether a document can have this id: what is asked for, such as by a file's name, need not be one.
+
+    >>> is_possible_id("17"), is_possible_id("caf\\udce9"), is_possible_id("x" * 3000)
+    (True, False, False)
+    """
+    return is_whole(text) and len(text.encode()) <= MOST_ID_BYTES
 
 
 def _as_json(fields: Mapping[str, Any]) -> str:

@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from model_code.corpus.cleaning import is_possible_id
+from model_code.corpus.rows import printable
 from model_code.documents import Change, Document
 from model_code.errors import FreshetError
 from model_code.ledger.database import is_there
@@ -113,7 +115,7 @@ class LiveCollection:
         """Record removals; ids of no document, searchable or waiting, are refused."""
         ids = list(document_ids)
         known = self.known(ids, removed_too=True)
-        refused = [Rejection(row, id_, UNKNOWN) for row, id_ in enumerate(ids, 1) if id_ not in known]
+        refused = [Rejection(row, printable(id_), UNKNOWN) for row, id_ in enumerate(ids, 1) if id_ not in known]
         require_sound(self.ledger, self.generation)
         return self.ledger.remove([id_ for id_ in ids if id_ in known], source, refused)
 
@@ -122,7 +124,7 @@ class LiveCollection:
 
         removed_too: those removed since as well, so that removing twice is no error. Asking makes no ledger.
         """
-        wanted = set(document_ids)
+        wanted = set(filter(is_possible_id, document_ids))
         last = self.ledger.latest(wanted) if is_there(ledger_url(self.project)) else {}
         added = {id_ for id_, event in last.items() if removed_too or event.kind == EventKind.PUT}
         silent = wanted - last.keys()

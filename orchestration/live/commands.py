@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import printable
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.documents import Change, Remove
@@ -92,7 +93,7 @@ def add_files(
 
 def delete_documents(live: LiveCollection, document_ids: Sequence[str], source: str = "freshet delete") -> Outcome:
     """Remove documents."""
-    before = live.forecast(map(Remove, document_ids))
+    before = live.forecast(map(Remove, filter(is_possible_id, document_ids)))
     receipt = live.remove(document_ids, source)
     rejected = _plain(source, receipt.rejected)
     outcome = Outcome(deleted=before["deleted"], rejected=rejected)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +39,17 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     }.items()
 }
 MAX_BODY_BYTES = 64_000_000
+MAX_BODIES_BYTES = 4 * MAX_BODY_BYTES  # of all requests together
+MAX_VALUES = 4_000_000  # in one request: a list of nothing takes three bytes on the way and 64 in memory
 
 
 class BodyLimit:
-    """Refuse a body of more than `max_bytes` bytes, by what its header says, else by what has come so far."""
+    """Refuse a body of more than `MAX_BODY_BYTES` or `MAX_VALUES`, by what its header says, else by what has come so
+    far; and any while the bodies that come at once have more than `MAX_BODIES_BYTES`.
+    """
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self.app, self.max_bytes = app, max_bytes
+    def __init__(self, app: ASGIApp) -> None:
+        self.app, self.coming = app, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -51,26 +57,40 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
         stated = dict(scope["headers"]).get(b"content-length", b"0")
-        if stated.isdigit() and int(stated) > self.max_bytes:
+        if stated.isdigit() and int(stated) > MAX_BODY_BYTES:
             await error(413, self._message())(scope, receive, send)
             return
-        await self.app(scope, self._counted(receive), send)
+        body = _Body()
+        try:
+            await self.app(scope, partial(self._counted, receive, body), send)
+        finally:
+            self.coming -= body.bytes
 
-    def _counted(self, receive: Receive) -> Receive:
-        come = 0
-
-        async def counted() -> Message:
-            nonlocal come
-            message = await receive()
-            come += len(message.get("body", b""))
-            if come > self.max_bytes:
-                raise HTTPException(413, self._message())  # the one kind of error that FastAPI passes on from here
-            return message
-
-        return counted
+    async def _counted(self, receive: Receive, body: _Body) -> Message:
+        message = await receive()
+        piece = message.get("body", b"")
+        body.bytes += len(piece)
+        self.coming += len(piece)
+        body.values += sum(map(piece.count, (b"[", b"{", b",")))  # in texts, too, which are not told apart
+        if body.bytes > MAX_BODY_BYTES or body.values > MAX_VALUES:
+            raise HTTPException(413, self._message())  # the one kind of error that FastAPI passes on from here
+        if self.coming > MAX_BODIES_BYTES:
+            raise HTTPException(503, "too many bytes come at once; try again in a second", {"Retry-After": "1"})
+        return message
 
     def _message(self) -> str:
-        return f"the request has more than the {self.max_bytes:,} bytes that are taken at once; send it in parts"
+        return (
+            f"the request has more than the {MAX_BODY_BYTES:,} bytes or {MAX_VALUES:,} values that are taken at once; "
+            "send it in parts"
+        )
+
+
+@dataclass
+class _Body:
+    """What has come of one request's body: bytes, and at most how many values."""
+
+    bytes: int = 0
+    values: int = 0
 
 
 class RequestCount:
@@ -115,7 +135,7 @@ def create_app(
     app.state.service = service
     app.include_router(routes.router)
     add_handlers(app)
-    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
+    app.add_middleware(BodyLimit)
     hosts = (*THIS_MACHINE, "testserver") if host in LOOPBACK else None
     app.add_middleware(Guard, hosts=hosts, page=PAGES.__contains__, token=token, origins=origins)
     if origins:  # before the guard, since a browser asks whether it may without the token

@@ -10,7 +10,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from model_code.corpus.rows import printable
 from model_code.errors import FreshetError
+
+MOST_CHARACTERS = 1000  # of an error
 
 
 class Refusal(FreshetError):
@@ -73,9 +76,9 @@ def add_handlers(app: FastAPI) -> None:
 def error(
     status: int, message: str, retry_after: int | None = None, details: Mapping[str, Any] | None = None
 ) -> JSONResponse:  # fmt: skip
-    """The response `{"error": message}`, with `details` beside it."""
+    """The response `{"error": message}`, with `details` beside it; of a long message, the beginning."""
     headers = {"Retry-After": str(retry_after)} if retry_after is not None else None
-    return JSONResponse({"error": message} | dict(details or {}), status, headers)
+    return JSONResponse({"error": printable(message, MOST_CHARACTERS)} | dict(details or {}), status, headers)
 
 
 async def _refused(request: Request, refused: Exception) -> JSONResponse:
@@ -92,12 +95,14 @@ async def _invalid(request: Request, invalid: Exception) -> JSONResponse:
     if first["loc"] == ("body",) and "json" not in stated:  # FastAPI takes the body for a text then
         return error(422, f"the body is {stated or 'of no stated type'}; send JSON with Content-Type: application/json")
     where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query")) or "the body"
-    return error(422, f"{where}: {first['msg'].lower()}; see /docs")
+    return error(422, f"{printable(where)}: {first['msg'].lower()}; see /docs")
 
 
 async def _http(request: Request, raised: Exception) -> JSONResponse:
     assert isinstance(raised, HTTPException)
-    return error(raised.status_code, f"{raised.detail}: {request.method} {request.url.path}; see /docs")
+    message = f"{raised.detail}: {request.method} {request.url.path}; see /docs"
+    retry_after = (raised.headers or {}).get("Retry-After")
+    return error(raised.status_code, message, int(retry_after) if retry_after else None)
 
 
 async def _unexpected(request: Request, raised: Exception) -> JSONResponse:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 EXAMPLE = [
     {"_id": "numpy.sort", "title": "numpy.sort", "text": "Return a sorted copy of an array.", "package": "numpy"}
@@ -77,12 +77,19 @@ class AddRequest(BaseModel):
     source: str = Field(default="service", max_length=1000, description="Where they come from, for the ledger.")
 
 
+def _text(value: Any) -> str:
+    """The value if it is a text: one that is no UTF-8, too, so that it is refused alone, and not its whole request."""
+    if not isinstance(value, str):
+        raise ValueError("an id is a text")
+    return value
+
+
 class DeleteRequest(BaseModel):
     """Documents to delete."""
 
     model_config = ConfigDict(extra="forbid")
 
-    ids: list[str] = Field(min_length=1)
+    ids: list[Annotated[Any, AfterValidator(_text), WithJsonSchema({"type": "string"})]] = Field(min_length=1)
     source: str = Field(default="service", max_length=1000, description="Who deletes them, for the ledger.")
 
 

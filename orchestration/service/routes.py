@@ -62,13 +62,13 @@ async def search_by_address(wanted: Annotated[SearchQuery, Query()], request: Re
 def check(wanted: SearchRequest) -> None:
     """Refuse what exceeds the service's bounds, by a `SettingsError` that names the bound."""
     require_queries([wanted.text])
-    characters, filters = len(wanted.text), len(wanted.filters)
+    characters, filters = len(wanted.text) + sum(map(len, wanted.filters)), len(wanted.filters)
     require(wanted.k <= MAX_RESULTS, f"k is {wanted.k}, but this service gives at most {MAX_RESULTS} documents")
+    require(filters <= MAX_FILTERS, f"{filters} filters, but this service takes at most {MAX_FILTERS}")
     require(
         characters <= MAX_CHARACTERS,
-        f"text has {characters:,} characters, but this service takes at most {MAX_CHARACTERS:,}",
+        f"text and filters have {characters:,} characters, but this service takes at most {MAX_CHARACTERS:,}",
     )
-    require(filters <= MAX_FILTERS, f"{filters} filters, but this service takes at most {MAX_FILTERS}")
 
 
 def answer(service: Service, wanted: SearchRequest) -> SearchResponse:

@@ -14,7 +14,7 @@ from types import FrameType
 import uvicorn
 
 from model_code.errors import FreshetError
-from orchestration.guard import LOOPBACK, require_origins, token_to_demand
+from orchestration.guard import LOOPBACK, bounds, require_origins, token_to_demand
 from orchestration.live.client import Registration
 from orchestration.project import Project
 from orchestration.service.app import create_app
@@ -97,7 +97,12 @@ class _Server(uvicorn.Server):
 
 def _server(app: object, registration: Registration, url: str) -> _Server:
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=REQUEST_SECONDS
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=REQUEST_SECONDS,
+        **bounds(),
     )
     server = _Server(config)
     server.registration, server.url, server.started_at = registration, url, app.state.service.started  # type: ignore[attr-defined]

@@ -6,7 +6,14 @@ Run: python -m pytest tests/orchestration/test_guard.py
 from __future__ import annotations
 
 import base64
+import os
+import socket
 import stat
+import subprocess
+import sys
+import time
+from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
@@ -18,6 +25,24 @@ from starlette.websockets import WebSocketDisconnect
 from model_code.errors import FreshetError
 from orchestration.guard import TOKEN_FILE, Guard, _guarded, require_origins, token_of, token_to_demand
 
+ROOT = Path(__file__).parents[2]
+SERVE = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+import uvicorn
+from orchestration import guard
+
+async def app(scope, receive, send):
+    more = True
+    while more:
+        more = (await receive()).get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+    await send({"type": "http.response.body", "body": b"done"})
+
+guard.SECONDS |= {"head": 1.0, "body": 1.0}
+guard.LOOK_SECONDS = 0.2
+uvicorn.run(app, port=int(sys.argv[1]), lifespan="off", log_level="warning", **guard.bounds())
+"""
 HERE = {"host": "127.0.0.1:3000"}
 IMAGE = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
 LINK = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
@@ -163,3 +188,70 @@ def test_a_page_that_is_told_to_demands_the_token_whatever_name_it_is_asked_by(t
     monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "token"))
     page = _guarded(answer)
     assert (page.hosts, page.token) == (None, token_of(tmp_path / "token"))
+
+
+@pytest.fixture(scope="module")
+def bounded():
+    """The port of a server that may have 300 files, and gives nobody more than a second."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command, variables = [sys.executable, "-c", SERVE, str(port)], {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
+    latest = time.monotonic() + 20
+    while _answers(port) is None:
+        assert time.monotonic() < latest
+        time.sleep(0.05)
+    yield port
+    process.terminate()
+    assert set(process.communicate(timeout=10)[1].splitlines()) <= {"WARNING:  Invalid HTTP request received."}
+
+
+def _answers(port: int) -> int | None:
+    connection = HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("POST", "/", b"x" * 100_000)
+        return connection.getresponse().status
+    except ConnectionError:
+        return None
+    finally:
+        connection.close()
+
+
+def test_four_hundred_idle_connections_keep_nobody_out(bounded):
+    opened = []
+    for number in range(400):
+        opened.append(socket.create_connection(("127.0.0.1", bounded), timeout=5))
+        if number % 2:
+            opened[-1].sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n" + b"\r\n12" * (number % 4 > 1))
+    started = time.monotonic()
+    assert [_answers(bounded) for _ in range(3)] == [200] * 3
+    assert time.monotonic() - started < 3
+    for each in opened:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HTTP/1.1\r\nHost:", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"]
+)
+def test_who_sends_too_slowly_is_let_go(bounded, sent):
+    with socket.create_connection(("127.0.0.1", bounded), timeout=5) as slow:
+        started = time.monotonic()
+        while time.monotonic() - started < 3:
+            try:
+                slow.sendall(sent[:1] if sent.startswith(b"G") else sent)  # one byte after the other helps nobody
+                sent = sent[1:] if sent.startswith(b"G") else b""
+                slow.settimeout(0.2)
+                if slow.recv(1) == b"":
+                    break
+            except TimeoutError:
+                pass
+            except ConnectionError:
+                break
+        assert 0.5 < time.monotonic() - started < 3
+
+
+def test_a_head_that_does_not_end_is_refused(bounded):
+    with socket.create_connection(("127.0.0.1", bounded), timeout=5) as endless:
+        endless.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * 200_000)
+        assert endless.recv(100).startswith(b"HTTP/1.1 400")

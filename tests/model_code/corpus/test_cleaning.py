@@ -58,6 +58,8 @@ def test_cleaning_is_idempotent_and_keeps_every_visible_letter():
         ({"id": "1", "text": "caf\udce9"}, "invalid UTF-8"),
         ({"id": "\udce9", "text": "t"}, "invalid UTF-8"),
         ({"id": "1", "text": "t", "fields": {"a": "\udce9"}}, "invalid UTF-8"),
+        ({"id": "1", "text": "t", "fields": {"a": "x" * 1_000_000}}, "huge text"),
+        ({"id": "1", "text": "t", "fields": {str(number): 1 for number in range(1001)}}, "huge text"),
     ],
 )
 def test_malformed_documents_are_refused_with_their_reason(values, reason):

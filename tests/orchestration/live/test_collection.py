@@ -18,6 +18,7 @@ from model_code.errors import FreshetError
 from model_code.ledger.work import EventRange, WorkKind
 from model_code.live.collection import Collection
 from orchestration.live.collection import LiveCollection, forecast
+from orchestration.live.commands import delete_documents
 from orchestration.live.ledger import backlog_of, ledger_url, open_ledger
 from orchestration.live.rows import read_file
 from orchestration.live.status import live_status_lines
@@ -46,6 +47,13 @@ def current(project: Project):
 
 def states(collection) -> dict[str, int]:
     return {str(state): number for state, number in collection.seen.counts().items() if number}
+
+
+def test_an_id_that_no_document_can_have_is_refused_alone_and_told_in_short(project, collection):
+    outcome = delete_documents(collection, ["caf\udce9", "numpy.sort", "x" * 1_000_000])
+    assert outcome.deleted == ["numpy.sort"]
+    assert [refused["document_id"] for refused in outcome.rejected] == ["caf?", "x" * 120]
+    str(outcome).encode()
 
 
 def test_documents_become_searchable_and_twice_the_same_changes_nothing(project, collection):

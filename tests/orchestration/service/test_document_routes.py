@@ -81,6 +81,46 @@ def test_bad_requests_change_nothing(serve, live, body, status, message):
     assert message in answer.json()["error"]
 
 
+@pytest.mark.parametrize(
+    ("content", "status", "message"),
+    [
+        ('{"documents": [' + "[" * 100_000, 400, "parsing the body"),
+        ('{"documents": ' + "[" * 1000 + "]" * 1000 + "}", 400, "parsing the body"),
+        ('{"documents": [' + "{}," * 100_000 + "{}]}", 413, "100,001 documents at once"),
+        ('{"documents": [' + "[]," * 2_000_001 + "{}]}", 413, "4,000,000 values that are taken at once"),
+        ('{"documents": [{"_id": "x", "text": "y"}], "source": "' + "s" * 2000 + '"}', 422, "source: string should"),
+        (
+            '{"documents": [{"_id": "x", "text": "y"}], "' + "x" * 70_000 + '": 1}',
+            422,
+            "extra inputs are not permitted",
+        ),
+    ],
+)
+def test_what_is_too_deep_too_much_or_too_long_is_refused_in_a_short_line(serve, content, status, message):
+    answer = serve().post("/documents", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == status
+    assert message in answer.json()["error"]
+    assert len(answer.content) < 1100
+
+
+def test_an_id_that_is_no_text_of_utf_8_leaves_the_others_of_its_request_alone(serve, live):
+    client, stated = serve(), {"content-type": "application/json"}
+    answer = client.post("/documents/delete", content='{"ids": ["a", "caf\\udce9"]}', headers=stated)
+    assert (answer.status_code, len(answer.json()["rejected"]), list(live.generations[-1])) == (200, 1, ["b"])
+    assert client.post("/documents/delete", content='{"ids": ["\\udce9"]}', headers=stated).status_code == 422
+    refused = client.post("/documents/delete", content='{"ids": ["b", 7]}', headers=stated)
+    assert (refused.status_code, refused.json()["error"]) == (422, "ids.1: value error, an id is a text; see /docs")
+
+
+def test_bodies_that_come_at_once_have_a_bound_together(serve, monkeypatch):
+    monkeypatch.setattr("orchestration.service.app.MAX_BODIES_BYTES", 1000)
+    client = serve()
+    assert client.post("/documents", json={"documents": [CAKE]}).status_code == 200
+    refused = client.post("/documents", json={"documents": [CAKE | {"text": "x" * 1000}]})
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert client.post("/documents", json={"documents": [CAKE]}).status_code == 200, "what was refused is forgotten"
+
+
 @pytest.mark.parametrize("stated", ["", "text/plain", "application/x-www-form-urlencoded"])
 def test_a_body_that_is_not_called_json_is_refused_by_what_to_send(serve, stated):
     answer = serve().post("/documents", content='{"documents": []}', headers={"content-type": stated} if stated else {})

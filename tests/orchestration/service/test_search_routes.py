@@ -33,7 +33,7 @@ def test_both_forms_give_hits_of_a_stated_generation(serve):
     [
         ({"text": "a", "k": 51}, 422, "k is 51, but this service gives at most 50"),
         ({"text": "a", "k": 0}, 422, "k: input should be greater than or equal to 1"),
-        ({"text": "a" * 101}, 422, "text has 101 characters, but this service takes at most 100"),
+        ({"text": "a" * 101}, 422, "text and filters have 101 characters, but this service takes at most 100"),
         ({"text": "a", "filters": ["x=y"] * 51}, 422, "51 filters"),
         ({"text": "a", "filters": ["colour=red"]}, 422, "no document has a field 'colour'"),
         ({"text": "a", "explain": True}, 422, "does not score by token"),
