@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +27,6 @@ concurrency: {pools: {default_limit: 1, granularity: op}}
 MONITORING = "run_monitoring: {enabled: true, free_slots_after_run_end_seconds: 60}\n"
 CONFIG = EARLIER + MONITORING  # nothing else frees the slot of a run that was killed: its pool would be closed for good
 LOCATION = "freshet"  # of the code, as Dagster names it
-REPOSITORY = ".dagster/repository"  # Dagster's tag by which its first page finds the runs of a location's jobs
 DATABASE = "FRESHET_DAGSTER_DATABASE"
 CLOCK = 60.0  # seconds by which the time of a process's start may be off, as clocks are set
 GONE = "its process is gone: this machine or Dagster's daemon was stopped while it ran"
@@ -84,6 +85,20 @@ def open_instance(project: Project) -> dg.DagsterInstance:
     import dagster as dg
 
     return dg.DagsterInstance.from_config(str(dagster_home(project)))
+
+
+@contextmanager
+def known_by_the_page(instance: dg.DagsterInstance, job: str) -> Iterator[None]:
+    """Runs that are made inside belong to `job` as `freshet ui` has it loaded, else its first page leaves them out."""
+    from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+
+    origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(LOCATION), "__repository__").get_job_origin(job)
+    make = instance.create_run_for_job
+    instance.create_run_for_job = partial(make, remote_job_origin=origin)  # execute_in_process has no argument for it
+    try:
+        yield
+    finally:
+        instance.create_run_for_job = make
 
 
 def fail_abandoned_runs(project: Project) -> list[str]:

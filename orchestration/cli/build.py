@@ -126,18 +126,17 @@ def run_demo(project: Project, show: Callable[[str], None] = print) -> None:
 def run_job(project: Project, job: str = "full_build") -> None:
     """Run one job in this process; raises `FreshetError` if it fails."""
     from orchestration.definitions import definitions
-    from orchestration.instance import LOCATION, REPOSITORY, open_instance
+    from orchestration.instance import known_by_the_page, open_instance
     from orchestration.pipeline.dvc_process import initialise
 
     initialise(project)
-    with open_instance(project) as instance:
+    with open_instance(project) as instance, known_by_the_page(instance, job):
         result = (
             definitions(project)
             .resolve_job_def(job)
             .execute_in_process(
                 instance=instance,
                 raise_on_error=False,
-                tags={REPOSITORY: f"__repository__@{LOCATION}"},
                 run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
             )
         )

@@ -17,7 +17,14 @@ from dagster._core.storage.dagster_run import DagsterRunStatus
 from dagster._daemon.monitoring import execute_concurrency_slots_iteration
 
 from model_code.files import write_text
-from orchestration.instance import DATABASE, EARLIER, dagster_home, fail_abandoned_runs, open_instance
+from orchestration.instance import (
+    DATABASE,
+    EARLIER,
+    dagster_home,
+    fail_abandoned_runs,
+    known_by_the_page,
+    open_instance,
+)
 from orchestration.project import Project
 
 POOL = "live_writer"
@@ -109,3 +116,12 @@ def test_settings_of_an_earlier_version_are_brought_up_to_date(project):
     write_text(home / "dagster.yaml", own)
     dagster_home(project)
     assert (home / "dagster.yaml").read_text() == own, "what a person wrote there stays"
+
+
+def test_a_run_of_this_process_belongs_to_the_job_that_the_page_has_loaded(tmp_path):
+    with dg.DagsterInstance.ephemeral() as instance:
+        with known_by_the_page(instance, "some_job"):
+            run_id = some_job.execute_in_process(instance=instance).run_id
+        label = instance.get_run_by_id(run_id).remote_job_origin.repository_origin.get_label()
+        assert label == "__repository__@freshet"
+        assert some_job.execute_in_process(instance=instance).dagster_run.remote_job_origin is None
