@@ -18,7 +18,7 @@ from model_code.errors import FreshetError
 
 LOCK_HELD = "FRESHET_LOCK_HELD"
 WAITING = "waiting for the build, the retrain or another command of this project that runs now"
-PATIENCE = 2.0  # seconds after which who waits says for whom
+PATIENCE = 15.0  # seconds after which who waits says for whom: making a store of MLflow takes several
 HOUR = 3600.0
 DAY = 24 * HOUR  # for what a build or a pilot may hold
 

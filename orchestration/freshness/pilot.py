@@ -153,8 +153,8 @@ def _build(workspace: Project, target: str, show: Show) -> None:
     from orchestration.pipeline.ingest import ingest
     from orchestration.pipeline.repro import repro
 
-    ingest(workspace)
-    for address in repro(workspace, [target]):
+    name = f"pilot {ingest(workspace)['content_hash'][:8]}"
+    for address in repro(workspace, [target], name=name):
         show(f"stage {address} ran")
 
 

@@ -82,7 +82,7 @@ def prepare(project: Project, key: str, show: Show = print, dagster_run: str | N
     show(f"retrain {key}: {plan.documents:,} documents, {len(plan.new):,} of them new since the last training")
     workspace = _workspace(project, plan)
     ingest(workspace)
-    for address in repro(workspace, dagster_run=dagster_run):
+    for address in repro(workspace, dagster_run=dagster_run, name=f"retrain {key}"):
         show(f"stage {address} ran")
     challenger = release.register(workspace, snapshot=plan.snapshot)
     write_json(folder_of(project, key) / CHALLENGER, {"version": challenger.version})

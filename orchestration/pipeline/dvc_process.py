@@ -11,6 +11,7 @@ from pathlib import Path
 from orchestration.project import Project
 
 CONFIGS = ("config", "config.local")  # of DVC, in .dvc
+BUILD_NAME = "FRESHET_BUILD"  # in the environment of DVC: the run of MLflow that its stages are put below
 RECORDER = "FRESHET_RECORDER"  # in the environment of DVC: whoever started it records the stages that have ended
 
 

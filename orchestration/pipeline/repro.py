@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from model_code.errors import FreshetError
 from model_code.files import hash_path
 from orchestration import parameters
 from orchestration.pipeline import dvc_lock, runs
-from orchestration.pipeline.dvc_process import RECORDER, dvc_command, end_line, environment, initialise
+from orchestration.pipeline.dvc_process import BUILD_NAME, RECORDER, dvc_command, end_line, environment, initialise
 from orchestration.pipeline.plan import before, plan
 from orchestration.pipeline.stages import TABLE
 from orchestration.project import Project
@@ -38,7 +39,8 @@ def say_to_stderr(text: str) -> None:
 class PlannedBuild:
     """What a build runs: planned once, by the settings of that moment, and each stage once.
 
-    targets: stages, all by default, with those before them. dagster_run: kept with every run in MLflow.
+    targets: stages, all by default, with those before them. dagster_run: kept with every run in MLflow. name: of the
+    run above them there, kind first.
     """
 
     def __init__(
@@ -48,9 +50,11 @@ class PlannedBuild:
         dagster_run: str | None = None,
         force: bool = False,
         say: Say = say_to_stderr,
+        name: str = "",
     ) -> None:
+        name = name or f"build {datetime.now():%Y-%m-%d %H:%M:%S}"
         self.project, self.force, self.say = project, force, say
-        self.extra = {RECORDER: "1"} | ({"FRESHET_DAGSTER_RUN": dagster_run} if dagster_run else {})
+        self.extra = {RECORDER: "1", BUILD_NAME: name} | ({"FRESHET_DAGSTER_RUN": dagster_run} if dagster_run else {})
         self.copy = (project.root / ".dvc" / "tmp" if project.home else project.state) / dvc_lock.LOCK
         initialise(project)
         with project.lock():
@@ -122,6 +126,7 @@ def repro(
     dagster_run: str | None = None,
     force: bool = False,
     say: Say = say_to_stderr,
+    name: str = "",
 ) -> Iterator[str]:
     """Bring `targets` (all stages by default) up to date, yielding the address of each that ran, recorded by then.
 
@@ -129,7 +134,7 @@ def repro(
     Raises `FreshetError` if a stage fails. An interrupt ends DVC and its stage.
     """
     with project.lock():
-        build = PlannedBuild(project, targets, dagster_run, force, say)
+        build = PlannedBuild(project, targets, dagster_run, force, say, name)
         for address in list(build.waiting):
             yield from build.bring(address)
 

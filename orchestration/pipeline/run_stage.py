@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from model_code.scale import engine
 from orchestration import parameters
 from orchestration.parameters import Parameters, flatten
 from orchestration.pipeline import runs, stage_key, stages
-from orchestration.pipeline.dvc_process import RECORDER, end_line
+from orchestration.pipeline.dvc_process import BUILD_NAME, RECORDER, end_line
 from orchestration.pipeline.runs import StageRecord, git_state
 from orchestration.pipeline.stages import Stage
 from orchestration.project import LOCK_HELD, Project
@@ -140,7 +141,8 @@ def _record(stage: Stage, project: Project, reads: stage_key.StageReads, finishe
 
 def _stage_record(stage: Stage, project: Project, reads: stage_key.StageReads, finished: Finished) -> StageRecord:
     output = project.root / stage.output
-    numbers = {key: float(value) for key, value in flatten(finished.report).items() if _is_number(value)}
+    systems = {system: _numbers(rows) for system, rows in _evaluated(finished.report)}
+    numbers = _numbers(finished.report if not systems else systems.get(stage.retriever or "", {}))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     commit, dirty = git_state(project.root)
     return StageRecord(
@@ -156,7 +158,28 @@ def _stage_record(stage: Stage, project: Project, reads: stage_key.StageReads, f
         dagster_run_id=os.environ.get("FRESHET_DAGSTER_RUN"),
         started=finished.started,
         ended=finished.ended,
+        build=os.environ.get(BUILD_NAME) or _experiment(),
+        systems=systems,
     )
+
+
+def _experiment() -> str:
+    """The experiment of DVC that this stage is a part of; empty below a bare `dvc repro`."""
+    name = os.environ.get("DVC_EXP_NAME")
+    return f"experiment {name}" if name else ""
+
+
+def _evaluated(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each system that a report holds the metrics of, variants and baselines included, with those of dev and test."""
+    if "system" in report:
+        yield report["system"], {split: report[split] for split in ("dev", "test")}
+    for inner in report.values():
+        if isinstance(inner, dict):
+            yield from _evaluated(inner)
+
+
+def _numbers(report: dict[str, Any]) -> dict[str, float]:
+    return {key: float(value) for key, value in flatten(report).items() if _is_number(value)}
 
 
 def _is_number(value: Any) -> bool:
@@ -174,8 +197,13 @@ def _history(output: Path) -> list[dict[str, Any]]:
     for name, mark in (("first_stage", "first_stage_"), ("history", "")):
         path = output / f"{name}.json"
         for row in read_json(path) if path.exists() else []:
-            rows.append({key if key == "step" else mark + key: value for key, value in row.items()})
+            rows.append({_metric_name(key, mark): value for key, value in row.items()})
     return rows
+
+
+def _metric_name(key: str, mark: str) -> str:
+    """What is measured on dev is called as everywhere."""
+    return key if key == "step" else f"{mark}dev.{key}" if "@" in key else mark + key
 
 
 def die_with_ancestors(generations: int = 2, interval: float = 0.1) -> None:

@@ -1,4 +1,4 @@
-"""Runs of MLflow: one for each stage that ran, found again by the stage's key.
+"""Runs of MLflow: one for each stage that ran, found again by the stage's key, below one for its build.
 
 A stage spools what is to be remembered of it, as opening MLflow takes seconds. Whoever drives the build records what is
 spooled while DVC runs on; a stage that nobody follows (a bare `dvc repro`) does it itself. After a crash it waits for
@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,9 @@ POOL = "MLFLOW_SQLALCHEMYSTORE_POOL"  # how the names of MLflow's variables for 
 KEY, STAGE, COMMIT, DIRTY, DAGSTER_RUN = (
     "freshet.key", "freshet.stage", "mlflow.source.git.commit", "freshet.git_dirty", "dagster.run_id",
 )  # fmt: skip
+BUILD, KIND, SYSTEM, PARENT = "freshet.build", "freshet.kind", "freshet.system", "mlflow.parentRunId"
+DATA = {"artifacts/corpus": "corpus", "artifacts/pseudo_queries": "queries"}  # what MLflow calls data sets
+PURPOSE = {"train": "training", "evaluate": "evaluation", "baselines": "evaluation"}  # of the data, by stage
 LONGEST_PARAM, LONGEST_NAME, LONGEST_DIGEST = 500, 250, 36  # characters: the first is ours, the others are MLflow's
 PARAMS_PER_BATCH, METRICS_PER_BATCH = 100, 900  # MLflow takes 100 params, 1000 metrics and 1000 of both
 RECORD, ARTIFACTS = "record.json", "artifacts"  # in the spool
@@ -45,7 +48,8 @@ class StageRecord:
 
     `stage` is its address, such as `train@hce`; `key` identifies it by command, inputs and settings; `inputs` maps each
     path it read to a hash (the lineage); `artifacts` are small files to keep; each row of `curves` holds a "step" and
-    values at that step; `started` and `ended` are seconds since the epoch.
+    values at that step; `started` and `ended` are seconds since the epoch. `build` names what the stage is a part of,
+    beginning with its kind: build, retrain, pilot or experiment. `systems` are the metrics of what it evaluated.
     """
 
     stage: str
@@ -60,6 +64,18 @@ class StageRecord:
     dagster_run_id: str | None
     started: float
     ended: float
+    build: str = ""
+    systems: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Build, retrain, pilot or experiment."""
+        return self.build.partition(" ")[0]
+
+    @property
+    def name(self) -> str:
+        """The stage, as its run is called: a pilot's or a retrain's is not taken for the build's."""
+        return self.stage if self.kind in ("", "build") else f"{self.stage} ({self.kind})"
 
 
 def tracking_uri(project: Project) -> str:
@@ -122,9 +138,10 @@ class RunStore:
         self.client, self.experiment = open_store(uri, folder)
 
     def record_stage(self, record: StageRecord) -> str:
-        """Keep `record` as one run; it counts as finished only once everything is stored.
+        """Keep `record` as one run below its build's; it counts as finished only once everything is stored.
 
-        A run that a crash left unfinished is deleted, and made again.
+        A run that a crash left unfinished is deleted, and made again. Each system that the stage evaluated has a run of
+        its own, so that one column of the page sorts them all.
         """
         started = int(record.started * 1000)
         for run in self._newest_runs(f"tags.`{KEY}` = '{record.key}' and attributes.start_time = {started}"):
@@ -134,18 +151,46 @@ class RunStore:
         tags = {KEY: record.key, STAGE: record.stage, DIRTY: str(record.git_dirty).lower()}
         optional = {COMMIT: record.git_commit, DAGSTER_RUN: record.dagster_run_id}
         tags |= {name: value for name, value in optional.items() if value}
-        run = self.client.create_run(self.experiment, started, tags, run_name=record.stage)
+        above = self._build_run(record, started)
+        run = self.client.create_run(self.experiment, started, tags | above, run_name=record.name)
         run_id = run.info.run_id
         self._log_numbers(run_id, record)
-        self._log_inputs(run_id, record.inputs)
+        self._log_inputs(run_id, record)
         for path in record.artifacts:
             self.client.log_artifact(run_id, str(path))
+        for system, metrics in record.systems.items():
+            self._record_system(system, metrics, record, above or {PARENT: run_id})
         self.client.set_terminated(run_id, "FINISHED", int(record.ended * 1000))
+        if above:
+            self.client.set_terminated(above[PARENT], "FINISHED", int(record.ended * 1000))
         return run_id
+
+    def _build_run(self, record: StageRecord, started: int) -> dict[str, str]:
+        """The tags that put a run below the one of its build, which the build's first stage makes; none without one."""
+        if not record.build:
+            return {}
+        tags = {BUILD: record.build, KIND: record.kind}
+        found = self._newest_runs(
+            f"tags.`{BUILD}` = '{record.build}' and attributes.run_name = '{record.build}'", at_most=1
+        )
+        run = found[0] if found else self.client.create_run(self.experiment, started, tags, run_name=record.build)
+        return {**tags, PARENT: run.info.run_id}
+
+    def _record_system(
+        self, system: str, metrics: Mapping[str, float], record: StageRecord, above: Mapping[str, str]
+    ) -> None:
+        when, tags = int(record.ended * 1000), {SYSTEM: system, **above}
+        same = f"tags.`{SYSTEM}` = '{system}' and tags.`{PARENT}` = '{above[PARENT]}'"
+        found = self._newest_runs(same, at_most=1)
+        name = record.name.replace(record.stage, system)
+        run = found[0] if found else self.client.create_run(self.experiment, when, tags, run_name=name)
+        self.client.log_batch(run.info.run_id, _metrics(metrics, (), when))
+        self.client.set_terminated(run.info.run_id, "FINISHED", when)
 
     def find_run(self, key: str) -> str | None:
         """The newest finished run tagged with the stage key `key`, or None."""
-        runs = self._newest_runs(f"tags.`{KEY}` = '{key}' and attributes.status = 'FINISHED'", at_most=1)
+        finished = f"tags.`{KEY}` = '{key}' and tags.`{STAGE}` != '' and attributes.status = 'FINISHED'"
+        runs = self._newest_runs(finished, at_most=1)  # a registered version has the key, too, and no stage
         return runs[0].info.run_id if runs else None
 
     def _newest_runs(self, wanted: str, at_most: int = 10) -> list[Run]:
@@ -156,29 +201,36 @@ class RunStore:
         from mlflow.entities import Param
 
         params = [Param(valid_name(k), str(v)[:LONGEST_PARAM]) for k, v in record.params.items()]
-        metrics = _metrics(record)
+        metrics = _metrics(record.metrics, record.curves, int(record.ended * 1000))
         self.client.log_batch(run_id, metrics[:METRICS_PER_BATCH], params[:PARAMS_PER_BATCH])
         for start in range(PARAMS_PER_BATCH, len(params), PARAMS_PER_BATCH):
             self.client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
         for start in range(METRICS_PER_BATCH, len(metrics), METRICS_PER_BATCH):
             self.client.log_batch(run_id, metrics[start : start + METRICS_PER_BATCH])
 
-    def _log_inputs(self, run_id: str, inputs: Mapping[str, str]) -> None:
-        from mlflow.entities import Dataset, DatasetInput
+    def _log_inputs(self, run_id: str, record: StageRecord) -> None:
+        """Corpus and queries as data sets; the hash of every file that the stage read as `inputs.json`."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        datasets = [Dataset(name, digest[:LONGEST_DIGEST], "local", name) for name, digest in inputs.items()]
-        if datasets:
-            self.client.log_inputs(run_id, [DatasetInput(dataset) for dataset in datasets])
+        self.client.log_dict(run_id, dict(record.inputs), "inputs.json")
+        purpose = PURPOSE.get(record.stage.partition("@")[0])
+        tags = [InputTag("mlflow.data.context", purpose)] if purpose else []
+        data = [
+            DatasetInput(Dataset(name, record.inputs[path][:LONGEST_DIGEST], "local", path), tags)
+            for path, name in DATA.items()
+            if path in record.inputs
+        ]
+        if data:
+            self.client.log_inputs(run_id, data)
 
 
-def _metrics(record: StageRecord) -> list[Metric]:
+def _metrics(values: Mapping[str, float], curves: Sequence[Mapping[str, Any]], when: int) -> list[Metric]:
     from mlflow.entities import Metric
 
-    when = int(record.ended * 1000)
-    single = [Metric(valid_name(name), float(value), when, 0) for name, value in record.metrics.items()]
+    single = [Metric(valid_name(name), float(value), when, 0) for name, value in values.items()]
     points = [
         Metric(valid_name(name), float(value), when, int(row["step"]))
-        for row in record.curves
+        for row in curves
         for name, value in row.items()
         if name != "step" and isinstance(value, (int, float))
     ]

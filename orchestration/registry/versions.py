@@ -244,5 +244,5 @@ def delete(project: Project, version: Version) -> None:
 
 def _metrics(evaluation: Path) -> dict[str, float]:
     splits = {split: rows for split, rows in read_json(evaluation / "metrics.json").items() if isinstance(rows, dict)}
-    flat = {f"{split} {metric}": value for split, rows in splits.items() for metric, value in rows.items()}
+    flat = {f"{split}.{metric}": value for split, rows in splits.items() for metric, value in rows.items()}
     return {valid_name(name): value for name, value in flat.items() if isinstance(value, (int, float))}

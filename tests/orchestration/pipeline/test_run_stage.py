@@ -205,7 +205,7 @@ def test_the_curves_of_two_stages_of_training_are_told_apart(tmp_path: Path):
     write_json(tmp_path / "history.json", [{"step": 0, "loss": 2.0}])
     write_json(tmp_path / "first_stage.json", [{"step": 0, "loss": 3.0, "nDCG@10": 0.5}])
     assert run_stage._history(tmp_path) == [
-        {"step": 0, "first_stage_loss": 3.0, "first_stage_nDCG@10": 0.5},
+        {"step": 0, "first_stage_loss": 3.0, "first_stage_dev.nDCG@10": 0.5},
         {"step": 0, "loss": 2.0},
     ]
 

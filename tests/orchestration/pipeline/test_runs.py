@@ -54,7 +54,7 @@ def test_a_run_holds_everything_that_was_recorded(tracker, tmp_path):
         RECORD,
         params={"training.temperature": 0.05, "long": "x" * 9999},
         metrics={"nDCG@10": 0.5, "seconds": 2.5},
-        inputs={"artifacts/corpus": "c" * 64},
+        inputs={"artifacts/corpus": "c" * 64, "model_code/files.py": "f" * 64},
         artifacts=[report],
         curves=[{"step": 1, "loss": 2.0, "note": "warm-up"}, {"step": 5, "loss": 1.0, "dev nDCG@10": 0.4}],
         git_commit="d" * 40,
@@ -69,10 +69,38 @@ def test_a_run_holds_everything_that_was_recorded(tracker, tmp_path):
     tags = {name: run.data.tags[name] for name in ("freshet.key", "freshet.stage", "freshet.git_dirty")}
     assert tags == {"freshet.key": "ab" * 32, "freshet.stage": "train@hce", "freshet.git_dirty": "true"}
     assert (run.data.tags["mlflow.source.git.commit"], run.data.tags["dagster.run_id"]) == ("d" * 40, "dag-1")
-    assert [(i.dataset.name, i.dataset.digest) for i in run.inputs.dataset_inputs] == [("artifacts/corpus", "c" * 36)]
-    assert [file.path for file in tracker.client.list_artifacts(run_id)] == ["report.json"]
+    (data,) = run.inputs.dataset_inputs
+    assert (data.dataset.name, data.dataset.digest, data.tags[0].value) == ("corpus", "c" * 36, "training")
+    assert {file.path for file in tracker.client.list_artifacts(run_id)} == {"inputs.json", "report.json"}
     assert (run.info.start_time, run.info.end_time, run.info.status) == (1_000_000, 1_002_500, "FINISHED")
     assert run.info.run_name == "train@hce"
+
+
+def test_stages_and_the_systems_that_they_evaluated_lie_below_the_run_of_their_build(tracker):
+    scores = {"bm25": {"test.nDCG@10": 0.5}, "zero_shot": {"test.nDCG@10": 0.4}}
+    first = replace(RECORD, key="baselines", stage="baselines", build="build 1", systems=scores)
+    other = replace(RECORD, key="evaluated", stage="evaluate@hce", build="build 1",
+                    systems={"hce": {"test.nDCG@10": 0.6}}, started=1005.0, ended=1006.0)  # fmt: skip
+    pilot = replace(other, key="of a pilot", build="pilot 0123abcd")
+    children = [tracker.record_stage(record) for record in (first, other, pilot)]
+    assert tracker.record_stage(other) == children[1]
+    runs_by_name = {run.info.run_name: run for run in tracker.client.search_runs([tracker.experiment])}
+    build, small = runs_by_name["build 1"], runs_by_name["pilot 0123abcd"]
+    assert (build.data.tags["freshet.kind"], small.data.tags["freshet.kind"]) == ("build", "pilot")
+    assert (build.info.start_time, build.info.end_time) == (1_000_000, 1_006_000)
+    below = [run for run in runs_by_name.values() if run.data.tags.get("mlflow.parentRunId") == build.info.run_id]
+    values = {run.info.run_name: run.data.metrics.get("test.nDCG_at_10") for run in below}
+    assert values == {"baselines": None, "bm25": 0.5, "zero_shot": 0.4, "evaluate@hce": None, "hce": 0.6}
+    assert {"evaluate@hce (pilot)", "hce (pilot)"} <= set(runs_by_name)
+
+
+def test_every_system_in_a_report_is_found_and_its_metrics_have_one_name():
+    scores = {"dev": {"queries": 0}, "test": {"nDCG@10": 0.5}, "source": "qrels"}
+    report = {"system": "hce", **scores, "variants": {"rrf": {"system": "hce.rrf", **scores}}}
+    for shape in (report, {"baseline": report}):
+        found = {system: run_stage._numbers(rows) for system, rows in run_stage._evaluated(shape)}
+        assert found == dict.fromkeys(("hce", "hce.rrf"), {"dev.queries": 0.0, "test.nDCG@10": 0.5})
+    assert run_stage._metric_name("nDCG@10", "first_stage_") == "first_stage_dev.nDCG@10"
 
 
 def test_more_than_one_batch_is_stored_whole(tracker):

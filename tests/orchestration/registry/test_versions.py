@@ -231,7 +231,7 @@ def test_the_run_of_a_version_holds_its_metrics_and_key(tracked_project):
 
     champion = versions.holder(tracked_project)
     data = run_store(tracked_project).client.get_run(champion.run_id).data
-    assert data.metrics["test nDCG_at_10"] == 0.5
+    assert data.metrics["test.nDCG_at_10"] == 0.5
     assert data.tags[KEY] == "a" * 64
 
 
