@@ -9,7 +9,7 @@ from orchestration.freshness.garbage import killed_pilot, retrains
 from orchestration.live.garbage import additions, generations
 from orchestration.pipeline.garbage import Garbage, dvc_cache, leftovers
 from orchestration.project import Project
-from orchestration.registry.garbage import registered_generations, unneeded_versions
+from orchestration.registry.garbage import registered_generations, unfinished_versions, unneeded_versions
 
 
 def find_garbage(project: Project, keep: int) -> list[Garbage]:
@@ -20,7 +20,7 @@ def find_garbage(project: Project, keep: int) -> list[Garbage]:
     an alias, is current, registered, part of a generation that stays, or in `dvc.lock`.
     """
     stages = [*leftovers(project), *killed_pilot(project), *dvc_cache(project)]
-    models = [*unneeded_versions(project, keep), *retrains(project, keep)]
+    models = [*unneeded_versions(project, keep), *unfinished_versions(project), *retrains(project, keep)]
     live = [*generations(project, keep, partial(registered_generations, project)), *additions(project)]
     return sorted([*stages, *models, *live], key=lambda item: -item.megabytes)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from orchestration.project import Project
 
 PACKAGES = ("mlflow", "torch", "transformers", "safetensors", "numpy", "pandas", "pyarrow", "faiss-cpu", "faiss-gpu")
 ARTIFACT = "retriever"
+EXAMPLE = "split a string on whitespace"
 NOWHERE = Position()
 PARTS = {"encoder": "encoder", "index": "index", "hierarchy": "hierarchy", "documents": "documents.parquet"}
 """Which part of a build lies where in the model's artifact folder."""
@@ -53,14 +53,14 @@ class Build:
 def log_retriever(build: Build) -> str:
     """Log `served_model.py` to the active MLflow run, with copies of the build and of `model_code`; returns its URI."""
     import mlflow
+    import pandas as pd
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 
     import model_code
 
     query, k = ColSpec("string", "query"), ParamSpec("k", "integer", 10)
-    with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*An input example was not provided")  # the signature says it all
+    with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / ARTIFACT  # MLflow stores it under this name
         folder.mkdir()
         for part, name in PARTS.items():
@@ -71,6 +71,7 @@ def log_retriever(build: Build) -> str:
             code_paths=[str(Path(model_code.__file__).parent)],
             artifacts={ARTIFACT: str(folder)},
             signature=ModelSignature(inputs=Schema([query]), params=ParamSchema([k])),
+            input_example=(pd.DataFrame({"query": [EXAMPLE]}), {"k": 3}),
             pip_requirements=requirements(),
         ).model_uri
 

@@ -30,6 +30,16 @@ def unneeded_versions(project: Project, keep: int) -> Iterator[Garbage]:
             yield Garbage(what, megabytes, lambda version=version: versions.delete(project, version))
 
 
+def unfinished_versions(project: Project) -> Iterator[Garbage]:
+    """Models that a killed `register` left."""
+    if not (project.state / "mlflow").exists():
+        return
+    for run, folder in versions.unfinished(project).items():
+        megabytes = 0.0 if folder is None else size(folder)
+        yield Garbage(f"model of a registration that was cut off (run {run[:8]})", megabytes,
+                      lambda run=run, folder=folder: versions.forget(project, run, folder))  # fmt: skip
+
+
 def registered_generations(project: Project, collection: Collection) -> set[int]:
     """The generations that a version in the registry was opened as: a rollback of the champion returns to them."""
     if not (project.state / "mlflow").exists():

@@ -105,7 +105,7 @@ def _promote(project: Project, registry: Registry, rules: Rules, challenger: Ver
         open_version(project, wanted)
         _make_champion(project, registry, wanted, champion, verdict)
         return Move(wanted, True, f"{wanted} is the champion: {why}")
-    _note_refusal(project, wanted, champion, verdict)
+    _note_refusal(project, registry, wanted, champion, verdict)
     if challenger is None:
         return Move(champion, False, f"{wanted} stays challenger: {why}")
     registry.end_challenge(challenger)
@@ -116,6 +116,7 @@ def _make_champion(
     project: Project, registry: Registry, wanted: Version, champion: Version | None, verdict: Verdict
 ) -> None:
     history.append_once(project, "promote", champion and champion.version, wanted.version, verdict.as_dict())
+    registry.note_verdict(wanted, verdict)
     registry.record_predecessor(wanted, champion)
     registry.set_champion(wanted)
     registry.end_challenge(wanted)
@@ -169,6 +170,7 @@ def _follow(project: Project, registry: Registry, moved: HandMove, verdict: Verd
     open_version(project, after)
     registry.record_predecessor(after, before)
     history.append_once(project, "moved by hand", before and before.version, after.version, verdict.as_dict())
+    registry.note_verdict(after, verdict)
     registry.set_champion(after)
     registry.end_challenge(after)
     gate_said = f"{'with' if verdict.passed else 'against'} the gate: {'; '.join(verdict.reasons)}"
@@ -183,6 +185,8 @@ def _put_back(project: Project, registry: Registry, moved: HandMove, verdict: Ve
     registry.set_champion(before)
     if after is not None:
         registry.end_challenge(after)
+    if after is not None and verdict is not None:
+        registry.note_verdict(after, verdict)
     why = f" against the gate: {'; '.join(verdict.reasons)}" if verdict else ""
     return Move(before, False, f"{before} is the champion again: {moved}{why}")
 
@@ -210,7 +214,7 @@ def refuse(project: Project, verdict: Verdict, challenger: Version) -> None:
     `promote` does so itself with a version that it is given.
     """
     with open_registry(project) as registry:
-        _note_refusal(project, challenger, registry.holder(CHAMPION), verdict)
+        _note_refusal(project, registry, challenger, registry.holder(CHAMPION), verdict)
         registry.end_challenge(challenger)
 
 
@@ -241,8 +245,11 @@ def _candidates(registry: Registry, challenger: Version | None) -> tuple[Version
     return wanted, champion
 
 
-def _note_refusal(project: Project, wanted: Version, champion: Version | None, verdict: Verdict) -> None:
+def _note_refusal(
+    project: Project, registry: Registry, wanted: Version, champion: Version | None, verdict: Verdict
+) -> None:
     history.append(project, "refuse", champion and champion.version, wanted.version, verdict.as_dict())
+    registry.note_verdict(wanted, verdict)
 
 
 def _already(champion: Version) -> str:

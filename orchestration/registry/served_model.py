@@ -19,21 +19,21 @@ from mlflow.pyfunc import PythonModel, PythonModelContext
 
 
 class ServedRetriever(PythonModel):
-    """Searches, and looks up titles."""
+    """Searches, and looks up titles and texts."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Load retriever and titles from the artifact folder "retriever"."""
+        """Load retriever, titles and texts from the artifact folder "retriever"."""
         from model_code.retrievers.kinds import open_retriever
 
         folder = Path(context.artifacts["retriever"])
         self.retriever = open_retriever(folder / "encoder", folder / "index")
-        documents = pd.read_parquet(folder / "documents.parquet", columns=["document_id", "title"])
-        self.titles = dict(zip(documents["document_id"], documents["title"], strict=True))
+        documents = pd.read_parquet(folder / "documents.parquet", columns=["document_id", "title", "text"])
+        self.documents = documents.set_index("document_id").to_dict("index")
 
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> list[list[dict[str, Any]]]:
-        """For each row's "query" its best documents: rank, score, document_id, title. SettingsError if one is empty."""
+        """For each row's "query" its best documents: rank, score, document_id, title, text. SettingsError if empty."""
         from model_code.live.texts import require_queries
 
         texts = model_input["query"].tolist()
@@ -41,7 +41,7 @@ class ServedRetriever(PythonModel):
         rankings = self.retriever.search(texts, (params or {}).get("k", 10))
         return [
             [
-                {"rank": rank, "score": score, "document_id": document, "title": self.titles[document]}
+                {"rank": rank, "score": score, "document_id": document, **self.documents[document]}
                 for rank, (document, score) in enumerate(ranking, start=1)
             ]
             for ranking in rankings

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
+from model_code.evaluation.promotion import Verdict
 from model_code.evaluation.scores import SystemScores, load_scores
 from model_code.files import read_json
 from model_code.ledger.events import Position
@@ -25,13 +26,18 @@ from orchestration.registry.build import ARTIFACT, Build, log_retriever
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel
     from mlflow.entities.model_registry import ModelVersion
 
 MODEL = "freshet"
+ABOUT = "Retrievers of this project. `champion` is what is searched by default; moving it is a promotion."
+LOGGED, LONGEST_TAG = "models:/", 5000  # how a logged model's address begins, and what MLflow takes as a tag
+RUN_NAME = "register@"  # how the name of a run begins that a version was registered from
 LOCK = "registry.lock"  # held by who reads or changes the registry, as long as that takes
 CHALLENGER, CHAMPION, PREVIOUS, RECORDED = "challenger", "champion", "previous", "recorded champion"
 ROLES = (CHAMPION, CHALLENGER, PREVIOUS, RECORDED)
 RETRIEVER, FINGERPRINT, CORPUS, REPLACED = "retriever", "fingerprint", "corpus", "replaced"
+GATE = "gate"  # the tag that says in words what the gate found
 TEXT, EVENT, MARK, LOG = "text", "watermark", "watermark_mark", "log"
 
 
@@ -110,6 +116,26 @@ class Registry:
         """Note on a version that is about to become champion whom a rollback of it goes back to."""
         self.client.set_model_version_tag(MODEL, version.version, REPLACED, champion.version if champion else "")
 
+    def note_verdict(self, version: Version, verdict: Verdict) -> None:
+        """Say on the version's page what the gate found of it."""
+        words = f"{'passed' if verdict.passed else 'refused'}: {'; '.join(verdict.reasons)}"[:LONGEST_TAG]
+        self.client.set_model_version_tag(MODEL, version.version, GATE, words)
+        self._describe(version, words)
+
+    def _describe(self, version: Version, gate: str) -> None:
+        """The version's card: what it is, its metrics, what the gate found, and its run."""
+        metrics = self.client.get_run(version.run_id).data.metrics
+        names = sorted({name.partition(".")[2] for name in metrics})
+        rows = [f"| {name} | {metrics.get(f'dev.{name}', '')} | {metrics.get(f'test.{name}', '')} |" for name in names]
+        run = f"#/experiments/{self.experiment}/runs/{version.run_id}"
+        card = [
+            f"**{version.retriever}**: encoder, index, hierarchy and documents of the build `{version.key[:12]}`, "
+            f"as [its run]({run}) registered them. Give it texts in the column `query`; each gets its best documents.",
+            f"**Gate** {gate}",
+            "\n".join(["| metric | dev | test |", "|---|---|---|", *rows]),
+        ]
+        self.client.update_model_version(MODEL, version.version, "\n\n".join(card))
+
     def add(self, build: Build) -> Version:
         """Register a build with a copy of its files; one with the same retriever and key is there already."""
         identity = {
@@ -140,15 +166,20 @@ class Registry:
     def _create(self, identity: dict[str, str], build: Build) -> str:
         import mlflow
 
-        name = f"register@{build.retriever}"
+        name = f"{RUN_NAME}{build.retriever}"
         with mlflow.start_run(experiment_id=self.experiment, run_name=name, tags=identity) as run:
             for part in ("metrics.json", "scores.parquet"):
                 self.client.log_artifact(run.info.run_id, str(build.evaluation / part), "evaluation")
-            mlflow.log_metrics(_metrics(build.evaluation))
+            metrics = _metrics(build.evaluation)
+            mlflow.log_metrics(metrics)
             model = log_retriever(build)
+            if model.startswith(LOGGED):
+                mlflow.log_metrics(metrics, model_id=model.removeprefix(LOGGED))
         if not self.client.search_registered_models(f"name='{MODEL}'"):
-            self.client.create_registered_model(MODEL)
-        return str(self.client.create_model_version(MODEL, model, run.info.run_id, identity).version)
+            self.client.create_registered_model(MODEL, description=ABOUT)
+        created = self.client.create_model_version(MODEL, model, run.info.run_id, identity)
+        self._describe(Version.read(created), "has not judged it yet")
+        return str(created.version)
 
     def _predecessor(self) -> str | None:
         champion = self._aliases().get(CHAMPION)
@@ -239,6 +270,37 @@ def delete(project: Project, version: Version) -> None:
             raise FreshetError(f"{version} is {role}: it cannot be deleted")
         registry.client.delete_model_version(MODEL, version.version)
     if folder is not None:
+        shutil.rmtree(folder)
+
+
+def unfinished(project: Project) -> dict[str, Path | None]:
+    """By id, the runs that were to become a version and did not, as `register` was killed, with the model's folder.
+
+    A registration that goes on now holds the registry, and is waited for.
+    """
+    with open_registry(project) as registry:
+        client, place = registry.client, [registry.experiment]
+        known = {version.run_id for version in registry.versions()}
+        runs = [run.info for run in client.search_runs(place, f"attributes.run_name LIKE '{RUN_NAME}%'")]
+        left = [run.run_id for run in runs if run.run_id not in known and run.status != "FINISHED"]
+        models = {model.source_run_id: model for model in client.search_logged_models(place)} if left else {}
+        return {run: _folder_of(project, models[run]) if run in models else None for run in left}
+
+
+def _folder_of(project: Project, model: LoggedModel) -> Path | None:
+    """Where a logged model's files lie; None outside of the project's own store."""
+    folder = Path(model.artifact_location.removeprefix("file://"))
+    return folder if folder.is_relative_to(store_folder(project)) else None
+
+
+def forget(project: Project, run_id: str, folder: Path | None) -> None:
+    """Delete a run that was `unfinished`, and its model."""
+    with open_registry(project) as registry:
+        for model in registry.client.search_logged_models([registry.experiment]):
+            if model.source_run_id == run_id:
+                registry.client.delete_logged_model(model.model_id)
+        registry.client.delete_run(run_id)
+    if folder is not None and folder.exists():
         shutil.rmtree(folder)
 
 

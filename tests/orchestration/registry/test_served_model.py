@@ -15,13 +15,15 @@ from orchestration.registry.served_model import ServedRetriever
 def model() -> ServedRetriever:
     served = ServedRetriever()
     served.retriever = SimpleNamespace(search=lambda texts, k: [[(text, 0.5)][:k] for text in texts])
-    served.titles = {"a": "A", "b": "B", "": "nothing"}
+    served.documents = {name: {"title": name.upper(), "text": f"text of {name}"} for name in ("a", "b", "")}
     return served
 
 
-def test_each_query_gets_its_hits_with_titles(model):
+def test_each_query_gets_its_hits_with_titles_and_texts(model):
     found = model.predict(None, pd.DataFrame({"query": ["b", "a"]}))
-    assert found == [[{"rank": 1, "score": 0.5, "document_id": one, "title": one.upper()}] for one in "ba"]
+    assert found == [
+        [{"rank": 1, "score": 0.5, "document_id": one, "title": one.upper(), "text": f"text of {one}"}] for one in "ba"
+    ]
 
 
 def test_an_empty_query_is_refused(model):

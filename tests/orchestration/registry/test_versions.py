@@ -28,6 +28,7 @@ from orchestration.pipeline.runs import KEY
 from orchestration.project import Project
 from orchestration.registry import gate, history, release, versions
 from orchestration.registry.build import Build, requirements
+from orchestration.registry.garbage import unfinished_versions
 from tests.tiny_encoder import make_tiny_encoder
 
 pytestmark = pytest.mark.usefixtures("_own_store")
@@ -46,7 +47,9 @@ def build(tmp_path_factory):
     vectors = encoder.encode(list(TEXTS.values()))
     DenseIndex.build(vectors, list(TEXTS), encoder.fingerprint()).save(root / "index")
     titles = [text.upper() for text in TEXTS.values()]
-    pd.DataFrame({"document_id": list(TEXTS), "title": titles}).to_parquet(root / "documents.parquet")
+    pd.DataFrame({"document_id": list(TEXTS), "title": titles, "text": list(TEXTS.values())}).to_parquet(
+        root / "documents.parquet"
+    )
     (root / "hierarchy").mkdir()
     (root / "hierarchy" / "hierarchy.json").write_text("{}")
     paths = {name: root / name for name in ("encoder", "index", "hierarchy")}
@@ -200,6 +203,8 @@ def test_the_model_answers_queries_under_its_alias(tracked_project, build):
     queries = pd.DataFrame({"query": ["sort an array", "linear equations"]})
     (first, second) = model.predict(queries, params={"k": 2})
     assert [(hit["rank"], hit["document_id"], hit["title"]) for hit in first][0] == (1, "d1", "SORT AN ARRAY")
+    assert first[0]["text"] == TEXTS["d1"]
+    assert model.input_example.equals(pd.DataFrame({"query": ["split a string on whitespace"]}))
     assert [hit["rank"] for hit in second] == [1, 2]
     encoder = Encoder.load(build.encoder, 64, for_search=True)
     expected = DenseIndex.load(build.index).search(encoder.encode(queries["query"]), 2, encoder.fingerprint())
@@ -233,6 +238,32 @@ def test_the_run_of_a_version_holds_its_metrics_and_key(tracked_project):
     data = run_store(tracked_project).client.get_run(champion.run_id).data
     assert data.metrics["test.nDCG_at_10"] == 0.5
     assert data.tags[KEY] == "a" * 64
+
+
+def test_a_version_s_page_says_what_it_is_its_metrics_and_what_the_gate_found(tracked_project):
+    from orchestration.pipeline.runs import run_store
+
+    client, champion = run_store(tracked_project).client, versions.holder(tracked_project)
+    card = client.get_model_version(versions.MODEL, champion.version).description
+    assert "**hce**" in card
+    assert "**Gate** passed: there is no champion yet" in card
+    assert "| nDCG_at_10 | 0.5 | 0.5 |" in card
+    assert f"/runs/{champion.run_id})" in card
+    refused = client.get_model_version(versions.MODEL, "2")
+    assert refused.tags["gate"].startswith("refused: ")
+    (model,) = [one for one in client.search_logged_models(["1"]) if one.source_run_id == champion.run_id]
+    assert {metric.key: metric.value for metric in model.metrics}["test.nDCG_at_10"] == 0.5
+
+
+def test_a_model_that_a_killed_registration_left_is_found_and_freed(tracked_project, build, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("mlflow.log_metrics", lambda *_, model_id=None, **__: 1 / 0 if model_id else None)
+        with pytest.raises(ZeroDivisionError):
+            versions.register(tracked_project, variant(build, "f" * 64))
+    (left,) = unfinished_versions(tracked_project)
+    assert left.megabytes > 0.01
+    left.free()
+    assert not list(unfinished_versions(tracked_project))
 
 
 def test_only_versions_without_a_role_can_be_deleted(tracked_project):
