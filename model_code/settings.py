@@ -21,8 +21,9 @@ from pydantic_core import ErrorDetails, PydanticCustomError, PydanticUndefined
 
 from model_code.errors import SettingsError
 
-__all__ = ["Described", "Field", "Settings", "describe", "parse", "reject_unknown", "require"]
+__all__ = ["Constant", "Described", "Field", "Settings", "describe", "parse", "reject_unknown", "require"]
 T = TypeVar("T", bound="Settings")
+DEFAULT = "its default is a constant now"
 REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its place, told for one release
     "hierarchy.initialisation": "k-means always starts by k-means++ in rounds, the best of three that were measured",
     "hierarchy.tolerance": "k-means ends when no passage moves, or after hierarchy.max_iterations",
@@ -32,6 +33,7 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
     "additions.written_queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
     "hierarchy.compare_up_to": "the report compares the tree with flat k-means up to a million passages",
     "evaluation.references": "systems are tested against bm25, zero_shot and contrastive",
+    "pseudo_queries.distinctive_within": "pseudo_queries.consistency_filter drops queries that fit other documents",
     "pseudo_queries.held_out_cloze": "its spans are 3 per document, of 64 words",
     "retrievers.*.document_vectors.evaluations_per_epoch": "each epoch ends with one",
     "additions.hinge": "hinges are squared, as published; plain ones gave the same vectors",
@@ -42,7 +44,7 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
     "retrievers.*.lexical.warmup_*": "the closed-form head and the first stage (first_stage_steps) are the start",
     "retrievers.*.lexical.weights": "learned weights are stored in float16",
     **{
-        f"{group}.{key}": "its default is a constant now"
+        f"{group}.{key}": DEFAULT
         for group, keys in {
             "pseudo_queries.training": ("weight_decay", "warmup_share", "gradient_clip", "held_out_pairs"),
             "training": ("unsupervised_weight", "centroid_learning_rate", "weight_decay", "dev_queries"),
@@ -50,14 +52,12 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
         }.items()
         for key in keys
     },
-    **{
-        f"retrievers.*.lexical.{key}": "its default is a constant now"
-        for key in ("scale", "bias*", "head_*", "ridge", "punctuation", "cache")
-    },
+    **{f"retrievers.*.lexical.{key}": DEFAULT for key in ("scale", "bias*", "head_*", "ridge", "punctuation", "cache")},
     **{
         f"{group}.{key}": instead
         for group in ("training", "retrievers.*")
         for key, instead in {
+            "gradient_clip": "no measurement clipped gradients; lower learning_rate where the loss runs away",
             "hierarchy_temperature": "the hierarchy loss has the contrastive one's temperature",
             "shared_negatives": "an extra document is a negative of the query that it was drawn for",
             "negatives_skip": "negatives come from the first negatives_depth ranks",
@@ -67,6 +67,7 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
         }.items()
     },
 }
+CONSTANT = {"constant": True}
 WORDS = {  # a bound's attribute: how it is said
     "ge": "at least",
     "gt": "above",
@@ -74,6 +75,11 @@ WORDS = {  # a bound's attribute: how it is said
     "lt": "below",
     "min_length": "of length at least",
 }
+
+
+def Constant(*default: Any, **rules: Any) -> Any:  # noqa: N802  it stands where `Field` stands
+    """A field that is no setting: only code, such as a test that wants it small, gives it another value."""
+    return Field(*default, **rules, json_schema_extra=CONSTANT)
 
 
 def require(condition: bool, message: str) -> None:
@@ -151,6 +157,7 @@ def parse(cls: type[T], mapping: Mapping[str, Any] | None, where: str) -> T:
     """
     mapping = {} if mapping is None else mapping
     require(isinstance(mapping, Mapping), f"{where} must be a group of settings, not {mapping!r}")
+    _refuse_constants(mapping, cls, where)
     try:
         return cls.model_validate(dict(mapping))
     except ValidationError as error:
@@ -185,6 +192,8 @@ def describe(cls: type[Settings], where: str) -> Iterator[Described]:
     """
     for name, field in cls.model_fields.items():
         key, group = _joined(where, name), _group(field)
+        if field.json_schema_extra == CONSTANT:
+            continue
         if group is None:
             yield Described(key, _type(field.annotation), _default(field), _bounds(field), field.description or "")
             continue
@@ -198,6 +207,15 @@ def describe(cls: type[Settings], where: str) -> Iterator[Described]:
             yield Described(row.key, row.type, shown, row.bounds, row.description)
 
 
+def _refuse_constants(mapping: Mapping[str, Any], cls: type[Settings], where: str) -> None:
+    for key, value in mapping.items():
+        field = cls.model_fields.get(key)
+        if field is not None and field.json_schema_extra == CONSTANT:
+            raise SettingsError(f"{_joined(where, key)} is no longer a setting: {DEFAULT}; delete the key")
+        if field is not None and (group := _group(field)) is not None and isinstance(value, Mapping):
+            _refuse_constants(value, group, _joined(where, key))
+
+
 def _message(error: ValidationError, cls: type[Settings], where: str) -> str:
     """What is wrong with the first key, an unknown one before all others, in one line."""
     details = error.errors(include_url=False)
@@ -205,7 +223,7 @@ def _message(error: ValidationError, cls: type[Settings], where: str) -> str:
     path, kind = _joined(where, *first["loc"]), first["type"]
     if kind in ("extra_forbidden", "invalid_key"):
         parent = _model_at(cls, first["loc"][:-1])
-        return _unknown(first["loc"][-1], list(parent.model_fields), _joined(where, *first["loc"][:-1]))
+        return _unknown(first["loc"][-1], keys(parent), _joined(where, *first["loc"][:-1]))
     if kind == "told":
         return f"{path}{first['msg']}" if path else first["msg"].removeprefix(": ")
     if kind == "missing":
@@ -231,6 +249,11 @@ def _rule(detail: ErrorDetails, field: FieldInfo) -> str:
     if kind in ("int_type", "string_type", "bool_type"):
         return f"must be of type {kind.removesuffix('_type').replace('string', 'str')}, not {value!r}"
     return f"is {value!r}: {detail['msg']}"
+
+
+def keys(cls: type[Settings]) -> list[str]:
+    """The names of the settings of a group."""
+    return [name for name, field in cls.model_fields.items() if field.json_schema_extra != CONSTANT]
 
 
 def _told(text: str) -> PydanticCustomError:

@@ -37,9 +37,6 @@ SETTINGS = (
     "training.checkpoint_every=2",
     "training.evaluate_every=6",
     "evaluation.variants=false",
-    "evaluation.bootstrap_samples=100",
-    "evaluation.permutations=100",
-    "promotion.permutations=100",
     "live.keep_generations=null",
 )
 

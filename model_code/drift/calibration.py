@@ -112,8 +112,7 @@ def draw_batches(
     """
     if not 0 < size * SMALLEST_SHARE <= documents:
         raise FreshetError(
-            f"a reference of {documents} cannot lend batches of {size}: it must be {SMALLEST_SHARE} times as many; "
-            "lower drift.largest_batch or raise drift.reference_documents"
+            f"a reference of {documents} cannot lend batches of {size}: it must be {SMALLEST_SHARE} times as many"
         )
     chance = np.random.default_rng([seed, documents, size])
     members = np.zeros((draws, documents), bool)

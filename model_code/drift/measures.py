@@ -135,7 +135,7 @@ class Measure:
     """A statistic of what the reference has and of what arrived, and on which side of chance drift lies.
 
     given: the attribute of `Arrivals` that it is about. old: the values of the reference. placed: what becomes of what
-    arrived before it is compared with these. contrasted: `old` is cut to `drift.classifier_contrast` of its rows.
+    arrived before it is compared with these. contrasted: `old` is cut to `classifier_contrast` of its rows.
     """
 
     name: str

@@ -167,8 +167,8 @@ def _testable(measured: Sequence[Observation | Unmeasured], alpha: float) -> Ite
         if isinstance(each, Unmeasured) or len(each.null) >= least:
             yield each
             continue
-        why = f"the reference lends {len(each.null)} runs of so many documents, fewer than {least}: raise"
-        yield Unmeasured(each.name, f"{why} drift.reference_documents, or set drift.batches to random", each.scope)
+        why = f"the reference lends {len(each.null)} runs of so many documents, fewer than {least}: set"
+        yield Unmeasured(each.name, f"{why} drift.batches to random", each.scope)
 
 
 def pooled(batches: Sequence[Arrivals]) -> Arrivals:

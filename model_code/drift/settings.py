@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import ceil
 from typing import Literal
 
-from model_code.settings import Field, Settings, require
+from model_code.settings import Constant, Field, Settings, require
 
+DRAWS, LARGEST_BATCH, REFERENCE_DOCUMENTS = 999, 500, 2000
 MOST_MEASURES = 15  # of a report: seven of the batch, seven of the window, and the protected queries
 
 
@@ -19,7 +20,9 @@ class DriftSettings(Settings):
     minimum_batch: int = Field(
         100, ge=10, description="documents, or queries, below which only counts are measured; they wait for the window"
     )
-    largest_batch: int = Field(500, description="documents of a batch that are measured, drawn at random; bounds time")
+    largest_batch: int = Constant(
+        500, description="documents of a batch that are measured, drawn at random; bounds time"
+    )
     window: int = Field(
         5, ge=1, description="last batches that are measured together, beside the newest alone; 1: only that"
     )
@@ -42,9 +45,11 @@ class DriftSettings(Settings):
         description="of a training on a sample that tells if a retrain is due where documents moved and their queries "
         "show no harm, half of them new; null: no pilots",
     )
-    draws: int = Field(999, description="how often a null distribution is drawn")
-    reference_documents: int = Field(2000, description="kept as the reference")
-    classifier_contrast: int = Field(
+    draws: int = Constant(default_factory=lambda: DRAWS, description="how often a null distribution is drawn")
+    reference_documents: int = Constant(
+        default_factory=lambda: REFERENCE_DOCUMENTS, description="kept as the reference"
+    )
+    classifier_contrast: int = Constant(
         500, ge=1, description="documents of the reference that the domain classifier tells the batch from"
     )
     batches: Literal["random", "in_order"] = Field(
@@ -52,26 +57,21 @@ class DriftSettings(Settings):
         description="how the null's batches are drawn from the reference: as if documents arrived in no order; or runs "
         "by their dates, which all must have, so that an alarm means a batch that differs more than runs do",
     )
-    seed: int = Field(0, ge=0, description="of what is drawn")
+    seed: int = Constant(0, ge=0, description="of what is drawn")
 
     def check(self) -> None:
         """Refuse sizes that measure nothing."""
+        most = min(self.largest_batch, self.reference_documents // 3)
         require(
-            self.largest_batch >= self.minimum_batch,
-            f"largest_batch is {self.largest_batch}, below minimum_batch {self.minimum_batch}: nothing "
-            "could be measured",
+            self.minimum_batch <= most,
+            f"minimum_batch is {self.minimum_batch}, but must be at most {most}: so many documents of a batch are "
+            "measured, beside a reference of three times as many",
         )
-        least = 3 * self.minimum_batch
+        least = MOST_MEASURES / (1 + self.draws)
         require(
-            self.reference_documents >= least,
-            f"reference_documents is {self.reference_documents}, but must be at least 3 x minimum_batch = {least}, "
-            "as the null's batches are drawn from it",
-        )
-        needed = draws_needed(self.alpha, MOST_MEASURES)
-        require(
-            self.draws >= needed,
-            f"draws is {self.draws}, but must be at least {needed}: {MOST_MEASURES} measures share "
-            f"alpha = {self.alpha}, and a chance that small cannot be told from fewer draws",
+            self.alpha >= least - 1e-9,
+            f"alpha is {self.alpha}, but must be at least {least:g}: {MOST_MEASURES} measures share it, and a chance "
+            f"that small cannot be told from {self.draws} draws",
         )
 
 

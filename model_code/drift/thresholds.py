@@ -99,7 +99,7 @@ def critical_value(null: np.ndarray, level: float, tail: Tail) -> float:
     rank = int(level * (1 + len(null)) + 1e-9)
     if rank < 1:
         raise FreshetError(
-            f"{len(null)} draws cannot show a chance of {level:.4g}; raise drift.draws to {int(np.ceil(1 / level)) - 1}"
+            f"{len(null)} draws cannot show a chance of {level:.4g}, which takes {int(np.ceil(1 / level)) - 1}"
         )
     ascending = np.sort(null)
     return float(ascending[-rank] if tail == "high" else ascending[rank - 1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from model_code.settings import Field, Settings
+from model_code.settings import Constant, Field, Settings
 
 Start = Literal["documents", "random"]
 LEARNING_RATES: dict[Start, float] = {"documents": 5e-4, "random": 5e-3}
@@ -16,7 +16,7 @@ class DocumentVectorSettings(Settings):
 
     The pairs that `supervision` asks for are one pool, shuffled anew in each epoch: a query of the corpus's own counts
     as much as a pseudo-query. Of training, these keys are read besides: dev_metric, dev_queries, warmup_share, steps
-    (overrides epochs), accumulation, gradient_clip, log_every, seed_offset; with train_encoder also query_max_tokens,
+    (overrides epochs), accumulation, log_every, seed_offset; with train_encoder also query_max_tokens,
     learning_rate, frozen_layers and weight_decay (of the encoder), checkpoint_every, and those of the hierarchy loss.
     The dev metric is that of the whole corpus, whatever dev_passages says: nothing has to be encoded for it.
     """
@@ -40,10 +40,10 @@ class DocumentVectorSettings(Settings):
     epochs: float | None = Field(
         None, gt=0, description="passes over all pairs; null: 5 from documents, 12 from random"
     )
-    batch_size: int = Field(
+    batch_size: int = Constant(
         128, ge=1, description="pairs per step; memory is batch_size x documents floats, as each meets every document"
     )
-    patience: int | None = Field(
+    patience: int | None = Constant(
         2, ge=1, description="stop after so many evaluations in a row without a new best; null: never"
     )
 

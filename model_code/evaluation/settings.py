@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from model_code.evaluation.metrics import Metric
-from model_code.settings import Field, Settings, require
+from model_code.settings import Constant, Field, Settings, require
 
 METRICS = ("nDCG@10", "MRR@10", "MAP", "R@1", "R@5", "R@10", "R@20", "R@100", "hit@1", "hit@5", "hit@10")
 
@@ -21,9 +21,9 @@ class EvaluationSettings(Settings):
     max_queries: int | None = Field(
         None, ge=1, description="per split; a fixed sample by hash of the query's id; null: all"
     )
-    bootstrap_samples: int = Field(2000, ge=100, description="behind every interval")
-    permutations: int = Field(10_000, ge=100, description="behind every p-value; fewer than 100 cannot tell below .01")
-    confidence: float = Field(0.95, ge=0.5, lt=1, description="of every interval")
+    bootstrap_samples: int = Constant(2000, ge=100, description="behind every interval")
+    permutations: int = Constant(10_000, ge=100, description="behind every p-value")
+    confidence: float = Constant(0.95, ge=0.5, lt=1, description="of every interval")
     variants: bool = Field(True, description="also evaluate other searches of the same build and hybrids with BM25")
     rerank_depth: int = Field(100, ge=1, description="BM25's documents that bm25_rerank sorts anew; at most depth")
     fusion_constant: int = Field(
@@ -53,8 +53,8 @@ class PromotionSettings(Settings):
     margin: float = Field(
         0.02, ge=0, lt=1, description="loss on a protected metric that the queries must rule out, in points of it"
     )
-    bootstrap_samples: int = Field(2000, ge=100, description="behind every interval")
-    permutations: int = Field(10_000, ge=100, description="behind every p-value")
+    bootstrap_samples: int = Constant(2000, ge=100, description="behind every interval")
+    permutations: int = Constant(10_000, ge=100, description="behind every p-value")
     by_hand: Literal["follow", "refuse"] = Field(
         "follow",
         description="where the alias champion was moved in MLflow against the gate: live follows, or it goes back",

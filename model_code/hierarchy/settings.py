@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from model_code.settings import Field, Settings
+from model_code.settings import Constant, Field, Settings
 
 
 class HierarchySettings(Settings):
@@ -19,7 +19,7 @@ class HierarchySettings(Settings):
     max_iterations: int = Field(
         100, ge=1, description="of k-means, per level; it ends earlier when no assignment changes"
     )
-    device: str = Field("auto", description="auto (a GPU if there is one), cpu or cuda")
+    device: str = Constant("auto", description="auto (a GPU if there is one), cpu or cuda")
 
 
 def default_branching(passages: int) -> int:

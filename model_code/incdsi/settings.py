@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from model_code.settings import Field, Settings, require
+from model_code.settings import Constant, Field, Settings, require
 
 Prior = Literal["zero", "encoder", "mixed"]
 
@@ -35,13 +35,13 @@ class IncDsiSettings(Settings):
         "zero",
         description="where lambda2 pulls: 0 (the paper), the document's encoding, or its mix with its mean query",
     )
-    query_share: float = Field(0.5, ge=0, le=1, description="with prior mixed: the mean query's share of the prior")
+    query_share: float = Constant(0.5, ge=0, le=1, description="with prior mixed: the mean query's share of the prior")
     prior_scale: float = Field(
         1.0,
         gt=0,
         description="factor on the prior; calibrate it where old vectors are longer or shorter than encodings",
     )
-    protect: Literal["all", "won"] = Field(
+    protect: Literal["all", "won"] = Constant(
         "all", description="constrain by all documents' queries (the paper), or by those won by their document so far"
     )
     on_conflict: Literal["drop_queries", "keep"] = Field(

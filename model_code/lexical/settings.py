@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from model_code.settings import Field, Settings, require
+from model_code.settings import Constant, Field, Settings, require
 
 Head = Literal["auto", "mlm", "closed_form"]
 Term = Literal["full", "beta", "alpha"]
@@ -34,9 +34,9 @@ class LexicalSettings(Settings):
         description="of training E(q) against the fixed T(p) of many passages, cheap since no passage is encoded; 90 "
         "is a good start where tokens alone are searched; before the whole loss it did harm",
     )
-    first_stage_batch: int = Field(192, ge=1, description="queries of such a step")
-    first_stage_passages: int = Field(2048, ge=0, description="more passages of such a step, as negatives of all")
-    first_stage_learning_rate: float = Field(1e-4, ge=0, description="of its encoder")
+    first_stage_batch: int = Constant(192, ge=1, description="queries of such a step")
+    first_stage_passages: int = Constant(2048, ge=0, description="more passages of such a step, as negatives of all")
+    first_stage_learning_rate: float = Constant(1e-4, ge=0, description="of its encoder")
     semi_parametric: bool = Field(
         True, description="whether the stage with the whole loss follows; without it the first stage is all"
     )
@@ -55,10 +55,10 @@ class LexicalSettings(Settings):
         description="m: negatives come from the m best passages of a beta search with the encoder of that step, "
         "negatives_per_query of them a query, in place of `negatives`; 0: off",
     )
-    in_training_from: float = Field(
+    in_training_from: float = Constant(
         0.5, ge=0, lt=1, description="share of the steps after which it begins (the paper's second half)"
     )
-    in_training_margin: float = Field(
+    in_training_margin: float = Constant(
         1.0,
         gt=0,
         description="times the positive's score: what scores above may be an answer, where the query names none",

@@ -19,13 +19,11 @@ from model_code.words import words
 EMPTY = "empty"
 REPEATED = "repeated"
 AMBIGUOUS = "several_documents"
-COMMON = "common_terms"
 LOST = "not_found"
 REASONS = {
     EMPTY: "no letter or digit",
     REPEATED: "the same document has the same query already",
     AMBIGUOUS: "another document contains it word for word, or has the same query",
-    COMMON: "each of its terms occurs in more than `distinctive_within` documents",
     LOST: "a search for it does not find its document among the first `consistency_filter.depth`",
 }
 
@@ -39,13 +37,10 @@ def normalised(text: str) -> str:
     return " ".join(words(text.casefold()))
 
 
-def reasons_to_drop(
-    queries: Sequence[PseudoQuery], documents: Mapping[str, str], distinctive_within: int | None = None
-) -> list[str | None]:
+def reasons_to_drop(queries: Sequence[PseudoQuery], documents: Mapping[str, str]) -> list[str | None]:
     """For each query one of `REASONS` to drop it, or None to keep it.
 
-    `documents` maps ids to the texts that are searched. With `distinctive_within` = n, a query needs at least one term
-    that occurs in at most n documents.
+    `documents` maps ids to the texts that are searched.
 
     >>> queries = [PseudoQuery("d1", "Returns self.", "cloze"), PseudoQuery("d2", "fits a tree", "cloze")]
     >>> reasons_to_drop(queries, {"d1": "Learns. Returns self.", "d2": "Fits a tree and returns self."})
@@ -67,8 +62,6 @@ def reasons_to_drop(
             reasons.append(AMBIGUOUS)
         elif (document_id, text) in seen:
             reasons.append(REPEATED)
-        elif distinctive_within is not None and _rarest(text, frequency)[0] > distinctive_within:
-            reasons.append(COMMON)
         else:
             reasons.append(None)
         seen.add((document_id, text))

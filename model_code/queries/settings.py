@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from model_code.settings import Field, Settings, require
+from model_code.settings import Constant, Field, Settings, require
 
 Generator = Literal["inverse_cloze", "short_cloze", "held_out_cloze", "sequence_to_sequence"]  # see `generators.py`
 WARM_START = "warm_start"
@@ -33,25 +33,27 @@ class GeneratorTrainingSettings(Settings):
     )
     revision: str | None = Field(None, description="the hub's commit or branch")
     epochs: float = Field(3.0, gt=0, description="passes over the training pairs")
-    steps: int | None = Field(None, ge=1, description="overrides epochs")
+    steps: int | None = Constant(None, ge=1, description="overrides epochs")
     batch_size: int = Field(16, ge=1, description="pairs per step")
     learning_rate: float = Field(
         1e-4, ge=0, description="falls linearly to 0 after the warm-up; T5 learns well at 3e-4, others at 5e-5"
     )
-    frozen_layers: int | None = Field(
+    frozen_layers: int | None = Constant(
         None, ge=0, description="lowest layers of its encoder that stay as they are, with the embeddings; null: none"
     )
-    held_out_share: float = Field(0.1, ge=0, lt=1, description="of the documents with queries")
-    evaluate_every: int | None = Field(100, ge=1, description="steps; null: only before the first and after the last")
-    patience: int | None = Field(
+    held_out_share: float = Constant(0.1, ge=0, lt=1, description="of the documents with queries")
+    evaluate_every: int | None = Constant(
+        100, ge=1, description="steps; null: only before the first and after the last"
+    )
+    patience: int | None = Constant(
         None, ge=1, description="stop after so many evaluations in a row without a new best; null: never"
     )
-    log_every: int = Field(10, ge=1, description="steps averaged into one row of the history")
-    checkpoint_every: int = Field(100, ge=1, description="steps lost at most by a kill")
-    round_trip_documents: int = Field(
+    log_every: int = Constant(10, ge=1, description="steps averaged into one row of the history")
+    checkpoint_every: int = Constant(100, ge=1, description="steps lost at most by a kill")
+    round_trip_documents: int = Constant(
         200, ge=0, description="held-out documents for which a query is written afterwards, and searched for"
     )
-    round_trip_depth: int = Field(10, ge=1, description="rank up to which a document counts as found")
+    round_trip_depth: int = Constant(10, ge=1, description="rank up to which a document counts as found")
 
 
 class ClozeSettings(Settings):
@@ -85,10 +87,10 @@ class SequenceToSequenceSettings(Settings):
     revision: str | None = Field(None, description="the hub's commit or branch")
     per_document: int = Field(15, ge=1, description="queries per document, spread evenly over its sections")
     section_tokens: int = Field(512, ge=8, description="length of a section of a document, special tokens included")
-    max_query_tokens: int = Field(64, ge=1, description="a query ends here at the latest")
-    top_k: int = Field(10, ge=1, description="each token is sampled from so many most probable ones")
-    temperature: float = Field(1.0, gt=0, description="flattens them")
-    batch_size: int = Field(60, ge=1, description="queries written at once")
+    max_query_tokens: int = Constant(64, ge=1, description="a query ends here at the latest")
+    top_k: int = Constant(10, ge=1, description="each token is sampled from so many most probable ones")
+    temperature: float = Constant(1.0, gt=0, description="flattens them")
+    batch_size: int = Constant(60, ge=1, description="queries written at once")
 
 
 class ConsistencySettings(Settings):
@@ -115,13 +117,10 @@ class PseudoQuerySettings(Settings):
         0.1, ge=0, lt=1, description="of the documents, whose queries are held out for dev; unused with judged ones"
     )
     test_share: float = Field(0.2, ge=0, lt=1, description="the same for test")
-    distinctive_within: int | None = Field(
-        None,
-        ge=1,
-        description="drop a query unless one of its terms occurs in so few documents; null: keep it",
-    )
     inverse_cloze: ClozeSettings = Field(default_factory=ClozeSettings)
-    short_cloze: ClozeSettings = Field(default_factory=lambda: ClozeSettings(per_document=1, min_words=8, max_words=16))
+    short_cloze: ClozeSettings = Constant(
+        default_factory=lambda: ClozeSettings(per_document=1, min_words=8, max_words=16)
+    )
     sequence_to_sequence: SequenceToSequenceSettings = Field(default_factory=SequenceToSequenceSettings)
     consistency_filter: ConsistencySettings = Field(default_factory=ConsistencySettings)
     training: GeneratorTrainingSettings = Field(default_factory=GeneratorTrainingSettings)

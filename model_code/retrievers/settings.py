@@ -133,7 +133,7 @@ def parse_retriever(own: Mapping[str, Any] | None, shared: Mapping[str, Any], wh
     2.0
     """
     names = [name for name in RetrieverSettings.model_fields if name != "training"]
-    known = [*names, *TrainingSettings.model_fields]
+    known = [*names, *settings.keys(TrainingSettings)]
     settings.require(own is None or isinstance(own, Mapping), f"{where} must be a group of settings, not {own!r}")
     own = own or {}
     settings.reject_unknown(own, known, where)

@@ -27,7 +27,7 @@ def run(context: StageContext) -> dict[str, Any]:
     splits = _splits(corpus, documents, settings, context.settings["seed"])
     generated = _generate(documents, splits, settings, context)
     table = _table(generated, splits)
-    reasons = reasons_to_drop(generated, documents, settings.distinctive_within)
+    reasons = reasons_to_drop(generated, documents)
     table["reason"] = _drop_inconsistent(generated, reasons, splits, corpus, context)
     kept = table.loc[table["reason"].isna(), list(COLUMNS)].sort_values("query_id", ignore_index=True)
     kept.to_parquet(context.output / "pseudo_queries.parquet", index=False)

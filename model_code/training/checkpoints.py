@@ -57,8 +57,8 @@ class TrainingState:
         means = dict(zip(names, over_processes(table.mean(dim=0)).tolist(), strict=True))
         if not math.isfinite(means["loss"]):
             raise FreshetError(
-                f"the loss is {means['loss']} at step {self.step}; lower learning_rate, set gradient_clip, "
-                "or, of a dense retriever, raise temperature"
+                f"the loss is {means['loss']} at step {self.step}; lower learning_rate or, "
+                "of a dense retriever, raise temperature"
             )
         self.window = []
         self.row().update(means | {"learning_rate": learning_rate})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from model_code.evaluation.metrics import Metric
-from model_code.settings import Field, Settings, require
+from model_code.settings import Constant, Field, Settings, require
 
 
 class TrainingSettings(Settings):
@@ -60,7 +60,6 @@ class TrainingSettings(Settings):
 
     learning_rate: float = Field(5e-5, ge=0, description="falls linearly to 0 after warmup_share of the steps")
     warmup_share: float = Field(0.1, ge=0, lt=1, description="of the steps, in which the learning rate rises")
-    gradient_clip: float | None = Field(None, gt=0, description="largest norm of the gradient; null: as it comes")
     frozen_layers: int | None = Field(
         3, ge=0, description="lowest layers that stay as they are, with the embeddings; 0: these only; null: all train"
     )
@@ -74,7 +73,7 @@ class TrainingSettings(Settings):
     patience: int | None = Field(
         None, ge=1, description="stop after so many evaluations in a row without a new best; null: never"
     )
-    log_every: int = Field(5, ge=1, description="steps averaged into one row of the history")
+    log_every: int = Constant(5, ge=1, description="steps averaged into one row of the history")
     checkpoint_every: int = Field(50, ge=1, description="steps lost at most by a kill")
     seed_offset: int = Field(0, ge=0, description="added to the pipeline's seed, to repeat one retriever with others")
 

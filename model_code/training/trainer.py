@@ -159,7 +159,7 @@ class Trainer:
 
     def take_step(self) -> None:
         """One step of the optimiser: forward and backward through its batches, and the update."""
-        settings, accelerator = self.settings, self.accelerator
+        accelerator = self.accelerator
         set_learning_rate(self.optimizer, self._rate_factor())
         first = self.state.step * self.schedule.per_step
         numbers = range(first + accelerator.process_index, first + self.schedule.per_step, accelerator.num_processes)
@@ -168,8 +168,6 @@ class Trainer:
             with accelerator.accumulate(self.model):
                 parts = self.model(batch)
                 accelerator.backward(parts["loss"])
-                if settings.gradient_clip is not None and accelerator.sync_gradients:
-                    accelerator.clip_grad_norm_(self.model.parameters(), settings.gradient_clip)
                 self.optimizer.step()
                 self.optimizer.zero_grad()
             self.state.window.append({name: part.detach() for name, part in parts.items()})

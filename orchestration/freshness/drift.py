@@ -122,7 +122,7 @@ class Gatherer:
         return query_log.logged_since(self.project.state, self.asked_since)
 
     def _queries(self, batch: EventBatch) -> tuple[np.ndarray | None, str]:
-        """The vectors of at most `drift.largest_batch` different queries, or None and why."""
+        """The vectors of at most `largest_batch` different queries, or None and why."""
         base, chosen = self.searcher.base, self.settings.drift
         if not query_log.is_kept(self.project.state):
             return None, NO_LOG

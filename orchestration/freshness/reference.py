@@ -139,7 +139,7 @@ def reference_documents(project: Project, generation: Generation, least: int) ->
         return untouched, ""
     return trained, (
         f"also documents that training queries ask for: {len(untouched)} of {len(trained)} are asked for by none, and "
-        f"{least} are wanted (3 x drift.largest_batch)"
+        f"{least} are wanted (three times a batch)"
     )
 
 

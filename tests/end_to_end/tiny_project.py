@@ -38,9 +38,6 @@ SETTINGS = (
     "training.frozen_layers=null",
     "training.checkpoint_every=2",
     "training.evaluate_every=8",
-    "evaluation.bootstrap_samples=200",
-    "evaluation.permutations=200",
-    "promotion.permutations=200",
     "fusions={}",
 )
 

@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from model_code.errors import SettingsError
-from model_code.settings import REMOVED, Field, Settings, describe, parse, require
+from model_code.settings import REMOVED, Constant, Field, Settings, describe, parse, require
 
 
 class Inner(Settings):
@@ -138,3 +138,23 @@ def test_every_key_is_described_with_its_group_s_own_default() -> None:
     )
     assert (rows["parts.limit"].type, rows["parts.limit"].default) == ("int | null", "null")
     assert (rows["parts.names"].type, rows["parts.names"].default) == ("list of text", "[a]")
+
+
+class Drawing(Settings):
+    draws: int = Constant(999, ge=9, description="how often")
+    inner: Inner = Constant(Inner())
+    alpha: float = 0.05
+
+
+class Outer(Settings):
+    drawing: Drawing = Field(default_factory=Drawing)
+
+
+def test_a_constant_is_set_by_code_alone() -> None:
+    assert Drawing(draws=9).draws == 9
+    assert [row.key for row in describe(Outer, "drift")] == ["drift.drawing.alpha"]
+    for given, key in (({"draws": 9}, "draws"), ({"inner": {"share": 0.1}}, "inner")):
+        with pytest.raises(SettingsError, match=rf"^drift\.drawing\.{key} is no longer a setting: .*; delete the key$"):
+            parse(Outer, {"drawing": given}, "drift")
+    with pytest.raises(SettingsError, match=r"Known: alpha$"):
+        parse(Drawing, {"beta": 1}, "drift")

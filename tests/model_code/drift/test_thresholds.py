@@ -55,7 +55,7 @@ def test_the_measures_of_harm_share_their_suspicion() -> None:
 
 
 def test_too_few_draws_are_refused() -> None:
-    with pytest.raises(FreshetError, match=r"raise drift.draws to 99"):
+    with pytest.raises(FreshetError, match=r"takes 99"):
         critical_value(np.arange(50), 0.01, "high")
 
 

@@ -14,7 +14,6 @@ from model_code.encoding.settings import EncoderSettings
 from model_code.index.bm25 import Bm25
 from model_code.queries.filtering import (
     AMBIGUOUS,
-    COMMON,
     EMPTY,
     LOST,
     REPEATED,
@@ -55,13 +54,6 @@ def test_the_same_query_of_two_documents_is_dropped_from_both():
 def test_of_repeated_queries_of_one_document_the_first_is_kept():
     queries = [PseudoQuery("d1", text, kind) for text, kind in (("brown fox", "k"), ("Brown fox!", "k"), ("fox", "k"))]
     assert reasons_to_drop(queries, TEXTS) == [None, REPEATED, None]
-
-
-def test_a_query_of_common_terms_only_is_dropped_on_request():
-    queries = [PseudoQuery("d3", text, "k") for text in ("the the", "brown the", "the sat")]
-    assert reasons_to_drop(queries, TEXTS) == [None, None, None]
-    assert reasons_to_drop(queries, TEXTS, distinctive_within=2) == [COMMON, None, None]
-    assert reasons_to_drop(queries, TEXTS, distinctive_within=1) == [COMMON, COMMON, None]
 
 
 def test_equals_a_double_loop_on_random_texts():

@@ -14,6 +14,13 @@ from tests.orchestration.freshness.builds import make_build, open_build
 from tests.orchestration.freshness.subjects import PARAMS, SEA, documents, queries
 
 
+@pytest.fixture(autouse=True)
+def small_measures(monkeypatch):
+    """A reference of few documents, from which few batches are drawn."""
+    for name, number in (("DRAWS", 299), ("LARGEST_BATCH", 40), ("REFERENCE_DOCUMENTS", 60)):
+        monkeypatch.setattr(f"model_code.drift.settings.{name}", number)
+
+
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
     """A build of 150 documents about the sea."""

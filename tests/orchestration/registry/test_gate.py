@@ -26,7 +26,7 @@ from tests.tiny_encoder import make_tiny_encoder
 
 PARAMS = """\
 retrievers: {hce: {}}
-evaluation: {metrics: [hit@1, nDCG@10], bootstrap_samples: 200}
+evaluation: {metrics: [hit@1, nDCG@10]}
 promotion: {metric: nDCG@10, protected: [hit@1]}
 """
 INDEXED = 47  # of the 48 documents: the last one came after the champion was built
