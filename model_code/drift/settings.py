@@ -21,7 +21,7 @@ class DriftSettings(Settings):
         100, ge=10, description="documents, or queries, below which only counts are measured; they wait for the window"
     )
     largest_batch: int = Constant(
-        500, description="documents of a batch that are measured, drawn at random; bounds time"
+        default_factory=lambda: LARGEST_BATCH, description="documents of a batch that are measured, drawn at random"
     )
     window: int = Field(
         5, ge=1, description="last batches that are measured together, beside the newest alone; 1: only that"

@@ -115,7 +115,7 @@ class Gatherer:
     def _placed(self, document_id: str) -> bool:
         """Whether a document's vector was made with the queries that it arrived with."""
         status = self._statuses.get(document_id)
-        return status is not None and (bool(refined([status])) or self._additions.prior == "mixed")
+        return status is not None and (bool(refined([status])) or self.settings.additions.prior == "mixed")
 
     @cached_property
     def _logged(self) -> list[query_log.Logged]:

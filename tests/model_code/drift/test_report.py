@@ -33,7 +33,9 @@ def test_documents_like_the_old_ones_alarm_at_most_as_often_as_alpha_says() -> N
     for seed in range(4):  # of references too: the luck of one sample is part of the chance
         calibrated = calibration(seed)
         alarms += [bool(make_report(calibrated, [arrivals(1000 * seed + i)], 30).tripped) for i in range(40, 80)]
-    limit = 0.05 + 2.33 * np.sqrt(0.05 * 0.95 / len(alarms))  # passed with a chance of .01 at exactly alpha
+    limit = SETTINGS.alpha + 2.33 * np.sqrt(
+        SETTINGS.alpha * (1 - SETTINGS.alpha) / len(alarms)
+    )  # passed with a chance of .01 at exactly alpha
     assert len(alarms) == 160
     assert np.mean(alarms) <= limit
 
@@ -101,7 +103,7 @@ def test_a_window_finds_what_small_batches_cannot_show(calibrated: Calibration) 
 def test_the_family_is_batch_and_window_together(calibrated: Calibration) -> None:
     one, two = (make_report(calibrated, [arrivals(80 + i) for i in range(count)], 60) for count in (1, 2))
     levels = [{m.detail["level"] for m in report.measures if "level" in m.detail} for report in (one, two)]
-    assert levels == [{0.05 / 4}, {0.05 / 8}]
+    assert levels == [{SETTINGS.alpha / 4}, {SETTINGS.alpha / 8}]
 
 
 def test_protected_queries_and_growth_are_part_of_it(calibrated: Calibration) -> None:
@@ -163,7 +165,7 @@ def test_a_reference_without_scores_says_so() -> None:
 
 
 def test_a_reference_in_order_that_lends_too_few_runs_says_so_and_scores_have_no_order() -> None:
-    settings = SETTINGS.replace(batches="in_order")
+    settings = SETTINGS.replace(batches="in_order", draws=299, alpha=0.05)
     ordered = calibration(settings=settings)
     assert len(ordered.null("topics", 30)) == 121, "150 documents have so many runs"
     assert len(ordered.null("new_quality", 30)) == settings.draws

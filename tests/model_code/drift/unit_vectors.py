@@ -12,8 +12,8 @@ from model_code.drift.settings import DriftSettings
 from model_code.hierarchy.tree import Hierarchy
 
 WIDTH, TOPICS = 8, 6
-SETTINGS = DriftSettings(
-    minimum_batch=20, largest_batch=40, reference_documents=240, draws=299, classifier_contrast=60, window=3
+SETTINGS = DriftSettings(  # few draws, and so an alpha that they can tell
+    alpha=0.15, minimum_batch=20, largest_batch=40, reference_documents=240, draws=99, classifier_contrast=60, window=3
 )
 
 

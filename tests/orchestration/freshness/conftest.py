@@ -14,10 +14,19 @@ from tests.orchestration.freshness.builds import make_build, open_build
 from tests.orchestration.freshness.subjects import PARAMS, SEA, documents, queries
 
 
-@pytest.fixture(autouse=True)
-def small_measures(monkeypatch):
+@pytest.fixture(scope="module")
+def small_measures():
     """A reference of few documents, from which few batches are drawn."""
-    for name, number in (("DRAWS", 299), ("LARGEST_BATCH", 40), ("REFERENCE_DOCUMENTS", 60)):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, number in (("DRAWS", 99), ("LARGEST_BATCH", 40), ("REFERENCE_DOCUMENTS", 60)):
+            patch.setattr(f"model_code.drift.settings.{name}", number)
+        yield
+
+
+@pytest.fixture
+def own_measures(monkeypatch, small_measures):
+    """The sizes that a project has by itself."""
+    for name, number in (("DRAWS", 999), ("LARGEST_BATCH", 500), ("REFERENCE_DOCUMENTS", 2000)):
         monkeypatch.setattr(f"model_code.drift.settings.{name}", number)
 
 
@@ -28,7 +37,7 @@ def built(tmp_path_factory):
 
 
 @pytest.fixture
-def project(built, tmp_path, monkeypatch):
+def project(built, tmp_path, monkeypatch, small_measures):
     """A project in which the build is live, and nothing has arrived yet."""
     for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
         monkeypatch.delenv(name, raising=False)

@@ -11,7 +11,7 @@ SPACE = ["orbit", "comet", "lunar", "rocket", "galaxy", "probe", "star", "crater
 PARAMS = {
     "retrievers": {"hce": {}},
     "encoder": {"include_title": False},
-    "drift": {"minimum_batch": 20, "window": 2},
+    "drift": {"alpha": 0.15, "minimum_batch": 20, "window": 2},
 }
 
 

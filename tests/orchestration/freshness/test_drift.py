@@ -106,7 +106,7 @@ def test_a_changed_document_of_the_corpus_is_an_arrival(project):
     assert watch(project).report.documents == 24
 
 
-def test_a_small_corpus_is_measured_in_growth(project):
+def test_a_small_corpus_is_measured_in_growth(project, own_measures):
     """With the settings that a project has by itself, for which 150 documents are too few to draw batches from."""
     write_text(project.params_file, json.dumps({**PARAMS, "drift": {}}))
     ledger = add(project, documents(SPACE, 130, "space", 2))
@@ -116,7 +116,7 @@ def test_a_small_corpus_is_measured_in_growth(project):
     assert ledger.last_drift(1)[0]["last_event"] == 130
 
 
-def test_a_small_corpus_that_grew_little_says_that_nothing_else_was_measured(project):
+def test_a_small_corpus_that_grew_little_says_that_nothing_else_was_measured(project, own_measures):
     write_text(project.params_file, json.dumps({**PARAMS, "drift": {"growth_limit": 2.0}}))
     add(project, documents(SPACE, 130, "space", 2))
     decision = watch(project).decision

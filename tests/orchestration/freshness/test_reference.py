@@ -74,8 +74,9 @@ def test_an_order_is_that_of_the_dates(project):
         by_date(project, generation(project), {"a", "x"})
 
 
-def test_in_order_the_reference_is_the_latest_documents(project):
-    drift = {**PARAMS["drift"], "batches": "in_order"}
+def test_in_order_the_reference_is_the_latest_documents(project, monkeypatch):
+    monkeypatch.setattr("model_code.drift.settings.DRAWS", 299)
+    drift = {**PARAMS["drift"], "alpha": 0.05, "batches": "in_order"}
     write_text(project.params_file, json.dumps({**PARAMS, "drift": drift}))
     add(project, documents(SEA, 24, "more", 1))
     with pytest.raises(FreshetError, match=r"150 of 150 documents have no date"):
@@ -88,7 +89,7 @@ def test_in_order_the_reference_is_the_latest_documents(project):
     latest = {row.tobytes() for row, one in zip(passage_vectors(searcher.base), ids, strict=True) if one in names[:60]}
     assert {row.tobytes() for row in made.vectors} == latest
     why = {one.name: one.why for one in watch(project).report.unmeasured}
-    assert re.match(r"the reference lends 41 runs of so many documents, fewer than \d+: raise drift.ref", why["topics"])
+    assert re.match(r"the reference lends 41 runs of so many documents, fewer than \d+: set drift", why["topics"])
     assert "lends" not in why.get("new_quality", "")
 
 

@@ -97,7 +97,7 @@ def build_of(folder, key, gain):
 
 
 @pytest.fixture(scope="module")
-def loop(built, tmp_path_factory):
+def loop(built, tmp_path_factory, small_measures):
     """The build of 150 documents is champion and live; then came 24 that their own queries do not find, and drift was
     measured."""
     root = tmp_path_factory.mktemp("loop")

@@ -12,12 +12,7 @@ import pytest
 from orchestration.project import Project
 from tests.model_code.live.laws import WORDS, make_encoder, open_build
 
-PARAMS = """
-retrievers: {r: {}}
-pseudo_queries:
-  held_out_generator: short_cloze
-  short_cloze: {per_document: 1, min_words: 3, max_words: 3, max_share: 1.0}
-"""
+PARAMS = "retrievers: {r: {}}\n"
 
 
 def texts() -> dict[str, tuple[str, str]]:
