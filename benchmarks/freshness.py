@@ -24,8 +24,8 @@ import numpy as np
 
 from benchmarks.live_service import make_project, served
 from benchmarks.measurement import row_stated
+from freshet import ChangeResult, Client, Hit
 from model_code.errors import FreshetError
-from orchestration.live.client import ServiceClient
 from orchestration.project import Project
 
 Row = dict[str, Any]
@@ -65,7 +65,7 @@ def rows(
             return [*arrived, *_steps(project, singles), *_reading(client, seconds, readers)]
 
 
-def _arrival(client: ServiceClient, live: Path, singles: int, batch: int) -> list[dict[str, Any]]:
+def _arrival(client: Client, live: Path, singles: int, batch: int) -> list[dict[str, Any]]:
     arrival_seconds(client, documents("warm", 3))
     alone = arrival_seconds(client, documents("single", singles))
     sent, encoded = batch_seconds(client, live, documents("batch", batch))
@@ -85,7 +85,7 @@ def _steps(project: Project, singles: int) -> list[dict[str, Any]]:
     return [row_stated(f"of one document, without HTTP: {step} (s)", own, whole, "-") for step, own in found.items()]
 
 
-def _reading(client: ServiceClient, seconds: float, readers: int) -> list[dict[str, Any]]:
+def _reading(client: Client, seconds: float, readers: int) -> list[dict[str, Any]]:
     alone = read_while_writing(client, seconds / 3, readers, 0, write=False)
     found = read_while_writing(client, seconds, readers, 1)
     under = f"{readers} readers, 1 writer, {seconds:g} s, {found.generations} generations"
@@ -114,18 +114,18 @@ def documents(name: str, count: int) -> list[Row]:
     ]
 
 
-def arrival_seconds(client: ServiceClient, rows: Sequence[Row]) -> list[float]:
+def arrival_seconds(client: Client, rows: Sequence[Row]) -> list[float]:
     """The seconds of each document, sent alone, until the service says that it is searchable; it is then searched."""
     seconds = []
     for row in rows:
         started = time.perf_counter()
-        answer = client.add([row], "bench")
+        answer = client.add([row])
         seconds.append(time.perf_counter() - started)
         require_found(client, row, answer)
     return seconds
 
 
-def batch_seconds(client: ServiceClient, live: Path, rows: Sequence[Row]) -> tuple[float, float]:
+def batch_seconds(client: Client, live: Path, rows: Sequence[Row]) -> tuple[float, float]:
     """The seconds of all documents sent at once, and those of encoding them alone, before and after, on average."""
     from model_code.live.searcher import Searcher
 
@@ -140,16 +140,16 @@ def batch_seconds(client: ServiceClient, live: Path, rows: Sequence[Row]) -> tup
         encoding.append(time.perf_counter() - started)
         if len(encoding) == 1:
             started = time.perf_counter()
-            answer = client.add(rows, "bench")
+            answer = client.add(rows)
             sent = time.perf_counter() - started
     require_found(client, rows[-1], answer)
     return sent, sum(encoding) / 2
 
 
-def require_found(client: ServiceClient, row: Row, answer: dict[str, Any]) -> None:
+def require_found(client: Client, row: Row, answer: ChangeResult) -> None:
     """FreshetError unless the answer says searchable and a search for the document's own words finds it first."""
-    hits = client.search(f"{row['title']} {row['text']}", 1)["hits"]
-    if not answer["searchable"] or hits[0]["document_id"] != row["_id"]:
+    hits = client.search(f"{row['title']} {row['text']}", 1).hits
+    if not answer.searchable or hits[0].document_id != row["_id"]:
         raise FreshetError(f"document {row['_id']} was sent, but {hits[0]['document_id']} is found in its place")
 
 
@@ -214,7 +214,7 @@ class Reading:
         return same and (expected is None or titles[0] == expected)
 
 
-def read_while_writing(client: ServiceClient, seconds: float, readers: int, first: int, write: bool = True) -> Reading:
+def read_while_writing(client: Client, seconds: float, readers: int, first: int, write: bool = True) -> Reading:
     """Search by `readers` threads for so many seconds, and write all the while unless told not to.
 
     first: the number of the first edition, which must be a new one.
@@ -236,17 +236,17 @@ def read_while_writing(client: ServiceClient, seconds: float, readers: int, firs
     return found
 
 
-def _write(client: ServiceClient, found: Reading, edition: int) -> None:
+def _write(client: Client, found: Reading, edition: int) -> None:
     title = f"edition {edition}"
     try:
-        answer = client.add([{"_id": f"marker.{i}", "title": title, "text": TEXT} for i in range(MARKERS)], "bench")
+        answer = client.add([{"_id": f"marker.{i}", "title": title, "text": TEXT} for i in range(MARKERS)])
     except FreshetError as error:
         found.errors.append(str(error))
         return
-    found.editions[answer["generation"]] = title
+    found.editions[answer.generation] = title
 
 
-def _read(client: ServiceClient, found: Reading, stop: threading.Event) -> None:
+def _read(client: Client, found: Reading, stop: threading.Event) -> None:
     while not stop.is_set():
         started = time.perf_counter()
         try:
@@ -255,8 +255,8 @@ def _read(client: ServiceClient, found: Reading, stop: threading.Event) -> None:
             found.errors.append(str(error))
             continue
         found.seconds.append(time.perf_counter() - started)
-        found.answers.append((answer["generation"], _titles(answer["hits"])))
+        found.answers.append((answer.generation, _titles(answer.hits)))
 
 
-def _titles(hits: list[dict[str, Any]]) -> tuple[str, ...]:
-    return tuple(hit["title"] for hit in hits if hit["document_id"].startswith("marker."))
+def _titles(hits: Sequence[Hit]) -> tuple[str, ...]:
+    return tuple(hit.title for hit in hits if hit.document_id.startswith("marker."))

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from freshet.client import Client
 from model_code.errors import FreshetError
 from model_code.files import write_json, write_text
-from orchestration.live.client import ServiceClient
+from orchestration.live.client import client_of
 from orchestration.project import Project
 
 CLONE = Path(__file__).parents[1]
@@ -75,7 +76,7 @@ def _write_hierarchy(folder: Path, vectors: np.ndarray, ids: list[str]) -> None:
 
 
 @contextmanager
-def served(project: Project, seconds: float = 300.0) -> Iterator[ServiceClient]:
+def served(project: Project, seconds: float = 300.0) -> Iterator[Client]:
     """`freshet serve` for `project` on a free port; FreshetError if it is not ready within `seconds`.
 
     It is told nothing of another project's state or ledger that the environment may name.
@@ -93,8 +94,8 @@ def served(project: Project, seconds: float = 300.0) -> Iterator[ServiceClient]:
         process.wait()
 
 
-def _ready(project: Project, process: subprocess.Popen[bytes], latest: float) -> ServiceClient:
-    while (client := ServiceClient.of(Project(project.root))) is None:
+def _ready(project: Project, process: subprocess.Popen[bytes], latest: float) -> Client:
+    while (client := client_of(Project(project.root))) is None:
         if process.poll() is not None or time.monotonic() > latest:
             raise FreshetError("the service did not start; its message is above")
         time.sleep(0.05)

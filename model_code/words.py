@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from functools import cache
 
 UNSPACED = (  # Thai, Lao, Tibetan, Burmese, Khmer; Chinese characters, kana, Bopomofo, half-width kana
@@ -45,9 +46,16 @@ def words(text: str) -> list[str]:
     >>> words("Sort it, with sort_values!"), words("用Python排序"), words("हिन्दी")
     (['Sort', 'it', 'with', 'sort_values'], ['用', 'Python', '排', '序'], ['हिन्दी'])
     """
-    if max(text, default="") <= LAST_SIMPLE:
-        return SIMPLE.findall(text)
-    return _pattern().findall(text)
+    return _pattern_of(text).findall(text)
+
+
+def matches(text: str) -> Iterator[re.Match[str]]:
+    """The same words where they stand."""
+    return _pattern_of(text).finditer(text)
+
+
+def _pattern_of(text: str) -> re.Pattern[str]:
+    return SIMPLE if max(text, default="") <= LAST_SIMPLE else _pattern()
 
 
 @cache

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TOPS = ("assets", "model_code", "orchestration")
+TOPS = ("assets", "freshet", "model_code", "orchestration")
 COMMAND_LINE = "orchestration.cli"  # the console script's package imports its app, and the app the package's commands
 STRING = re.compile(rf"((?:{'|'.join(TOPS)})(?:\.\w+)+)(?::\w+|\.)?")  # "a.b", "a.b:name", and what precedes {kind}
 ORCHESTRATORS = {"dagster", "mlflow", "dvc"}
@@ -38,6 +38,7 @@ ORDER = (  # lowest first: a package imports from lower groups and from its own,
     within("model_code", "retrievers"),
     within("model_code", "contracts live stages"),
     within("model_code", "additions"),
+    within("freshet", "client errors results"),
     within("orchestration", "project parameters"),
     within("orchestration", "pipeline"),
     within("orchestration", "live"),
@@ -45,6 +46,7 @@ ORDER = (  # lowest first: a package imports from lower groups and from its own,
     within("orchestration", "freshness"),
     within("assets", "corpus evaluation hierarchy live pages queries registry retrievers stage_assets"),
     within("orchestration", "guard service"),
+    within("freshet", "project"),
     within("orchestration", "definitions instance jobs sensors"),
     within("orchestration", "cli"),
 )

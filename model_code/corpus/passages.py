@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 from model_code.corpus.settings import PassageSettings
@@ -14,6 +16,19 @@ Cut = Literal["words", "lines", "sections"]
 HEADING = re.compile(r"(?:^|(?<=\n\n))(#{1,6}) +([^\n]+)(?=\n\n|\Z)")  # a line of its own between empty ones
 
 
+@dataclass(frozen=True)
+class Place:
+    """A passage as a slice of its document's text; a search reads `lead` before it, which says what it is a part of."""
+
+    start: int
+    end: int
+    lead: str = ""
+
+    def read(self, text: str) -> str:
+        """The passage as it is searched."""
+        return self.lead + text[self.start : self.end]
+
+
 def windows(text: str, words: int, stride: int) -> list[str]:
     """Slices of `text` of at most `words` words, one every `stride` words, the last reaching the end; never empty.
 
@@ -22,58 +37,73 @@ def windows(text: str, words: int, stride: int) -> list[str]:
     >>> windows("a b c d e f g", words=3, stride=2)
     ['a b c', 'c d e', 'e f g']
     """
-    places = spans(text) if words else []
-    if len(places) <= words:
-        return [text]
-    starts = range(0, len(places) - words + stride, stride)
-    return [text[places[start][0] : places[min(start + words, len(places)) - 1][1]] for start in starts]
+    return [place.read(text) for place in _windows(text, words, stride)]
 
 
-def lines(text: str) -> list[str]:
+def _windows(text: str, words: int, stride: int, lead: str = "", shift: int = 0) -> list[Place]:
+    """shift: where `text` begins in the document."""
+    found = spans(text) if words else []
+    if len(found) <= words:
+        return [Place(shift, shift + len(text), lead)]
+    starts = range(0, len(found) - words + stride, stride)
+    ends = (min(start + words, len(found)) - 1 for start in starts)
+    return [
+        Place(shift + found[start][0], shift + found[end][1], lead) for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def _lines(text: str) -> list[Place]:
     """Each line after the first, with the first before it: what a document is, and one thing that it says.
 
-    >>> lines("Lists files.\\nls -a\\n\\nls -l")
+    >>> [place.read("Lists files.\\nls -a\\n\\nls -l") for place in _lines("Lists files.\\nls -a\\n\\nls -l")]
     ['Lists files.\\nls -a', 'Lists files.\\nls -l']
     """
-    first, *rest = [line for line in text.split("\n") if line.strip()] or [text]
-    return [f"{first}\n{line}" for line in rest] or [text]
+    rows = text.split("\n")
+    starts = accumulate((len(row) + 1 for row in rows), initial=0)
+    (first, _), *rest = [(row, start) for row, start in zip(rows, starts, strict=False) if row.strip()] or [(text, 0)]
+    return [Place(start, start + len(row), f"{first}\n") for row, start in rest] or [Place(0, len(text))]
 
 
-def sections(text: str, words: int, stride: int) -> list[str]:
+def _sections(text: str, words: int, stride: int) -> list[Place]:
     """The windows of each section, under its heading (`## Setup`) and those above it that have no text of their own.
 
-    >>> sections("Intro.\\n\\n# A\\n\\n## B\\n\\none two three", words=2, stride=2)
+    >>> text = "Intro.\\n\\n# A\\n\\n## B\\n\\none two three"
+    >>> [place.read(text) for place in _sections(text, words=2, stride=2)]
     ['Intro.', '# A\\n\\n## B\\n\\none two', '# A\\n\\n## B\\n\\nthree']
     """
     borders = [*HEADING.finditer(text)]
-    titles = ["", *(border[0] + "\n\n" for border in borders)]
     starts, ends = [0, *(border.end() for border in borders)], [*(border.start() for border in borders), len(text)]
-    found, headings = [], ""
-    for title, start, end in zip(titles, starts, ends, strict=True):
-        headings += title
+    found: list[Place] = []
+    headings: list[re.Match[str]] = []
+    for border, start, end in zip([None, *borders], starts, ends, strict=True):
+        headings += [border] if border else []
         if own := text[start:end].strip():
-            found += [headings + window for window in windows(own, words, stride)]
-            headings = ""
-    return found + ([headings.strip()] if headings else []) or [text]
+            lead = "".join(f"{heading[0]}\n\n" for heading in headings)
+            found += _windows(own, words, stride, lead, text.index(own, start))
+            headings = []
+    return found + ([Place(headings[0].start(), len(text))] if headings else []) or [Place(0, len(text))]
 
 
-def section_of(passage: str) -> str | None:
-    """The heading that a passage, or a text cut from its beginning, stands under; None without any.
+def section_at(text: str, place: int) -> str | None:
+    """The heading that a place of a text stands under; None without any.
 
-    >>> section_of("# A\\n\\n## B\\n\\none two"), section_of("one two")
+    >>> section_at("# A\\n\\n## B\\n\\none two", 12), section_at("one two", 0)
     ('B', None)
     """
-    found, place = None, 0
-    while heading := HEADING.match(passage, place):
-        found, place = heading[2].strip(), heading.end() + 2
-    return found
+    above = [heading for heading in HEADING.finditer(text) if heading.start() <= place]
+    return above[-1][2].strip() if above else None
+
+
+def places(text: str, words: int, stride: int, by: Cut) -> list[Place]:
+    """The passages of a text, at least one, as `PassageSettings` says."""
+    if by == "lines":
+        return _lines(text)
+    return _sections(text, words, stride) if by == "sections" else _windows(text, words, stride)
 
 
 def cut(text: str, words: int, stride: int, by: Cut) -> list[str]:
-    """The passages of a text, at least one, as `PassageSettings` says."""
-    if by == "lines":
-        return lines(text)
-    return sections(text, words, stride) if by == "sections" else windows(text, words, stride)
+    """The same as they are searched."""
+    return [place.read(text) for place in places(text, words, stride, by)]
 
 
 def passage_rows(documents: Iterable[Document], settings: PassageSettings) -> list[dict[str, Any]]:

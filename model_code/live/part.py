@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -127,6 +129,11 @@ class Part:
         return self.retriever.dense
 
     @cached_property
+    def sorted_ids(self) -> list[str]:
+        """The documents, ascending."""
+        return sorted(set(self.rows.document_ids))
+
+    @cached_property
     def kind(self) -> Kind:
         """The retriever's kind."""
         return read_json(self.folder / INDEX / MANIFEST)["kind"]
@@ -217,6 +224,11 @@ class PartView:
     def passages(self) -> int:
         """Number of passages that can be found."""
         return len(self.part.rows) - len(self.part.rows.rows_of(self.removed))
+
+    def ids_after(self, after: str) -> Iterator[str]:
+        """The documents that can be found beyond an id, ascending."""
+        ids = self.part.sorted_ids
+        return (ids[i] for i in range(bisect_right(ids, after), len(ids)) if ids[i] not in self.removed)
 
     def document_ids(self) -> list[str]:
         """The documents that can be found, ascending."""

@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection as Ids
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
+from heapq import merge
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from model_code.corpus.passages import Place, section_at
+from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.live.collection import Collection, default_retriever
+from model_code.live.documents import document_of
 from model_code.live.generation import Generation, removed_by_part
 from model_code.live.part import Base, Part, PartView, open_segment
-from model_code.live.texts import require_queries, snippet
-from model_code.retriever import Ranking, TokenMatch
+from model_code.live.texts import marks, require_queries, snippet
+from model_code.retriever import Hit, Ranking, TokenMatch
 
 if TYPE_CHECKING:
     from model_code.live.filters import Index
     from model_code.live.hybrid import Hybrid, HybridSettings
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A document found: `rank` from 1, the retriever's `score`, and where its best passage stands in the hierarchy.
-
-    `path` is one node per level, root first; `snippet` the words of the text around the query's.
-    """
-
-    rank: int
-    score: float
-    document_id: str
-    title: str
-    snippet: str
-    path: tuple[int, ...]
 
 
 class Searcher:
@@ -118,6 +109,10 @@ class Searcher:
         """
         return self.retriever.explain(text, document_id)
 
+    def explained(self, text: str, hits: Sequence[Hit]) -> list[Hit]:
+        """The hits of a text with what their scores are made of."""
+        return [replace(hit, tokens=tuple(self.explain(text, hit.document_id))) for hit in hits]
+
     def view_of(self, document_id: str) -> PartView:
         """The part that has a document; FreshetError if none has."""
         for view in reversed(self.views):
@@ -150,24 +145,55 @@ class Searcher:
             self._hybrids[settings] = Hybrid(segments, settings)
         return self._hybrids[settings]
 
-    def _hits(self, text: str, query: Any, ranking: Ranking) -> list[Hit]:
-        owners = {document: self.view_of(document).part for document, _ in ranking}
-        documents: dict[str, dict[str, Any]] = {}
-        for part in dict.fromkeys(owners.values()):
-            own = [name for name, owner in owners.items() if owner is part]
-            documents |= part.document_file.read(own, ("title", "text"))
-        hits = []
-        for rank, (document, score) in enumerate(ranking, start=1):
-            title, body = documents[document]["title"], documents[document]["text"]
-            path = self._path(query, document, owners[document])
-            hits.append(Hit(rank, score, document, title, snippet(body, text), path))
-        return hits
+    def documents(self, document_ids: Ids[str]) -> dict[str, Document]:
+        """Those of `document_ids` that can be found, by id."""
+        found = {}
+        for view in self.views:
+            own = [name for name in document_ids if name in view]
+            found |= view.part.document_file.read(own) if own else {}
+        return {name: document_of(row) for name, row in found.items()}
 
-    def _path(self, query: Any, document_id: str, part: Part) -> tuple[int, ...]:
-        """The nodes above the document's best passage for an encoded query."""
-        rows = part.rows.rows_of([document_id])
-        best = self.retriever.best_passage_encoded(query, document_id) if len(rows) > 1 else 0
-        return tuple(part.placements.paths[rows[best]].tolist())
+    def ids_after(self, after: str, limit: int) -> list[str]:
+        """The next `limit` documents that can be found, by ascending id."""
+        return list(islice(merge(*(view.ids_after(after) for view in self.views)), limit))
+
+    def _hits(self, text: str, query: Any, ranking: Ranking) -> list[Hit]:
+        documents = self.documents([document for document, _ in ranking])
+        return [
+            self._hit(rank, score, documents[document], text, query)
+            for rank, (document, score) in enumerate(ranking, start=1)
+        ]
+
+    def _hit(self, rank: int, score: float, document: Document, text: str, query: Any) -> Hit:
+        """query: the encoded `text`, which the best passage is found and the snippet is cut by."""
+        part = self.view_of(document.document_id).part
+        rows = part.rows.rows_of([document.document_id])
+        best = self.retriever.best_passage_encoded(query, document.document_id) if len(rows) > 1 else 0
+        place = self._place(document.text, best, len(rows))
+        passage = document.text[place.start : place.end]
+        shown = snippet(passage, text)
+        return Hit(
+            rank=rank,
+            score=score,
+            document_id=document.document_id,
+            title=document.title,
+            text=passage,
+            start=place.start,
+            end=place.end,
+            section=section_at(document.text, place.start),
+            snippet=shown,
+            marks=marks(shown, text),
+            fields=document.fields,
+            date=document.date,
+            path=tuple(part.placements.paths[rows[best]].tolist()),
+            generation=self.generation.number,
+        )
+
+    def _place(self, text: str, best: int, passages: int) -> Place:
+        """Where the best of a document's passages stands; all of the text where it was not cut, or nobody knows how."""
+        rules = self.generation.manifest["text"] and self.generation.text
+        found = rules.places(text) if rules and passages > 1 else []
+        return found[best] if len(found) == passages else Place(0, len(text))
 
 
 def _open(live: Path, retriever: str, loaded: Mapping[int, Part]) -> Searcher:

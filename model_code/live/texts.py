@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from model_code.corpus.cleaning import is_whole
-from model_code.corpus.passages import Cut, cut
+from model_code.corpus.passages import Cut, Place, places
 from model_code.corpus.settings import PassageSettings
 from model_code.settings import require
+from model_code.words import matches, slices, spans, words
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,16 @@ class TextRules:
 
     def count(self, text: str) -> int:
         """How many passages a text becomes."""
-        return len(self._cut(text))
+        return len(self.places(text))
 
     def passages(self, title: str, text: str) -> list[str]:
         """The texts of a document's passages, in their order; as `corpus.tables.passage_texts` composes them."""
-        return [f"{title} {own}".strip() if self.include_title else own for own in self._cut(text)]
+        cut = (place.read(text) for place in self.places(text))
+        return [f"{title} {own}".strip() if self.include_title else own for own in cut]
 
-    def _cut(self, text: str) -> list[str]:
-        return cut(text, self.words, self.stride, self.cut)
+    def places(self, text: str) -> list[Place]:
+        """Where the passages of a text stand in it."""
+        return places(text, self.words, self.stride, self.cut)
 
 
 def require_queries(texts: Iterable[str]) -> None:
@@ -66,27 +69,56 @@ def require_queries(texts: Iterable[str]) -> None:
         require(is_whole(text), f"the query {text[:40]!r} holds bytes that are no UTF-8")
 
 
-WORD = re.compile(r"\w+")
+SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？][」』”’]*|\n""")
 
 
-def snippet(text: str, query: str, width: int = 24) -> str:
+def snippet(text: str, query: str, width: int = 32) -> str:
     """About `width` words of `text` around the query's words; the beginning if it has none of them.
 
-    Each window counts every query word once, a word less the more often the text has it: so "the" hardly matters.
+    Each window counts every query word once, a word less the more often the text has it: so "the" hardly matters. It
+    begins and ends with a sentence where that leaves no match out; dots stand where it does not.
 
     >>> snippet("one two three four five six seven eight", "six five", width=3)
     '... five six seven ...'
+    >>> snippet("A preface. Sort a list. It is stable. So much for lists.", "stable sort", width=8)
+    'Sort a list. It is stable.'
     """
-    words, wanted = text.split(), set(WORD.findall(query.casefold()))
-    places = [
-        (place, term)
-        for place, word in enumerate(" ".join(words).casefold().split(" "))
-        for term in ({word} if word.isalnum() else set(WORD.findall(word))) & wanted
-    ]
+    found, wanted = spans(text), _words(query)
+    met = [(place, word) for place, (start, end) in enumerate(found) for word in _words(text[start:end]) & wanted]
     lead = width // 8
-    start = max(0, min(_best_start(places, width - lead) - lead, len(words) - width))
-    shown = words[start : start + width]
-    return " ".join((["..."] if start else []) + shown + (["..."] if start + width < len(words) else []))
+    first = _best_start(met, width - lead)
+    last = max((place for place, _ in met if place < first + width - lead), default=first)
+    borders = _borders(text, found)
+    start = max(border for border in borders if border <= first)
+    if last - start >= width:
+        start = max(0, min(first - lead, len(found) - width))
+    stop = min(start + width, len(found))
+    stop = max((border for border in borders if max(last, start + width // 2) < border <= stop), default=stop)
+    if stop == len(found):
+        start = min((border for border in borders if stop - width <= border < start), default=start)
+    shown = slices(text, found, start, stop)
+    return "... " * (start not in borders) + shown + " ..." * (stop not in borders)
+
+
+def marks(text: str, query: str) -> tuple[tuple[int, int], ...]:
+    """Where the query's words stand in a text: begin and end of each.
+
+    >>> marks("Sort a list, sorted.", "LIST sort")
+    ((0, 4), (7, 11))
+    """
+    wanted = _words(query)
+    return tuple(match.span() for match in matches(text) if match[0].casefold() in wanted)
+
+
+def _words(text: str) -> set[str]:
+    return {word.casefold() for word in words(text)}
+
+
+def _borders(text: str, found: list[tuple[int, int]]) -> list[int]:
+    """The numbers of the words that sentences begin with, and that of all words."""
+    starts = [start for start, _ in found]
+    ends = (match.end() for match in SENTENCE_END.finditer(text))
+    return sorted({0, len(found), *(bisect_left(starts, end) for end in ends)})
 
 
 def _best_start(places: list[tuple[int, str]], width: int) -> int:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestration.live.client import ServiceClient
+from orchestration.live.client import client_of
 from orchestration.project import Project
 
 if TYPE_CHECKING:
+    from model_code.retriever import Hit
     from orchestration.live.commands import Outcome
 
 
@@ -52,42 +53,31 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Hits as a JSON list.")] = False,
 ) -> None:
     """Search the live collection: by the running service (freshet serve) if there is one, else in this process."""
-    from orchestration.cli.tables import rows_text
+    from orchestration.cli.tables import hits_text
 
-    project = Project.find()
-    service = ServiceClient.of(project)
-    options = (text, k, retriever, filters or (), hybrid, explain)
-    rows = _here(project, *options) if service is None else _by_service(service, *options)
-    typer.echo(json.dumps(rows, indent=2, ensure_ascii=False) if as_json else rows_text(rows))
-
-
-def _by_service(
-    service: ServiceClient,
-    text: str,
-    k: int,
-    retriever: str | None,
-    filters: Sequence[str],
-    hybrid: bool,
-    explain: bool,
-) -> list[dict[str, Any]]:
-    options = {"filters": list(filters), "hybrid": hybrid, "explain": explain, "retriever": retriever}
-    hits = service.search(text, k, **options)["hits"]
-    return [{name: value for name, value in hit.items() if name != "tokens" or explain} for hit in hits]
+    project, options = Project.find(), {"filters": filters or [], "hybrid": hybrid, "explain": explain}
+    service = client_of(project)
+    if service is None:
+        hits = _here(project, text, k, retriever, **options)
+    else:
+        hits = service.search(text, k, retriever=retriever, **options).hits  # type: ignore[typeddict-item]
+    typer.echo(json.dumps([plain(hit) for hit in hits], indent=2, ensure_ascii=False) if as_json else hits_text(hits))
 
 
 def _here(
     project: Project, text: str, k: int, retriever: str | None, filters: Sequence[str], hybrid: bool, explain: bool
-) -> list[dict[str, Any]]:
+) -> list[Hit]:
     from model_code.live.searcher import Searcher
     from orchestration import parameters
 
     searcher = Searcher.open(project.live, retriever)
     hits = searcher.search(text, k, filters, parameters.load(project.params_file).hybrid if hybrid else None)
-    rows = [dataclasses.asdict(hit) for hit in hits]
-    if explain:
-        for row in rows:
-            row["tokens"] = [dataclasses.asdict(match) for match in searcher.explain(text, row["document_id"])]
-    return rows
+    return searcher.explained(text, hits) if explain else hits
+
+
+def plain(hit: Hit) -> dict[str, Any]:
+    """A hit as JSON has it; `tokens` only where they were asked for."""
+    return {name: value for name, value in dataclasses.asdict(hit).items() if name != "tokens" or value is not None}
 
 
 def add(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from model_code.live.searcher import Hit
-    from model_code.retriever import TokenMatch
+    from model_code.retriever import Hit, TokenMatch
 
 SHOWN = ("nDCG@10", "hit@1", "hit@10", "MRR@10", "R@100")  # after the main metric, where they are measured
 JUDGES = {"qrels": "the corpus's own qrels", "pseudo-queries": "held-out pseudo-queries, as it has no qrels"}
@@ -86,20 +84,9 @@ def _cells(metrics: Mapping[str, Mapping[str, float]], shown: list[str]) -> list
     return exact + [f"{metrics[metric]['value']:.3f}" for metric in shown[2:]]
 
 
-def hits_text(hits: Sequence[Hit], matches: Sequence[Sequence[TokenMatch]] | None = None) -> str:
-    """Rank, score, id, path in the hierarchy, title and snippet of each hit, and its matching tokens if given."""
-    if not hits:
-        return "no documents found"
-    lines = [tokens_text(tokens) for tokens in matches] if matches is not None else [None] * len(hits)
-    return "\n".join(_hit_text(hit, tokens) for hit, tokens in zip(hits, lines, strict=True))
-
-
-def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The same of the rows that `freshet search --json` prints, whoever found them."""
-    hits: list[Any] = [SimpleNamespace(**row) for row in rows]
-    if not any("tokens" in row for row in rows):
-        return hits_text(hits)
-    return hits_text(hits, [[SimpleNamespace(**token) for token in row["tokens"]] for row in rows])  # type: ignore[misc]
+def hits_text(hits: Sequence[Hit]) -> str:
+    """Rank, score, id, path in the hierarchy, title and snippet of each hit, and what its score is made of if known."""
+    return "\n".join(map(_hit_text, hits)) or "no documents found"
 
 
 def tokens_text(tokens: Sequence[TokenMatch]) -> str:
@@ -116,7 +103,7 @@ def tokens_text(tokens: Sequence[TokenMatch]) -> str:
     return "  ".join(shown) + (f"  and {others} more" if others else "")
 
 
-def _hit_text(hit: Hit, tokens: str | None) -> str:
+def _hit_text(hit: Hit) -> str:
     path = "/".join(str(node) for node in hit.path)
     lines = [f"{hit.rank:3}  {hit.score:.3f}  {hit.title}", f"{hit.document_id}  [{path}]", hit.snippet]
-    return f"\n{' ' * 12}".join(lines if tokens is None else [*lines, tokens])
+    return f"\n{' ' * 12}".join(lines if hit.tokens is None else [*lines, tokens_text(hit.tokens)])

@@ -1,4 +1,4 @@
-"""Find the running service of a project, and ask it instead of working in this process.
+"""Find the running service of a project, to ask it by a `freshet.client.Client` instead of working in this process.
 
 `.freshet/service.json` says where it is, true as long as its lock is held. The lock is the system's, so that a service
 which was killed leaves no false trace: its file stays, its lock does not. Only the standard library is imported here,
@@ -11,21 +11,18 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
 
+from freshet.client import Client
 from model_code.errors import FreshetError
 from model_code.files import write_json
 
 if TYPE_CHECKING:
     from orchestration.project import Project
 
-SEARCH_SECONDS, CHANGE_SECONDS = 60.0, 3600.0
-USAGE = 422  # the status of a request that makes no sense
 FILE, LOCK = "service.json", "service.lock"
 PATIENCE = 1.0  # seconds; a client that looks holds the lock for microseconds
 
@@ -84,76 +81,7 @@ def _lock(stream: IO[str], kind: int, patience: float) -> bool:
         time.sleep(0.02)
 
 
-class ServiceError(FreshetError):
-    """The service refused, failed, or does not answer; the message says which."""
-
-
-class ServiceClient:
-    """The service at `url`; `token` is what it demands where other machines reach it."""
-
-    def __init__(self, url: str, token: str | None = None) -> None:
-        self.url = url
-        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-
-    @classmethod
-    def of(cls, project: Project) -> ServiceClient | None:
-        """The project's running service; None if there is none, and the caller does the work itself."""
-        service, file = running(project.state), project.token_file
-        return cls(service["url"], file.read_text().strip() if file.is_file() else None) if service else None
-
-    def search(self, text: str, k: int = 10, **options: Any) -> dict[str, Any]:
-        """`retriever`, `generation` and `hits`, a list of what `freshet search --json` prints.
-
-        options: `filters`, `hybrid`, `explain`, `retriever`, as in `POST /search`.
-        """
-        return self._call("POST", "/search", {"text": text, "k": k} | options, SEARCH_SECONDS)
-
-    def add(self, rows: Sequence[Mapping[str, Any]], source: str, wait: bool = True) -> dict[str, Any]:
-        """Add or update documents; the answer is that of `POST /documents`, also where every row was refused."""
-        body = {"documents": list(rows), "source": source}
-        return self._call("POST", f"/documents?wait={str(wait).lower()}", body, CHANGE_SECONDS)
-
-    def delete(self, document_ids: Sequence[str], source: str, wait: bool = True) -> dict[str, Any]:
-        """Delete documents; the answer is that of `POST /documents/delete`."""
-        body = {"ids": list(document_ids), "source": source}
-        return self._call("POST", f"/documents/delete?wait={str(wait).lower()}", body, CHANGE_SECONDS)
-
-    def apply(self) -> dict[str, Any]:
-        """Make searchable what the ledger has already; the answer is that of `POST /documents/apply`."""
-        return self._call("POST", "/documents/apply", None, CHANGE_SECONDS)
-
-    def status(self) -> dict[str, Any]:
-        """Where the service stands, as `GET /status` says."""
-        return self._call("GET", "/status", None, SEARCH_SECONDS)
-
-    def _call(self, method: str, path: str, body: Any, seconds: float) -> dict[str, Any]:
-        at = urlsplit(self.url)
-        connection = HTTPConnection(at.hostname or "", at.port, timeout=seconds)
-        sent = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
-        try:
-            connection.request(method, quote(path, "/?=&"), sent, self._headers)
-            answer = connection.getresponse()
-            content = answer.read()
-        except (OSError, HTTPException) as error:
-            reason = str(error) or type(error).__name__
-            raise ServiceError(
-                f"the service at {self.url} does not answer ({reason}); end it or start it again"
-            ) from None
-        finally:
-            connection.close()
-        return _understood(answer.status, content, self.url)
-
-
-def _understood(status: int, content: bytes, url: str) -> dict[str, Any]:
-    """The answer, or what it says was wrong."""
-    try:
-        answer = json.loads(content)
-    except ValueError:
-        raise ServiceError(f"{url} answers with something that is no JSON (status {status}); is it Freshet?") from None
-    if (
-        status < 400 or "rejected" in answer
-    ):  # a receipt, though every row was refused: the rows sent beside them may do
-        return answer
-    error = ServiceError(f"{answer.get('error', content[:200])} (answered by the service at {url})")
-    error.exit_code = 2 if status == USAGE else 1
-    raise error
+def client_of(project: Project) -> Client | None:
+    """A client of the project's running service; None if there is none, and the caller does the work itself."""
+    service, file = running(project.state), project.token_file
+    return Client(service["url"], file.read_text().strip() if file.is_file() else None) if service else None

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from freshet.client import Client
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import printable
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.documents import Change, Remove
 from model_code.ledger.events import Receipt, Rejection
 from model_code.live.collection import default_retriever
-from orchestration.live.client import ServiceClient
+from orchestration.live.client import client_of
 from orchestration.live.collection import LiveCollection
 from orchestration.live.rows import COLUMNS, CleanRows, read_file, require_known_columns
 from orchestration.live.upkeep import Upkeep
@@ -120,14 +121,14 @@ def apply(live: LiveCollection, outcome: Outcome, receipts: Iterable[Receipt]) -
         if client is None:
             live.apply()
             outcome.behind = Upkeep(live.project, {live.retriever: live}.get).finish(but=live.retriever)
-        elif not client.apply()["searchable"]:
+        elif not client.apply().searchable:
             outcome.wait()
     outcome.generation = live.generation.number
 
 
-def _service(live: LiveCollection) -> ServiceClient | None:
+def _service(live: LiveCollection) -> Client | None:
     """The service, if one runs; it changes the default retriever's collection only."""
-    return ServiceClient.of(live.project) if live.retriever == default_retriever(live.project.live) else None
+    return client_of(live.project) if live.retriever == default_retriever(live.project.live) else None
 
 
 def _named(live: LiveCollection, file: Path) -> Iterator[tuple[str, Path]]:

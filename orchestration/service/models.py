@@ -2,31 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+
+from freshet.results import RejectedRow, SearchResult
 
 EXAMPLE = [
     {"_id": "numpy.sort", "title": "numpy.sort", "text": "Return a sorted copy of an array.", "package": "numpy"}
 ]
 
 
-class SearchRequest(BaseModel):
-    """A search, with the options of `freshet search`."""
+Filters = list[str] | dict[str, Any]
+FILTERS = """Only documents that fit: an object such as {"package": ["numpy", "scipy"], "year": {">=": 2020}}, or a list
+of texts such as ["package=numpy", "year>=2020"]; see docs/application.md."""
+
+
+class Options(BaseModel):
+    """The options of `freshet search`."""
 
     model_config = ConfigDict(extra="forbid")
 
-    text: str = Field(description="What you are looking for.")
     k: int = Field(default=10, ge=1, description="How many documents.")
-    filters: list[str] = Field(default=[], description="Only documents with these fields, each a text: package=numpy.")
+    filters: Filters = Field(default=[], description=FILTERS)
     hybrid: bool = Field(default=False, description="Fuse the ranking with BM25's.")
-    explain: bool = Field(default=False, description="Say which tokens matched (lexical retrievers).")
+    explain: bool = Field(default=False, description="Say what each score is made of (lexical and fused retrievers).")
     retriever: str | None = Field(default=None, description="Another retriever that is live than the champion.")
+    min_generation: int | None = Field(
+        default=None, description="Answer from this generation or a newer one, such as the one that an addition named."
+    )
+
+
+class SearchRequest(Options):
+    """A search."""
+
+    text: str = Field(description="What you are looking for.")
+
+
+class BatchRequest(Options):
+    """Several searches, answered from one generation."""
+
+    texts: list[str] = Field(min_length=1, description="What you are looking for, each a search of its own.")
+
+    @classmethod
+    def of(cls, wanted: SearchRequest) -> Self:
+        """One search as a batch."""
+        return cls(texts=[wanted.text], **wanted.model_dump(exclude={"text"}))
 
 
 class SearchQuery(SearchRequest):
     """The same in an address, where a filter is given as `filter=package=numpy` or `filters=package=numpy`."""
 
+    filters: list[str] = Field(default=[], description="Only documents with these fields, as package=numpy.")
     filter: list[str] = Field(default=[], description="As filters.")
 
     @property
@@ -36,32 +63,10 @@ class SearchQuery(SearchRequest):
         return SearchRequest(**search | {"filters": [*self.filters, *self.filter]})
 
 
-class Token(BaseModel):
-    """A token of the query that a document has too."""
+class BatchResponse(BaseModel):
+    """One result per text, in their order."""
 
-    token: str
-    weight: float
-    expanded: bool
-
-
-class Found(BaseModel):
-    """A document found."""
-
-    rank: int = Field(description="From 1.")
-    score: float
-    document_id: str
-    title: str
-    snippet: str
-    path: list[int] = Field(description="The hierarchy's nodes above the document's best passage, root first.")
-    tokens: list[Token] | None = Field(default=None, description="What matched, if the search asked to explain.")
-
-
-class SearchResponse(BaseModel):
-    """The hits, and the one generation that all of them come from."""
-
-    retriever: str
-    generation: int
-    hits: list[Found]
+    results: list[SearchResult]
 
 
 class AddRequest(BaseModel):
@@ -75,6 +80,7 @@ class AddRequest(BaseModel):
         examples=[EXAMPLE],
     )
     source: str = Field(default="service", max_length=1000, description="Where they come from, for the ledger.")
+    only_known: bool = Field(default=False, description="Update only: refuse documents that are not there yet.")
 
 
 def _text(value: Any) -> str:
@@ -93,29 +99,11 @@ class DeleteRequest(BaseModel):
     source: str = Field(default="service", max_length=1000, description="Who deletes them, for the ledger.")
 
 
-class Rejected(BaseModel):
-    """A row that was refused."""
-
-    row: int = Field(description="Its number in the request, from 1.")
-    document_id: str | None
-    reason: str
-
-
-class ChangeResponse(BaseModel):
-    """What became of a change. With `searchable` false it is safe in the ledger and will be searchable soon."""
-
-    searchable: bool
-    generation: int | None = Field(description="A generation that contains the change, once it is searchable.")
-    received: int = Field(description="Rows that came: new events, unchanged and rejected ones.")
-    unchanged: int = Field(description="Documents that are so already, or are gone already.")
-    rejected: list[Rejected]
-    events: list[int] = Field(description="The ledger's numbers of these changes.")
-
-
-class RefusedResponse(ChangeResponse):
+class RefusedResponse(BaseModel):
     """A change of which every row was refused: nothing is searchable, `rejected` says why."""
 
     error: str
+    rejected: list[RejectedRow]
 
 
 class LiveState(BaseModel):

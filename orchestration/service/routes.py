@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -12,24 +14,25 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from freshet.results import ChangeResult, DocumentPage, RejectedRow, SearchResult, StoredDocument
+from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.live.generation import Generation
 from model_code.live.texts import require_queries
+from model_code.retriever import Hit
 from model_code.settings import require
 from orchestration import parameters
 from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, TooLarge
 from orchestration.service.models import (
     AddRequest,
-    ChangeResponse,
+    BatchRequest,
+    BatchResponse,
     DeleteRequest,
-    Found,
     HealthResponse,
     LiveState,
     RefusedResponse,
-    Rejected,
     SearchQuery,
     SearchRequest,
-    SearchResponse,
     StatusResponse,
 )
 from orchestration.service.service import Service
@@ -38,6 +41,8 @@ from orchestration.service.writer import Job, addition, application, deletion
 router = APIRouter()
 MAX_RESULTS, MAX_CHARACTERS, MAX_FILTERS = 1000, 10_000, 50  # of a search
 MAX_DOCUMENTS = 10_000  # in one request
+MAX_TOGETHER = 10_000  # hits of all searches of a batch
+GENERATION_SECONDS, POLL_SECONDS = 5.0, 0.05  # for a generation that a search demands
 CHANGE_SECONDS = 600.0  # until a request whose documents are not searchable yet is answered with its receipt only
 Wait = Annotated[bool, Query(description="Answer when the change is searchable (200), else once it is safe (202).")]
 REFUSED: dict[int | str, dict[str, Any]] = {
@@ -46,72 +51,146 @@ REFUSED: dict[int | str, dict[str, Any]] = {
 
 
 @router.post("/search", tags=["search"])
-async def search(wanted: SearchRequest, request: Request) -> SearchResponse:
+async def search(wanted: SearchRequest, request: Request) -> SearchResult:
     """Search the live collection."""
-    service: Service = request.app.state.service
-    check(wanted)
-    return await service.pool.run(lambda: answer(service, wanted))
+    (result,) = await _search(BatchRequest.of(wanted), request)
+    return result
 
 
 @router.get("/search", tags=["search"])
-async def search_by_address(wanted: Annotated[SearchQuery, Query()], request: Request) -> SearchResponse:
+async def search_by_address(wanted: Annotated[SearchQuery, Query()], request: Request) -> SearchResult:
     """The same for a browser: `/search?text=sort+an+array&k=5&filter=package=numpy`."""
     return await search(wanted.request, request)
 
 
-def check(wanted: SearchRequest) -> None:
+@router.post("/search/batch", tags=["search"])
+async def search_batch(wanted: BatchRequest, request: Request) -> BatchResponse:
+    """Several searches at once, answered from one generation."""
+    return BatchResponse(results=await _search(wanted, request))
+
+
+async def _search(wanted: BatchRequest, request: Request) -> list[SearchResult]:
+    service: Service = request.app.state.service
+    check(wanted)
+    if wanted.min_generation is not None:
+        await run_sync(await_generation, service, wanted)
+    return await service.pool.run(lambda: answers(service, wanted))
+
+
+def check(wanted: BatchRequest) -> None:
     """Refuse what exceeds the service's bounds, by a `SettingsError` that names the bound."""
-    require_queries([wanted.text])
-    characters, filters = len(wanted.text) + sum(map(len, wanted.filters)), len(wanted.filters)
+    require_queries(wanted.texts)
+    written = wanted.filters if isinstance(wanted.filters, list) else [json.dumps(wanted.filters)]
+    characters = max(map(len, wanted.texts)) + sum(map(len, written))
+    filters, texts = len(wanted.filters), len(wanted.texts)
     require(wanted.k <= MAX_RESULTS, f"k is {wanted.k}, but this service gives at most {MAX_RESULTS} documents")
     require(filters <= MAX_FILTERS, f"{filters} filters, but this service takes at most {MAX_FILTERS}")
+    require(
+        texts * wanted.k <= MAX_TOGETHER,
+        f"{texts} texts with k = {wanted.k} ask for {texts * wanted.k:,} hits, but this service gives at most "
+        f"{MAX_TOGETHER:,} at once",
+    )
     require(
         characters <= MAX_CHARACTERS,
         f"text and filters have {characters:,} characters, but this service takes at most {MAX_CHARACTERS:,}",
     )
 
 
-def answer(service: Service, wanted: SearchRequest) -> SearchResponse:
-    """Search in this thread: one searcher is taken once, and all of the answer comes from it."""
+def await_generation(service: Service, wanted: BatchRequest) -> None:
+    """Wait for the generation that a search demands; Busy if it is not searched after `GENERATION_SECONDS`."""
+    latest, demanded = time.monotonic() + GENERATION_SECONDS, wanted.min_generation or 0
+    while (current := service.searchers.current(wanted.retriever).generation).number < demanded:
+        if time.monotonic() > latest:
+            raise Busy(
+                f"generation {demanded} of {current.retriever} is not searchable: {current.number} is; try again"
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def answers(service: Service, wanted: BatchRequest) -> list[SearchResult]:
+    """Search in this thread: one searcher is taken once, and all of the answers come from it."""
     searcher = service.searchers.current(wanted.retriever)
     started = time.perf_counter()
     hybrid = parameters.load(service.project.params_file).hybrid if wanted.hybrid else None
-    hits = searcher.search(wanted.text, wanted.k, wanted.filters, hybrid)
-    answers = [Found(**asdict(hit)) for hit in hits]
+    rankings = searcher.search_batch(wanted.texts, wanted.k, wanted.filters, hybrid)
     if wanted.explain:
-        for hit in answers:
-            hit.tokens = [asdict(match) for match in searcher.explain(wanted.text, hit.document_id)]  # type: ignore[misc]
+        rankings = [searcher.explained(text, hits) for text, hits in zip(wanted.texts, rankings, strict=True)]
     service.metrics.search.observe(time.perf_counter() - started)
     generation = searcher.generation
-    response = SearchResponse(retriever=generation.retriever, generation=generation.number, hits=answers)
-    service.log_query(_entry(wanted, response))
-    return response
+    for text, hits in zip(wanted.texts, rankings, strict=True):
+        service.log_query(_entry(wanted, text, generation, hits))
+    return [SearchResult(generation.retriever, generation.number, hits) for hits in rankings]
 
 
-def _entry(wanted: SearchRequest, response: SearchResponse) -> dict[str, object]:
+def _entry(wanted: BatchRequest, text: str, generation: Generation, hits: Sequence[Hit]) -> dict[str, object]:
     """What the query log keeps: the search, and what came first."""
-    search = {"text": wanted.text, "k": wanted.k, "filters": wanted.filters, "hybrid": wanted.hybrid}
-    top = response.hits[0] if response.hits else None
-    best = {"hits": len(response.hits), "first": top and top.document_id, "score": top and top.score}
-    return {"retriever": response.retriever, "generation": response.generation} | search | best
+    search = {"text": text, "k": wanted.k, "filters": wanted.filters, "hybrid": wanted.hybrid}
+    top = hits[0] if hits else None
+    best = {"hits": len(hits), "first": top and top.document_id, "score": top and top.score}
+    return {"retriever": generation.retriever, "generation": generation.number} | search | best
+
+
+@router.get("/documents", tags=["documents"])
+async def list_documents(
+    request: Request,
+    after: Annotated[str, Query(description="The id that the page before ended with: its `next`.")] = "",
+    limit: Annotated[int, Query(ge=1, le=MAX_RESULTS, description="How many documents.")] = 100,
+) -> DocumentPage:
+    """A page of all documents, in the order of their ids."""
+    service: Service = request.app.state.service
+    return await service.pool.run(lambda: page(service, after, limit))
+
+
+@router.get("/documents/{document_id:path}", tags=["documents"])
+async def get_document(document_id: str, request: Request) -> StoredDocument:
+    """One document as searches find it; 404 if there is none of this id."""
+    service: Service = request.app.state.service
+    return await service.pool.run(lambda: stored(service, document_id))
+
+
+def page(service: Service, after: str, limit: int) -> DocumentPage:
+    """See `list_documents`."""
+    searcher = service.searchers.current()
+    ids = searcher.ids_after(after, limit + 1)
+    shown = ids[:limit]
+    documents = searcher.documents(shown)
+    generation = searcher.generation
+    return DocumentPage(
+        generation=generation.number,
+        total=generation.manifest["documents"],
+        documents=[_stored(documents[one]) for one in shown],
+        next=shown[-1] if len(ids) > limit else None,
+    )
+
+
+def stored(service: Service, document_id: str) -> StoredDocument:
+    """See `get_document`."""
+    found = service.searchers.current().documents([document_id])
+    if not found:
+        raise NotFound(f"there is no document {document_id!r}")
+    return _stored(found[document_id])
+
+
+def _stored(document: Document) -> StoredDocument:
+    return StoredDocument(document.document_id, document.title, document.text, document.fields, document.date)
 
 
 @router.post(
     "/documents",
     tags=["documents"],
-    responses=REFUSED | {202: {"model": ChangeResponse, "description": "Received, searchable soon"}},
+    responses=REFUSED | {202: {"model": ChangeResult, "description": "Received, searchable soon"}},
 )
-async def add(wanted: AddRequest, request: Request, response: Response, wait: Wait = True) -> ChangeResponse:
+async def add_documents(wanted: AddRequest, request: Request, response: Response, wait: Wait = True) -> ChangeResult:
     """Add documents, or update those that are there; 422 if every row was refused."""
     service: Service = request.app.state.service
-    _check(len(wanted.documents))
-    return await _change(service, addition(wanted.documents, wanted.source), response, wait)
+    check_size(len(wanted.documents))
+    return await _change(service, addition(wanted.documents, wanted.source, wanted.only_known), response, wait)
 
 
 @router.post(
-    "/documents/apply", tags=["documents"], responses={202: {"model": ChangeResponse, "description": "Searchable soon"}}
+    "/documents/apply", tags=["documents"], responses={202: {"model": ChangeResult, "description": "Searchable soon"}}
 )
-async def apply(request: Request, response: Response, wait: Wait = True) -> ChangeResponse:
+async def apply_changes(request: Request, response: Response, wait: Wait = True) -> ChangeResult:
     """Make searchable what the ledger has already, such as what `freshet add` recorded."""
     return await _change(request.app.state.service, application(), response, wait)
 
@@ -119,17 +198,19 @@ async def apply(request: Request, response: Response, wait: Wait = True) -> Chan
 @router.post(
     "/documents/delete",
     tags=["documents"],
-    responses=REFUSED | {202: {"model": ChangeResponse, "description": "Received, gone soon"}},
+    responses=REFUSED | {202: {"model": ChangeResult, "description": "Received, gone soon"}},
 )
-async def delete_all(wanted: DeleteRequest, request: Request, response: Response, wait: Wait = True) -> ChangeResponse:
+async def delete_documents(
+    wanted: DeleteRequest, request: Request, response: Response, wait: Wait = True
+) -> ChangeResult:
     """Delete documents; ids that are unknown are among `rejected`, and 422 if all are."""
     service: Service = request.app.state.service
-    _check(len(wanted.ids))
+    check_size(len(wanted.ids))
     return await _change(service, deletion(wanted.ids, wanted.source), response, wait)
 
 
 @router.delete("/documents/{document_id:path}", tags=["documents"])
-async def delete(document_id: str, request: Request, response: Response, wait: Wait = True) -> ChangeResponse:
+async def delete_document(document_id: str, request: Request, response: Response, wait: Wait = True) -> ChangeResult:
     """Delete one document; 404 if there is none of this id."""
     service: Service = request.app.state.service
     try:
@@ -138,7 +219,7 @@ async def delete(document_id: str, request: Request, response: Response, wait: W
         raise NotFound(f"there is no document {document_id!r}") from None
 
 
-async def _change(service: Service, job: Job, response: Response, wait: bool) -> ChangeResponse:
+async def _change(service: Service, job: Job, response: Response, wait: bool) -> ChangeResult:
     """Queue the job and wait for its answers; a client that leaves stops nothing."""
     service.queue.put(job)
     seconds = CHANGE_SECONDS
@@ -146,44 +227,41 @@ async def _change(service: Service, job: Job, response: Response, wait: bool) ->
         receipt = await asyncio.wait_for(asyncio.wrap_future(job.received), seconds)
     except TimeoutError:
         raise Busy(f"waiting to be received for {seconds:g} s, and still is; sent again, it changes nothing") from None
-    if receipt.rejected and not (receipt.events or receipt.unchanged):
-        raise _nothing_accepted(receipt)
+    require_accepted(receipt)
     generation = None
     if wait:
         with suppress(TimeoutError):  # it is safe in the ledger; the answer says that it cannot be found yet
             generation = (await asyncio.wait_for(asyncio.wrap_future(job.applied), seconds)).generation
     response.status_code = 202 if generation is None else 200
-    return _response(receipt, generation)
+    return change_result(receipt, generation)
 
 
-def _check(documents: int) -> None:
+def check_size(documents: int) -> None:
+    """Refuse more documents than are taken at once."""
     if documents > MAX_DOCUMENTS:
         most = f"{MAX_DOCUMENTS:,}"
         raise TooLarge(f"{documents:,} documents at once, but this service takes at most {most}; send them in parts")
 
 
-def _nothing_accepted(receipt: Any) -> NothingAccepted:
-    first = receipt.rejected[0]
-    message = f"no row was accepted ({receipt.received:,} came); row {first.row}: {first.reason}"
-    return NothingAccepted(message, _response(receipt, None).model_dump())
+def require_accepted(receipt: Any) -> None:
+    """NothingAccepted if every row was refused."""
+    if receipt.rejected and not (receipt.events or receipt.unchanged):
+        first = receipt.rejected[0]
+        message = f"no row was accepted ({receipt.received:,} came); row {first.row}: {first.reason}"
+        raise NothingAccepted(message, asdict(change_result(receipt, None)))
 
 
-def _response(receipt: Any, generation: int | None) -> ChangeResponse:
-    rejected = [Rejected(row=each.row, document_id=each.document_id, reason=each.reason) for each in receipt.rejected]
-    return ChangeResponse(
-        searchable=generation is not None,
-        generation=generation,
-        received=receipt.received,
-        unchanged=receipt.unchanged,
-        rejected=rejected,
-        events=list(receipt.events),
-    )
+def change_result(receipt: Any, generation: int | None) -> ChangeResult:
+    """What became of a change; generation: one that contains it, None while no search finds it."""
+    rejected = [RejectedRow(each.row, each.document_id, each.reason) for each in receipt.rejected]
+    searchable = generation is not None
+    return ChangeResult(searchable, generation, receipt.received, receipt.unchanged, rejected, list(receipt.events))
 
 
 @router.get("/status", tags=["state"])
-async def status_page(request: Request) -> StatusResponse:
+async def status(request: Request) -> StatusResponse:
     """Generations, queues, and the ledger's account of documents and lag."""
-    return await run_sync(_status, request.app.state.service)
+    return await run_sync(state, request.app.state.service)
 
 
 @router.get("/health", tags=["state"])
@@ -195,7 +273,7 @@ async def health(request: Request, response: Response) -> HealthResponse:
 
 
 @router.get("/health/live", tags=["state"])
-async def live() -> HealthResponse:
+async def liveness() -> HealthResponse:
     """200 as long as the process answers."""
     return HealthResponse(live=True, ready=False, reason="not looked at: ask /health")
 
@@ -215,7 +293,8 @@ def _not_ready(service: Service) -> str | None:
         return str(error)
 
 
-def _status(service: Service) -> StatusResponse:
+def state(service: Service) -> StatusResponse:
+    """Where the service stands."""
     not_ready, freshness = _not_ready(service), service.freshness()
     return StatusResponse(
         ready=not_ready is None,

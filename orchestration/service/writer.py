@@ -29,7 +29,7 @@ Row = Mapping[str, Any]
 class Receipts(Protocol):
     """What of `orchestration.live.collection.LiveCollection` a job needs."""
 
-    def receive(self, rows: Sequence[Row], source: str) -> Any:
+    def receive(self, rows: Sequence[Row], source: str, *, only_known: bool = False) -> Any:
         """Record documents to add or update in the ledger."""
 
     def remove(self, ids: Sequence[str], source: str) -> Any:
@@ -70,9 +70,9 @@ class Job:
             self.applied.set_result(settled)
 
 
-def addition(rows: Sequence[Row], source: str) -> Job:
-    """A job that adds or updates documents."""
-    return Job(len(rows), lambda live: live.receive(rows, source))
+def addition(rows: Sequence[Row], source: str, only_known: bool = False) -> Job:
+    """A job that adds or updates documents; only_known: refuses those that are not there yet."""
+    return Job(len(rows), lambda live: live.receive(rows, source, only_known=only_known))
 
 
 def application() -> Job:

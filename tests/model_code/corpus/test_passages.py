@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
-from model_code.corpus.passages import passage_rows, windows
+from model_code.corpus.passages import Cut, passage_rows, places, windows
 from model_code.corpus.settings import PassageSettings
 from model_code.documents import Document
 
@@ -33,3 +35,14 @@ def test_rows_count_a_documents_passages_and_carry_its_title():
     assert [(row["document_id"], row["ordinal"], row["title"], row["text"]) for row in rows] == [
         ("a", 0, "A", "one two"), ("a", 1, "A", "two three"), ("b", 0, "B", "one")
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("by", get_args(Cut))
+def test_a_passage_is_its_slice_of_the_text_after_what_it_is_a_part_of(by):
+    text = "One two three.\n\n# A\n\nfour five six\nseven eight\n\n## B\n\nnine ten eleven"
+    found = places(text, 2, 2, by)
+    assert found
+    assert all(place.read(text) == place.lead + text[place.start : place.end] for place in found)
+    read = " ".join(text[place.start : place.end] for place in found).split()
+    headings = {"lines": ["One", "two", "three."], "sections": ["#", "A", "##", "B"], "words": []}[by]
+    assert sorted([*read, *headings]) == sorted(text.split())

@@ -20,7 +20,7 @@ from model_code.live.filters import MergedFields, matching, read_fields
 from model_code.live.generation import Generation
 from model_code.live.hybrid import Hybrid, HybridSettings
 from model_code.live.searcher import Searcher
-from model_code.live.texts import TextRules, snippet
+from model_code.live.texts import TextRules, marks, snippet
 from tests.model_code.live.conftest import DOCUMENTS, PASSAGES, RULES, Build
 
 
@@ -37,7 +37,23 @@ def test_hits_carry_everything_a_reader_needs(searcher: Searcher) -> None:
     assert [hit.rank for hit in hits] == [1, 2, 3, 4]
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     assert hits[0].document_id == hits[0].title == "str.split"
-    assert hits[0].snippet == DOCUMENTS["str.split"]
+    assert hits[0].snippet == hits[0].text == DOCUMENTS["str.split"]
+    assert [hits[0].snippet[start:end] for start, end in hits[0].marks] == ["Split", "a", "string", "into", "words"]
+    assert (hits[0].fields["package"], hits[0].date, hits[0].generation, hits[0].tokens) == ("str", None, 0, None)
+
+
+def test_a_hit_is_the_passage_that_answers_and_says_where_it_stands(searcher: Searcher) -> None:
+    whole = DOCUMENTS["csv.reader"]
+    for passage in RULES.places(whole):
+        text = passage.read(whole)
+        (hit,) = (one for one in searcher.search(f"csv.reader {text}", 9) if one.document_id == "csv.reader")
+        assert (hit.text, hit.start, hit.end, hit.section) == (text, passage.start, passage.end, None)
+
+
+def test_documents_are_read_by_id_and_listed(searcher: Searcher) -> None:
+    assert searcher.document_ids == sorted(DOCUMENTS)
+    found = searcher.documents(["str.split", "later.document"])
+    assert [(one.document_id, one.text) for one in found.values()] == [("str.split", DOCUMENTS["str.split"])]
 
 
 def test_path_is_that_of_the_best_passage(searcher: Searcher, build: Build) -> None:
@@ -215,3 +231,13 @@ def test_snippet_is_as_wide_as_asked_for_and_keeps_the_match() -> None:
         shown = snippet(" ".join(words), f"W{place}!", width=10).replace("... ", "").replace(" ...", "").split()
         assert len(shown) == 10
         assert f"w{place}" in shown
+
+
+def test_a_snippet_keeps_whole_sentences_and_marks_words_of_scripts_without_blanks() -> None:
+    text = "It was late. Nobody sorts a list! " + "And so on and on. " * 20
+    assert snippet(text, "sorts", width=9) == "Nobody sorts a list! And so on and on."
+    chinese = "排序算法很重要。它把列表中的元素排列好。" * 9
+    shown = snippet(chinese, "列表", width=12)
+    assert "列表" in shown
+    assert {shown[start:end] for start, end in marks(shown, "列表")} == {"列", "表"}
+    assert marks("<b>List</b>", "list b") == ((1, 2), (3, 7), (9, 10))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import typer
@@ -11,12 +12,13 @@ from typer.testing import CliRunner
 from model_code.errors import FreshetError
 from model_code.index.settings import Bm25Settings
 from model_code.live.hybrid import HybridSettings
-from model_code.live.searcher import Hit, Searcher
-from model_code.retriever import TokenMatch
+from model_code.live.searcher import Searcher
+from model_code.retriever import Hit, TokenMatch
 from orchestration.cli import live
 from orchestration.cli.tables import hits_text, tokens_text
 
-HIT = Hit(1, 0.5, "str.split", "str.split", "Split a string", (0, 2))
+TEXT = "Split a string"
+HIT = Hit(1, 0.5, "str.split", "str.split", TEXT, 0, 14, None, TEXT, ((0, 5),), {}, None, (0, 2), 7)
 TOKENS = [TokenMatch("split", 1.5), TokenMatch("divide", 0.25, expanded=True)]
 
 
@@ -27,9 +29,9 @@ class FakeSearcher:
         self.asked = asked
         return [HIT]
 
-    def explain(self, text, document_id):
-        assert (text, document_id) == ("split", "str.split")
-        return TOKENS
+    def explained(self, text, hits):
+        assert (text, hits) == ("split", [HIT])
+        return [replace(HIT, tokens=tuple(TOKENS))]
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def run(monkeypatch, tmp_path):
 
 def test_a_plain_search_asks_for_nothing_more(run):
     printed, asked = run("-k", "3")
-    assert asked == ("split", 3, (), None)
+    assert asked == ("split", 3, [], None)
     assert printed.splitlines()[0] == "  1  0.500  str.split"
     assert "tokens" not in json.loads(run("--json")[0])[0]
 
@@ -80,10 +82,10 @@ def test_a_search_for_nothing_is_a_usage_error(run, monkeypatch):
 
 
 def test_what_a_retriever_cannot_explain_is_an_error(run, monkeypatch):
-    def refuse(self, text, document_id):
+    def refuse(self, text, hits):
         raise FreshetError("a dense retriever does not score by token")
 
-    monkeypatch.setattr(FakeSearcher, "explain", refuse)
+    monkeypatch.setattr(FakeSearcher, "explained", refuse)
     with pytest.raises(FreshetError, match="does not score by token"):
         run("--explain")
 

@@ -183,9 +183,9 @@ def serve(monkeypatch, project, searchable=True):
         asked.append(1)
         if searchable:
             collection_of(project).apply()
-        return {"searchable": searchable}
+        return SimpleNamespace(searchable=searchable)
 
-    monkeypatch.setattr(commands.ServiceClient, "of", lambda project: SimpleNamespace(apply=apply))
+    monkeypatch.setattr(commands, "client_of", lambda project: SimpleNamespace(apply=apply))
     return asked
 
 

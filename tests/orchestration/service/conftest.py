@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import pytest
 from fastapi.testclient import TestClient
 
+from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.ledger.events import Rejection
-from model_code.live.searcher import Hit
+from model_code.retriever import Hit
 from orchestration.freshness import query_log
 from orchestration.project import Project
 from orchestration.service import app, routes, searchers, writer
@@ -60,6 +61,9 @@ class FakeSearcher:
             raise FreshetError("generation is damaged")
         return FakeSearcher(self.live, self.retriever)
 
+    def search_batch(self, texts, k=10, filters=(), hybrid=None):
+        return [self.search(text, k, filters, hybrid) for text in texts]
+
     def search(self, text, k=10, filters=(), hybrid=None):
         if text == "slow":
             assert self.live.gate.wait(10)
@@ -70,11 +74,33 @@ class FakeSearcher:
         documents = self.live.generations[self.number]
         found = [name for name, body in sorted(documents.items()) if text in body]
         return [
-            Hit(i, 1 / i, name, f"generation {self.number}", documents[name], (0, 1))
+            Hit(
+                i,
+                1 / i,
+                name,
+                f"generation {self.number}",
+                documents[name],
+                0,
+                len(documents[name]),
+                None,
+                documents[name],
+                ((0, len(documents[name])),),
+                {"kind": "food"},
+                None,
+                (0, 1),
+                self.number,
+            )  # fmt: skip
             for i, name in enumerate(found[:k], 1)
         ]
 
-    def explain(self, text, document_id):
+    def documents(self, ids):
+        there = self.live.generations[self.number]
+        return {name: Document(name, name, there[name], {"kind": "food"}) for name in ids if name in there}
+
+    def ids_after(self, after, limit):
+        return sorted(name for name in self.live.generations[self.number] if name > after)[:limit]
+
+    def explained(self, text, hits):
         raise FreshetError("a dense retriever does not score by token")
 
 
@@ -87,13 +113,13 @@ class FakeCollection:
     def warm(self):
         pass
 
-    def receive(self, rows, source):
+    def receive(self, rows, source, only_known=False):
         assert self.live.door.wait(10)
         if source == "refused":
             raise FreshetError("the ledger refuses this source")
-        good = [row for row in rows if row.get("text")]
+        good = [row for row in rows if row.get("text") and (not only_known or row["_id"] in self.live.generations[-1])]
         self.live.pending += [(row["_id"], row["text"]) for row in good]
-        return self._receipt(rows, [i for i, row in enumerate(rows, 1) if not row.get("text")])
+        return self._receipt(rows, [i for i, row in enumerate(rows, 1) if row not in good])
 
     def remove(self, ids, source):
         known = [name for name in ids if name in self.live.generations[-1]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -15,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from freshet import Client, InvalidRequest, NotFoundError, ServiceError, Unavailable
 from model_code.errors import FreshetError
-from orchestration.live.client import FILE, ServiceClient, ServiceError, _understood, registered, running
+from orchestration.live.client import FILE, client_of, registered, running
 from orchestration.project import Project
 
 ROOT = Path(__file__).parents[3]
@@ -71,7 +71,7 @@ def test_a_service_that_only_starts_is_not_found_yet(tmp_path):
 
 def test_no_service_no_client(tmp_path, monkeypatch):
     monkeypatch.delenv("FRESHET_STATE", raising=False)
-    assert ServiceClient.of(Project(tmp_path)) is None
+    assert client_of(Project(tmp_path)) is None
     assert not (tmp_path / ".freshet").exists()
 
 
@@ -79,19 +79,20 @@ def test_a_service_that_does_not_answer_is_one_line():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-        with pytest.raises(ServiceError, match=f"the service at {url} does not answer"):
-            ServiceClient(url).search("x")
+        with pytest.raises(Unavailable, match=f"the service at {url} does not answer"):
+            Client(url).search("x")
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "message", "code"),
+    ("status", "body", "message", "kind"),
     [
-        (503, b'{"error": "come later"}', r"come later \(answered by the service at http", 1),
-        (422, b'{"error": "no field"}', "no field", 2),
-        (200, b"<html>", "no JSON", 1),
+        (503, b'{"error": "come later"}', r"come later \(answered by the service at http", Unavailable),
+        (422, b'{"error": "no field"}', "no field", InvalidRequest),
+        (404, b'{"error": "no document"}', "no document", NotFoundError),
+        (200, b"<html>", "no JSON", ServiceError),
     ],
 )
-def test_what_a_service_refuses_is_one_line(status, body, message, code):
+def test_what_a_service_refuses_is_one_line(status, body, message, kind):
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -106,22 +107,18 @@ def test_what_a_service_refuses_is_one_line(status, body, message, code):
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        with pytest.raises(ServiceError, match=message) as caught:
-            ServiceClient(f"http://127.0.0.1:{server.server_port}").add([{"_id": "ü"}], "test")
+        with pytest.raises(kind, match=message) as caught:
+            Client(f"http://127.0.0.1:{server.server_port}").add([{"_id": "ü"}])
         thread.join()
-    assert caught.value.exit_code == code
+    assert (type(caught.value), caught.value.status) == (kind, status)
+    assert caught.value.exit_code == (2 if status == 422 else 1)
     assert "\n" not in str(caught.value)
-
-
-def test_a_request_of_which_every_row_was_refused_is_a_receipt_for_the_client():
-    answer = {"error": "no row was accepted", "received": 1, "unchanged": 0, "rejected": [{"row": 1}], "events": []}
-    assert _understood(422, json.dumps(answer).encode(), "http://x") == answer
 
 
 def test_the_client_imports_nothing_slow():
     code = (
-        "import sys; import orchestration.live.client, orchestration.cli.tables;"
-        "slow = {'numpy', 'torch', 'fastapi', 'pydantic', 'httpx', 'sqlalchemy', 'ruamel.yaml'};"
+        "import sys; import freshet, orchestration.live.client, orchestration.cli.tables;"
+        "slow = {'numpy', 'torch', 'dagster', 'fastapi', 'pydantic', 'httpx', 'sqlalchemy', 'ruamel.yaml'};"
         "print(sorted(slow & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from freshet import Client
 from orchestration.guard import token_of
-from orchestration.live.client import ServiceClient
 from tests.orchestration.service.conftest import FakeSearcher
 
 
@@ -21,8 +21,9 @@ def test_both_forms_give_hits_of_a_stated_generation(serve):
         "retriever": "hce",
         "generation": 0,
         "hits": [
-            {"rank": 1, "score": 1.0, "document_id": "a", "title": "generation 0", "snippet": "apple", "path": [0, 1],
-             "tokens": None}
+            {"rank": 1, "score": 1.0, "document_id": "a", "title": "generation 0", "text": "apple",
+             "start": 0, "end": 5, "section": None, "snippet": "apple", "marks": [[0, 5]],
+             "fields": {"kind": "food"}, "date": None, "path": [0, 1], "generation": 0, "tokens": None}
         ],
     }  # fmt: skip
     assert client.get("/search", params={"text": "a", "k": 1}).json() == posted
@@ -71,7 +72,9 @@ def test_an_address_is_read_as_strictly_as_a_body(serve, query, message):
 
 def test_filters_in_an_address_go_by_both_names(serve, monkeypatch):
     client, asked = serve(), []
-    monkeypatch.setattr(FakeSearcher, "search", lambda self, text, k, filters, hybrid: asked.append(filters) or [])
+    monkeypatch.setattr(
+        FakeSearcher, "search_batch", lambda self, texts, k, filters, hybrid: asked.append(filters) or [[]]
+    )
     assert client.get("/search?text=a&filters=x=1&filter=y=2&filter=y=3").status_code == 200
     assert asked == [["x=1", "y=2", "y=3"]]
 
@@ -180,7 +183,7 @@ def _until(condition, seconds: float = 5.0) -> bool:
 def test_where_a_token_is_demanded_our_own_client_knows_it(serve, project):
     client = serve(token=token_of(project.token_file))
     assert client.get("/health").status_code == 401
-    headers = ServiceClient("http://testserver", project.token_file.read_text().strip())._headers
+    headers = Client("http://testserver", project.token_file.read_text().strip())._headers
     assert client.post("/search", json={"text": "apple"}, headers=headers).status_code == 200
 
 

@@ -11,14 +11,15 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
+from freshet import ChangeResult, Client, InvalidRequest
 from model_code.live.searcher import Searcher
-from orchestration.live.client import ServiceClient, ServiceError, running
+from orchestration.cli.live import plain
+from orchestration.live.client import client_of, running
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import WRITER_LOCK
 from orchestration.project import Project, file_lock
@@ -78,8 +79,8 @@ def process(start):
 
 
 @pytest.fixture
-def client(project, process) -> ServiceClient:
-    return ServiceClient.of(project)
+def client(project, process) -> Client:
+    return client_of(project)
 
 
 @pytest.fixture
@@ -94,33 +95,31 @@ def freshet(project, environment):
     return run
 
 
-def metrics(client: ServiceClient) -> str:
+def metrics(client: Client) -> str:
     with urlopen(f"{client.url}/metrics") as page:
         return page.read().decode()
 
 
-def first(client: ServiceClient, text: str) -> str:
-    return client.search(text, 1)["hits"][0]["document_id"]
+def first(client: Client, text: str) -> str:
+    return client.search(text, 1).hits[0].document_id
 
 
 def test_what_is_added_updated_and_deleted_is_found_at_once(project, client):
     assert "freshet_lag_seconds 0.0" in metrics(client)
     assert not (project.live / "ledger.sqlite").exists()  # to look makes none
-    added = client.add([NEW, {"_id": "bad"}], "test")
-    assert (added["searchable"], added["generation"], len(added["events"])) == (True, 1, 1)
-    assert [(each["row"], each["document_id"]) for each in added["rejected"]] == [(2, "bad")]
+    added = client.add([NEW, {"_id": "bad"}])
+    assert (added.searchable, added.generation, len(added.events)) == (True, 1, 1)
+    assert [(each.row, each.document_id) for each in added.rejected] == [(2, "bad")]
     assert first(client, "join words of a list") == "str.join"
-    assert client.add([NEW], "again") == {
-        "searchable": True, "generation": 1, "received": 1, "unchanged": 1, "rejected": [], "events": []
-    }  # fmt: skip
-    client.add([{**NEW, "text": "Wait for nothing."}], "test")
-    assert [hit["snippet"] for hit in client.search("nothing", 9)["hits"] if hit["document_id"] == "str.join"] == [
+    assert client.add([NEW]) == ChangeResult(True, 1, received=1, unchanged=1, rejected=[], events=[])
+    client.add([{**NEW, "text": "Wait for nothing."}])
+    assert [hit.text for hit in client.search("nothing", 9).hits if hit.document_id == "str.join"] == [
         "Wait for nothing."
     ]
-    assert client.delete(["str.join"], "test")["generation"] == 3
-    assert "str.join" not in [hit["document_id"] for hit in client.search("str.join", 100)["hits"]]
+    assert client.delete(["str.join"]).generation == 3
+    assert "str.join" not in [hit.document_id for hit in client.search("str.join", 100).hits]
     assert "freshet_lag_seconds 0.0" in metrics(client)
-    with pytest.raises(ServiceError, match="answered by the service"):
+    with pytest.raises(InvalidRequest, match="answered by the service"):
         client.search("x", filters=["colour=red"])
 
 
@@ -141,7 +140,7 @@ def test_what_another_process_adds_is_swapped_in(project, client):
 def test_the_command_line_uses_it_and_prints_the_same(project, client, freshet):
     printed = json.loads(freshet("search", "split a string", "--json", "-k", "3", "--filter", "tags=text"))
     hits = Searcher.open(project.live).search("split a string", 3, ["tags=text"])
-    assert printed == json.loads(json.dumps([asdict(hit) for hit in hits]))
+    assert printed == json.loads(json.dumps([plain(hit) for hit in hits]))
     assert len(printed) == 2
     refused = freshet("search", "x", "--filter", "colour=red")
     assert refused.startswith("error: no document has a field 'colour'")
@@ -151,14 +150,14 @@ def test_the_command_line_uses_it_and_prints_the_same(project, client, freshet):
 
 def test_it_ends_gracefully(project, process, client):
     receipt = client.add([{"_id": f"late.{i}", "title": "late", "text": f"Number {i} came late."} for i in range(50)],
-                         "late", wait=False)  # fmt: skip
-    assert (receipt["searchable"], len(receipt["events"])) == (False, 50)
+                         wait=False)  # fmt: skip
+    assert (receipt.searchable, len(receipt.events)) == (False, 50)
     process.send_signal(signal.SIGTERM)
     printed, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (0, "")
     assert printed.splitlines()[-1] == "stopped; everything that was received is kept"
     assert not (project.state / "service.json").exists()
-    assert ServiceClient.of(project) is None
+    assert client_of(project) is None
     collection = LiveCollection(project)
     assert collection.seen.lag()["pending"] == 0
     assert collection.apply() is None
@@ -167,17 +166,17 @@ def test_it_ends_gracefully(project, process, client):
 def test_it_ends_in_its_time_whoever_holds_the_lock_and_answers_who_waits(project, start):
     hurry = "import orchestration.service.server as s; s.STOP_SECONDS, s.REQUEST_SECONDS = 3, 1\n"
     process = start("-c", hurry + "from orchestration.cli import main; main()")
-    client = ServiceClient.of(project)
+    client = client_of(project)
     rows = [{"_id": f"held.{i}", "title": "held", "text": f"Number {i} is held up."} for i in range(2)]
     with file_lock(project.live / WRITER_LOCK), ThreadPoolExecutor(1) as pool:
-        assert client.add(rows[:1], "test", wait=False)["events"]
-        waiting = pool.submit(client.add, rows[1:], "test")
+        assert client.add(rows[:1], wait=False).events
+        waiting = pool.submit(client.add, rows[1:])
         while client.status()["freshness"]["ledger"]["lag"]["pending"] < 2:
             time.sleep(0.02)
         assert client.status()["ready"]
         process.send_signal(signal.SIGTERM)
         printed, errors = process.communicate(timeout=6)
-        assert (waiting.result()["searchable"], len(waiting.result()["events"])) == (False, 1)
+        assert (waiting.result().searchable, len(waiting.result().events)) == (False, 1)
     assert process.returncode == 0
     assert printed.splitlines()[-1].startswith("stopped; what could not be made searchable in time waits in the ledger")
     assert errors == "" or errors.startswith(f"waiting: process {os.getpid()} (")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from model_code.corpus.cleaning import clean_text
-from model_code.corpus.passages import cut, section_of
+from model_code.corpus.passages import places, section_at
 from model_code.corpus.rows import Malformed
 from model_code.corpus.sources import document_files
 from model_code.corpus.sources.document_files import read_document
@@ -83,7 +83,8 @@ def test_underlined_titles_of_restructured_text_are_headings_by_their_order(tmp_
 def test_the_pages_of_a_pdf_are_sections(tmp_path):
     found = values(tmp_path, "book.pdf", pdf(["one moss", "", "two ferns"], "A book"))
     assert (found["title"], found["date"]) == ("A book", "2024-03-05T12:00:00+00:00")
-    assert [section_of(one) for one in cut(found["text"], 50, 40, "sections")] == ["Page 1", "Page 3"]
+    passages = places(found["text"], 50, 40, "sections")
+    assert [section_at(found["text"], one.start) for one in passages] == ["Page 1", "Page 3"]
 
 
 def test_docx_keeps_headings_paragraphs_and_tables_in_their_order(tmp_path):

@@ -1,0 +1,40 @@
+"""What applications import: clients of a service, a `Project` in this process, and what they answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from freshet.client import AsyncClient, Client
+from freshet.errors import InvalidRequest, NotAuthorised, NotFoundError, ServiceError, Unavailable
+from freshet.results import ChangeResult, DocumentPage, Hit, RejectedRow, SearchResult, StoredDocument
+from model_code.errors import FreshetError
+
+if TYPE_CHECKING:
+    from freshet.project import LocalProject as Project
+
+__all__ = [
+    "AsyncClient",
+    "ChangeResult",
+    "Client",
+    "DocumentPage",
+    "FreshetError",
+    "Hit",
+    "InvalidRequest",
+    "NotAuthorised",
+    "NotFoundError",
+    "Project",
+    "RejectedRow",
+    "SearchResult",
+    "ServiceError",
+    "StoredDocument",
+    "Unavailable",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """`Project`, imported when it is first asked for: it brings torch, which a client does without."""
+    if name != "Project":
+        raise AttributeError(f"module 'freshet' has no attribute {name!r}")
+    from freshet.project import LocalProject
+
+    return LocalProject

@@ -1,0 +1,104 @@
+"""What searches and changes answer, in this process, over HTTP and on the command line alike: plain, frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+from model_code.retriever import Hit, TokenMatch
+
+__all__ = ["ChangeResult", "DocumentPage", "Hit", "RejectedRow", "SearchResult", "StoredDocument"]
+
+
+def _told(text: str) -> Any:
+    """A field with its description, which the OpenAPI page shows."""
+    return field(metadata={"description": text})
+
+
+def known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `values` that `kind` has fields for: a newer service may say more."""
+    names = {each.name for each in fields(kind)}
+    return {name: value for name, value in values.items() if name in names}
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The hits of one search, best first, and the one generation that all of them come from."""
+
+    retriever: str
+    generation: int
+    hits: list[Hit]
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """What a service answered."""
+        return cls(values["retriever"], values["generation"], [_hit(hit) for hit in values["hits"]])
+
+
+def _hit(values: Mapping[str, Any]) -> Hit:
+    tokens = values.get("tokens")
+    plain = known(Hit, values) | {
+        "marks": tuple((start, end) for start, end in values["marks"]),
+        "path": tuple(values["path"]),
+        "tokens": tokens and tuple(TokenMatch(**known(TokenMatch, token)) for token in tokens),
+    }
+    return Hit(**plain)
+
+
+@dataclass(frozen=True)
+class StoredDocument:
+    """A document as searches find it, whole."""
+
+    document_id: str
+    title: str
+    text: str
+    fields: Mapping[str, Any]
+    date: str | None = _told("ISO, with its zone.")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """What a service answered."""
+        return cls(**known(cls, values))
+
+
+@dataclass(frozen=True)
+class DocumentPage:
+    """Some documents in the order of their ids."""
+
+    generation: int
+    total: int = _told("Documents in all.")
+    documents: list[StoredDocument]
+    next: str | None = _told("What to give as `after` for the next page; null after the last.")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """What a service answered."""
+        return cls(**known(cls, values) | {"documents": [StoredDocument.of(one) for one in values["documents"]]})
+
+
+@dataclass(frozen=True)
+class RejectedRow:
+    """A row that was refused."""
+
+    row: int = _told("Its number in the request, from 1.")
+    document_id: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class ChangeResult:
+    """What became of a change. With `searchable` false it is safe in the ledger and will be searchable soon."""
+
+    searchable: bool
+    generation: int | None = _told("A generation that contains the change, once it is searchable.")
+    received: int = _told("Rows that came: new events, unchanged and rejected ones.")
+    unchanged: int = _told("Documents that are so already, or are gone already.")
+    rejected: list[RejectedRow]
+    events: list[int] = _told("The ledger's numbers of these changes.")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """What a service answered."""
+        rejected = [RejectedRow(**known(RejectedRow, row)) for row in values["rejected"]]
+        return cls(**known(cls, values) | {"rejected": rejected})

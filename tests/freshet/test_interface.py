@@ -1,0 +1,157 @@
+"""Guards the one interface of `Client`, `AsyncClient` and `Project`: each does the same to a real project, from search
+to the errors, and a client imports nothing of what it does without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+import freshet
+from freshet import AsyncClient, Client, InvalidRequest, NotFoundError, Unavailable
+from orchestration.project import Project
+from orchestration.service import routes
+from orchestration.service.app import create_app
+from tests.model_code.live.conftest import DOCUMENTS, RULES, make_build
+
+ROOT = Path(__file__).parents[2]
+VERBS = ("search", "search_many", "get", "page", "documents", "add", "update", "delete", "apply", "status", "close")
+LINES = {"_id": "io/lines.md", "title": "Lines", "text": "Read all lines of a file.", "year": 2024}
+
+
+class Awaited:
+    """An `AsyncClient` whose methods are called as those of a `Client`."""
+
+    def __init__(self, url: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.client = AsyncClient(url)
+
+    def __getattr__(self, name):
+        method = getattr(self.client, name)
+
+        def call(*arguments, **options):
+            answer = method(*arguments, **options)
+            return self.loop.run_until_complete(collect(answer) if inspect.isasyncgen(answer) else answer)
+
+        return call
+
+
+async def collect(generator):
+    return [one async for one in generator]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Project:
+    root = tmp_path_factory.mktemp("application")
+    (root / "params.yaml").write_text(f"{{retrievers: {{hce: {{}}}}, passages: {{words: {RULES.words}, stride: 5}}}}")
+    (root / "dvc.yaml").touch()
+    make_build(root / "build").open(root)
+    return Project(root)
+
+
+@pytest.fixture(scope="module")
+def url(project):
+    server = uvicorn.Server(uvicorn.Config(create_app(project), port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture(params=["client", "async", "project"])
+def api(request, url, project):
+    """The project by each way of asking it."""
+    if request.param == "project":
+        opened = freshet.Project.open(project.root)
+    else:
+        opened = Client(url) if request.param == "client" else Awaited(url)
+    yield opened
+    opened.close()
+
+
+def test_one_interface(project):
+    for kind in (Client, AsyncClient, freshet.Project):
+        for verb in VERBS:
+            own, model = (list(inspect.signature(getattr(each, verb)).parameters) for each in (kind, Client))
+            assert own == model, verb
+    assert set(VERBS) == {name for name in vars(Client) if not name.startswith("_")}
+
+
+def test_a_document_is_added_read_found_changed_and_deleted(api):
+    added = api.add([LINES, {"_id": "empty"}])
+    assert (added.searchable, [row.document_id for row in added.rejected]) == (True, ["empty"])
+    found = api.search("Lines Read all lines of a file", 1, min_generation=added.generation)
+    (hit,) = found.hits
+    assert (found.retriever, hit.document_id, hit.title, hit.text) == ("hce", "io/lines.md", "Lines", LINES["text"])
+    assert (found.generation, hit.generation, hit.fields) == (added.generation, added.generation, {"year": 2024})
+    assert api.get("io/lines.md") == freshet.StoredDocument("io/lines.md", "Lines", LINES["text"], {"year": 2024}, None)
+    assert api.update([{**LINES, "text": "Read no line."}]).searchable
+    assert api.get("io/lines.md").text == "Read no line."
+    assert api.delete(["io/lines.md"]).searchable
+    with pytest.raises(NotFoundError, match="there is no document 'io/lines.md'"):
+        api.get("io/lines.md")
+
+
+def test_all_documents_come_in_pages(api):
+    api.apply()  # what another one deleted is seen
+    first = api.page(limit=4)
+    assert ([one.document_id for one in first.documents], first.total) == (sorted(DOCUMENTS)[:4], len(DOCUMENTS))
+    assert first.next == sorted(DOCUMENTS)[3]
+    assert [one.document_id for one in api.page(first.next, 99).documents] == sorted(DOCUMENTS)[4:]
+    assert api.page(first.next, len(DOCUMENTS) - 4).next is None
+    assert [(one.document_id, one.text) for one in api.documents()] == sorted(DOCUMENTS.items())
+
+
+def test_several_searches_are_answered_from_one_generation(api):
+    api.apply()
+    texts = ["split a string", "square root"]
+    results = api.search_many(texts, 3)
+    assert results == [api.search(text, 3) for text in texts]
+    assert {len(result.hits) for result in results} == {3}
+
+
+def test_what_is_wrong_is_an_error_that_says_so(api, monkeypatch):
+    monkeypatch.setattr(routes, "GENERATION_SECONDS", 0.1)
+    for wrong, kind, message in (
+        (lambda: api.search(" "), InvalidRequest, "text is empty"),
+        (lambda: api.search("x", 0), InvalidRequest, "k: input should be greater than or equal to 1"),
+        (lambda: api.search("x", filters=["colour=red"]), InvalidRequest, "no document has a field 'colour'"),
+        (lambda: api.search("x", retriever="mlr"), NotFoundError, "'mlr' is not live"),
+        (lambda: api.search("x", min_generation=10**6), Unavailable, "generation 1000000 of hce is not searchable: "),
+        (lambda: api.update([LINES]), InvalidRequest, "row 1: unknown id: no such document is searchable or waiting"),
+        (lambda: api.delete(["nobody"]), InvalidRequest, "row 1: unknown id"),
+    ):
+        with pytest.raises(kind, match=message):
+            wrong()
+    assert api.search("split", 1).hits, "and the next request is served"
+
+
+def test_a_connection_that_was_closed_meanwhile_is_opened_again(url):
+    with Client(url) as client:
+        first = client.search("split", 1)
+        client._local.connection.sock.close()
+        client._local.connection.sock = None
+        assert client.search("split", 1) == first
+        kept = client._local.connection.sock
+        assert client.search("split", 1) == first
+        assert client._local.connection.sock is kept
+
+
+def test_a_client_imports_neither_torch_nor_an_orchestrator():
+    code = (
+        "import sys, freshet; freshet.Client('http://x'); freshet.AsyncClient('http://x');"
+        "print(sorted({'torch', 'numpy', 'dagster', 'mlflow', 'fastapi'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
