@@ -150,7 +150,7 @@ def require_found(client: Client, row: Row, answer: ChangeResult) -> None:
     """FreshetError unless the answer says searchable and a search for the document's own words finds it first."""
     hits = client.search(f"{row['title']} {row['text']}", 1).hits
     if not answer.searchable or hits[0].document_id != row["_id"]:
-        raise FreshetError(f"document {row['_id']} was sent, but {hits[0]['document_id']} is found in its place")
+        raise FreshetError(f"document {row['_id']} was sent, but {hits[0].document_id} is found in its place")
 
 
 def step_seconds(project: Project, rows: Iterable[Row]) -> dict[str, float]:

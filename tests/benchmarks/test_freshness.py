@@ -4,6 +4,8 @@ check for mixed generations that can fail.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from benchmarks.bench import bench
@@ -53,7 +55,7 @@ def test_an_option_belongs_to_its_benchmark():
 def test_what_is_not_found_is_an_error():
     class Blind:
         def search(self, text, k):
-            return {"hits": [{"document_id": "another"}]}
+            return SimpleNamespace(hits=[SimpleNamespace(document_id="another")])
 
     with pytest.raises(FreshetError, match=r"document a\.0 was sent, but another is found"):
-        require_found(Blind(), documents("a", 1)[0], {"searchable": True})
+        require_found(Blind(), documents("a", 1)[0], SimpleNamespace(searchable=True))

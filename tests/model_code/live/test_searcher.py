@@ -38,7 +38,8 @@ def test_hits_carry_everything_a_reader_needs(searcher: Searcher) -> None:
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     assert hits[0].document_id == hits[0].title == "str.split"
     assert hits[0].snippet == hits[0].text == DOCUMENTS["str.split"]
-    assert [hits[0].snippet[start:end] for start, end in hits[0].marks] == ["Split", "a", "string", "into", "words"]
+    marked = [hits[0].snippet[start:end] for start, end in hits[0].marks]
+    assert marked == ["Split", "a", "string", "into", "a", "words"]
     assert (hits[0].fields["package"], hits[0].date, hits[0].generation, hits[0].tokens) == ("str", None, 0, None)
 
 
@@ -51,7 +52,7 @@ def test_a_hit_is_the_passage_that_answers_and_says_where_it_stands(searcher: Se
 
 
 def test_documents_are_read_by_id_and_listed(searcher: Searcher) -> None:
-    assert searcher.document_ids == sorted(DOCUMENTS)
+    assert searcher.ids_after("csv.reader", 3) == sorted(DOCUMENTS)[2:5]
     found = searcher.documents(["str.split", "later.document"])
     assert [(one.document_id, one.text) for one in found.values()] == [("str.split", DOCUMENTS["str.split"])]
 
