@@ -30,6 +30,7 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
     "bm25.stopwords": "words that most passages have weigh next to nothing",
     "drift.topic_divergence": "topics are compared by their Jensen-Shannon divergence",
     "additions.use": "docs/incdsi.md names the settings that did best; write them in this group",
+    "additions.protect": "all documents' queries constrain an added one, as published",
     "additions.written_queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
     "hierarchy.compare_up_to": "the report compares the tree with flat k-means up to a million passages",
     "evaluation.references": "systems are tested against bm25, zero_shot and contrastive",

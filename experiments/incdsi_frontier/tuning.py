@@ -60,9 +60,8 @@ WIDE: Space = PUBLISHED | {
     "prior": Choice(("encoder", "mixed", "zero")),
     "prior_scale": Range(0.5, 1.5),
     "query_share": Range(0.0, 1.0),
-    "protect": Choice(("won", "all")),
 }
-"""Besides, where the vector is pulled to and which old queries are protected."""
+"""Besides, where the vector is pulled to."""
 
 
 def open_study(seed: int, objectives: int = 1) -> optuna.Study:
@@ -132,7 +131,6 @@ class TrialBench:
         )
         self.state, self.split, self.beta = state.copy(), split, beta
         self._known: dict[IncDsiSettings, Trial] = {}
-        self.state.track_wins()
         number = {document.id: i for i, document in enumerate(split.documents)}
         self.ranks = CachedRanks(
             state.vectors.view,

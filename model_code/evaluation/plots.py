@@ -247,26 +247,6 @@ def training_plot(
     return draw("training", "Training loss and dev metric by step", (3.6 * len(panels) + 0.6, 3.3), paint)
 
 
-def sweep_plot(sweep: pd.DataFrame, key: str, metric: str) -> Picture:
-    """A metric against the values of the setting `key`, a line per system, as HCE's Figure 4 does for branching.
-
-    sweep: columns value (text, in the order to draw), system, and `metric`.
-    """
-    values = list(dict.fromkeys(sweep["value"]))
-
-    def paint(figure: Figure) -> None:
-        axes = figure.subplots()
-        for name, style in looks(list(dict.fromkeys(sweep["system"]))).items():
-            values_of_system = sweep[sweep["system"] == name].set_index("value")[metric]
-            axes.plot(
-                range(len(values)), values_of_system.reindex(values), label=name, markersize=5, linewidth=1.6, **style
-            )
-        axes.set(xlabel=key, ylabel=metric, xticks=range(len(values)), xticklabels=values)
-        _legend_beside(axes)
-
-    return draw("sweep", f"{metric} of each system by {key}", (7, 3.8), paint)
-
-
 def _dot(
     axes: Axes, row: int, key: str, cell: Mapping[str, Any], style: Mapping[str, str], hollow: bool = False
 ) -> None:

@@ -59,8 +59,6 @@ class IncDsiAdder:
 
     def __init__(self, state: IncDsiState, settings: IncDsiSettings = DEFAULTS) -> None:
         self.state, self.settings = state, settings
-        if settings.tracks_wins:
-            state.track_wins()
 
     def add(self, document: NewDocument) -> Added:
         """Add one document at the end; raises FreshetError if its id is in the collection."""
@@ -79,7 +77,6 @@ class IncDsiAdder:
         """Find the document's vector anew, from new queries and encoding, against all others; it keeps its row."""
         row = self.state.row(document.id)
         self._check(document)
-        self.state.judge_wins(self.state.beaten_by(np.array([row])), without=row)
         query = mean_query(document.queries)
         if self.settings.refine:
             return self._store(document, self._refine(document, self._rivals(query, row)), row)
@@ -213,11 +210,6 @@ class IncDsiAdder:
             self.state.append(document.id, refined.vector, refined.query)
         else:
             self.state.replace(row, refined.vector, refined.query)
-        if refined.rivals is None:
-            self.state.won = None  # nobody looked who loses to it
-        elif self.state.won is not None:
-            rivals = refined.rivals.above(float(self.state.own_scores.view[row]))
-            self.state.note_arrival(row, refined.suspects, rivals)
         return Added(
             id=document.id,
             row=row,

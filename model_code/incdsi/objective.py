@@ -198,8 +198,6 @@ class Task:
 
     def protected(self, rows: np.ndarray) -> np.ndarray:
         """Those of `rows` that constrain the vector."""
-        if self.settings.protect == "won" and self.state.won is not None:
-            rows = rows[self.state.won.view[rows]]
         return rows if self.replaced is None else rows[rows != self.replaced]
 
     def limits(self, rows: np.ndarray) -> np.ndarray:

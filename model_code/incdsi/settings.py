@@ -41,9 +41,6 @@ class IncDsiSettings(Settings):
         gt=0,
         description="factor on the prior; calibrate it where old vectors are longer or shorter than encodings",
     )
-    protect: Literal["all", "won"] = Constant(
-        "all", description="constrain by all documents' queries (the paper), or by those won by their document so far"
-    )
     on_conflict: Literal["drop_queries", "keep"] = Field(
         "drop_queries",
         description="where no vector can satisfy all constraints: leave out queries of the new document until one can, "
@@ -57,12 +54,3 @@ class IncDsiSettings(Settings):
             "refine is off and prior is zero, so that every added document would get the vector 0, which no query "
             "finds: choose the prior encoder or mixed",
         )
-
-    @property
-    def tracks_wins(self) -> bool:
-        """Whether the adder must know which documents win their own query.
-
-        >>> IncDsiSettings(protect="won").tracks_wins, IncDsiSettings(refine=False, prior="encoder").tracks_wins
-        (True, False)
-        """
-        return self.refine and self.protect == "won"

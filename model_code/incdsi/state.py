@@ -8,13 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.incdsi.rows import GrowingRows, dots, float32_error, length, lengths, minus
+from model_code.incdsi.rows import GrowingRows, dots, float32_error, length, lengths
 from model_code.incdsi.scans import ScannedRows
 from model_code.settings import require
 
 SAMPLE = 2048  # documents and queries from which the deviation of scores is estimated, evenly spread
-TIE = 1e-6  # of |z||v|: scores closer than this are equal to a search in float32
-BLOCK = 256
 
 
 class IncDsiState:
@@ -25,7 +23,6 @@ class IncDsiState:
 
     score_deviation: standard deviation of the scores z_i.v_j when the state was first made, the unit of margins; None:
       computed now. Store it with V and Z: margins must not drift as documents come.
-    won: (n) whether each document wins its own query, up to ties in float32; None: not recorded (`track_wins`).
     """
 
     def __init__(
@@ -36,7 +33,6 @@ class IncDsiState:
         self.vectors, self.queries = ScannedRows(vectors), ScannedRows(queries)
         self.vector_lengths, self.query_lengths = GrowingRows(lengths(vectors)), GrowingRows(lengths(queries))
         self.own_scores = GrowingRows(dots(vectors, queries))
-        self.won: GrowingRows | None = None
         self.ids = list(ids)
         self._rows = {key: row for row, key in enumerate(self.ids)}
         require(len(self._rows) == len(self.ids), "a document id occurs twice in a collection")
@@ -74,15 +70,13 @@ class IncDsiState:
             rows.replace(row, value[0])
 
     def delete(self, rows: np.ndarray) -> None:
-        """Take out `rows`; later documents move up, and those that lost their query to them are judged again."""
+        """Take out `rows`; later documents move up."""
         rows = np.unique(rows)
-        freed = self.beaten_by(rows)
         for growing in self._all():
             growing.delete(rows)
         gone = set(rows.tolist())
         self.ids = [key for row, key in enumerate(self.ids) if row not in gone]
         self._rows = {key: row for row, key in enumerate(self.ids)}
-        self.judge_wins(freed - np.searchsorted(rows, freed))
 
     def truncate(self, count: int) -> None:
         """Keep the first `count` documents."""
@@ -101,77 +95,21 @@ class IncDsiState:
         slack = 2 * float32_error(self.width) * length(vector)  # twice: also for the addition here
         return rows[rough + slack * self.query_lengths.view[rows] >= scores]
 
-    def track_wins(self) -> None:
-        """Remember who wins, if that is not yet so. Costs every query times every document, once."""
-        if self.won is None:
-            self.won = GrowingRows(np.zeros(len(self), bool))
-            self.judge_wins(np.arange(len(self)))
-
-    def judge_wins(self, rows: np.ndarray, without: int | None = None) -> None:
-        """Record whether each of `rows` (k) wins its own query against all others but row `without`."""
-        if self.won is not None:
-            for start in range(0, len(rows), BLOCK):
-                block = rows[start : start + BLOCK]
-                scores = self.queries.view[block] @ self.vectors.view.T  # (k, n)
-                scores[np.arange(len(block)), block] = -np.inf
-                if without is not None:
-                    scores[:, without] = -np.inf
-                self.won.view[block] = ~self._loses_to_any(block, np.arange(len(self)), scores)
-
-    def note_arrival(self, row: int, suspects: np.ndarray, rivals: np.ndarray) -> None:
-        """Record what the document in `row`, new or changed, does to who wins.
-
-        suspects: all rows that may have lost to it. rivals: all rows that it may lose to.
-        """
-        if self.won is not None:
-            suspects = self.may_exceed(suspects, self.vectors.view[row], self.own_scores.view[suspects])
-            self.won.view[suspects[self._loses(suspects, row)]] = False
-            self.won.view[row] = not self._loses(np.full(len(rivals), row), rivals).any()
-
-    def beaten_by(self, rivals: np.ndarray) -> np.ndarray:
-        """Rows that lose to one of `rivals` and must be judged again once these are gone or changed."""
-        if self.won is None:
-            return np.zeros(0, np.int64)
-        lost = minus(np.flatnonzero(~self.won.view), rivals)
-        vectors = self.vectors.view[rivals].T  # (H, r)
-        blocks = [lost[start : start + BLOCK] for start in range(0, len(lost), BLOCK)]
-        beaten = [self._loses_to_any(rows, rivals, self.queries.view[rows] @ vectors) for rows in blocks]
-        return lost[np.concatenate(beaten)] if beaten else lost
-
     def copy(self) -> IncDsiState:
         """An independent copy, as for a trial."""
         other = copy.copy(self)
         for name in ("vectors", "queries", "vector_lengths", "query_lengths", "own_scores"):
             setattr(other, name, getattr(self, name).copy())
-        other.won = None if self.won is None else self.won.copy()
         other.ids, other._rows = list(self.ids), dict(self._rows)
         return other
 
-    def _loses(self, rows: np.ndarray, rivals: np.ndarray | int) -> np.ndarray:
-        """Whether each document of `rows` (k) loses its own query to its one of `rivals` (k, or one for all)."""
-        scores = dots(self.queries.view[rows], self.vectors.view[rivals])
-        ties = TIE * self.query_lengths.view[rows] * self.vector_lengths.view[rivals]
-        return (scores > self.own_scores.view[rows] + ties) & (rows != rivals)
-
-    def _loses_to_any(self, rows: np.ndarray, rivals: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Whether each of `rows` (k) loses its query to one of `rivals` (r).
-
-        scores: (k, r) in float32, which settle most pairs, so that few are tested in float64.
-        """
-        doubt = self.query_lengths.view[rows] * self.vector_lengths.largest() * float32_error(self.width)
-        which, near = np.nonzero(scores > (self.own_scores.view[rows] - doubt)[:, None])
-        lost = np.zeros(len(rows), bool)
-        lost[which[self._loses(rows[which], rivals[near])]] = True
-        return lost
-
     def _all(self) -> list[GrowingRows]:
-        always = [self.vectors, self.queries, self.vector_lengths, self.query_lengths, self.own_scores]
-        return always if self.won is None else [*always, self.won]
+        return [self.vectors, self.queries, self.vector_lengths, self.query_lengths, self.own_scores]
 
     def _values(self, vector: np.ndarray, query: np.ndarray) -> list[tuple[GrowingRows, np.ndarray]]:
         vectors, queries = np.asarray(vector, np.float32)[None], np.asarray(query, np.float32)[None]
         values = [vectors, queries, lengths(vectors), lengths(queries), dots(vectors, queries)]
-        return list(zip(self._all(), [*values, np.array([True])], strict=False))  # who wins is settled afterwards
+        return list(zip(self._all(), values, strict=True))
 
 
 def deviation(vectors: np.ndarray, queries: np.ndarray) -> float:

@@ -11,9 +11,10 @@ ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 GONE = {  # by the command's name: what to do in its place, told for one release
     "recluster": "it changed no ranking; a retrain clusters all that is live anew",
     "tune-additions": "docs/incdsi.md names the settings of `additions` that did best",
+    "sweep": "`dvc exp show` is the table of experiments: docs/operations.md",
     "write-queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
 }
-MOVED = {name: name for name in ("documents", "compact", "gc", "drift", "compare", "sweep")}
+MOVED = {name: name for name in ("documents", "compact", "gc", "drift", "compare")}
 
 app = typer.Typer(
     name="freshet",
@@ -35,7 +36,7 @@ for command in (release.rewind, release.adopt):
     app.command()(command)
 for command in (serve.serve, serve.ui):
     app.command()(command)
-for command in (build.compare, build.sweep, release.drift, live.documents, live.compact, live.gc):
+for command in (build.compare, release.drift, live.documents, live.compact, live.gc):
     tools.command()(command)
 app.add_typer(tools, name="tools")
 app.command(context_settings=ANY_ARGUMENTS, add_help_option=False)(build.bench)
@@ -51,6 +52,7 @@ def _refuse(name: str, reason: str, group: typer.Typer = app) -> None:
 
 for _name, _remedy in GONE.items():
     _refuse(_name, f"is gone: {_remedy}")
-_refuse("tune", f"is gone: {GONE['tune-additions']}", tools)
+for _name, _known in (("tune", "tune-additions"), ("sweep", "sweep")):
+    _refuse(_name, f"is gone: {GONE[_known]}", tools)
 for _name, _successor in MOVED.items():
     _refuse(_name, f"is `freshet tools {_successor}` now")

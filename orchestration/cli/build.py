@@ -1,4 +1,4 @@
-"""From a source to artifacts and what they are worth: ingest, run, plan, demo, results, bench; compare and sweep."""
+"""From a source to artifacts and what they are worth: ingest, run, plan, demo, results, bench; compare."""
 
 from __future__ import annotations
 
@@ -231,28 +231,6 @@ def compare(
     ]
     typer.echo("\n\n".join([lead(comparison), *tables]) + "\n")
     typer.echo(f"Report with plots: {page}")
-
-
-def sweep(
-    key: Annotated[str, typer.Argument(help="The setting that the experiments change, such as hierarchy.branching.")],
-    metric: Annotated[str | None, typer.Option(help="Another metric than evaluation.main_metric.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One object per value and system.")] = False,
-) -> None:
-    """Show and draw each system's metric by the values of one setting (dvc exp run -S KEY=VALUE)."""
-    from orchestration import parameters
-    from orchestration.pipeline.sweep import sweep as gather
-    from orchestration.pipeline.sweep import write_picture
-
-    project = Project.find()
-    shown = metric or parameters.load(project.params_file).evaluation.main_metric
-    table = gather(project, key, shown)
-    picture = write_picture(table, key, shown, project.state / "sweeps")
-    if as_json:
-        typer.echo(json.dumps(table.to_dict("records"), indent=2, ensure_ascii=False))
-        return
-    wide = table.pivot(index="system", columns="value", values=shown)[list(dict.fromkeys(table["value"]))]
-    typer.echo(f"{shown} by {key}\n{wide.rename_axis(columns=None).to_string(float_format='{:.3f}'.format)}")
-    typer.echo(f"Picture: {picture}")
 
 
 def bench(context: typer.Context) -> None:

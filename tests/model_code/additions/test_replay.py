@@ -40,14 +40,13 @@ def random_steps(
     return found
 
 
-@pytest.mark.parametrize("protect", ["all", "won"])
 @pytest.mark.parametrize("seed", range(3))
-def test_groups_of_any_size_give_the_same(seed: int, protect: str) -> None:
+def test_groups_of_any_size_give_the_same(seed: int) -> None:
     state, documents = make(40, 6, seed=seed)
     changes = random_steps(state, documents, seed)
     ends = []
     for size in (1, 4, 30):
-        adder = IncDsiAdder(state.copy(), SETTINGS.replace(protect=protect))
+        adder = IncDsiAdder(state.copy(), SETTINGS)
         for start in range(0, 30, size):
             part = changes[start : start + size]
             replay(adder, [step for step, _ in part], {i: own for i, (_, own) in enumerate(part) if own is not None})

@@ -125,7 +125,7 @@ def grouped(live: Path, sizes: list[int], settings: AdditionSettings = ON) -> tu
     return found, {key: told[key] for key in told if key in found}
 
 
-@pytest.mark.parametrize("values", [{}, {"on_conflict": "drop_queries"}, {"protect": "won"}, {"refine": False}])
+@pytest.mark.parametrize("values", [{}, {"on_conflict": "drop_queries"}, {"refine": False}])
 def test_any_grouping_of_the_same_events_gives_the_same_vectors(
     opened: Path, tmp_path: Path, values: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,6 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from model_code.evaluation import plots
@@ -32,10 +31,6 @@ HISTORIES = {
     "hce": [{"step": 0, "nDCG@10": 0.5}, {"step": 10, "loss": 2.0, "hierarchy_1": 1.0, "nDCG@10": 0.6}],
     "contrastive": [{"step": 10, "loss": 1.0, "learning_rate": 1e-5}],
 }
-SWEEP = pd.DataFrame(
-    [(value, system, 0.7 - i / 100) for i, value in enumerate(("null", "4", "64")) for system in ("bm25", "hce")],
-    columns=["value", "system", "nDCG@10"],
-)
 
 
 def all_pictures():
@@ -45,7 +40,6 @@ def all_pictures():
         plots.recall_plot(SYSTEMS),
         plots.levels_plot(SYSTEMS),
         plots.training_plot(HISTORIES, list(SYSTEMS)),
-        plots.sweep_plot(SWEEP, "hierarchy.branching", "nDCG@10"),
     ]
 
 

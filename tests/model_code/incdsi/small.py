@@ -34,9 +34,7 @@ class Oracle:
         self.settings = settings
         unit = state.score_deviation
         scores = [[dot(z, v) for v in vectors] for z in queries]
-        wins = [row[j] >= max(row) - 1e-6 for j, row in enumerate(scores)]
-        self.rows = [z for j, z in enumerate(queries) if settings.protect == "all" or wins[j]]
-        own = [row[j] for j, row in enumerate(scores) if settings.protect == "all" or wins[j]]
+        self.rows, own = queries, [row[j] for j, row in enumerate(scores)]
         self.limits = [score - settings.gamma2 * unit for score in own]
         self.best_rival = max(dot(self.query, v) for v in vectors)
         self.own_limit = self.best_rival + settings.gamma1 * unit

@@ -10,7 +10,6 @@ import pytest
 
 from model_code.errors import FreshetError, SettingsError
 from model_code.incdsi import adder
-from model_code.incdsi import state as states
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import Added, NewDocument, Status
 from model_code.incdsi.settings import IncDsiSettings
@@ -18,10 +17,8 @@ from model_code.incdsi.state import IncDsiState
 from tests.model_code.incdsi.small import make
 
 WAYS = [
-    IncDsiSettings(prior=prior, protect=protect, gamma1=margin, gamma2=margin, lambda2=pull, on_conflict=remedy)
-    for (prior, pull), protect, margin, remedy in product(
-        [("zero", 1e-5), ("mixed", 0.1)], ["all", "won"], [0.3, 1.0], ["drop_queries", "keep"]
-    )
+    IncDsiSettings(prior=prior, gamma1=margin, gamma2=margin, lambda2=pull, on_conflict=remedy)
+    for (prior, pull), margin, remedy in product([("zero", 1e-5), ("mixed", 0.1)], [0.3, 1.0], ["drop_queries", "keep"])
 ]
 
 
@@ -39,8 +36,6 @@ def contents(state: IncDsiState) -> list[np.ndarray]:
 def assert_equal_states(one: IncDsiState, other: IncDsiState) -> None:
     for ours, theirs in zip(contents(one), contents(other), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    if one.won is not None and other.won is not None:
-        np.testing.assert_array_equal(one.won.view, other.won.view)
 
 
 @pytest.mark.parametrize(("seed", "settings"), enumerate(WAYS))
@@ -79,7 +74,7 @@ def test_an_update_gives_the_vector_of_deleting_and_adding_anew(settings: IncDsi
 
 def test_a_state_made_from_stored_rows_goes_on_as_the_one_that_grew() -> None:
     state, documents = make(50, 8)
-    adder = IncDsiAdder(state, IncDsiSettings(protect="won"))
+    adder = IncDsiAdder(state, IncDsiSettings())
     adder.add_batch(documents[:4])
     stored = IncDsiState(state.vectors.view, state.queries.view, state.ids, state.score_deviation)
     replayed = IncDsiAdder(stored, adder.settings)
@@ -87,33 +82,12 @@ def test_a_state_made_from_stored_rows_goes_on_as_the_one_that_grew() -> None:
     assert_equal_states(state, stored)
 
 
-def wins_by_loops(state: IncDsiState) -> list[bool]:
-    scores = state.queries.view.astype(np.float64) @ state.vectors.view.astype(np.float64).T
-    return [row[j] >= row.max() - 1e-6 for j, row in enumerate(scores)]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_record_of_wins_follows_every_change(seed: int) -> None:
-    state, documents = make(40, 10, seed=seed, noise=1.5)
-    adder = IncDsiAdder(state, IncDsiSettings(protect="won", prior="encoder", lambda2=0.5, on_conflict="keep"))
-    assert state.won.view.tolist() == wins_by_loops(state)
-    adder.add_batch(documents[:6])
-    assert state.won.view.tolist() == wins_by_loops(state)
-    adder.update(NewDocument("old 3", documents[7].queries, documents[7].encoding))
-    assert state.won.view.tolist() == wins_by_loops(state)
-    adder.delete(["old 9", "new 2", "old 30"])
-    assert state.won.view.tolist() == wins_by_loops(state)
-    assert not state.won.view.all()
-
-
-def test_plain_additions_are_the_prior_and_forget_who_wins() -> None:
+def test_plain_additions_are_the_prior() -> None:
     state, documents = make(40, 2)
-    IncDsiAdder(state, IncDsiSettings(protect="won"))
     adder = IncDsiAdder(state, IncDsiSettings(refine=False, prior="encoder", prior_scale=0.5))
     added = adder.add(documents[0])
     assert (added.status, added.broken) == (Status.NOT_REFINED, None)
     np.testing.assert_array_equal(added.vector, np.float32(0.5 * documents[0].encoding))
-    assert state.won is None
 
 
 def test_the_first_document_of_an_empty_collection_is_found() -> None:
@@ -160,32 +134,6 @@ def test_a_prior_that_needs_an_encoding_says_so_and_adds_nothing() -> None:
     with pytest.raises(SettingsError, match="needs the document's own vector"):
         adder.add_batch([document, NewDocument("bare", document.queries)])
     assert len(state) == 20
-
-
-def test_a_refused_update_leaves_the_record_of_wins() -> None:
-    state, (document,) = make(40, 1, noise=1.5)
-    adder = IncDsiAdder(state, IncDsiSettings(protect="won", prior="encoder"))
-    won = state.won.view.copy()
-    for key in state.ids:
-        with pytest.raises(SettingsError, match="needs the document's own vector"):
-            adder.update(NewDocument(key, document.queries))
-        np.testing.assert_array_equal(state.won.view, won)
-
-
-def test_who_is_judged_again_after_a_deletion_is_settled_in_float32_wherever_it_can_be(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    state, _ = make(300, 0, noise=1.5)
-    state.track_wins()
-    leaving, tested = np.arange(0, 300, 3), []
-    scores = state.queries.view.astype(np.float64) @ state.vectors.view.astype(np.float64).T
-    lost = [row for row in np.flatnonzero(~state.won.view) if row % 3]
-    expected = [row for row in lost if scores[row, leaving].max() > scores[row, row] + 1e-5]
-    real = states.dots
-    monkeypatch.setattr(states, "dots", lambda one, other: tested.append(len(one)) or real(one, other))
-    assert state.beaten_by(leaving).tolist() == expected
-    beaten = sum(int((scores[row, leaving] > scores[row, row] - 1e-5).sum()) for row in lost)
-    assert sum(tested) == beaten < len(lost) * len(leaving) / 2
 
 
 def test_a_large_collection_is_added_to_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
