@@ -1,4 +1,4 @@
-"""TREC run and qrels files, the formats that trec_eval, ir_measures and ranx read.
+"""TREC run files, the format that trec_eval, ir_measures and ranx read.
 
 trec_eval ignores the rank column: it sorts by score, as a 32-bit float, and breaks ties by document id, *descending*.
 Our rankings break ties by id ascending, so a run is written with scores that fall strictly from rank to rank: a tied
@@ -14,8 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.evaluation.metrics import Qrels, Run
+from model_code.evaluation.metrics import Run
 from model_code.files import write_text
+
+FIELDS = 6
 
 
 def write_run(path: Path, run: Run, tag: str) -> None:
@@ -47,29 +49,11 @@ def falling(scores: Sequence[float]) -> list[float]:
 def read_run(path: Path) -> dict[str, list[tuple[str, float]]]:
     """Read a run in the order trec_eval gives it: score descending, then document id descending."""
     run: dict[str, list[tuple[str, float]]] = {}
-    for query_id, _, document_id, _, score, _ in _rows(path, fields=6):
+    for query_id, _, document_id, _, score, _ in _rows(path):
         run.setdefault(query_id, []).append((document_id, float(np.float32(score))))
     for ranking in run.values():
         ranking.sort(key=lambda hit: (hit[1], hit[0]), reverse=True)
     return run
-
-
-def write_qrels(path: Path, qrels: Qrels) -> None:
-    """Write `query 0 document relevance` lines, by query id and document id."""
-    lines = [
-        f"{escape(query_id)} 0 {escape(document_id)} {relevance}\n"
-        for query_id in sorted(qrels)
-        for document_id, relevance in sorted(qrels[query_id].items())
-    ]
-    write_text(path, "".join(lines))
-
-
-def read_qrels(path: Path) -> dict[str, dict[str, int]]:
-    """Read qrels as query id -> document id -> relevance."""
-    qrels: dict[str, dict[str, int]] = {}
-    for query_id, _, document_id, relevance in _rows(path, fields=4):
-        qrels.setdefault(query_id, {})[document_id] = int(relevance)
-    return qrels
 
 
 def escape(name: str) -> str:
@@ -92,12 +76,12 @@ def unescape(name: str) -> str:
     return re.sub(r"(%[0-9A-F]{2})+", lambda match: bytes.fromhex(match[0].replace("%", "")).decode(), name)
 
 
-def _rows(path: Path, fields: int) -> list[list[str]]:
+def _rows(path: Path) -> list[list[str]]:
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         values = line.split()
-        if values and len(values) != fields:
-            raise FreshetError(f"{path}:{number} has {len(values)} fields where a TREC file of its kind has {fields}")
+        if values and len(values) != FIELDS:
+            raise FreshetError(f"{path}:{number} has {len(values)} fields where a TREC run has {FIELDS}")
         if values:
             rows.append([unescape(value) for value in values])
     return rows

@@ -45,13 +45,6 @@ class Database:
             _keep_writers_out(connection)
             yield connection
 
-    @contextmanager
-    def rehearse(self) -> Iterator[sa.Connection]:
-        """A transaction like that of `write`, of which nothing remains: to see what would be."""
-        with self._writing.connect() as connection:  # which rolls back what nobody committed
-            _keep_writers_out(connection)
-            yield connection
-
     def is_replaced(self) -> bool:
         """Whether SQLite's file is another one by now, or gone: what is written here would be lost."""
         return self.file is not None and _identity(self._engine.url) != self.file

@@ -67,10 +67,6 @@ def _retrievers(context: StageContext) -> list[str]:
     return list(context.settings["retrievers"])
 
 
-def _built(context: StageContext) -> list[str]:
-    return [*_retrievers(context), *context.settings["fusions"]]
-
-
 def _load_systems(context: StageContext) -> tuple[list[SystemScores], list[SystemScores]]:
     """Each system's scores on the split to report, test if it has queries and else dev, and on dev beside test."""
     evaluations = [path.parent for path in sorted(context.inputs["baselines"].glob("*/metrics.json"))]

@@ -36,15 +36,6 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
-def shorten(names: Sequence[str], limit: int = 5) -> str:
-    """The first names, and that there are more.
-
-    >>> shorten(["a", "b", "c"], limit=2)
-    'a, b, ...'
-    """
-    return ", ".join(names[:limit]) + ", ..." * (len(names) > limit)
-
-
 def shown_metrics(comparison: Mapping[str, Any]) -> list[str]:
     """The metrics of the table: the main one, then the usual ones that were measured."""
     measured = next(iter(comparison["systems"].values()))

@@ -7,7 +7,7 @@ import pytest
 import pytrec_eval
 
 from model_code.errors import FreshetError
-from model_code.evaluation.runs import falling, read_qrels, read_run, write_qrels, write_run
+from model_code.evaluation.runs import falling, read_run, write_run
 
 TIED = {
     "q2": [("a", 0.5), ("b", 0.5), ("c", 0.5), ("d", 0.0), ("e", 0.0)],
@@ -76,13 +76,6 @@ def test_ids_with_spaces_percents_and_other_scripts_survive(tmp_path):
     write_run(tmp_path / "run.trec", run, tag="a system")
     assert all(len(line.split()) == 6 for line in (tmp_path / "run.trec").read_text().splitlines())
     assert read_run(tmp_path / "run.trec") == run
-
-
-def test_qrels_round_trip(tmp_path):
-    qrels = {"q 2": {"b": 1, "a": 2}, "q1": {"c": 3}}
-    write_qrels(tmp_path / "qrels.trec", qrels)
-    assert (tmp_path / "qrels.trec").read_text() == "q%202 0 a 2\nq%202 0 b 1\nq1 0 c 3\n"
-    assert read_qrels(tmp_path / "qrels.trec") == qrels
 
 
 def test_a_line_with_a_field_too_few_is_named(tmp_path):
