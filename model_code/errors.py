@@ -13,5 +13,13 @@ class SettingsError(FreshetError):
     exit_code = 2
 
 
+class Damaged(FreshetError):
+    """A file was cut off, changed or lost: `what` says which, and the message ends with what mends it."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what = what
+
+
 class FingerprintMismatch(FreshetError):
     """Vectors and index come from different encoders, so their inner products mean nothing."""

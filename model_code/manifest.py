@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from model_code.errors import FreshetError
+from model_code.errors import Damaged, FreshetError
 from model_code.files import hash_path, read_json, write_json
 
 MANIFEST = "manifest.json"
+BUILD = "build the folder again"
 
 
 def seal(folder: Path, format_version: int, facts: dict[str, Any]) -> dict[str, Any]:
@@ -26,25 +27,38 @@ def add_facts(folder: Path, facts: dict[str, Any]) -> None:
     write_json(folder / MANIFEST, {**manifest, **facts, "checksums": checksums | added})
 
 
-def read_manifest(folder: Path, format_version: int, *older: int) -> dict[str, Any]:
-    """Read a sealed folder's manifest; FreshetError if there is none or its format is another one, not even `older`."""
+def read_manifest(folder: Path, format_version: int, *older: int, remedy: str = BUILD) -> dict[str, Any]:
+    """Read a sealed folder's manifest; FreshetError if its format is another one, not even `older`; Damaged if it is
+    torn or there is none.
+    """
     path = folder / MANIFEST
     if not path.is_file():
-        raise FreshetError(f"{folder} has no {MANIFEST}: it was not finished, or is no index; build it again")
-    manifest = read_json(path)
+        raise Damaged(f"{folder} has no {MANIFEST}: it was not finished, or is no index", remedy)
+    try:
+        manifest = read_json(path)
+        _ = manifest["checksums"]
+    except (ValueError, KeyError, TypeError):
+        raise Damaged(f"{path} is torn", remedy) from None
     if manifest.get("format") not in (format_version, *older):
         found = manifest.get("format")
         raise FreshetError(f"{folder} has format {found}, but this version reads {format_version}; build it again")
     return manifest
 
 
-def verify(folder: Path, manifest: dict[str, Any]) -> None:
-    """Compare the folder's files with the manifest's checksums; FreshetError names the first that differs."""
+def verify(folder: Path, manifest: dict[str, Any], remedy: str = BUILD) -> None:
+    """Compare the folder's files with the manifest's checksums; Damaged names the first that differs."""
     found, stated = _checksums(folder), manifest["checksums"]
     for name in sorted(found.keys() | stated.keys()):
         if found.get(name) != stated.get(name):
             what = "is missing" if name not in found else "was added" if name not in stated else "was changed"
-            raise FreshetError(f"{folder / name} {what} since {MANIFEST} was written; build the folder again")
+            raise Damaged(f"{folder / name} {what} since {MANIFEST} was written", remedy)
+
+
+def verify_file(folder: Path, manifest: dict[str, Any], name: str, remedy: str = BUILD) -> None:
+    """`verify`, for one file."""
+    path = folder / name
+    if not path.is_file() or hash_path(path) != manifest["checksums"].get(name):
+        raise Damaged(f"{path} was changed since {MANIFEST} was written", remedy)
 
 
 def _checksums(folder: Path) -> dict[str, str]:

@@ -11,11 +11,12 @@ from uuid import uuid4
 
 import sqlalchemy as sa
 
-from model_code.errors import FreshetError
+from model_code.errors import Damaged, FreshetError
 from model_code.ledger import tables
 
 BUSY_SECONDS = 60  # how long a writer waits for another one
 FIRST = 0x46726573  # number of PostgreSQL's lock for whoever makes the tables, which are not there to be locked
+DAMAGE = ("malformed", "not a database", "disk I/O error: short read")  # in what SQLite says of a torn file
 CHUNK = 500  # values in one IN (...): SQLite once took no more than 999
 
 
@@ -44,6 +45,14 @@ class Database:
         with self._writing.begin() as connection:
             _keep_writers_out(connection)
             yield connection
+
+    def damage(self) -> str | None:
+        """What SQLite finds wrong with its file; None if nothing. Every page is read. Of a server nothing is asked."""
+        if self._engine.dialect.name != "sqlite":
+            return None
+        with self.read() as connection:
+            found = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
+        return None if found == "ok" else str(found)
 
     def is_replaced(self) -> bool:
         """Whether SQLite's file is another one by now, or gone: what is written here would be lost."""
@@ -158,7 +167,16 @@ def _engine(url: str) -> sa.Engine:
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
+        sa.event.listen(engine, "handle_error", _tell_damage)
     return engine
+
+
+def _tell_damage(context: sa.engine.ExceptionContext) -> None:
+    """One line in place of what SQLite says of a file that is none of its own, or torn."""
+    reason = str(context.original_exception)
+    if any(sign in reason for sign in DAMAGE):
+        file = context.engine.url.database if context.engine else "the ledger"
+        raise Damaged(f"{file} is damaged ({reason})", "mend it: freshet repair") from None
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from model_code.documents import Change, Document, Remove
 from model_code.files import hash_text
 
+ANOTHER = "another log"  # why a position is none of a log's own
+
 
 class EventKind(StrEnum):
     """What an event does: a document is put or removed; a revert ends the block that it appended."""

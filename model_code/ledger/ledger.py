@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from model_code.documents import Document
 from model_code.files import hash_text
 from model_code.ledger.database import Database, chunks, open_database
-from model_code.ledger.events import Event, EventKind, Position, Receipt, Rejection, Standing
+from model_code.ledger.events import ANOTHER, Event, EventKind, Position, Receipt, Rejection, Standing
 from model_code.ledger.history import Revert, contains
 from model_code.ledger.states import LogView, head_of, history_of, mark_of, position_at, repeats_of, within
 from model_code.ledger.tables import batches, drift_reports, events, log, migrated, rejections, training_runs
@@ -50,7 +50,7 @@ class Ledger:
 
     def __init__(self, database: Database, retriever: str = "") -> None:
         self._database, self.retriever = database, retriever
-        self.close, self.is_replaced = database.close, database.is_replaced
+        self.close, self.is_replaced, self.damage = database.close, database.is_replaced, database.damage
         self.work = WorkTable(database)
 
     @classmethod
@@ -195,6 +195,14 @@ class Ledger:
             last = _last_ids(connection, document_ids).values()
             return {event.document_id: event for event in _events(connection, sorted(last))}
 
+    def contents(self) -> dict[str, str]:
+        """By id, the content hash of each document that the log names, by its last event; "" for a removal."""
+        last = sa.select(sa.func.max(events.c.id)).where(events.c.kind != EventKind.REVERT)
+        query = sa.select(events.c.document_id, events.c.content_hash)
+        with self._database.read() as connection:
+            rows = connection.execute(query.where(events.c.id.in_(last.group_by(events.c.document_id))))
+            return dict(map(tuple, rows))
+
     def origins(self) -> dict[str, str]:
         """By id, the source that a document last arrived from; what a revert brought back came from where it was."""
         arrived = (events.c.kind == EventKind.PUT) & sa.not_(events.c.source.startswith("revert to "))
@@ -255,7 +263,7 @@ def unsound(connection: sa.Connection, position: Position) -> str | None:
     if position.log is None:
         return None
     if connection.scalar(sa.select(log.c.log)) != position.log:
-        return "another log"
+        return ANOTHER
     return None if mark_of(connection, position.event) == position.mark else "an older copy of it"
 
 

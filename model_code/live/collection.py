@@ -17,16 +17,16 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Collection as Ids
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from model_code.errors import FreshetError
+from model_code.errors import Damaged, FreshetError
 from model_code.files import fsync, fsync_tree, read_json, syncing_later, write_text
 from model_code.ledger.events import Standing
-from model_code.live.generation import DOCUMENTS, FORMAT, FORMATS, Generation
+from model_code.live.generation import DOCUMENTS, FORMAT, REPAIR, Generation
 from model_code.manifest import MANIFEST, seal
 from model_code.settings import require
 
@@ -45,7 +45,7 @@ class Collection:
 
     def generations(self) -> list[Generation]:
         """All finished generations that this version reads, oldest first."""
-        return [Generation.read(folder) for folder in self._folders() if _format(folder) in FORMATS]
+        return [generation for folder in self._folders() if (generation := _read(folder)) is not None]
 
     def next_number(self) -> int:
         """The number that the next generation gets."""
@@ -56,7 +56,12 @@ class Collection:
     def current_number(self) -> int | None:
         """The number of the generation that is searched, None if the collection was never opened."""
         pointer = self.folder / CURRENT
-        return int(pointer.read_text(encoding="utf-8")) if pointer.is_file() else None
+        if not pointer.is_file():
+            return None
+        text = pointer.read_bytes()
+        if not (text.endswith(b"\n") and text[:-1].isdigit()):  # one that was cut off could name another generation
+            raise Damaged(f"{pointer} is torn: it names no generation", REPAIR)
+        return int(text)
 
     def current(self) -> Generation:
         """The generation that is searched; FreshetError if the collection was never opened."""
@@ -67,6 +72,8 @@ class Collection:
                 f"retriever {self.retriever!r} is not live (live: {known}); take one of these, or make a retriever of "
                 "params.yaml live: freshet register NAME, then freshet promote"
             )
+        if not (self.folder / GENERATIONS / f"{number:06d}").is_dir():
+            raise Damaged(f"{self.folder / CURRENT} names generation {number}, which is gone", REPAIR)
         return self.read(number)
 
     def read(self, number: int) -> Generation:
@@ -130,8 +137,10 @@ class Collection:
         """
         searched = [number for number in (self.current_number(), after) if number is not None]
         for folder in self._folders():
-            if int(folder.name) > max(searched, default=-1) and _format(folder) == FORMAT:
-                self._remove(folder)
+            if int(folder.name) > max(searched, default=-1):
+                made = _read(folder)
+                if made is not None and made.manifest["format"] == FORMAT:
+                    self._remove(folder)
         for abandoned in (
             *self.folder.glob(f"{GENERATIONS}/{MAKING}*"),
             *self.folder.glob(f"{GENERATIONS}/{REMOVING}*"),
@@ -150,7 +159,8 @@ class Collection:
         existing, stated = self.generations(), read_json(made / MANIFEST)
         builds = [generation for generation in existing if generation.build == generation.number]
         same = {build.number for build in builds if _is_same_build(build.manifest, stated)}
-        return [generation for generation in existing if generation.build in same and generation.whole]
+        copies = [generation for generation in existing if generation.build in same and generation.whole]
+        return [generation for generation in copies if generation.needs <= undamaged(copies)] if copies else []
 
     def keep(self, made: Path) -> Generation:
         """Give the sealed folder `made` the next number."""
@@ -225,7 +235,10 @@ def default_retriever(live: Path) -> str:
     pointer = live / CURRENT
     if not pointer.is_file():
         raise FreshetError("nothing is live yet; build and promote a retriever first: make demo, or freshet promote")
-    return pointer.read_text(encoding="utf-8").strip()
+    name = pointer.read_bytes().decode("utf-8", "replace")
+    if not name.endswith("\n") or not (live / name.strip() / CURRENT).is_file():
+        raise Damaged(f"{pointer} is torn: it names no live retriever", REPAIR)
+    return name.strip()
 
 
 def set_default_retriever(live: Path, retriever: str) -> None:
@@ -234,8 +247,24 @@ def set_default_retriever(live: Path, retriever: str) -> None:
     write_text(live / CURRENT, f"{retriever}\n")
 
 
-def _format(folder: Path) -> int | None:
-    return read_json(folder / MANIFEST).get("format") if (folder / MANIFEST).is_file() else None
+def undamaged(generations: Iterable[Generation]) -> set[int]:
+    """The numbers of those folders that these generations read which have every file as it was."""
+    found = set()
+    for folder in {generation.sibling(number) for generation in generations for number in generation.needs}:
+        with suppress(Damaged):
+            Generation.read(folder).verify()
+            found.add(int(folder.name))
+    return found
+
+
+def _read(folder: Path) -> Generation | None:
+    """A finished generation; None for one that a later version made, and for what is none."""
+    try:
+        return Generation.read(folder) if (folder / MANIFEST).is_file() else None
+    except Damaged:
+        raise
+    except FreshetError:
+        return None
 
 
 def _is_same_build(manifest: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

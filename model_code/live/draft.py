@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code.documents import Document
-from model_code.files import write_text
+from model_code.files import read_json, write_text
 from model_code.ledger.events import Standing
 from model_code.live.collection import Collection
 from model_code.live.documents import COLUMNS, document_row, read_columns, write_rows
@@ -17,6 +17,7 @@ from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES, Generation, R
 from model_code.live.part import Base, Part, PartView, Placements, open_segment
 from model_code.live.searcher import Searcher
 from model_code.live.texts import TextRules
+from model_code.manifest import MANIFEST, verify_file
 from model_code.retrievers.base import NewPassages, Refine
 
 
@@ -62,6 +63,9 @@ def new_passages(puts: Sequence[Document], text: TextRules, refine: Refine | Non
 def merge_segments(folder: Path, views: Sequence[PartView]) -> None:
     """One segment in `folder` of what is left of several, as it is: nothing is encoded or placed anew."""
     views = [view for view in views if view.documents]
+    for view in views:
+        if (view.part.folder / MANIFEST).is_file():  # all but the one that is being made
+            verify_file(view.part.folder, read_json(view.part.folder / MANIFEST), DOCUMENTS)
     parts = [(view.part.retriever, view.document_ids()) for view in views]
     views[0].part.retriever.merge(parts, folder / INDEX)
     documents, ids, placements = [], [], []

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model_code.errors import FreshetError
+from model_code.errors import Damaged, FreshetError
 from model_code.files import read_json, write_text
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.ledger.events import Position, Standing
-from model_code.live.documents import read_columns
+from model_code.live.documents import COLUMNS, DocumentFile, read_columns
 from model_code.live.texts import TextRules
-from model_code.manifest import MANIFEST, read_manifest, verify
+from model_code.manifest import MANIFEST, read_manifest, verify, verify_file
 
 FORMAT = 4
 FORMATS = (FORMAT, 3)  # those of 3 do not say where they stand; the log does
 ENCODER, INDEX, DOCUMENTS, HIERARCHY = "encoder", "index", "documents.parquet", "hierarchy"
 PASSAGES = f"{HIERARCHY}/{DOCUMENT_IDS}"
+REMOVED = "removed.json"
+REPAIR = "mend it: freshet repair"
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Generation:
     @classmethod
     def read(cls, folder: Path) -> Generation:
         """Read the manifest; FreshetError if `folder` is no finished generation of a format that is known."""
-        return cls(folder, read_manifest(folder, *FORMATS))
+        return cls(folder, read_manifest(folder, *FORMATS, remedy=REPAIR))
 
     @property
     def number(self) -> int:
@@ -117,22 +120,46 @@ class Generation:
         return self.folder if number == self.number else self.folder.with_name(f"{number:06d}")
 
     def verify(self) -> None:
-        """Compare every file of the own folder with its checksum; FreshetError names the first that differs."""
-        verify(self.folder, self.manifest)
+        """Compare every file of the own folder with its checksum; Damaged names the first that differs."""
+        verify(self.folder, self.manifest, REPAIR)
 
     def verify_all(self) -> None:
         """`verify`, for every folder that this generation reads."""
         for number in sorted(self.needs):
-            folder = self.sibling(number)
-            if not (folder / MANIFEST).is_file():
-                raise FreshetError(
-                    f"generation {self.number} of {self.retriever!r} needs {folder}, which is gone; "
-                    "switch to a newer generation, or promote again"
-                )
-            Generation.read(folder).verify()
+            self._needed(number).verify()
+
+    def verify_documents(self) -> None:
+        """The same for the files alone that say which documents it holds: whoever copies texts asks first."""
+        for number in removed_by_part(self):
+            part = self._needed(number)
+            verify_file(part.folder, part.manifest, DOCUMENTS, REPAIR)
+        if self.removed is not None:
+            lists = self._needed(self.removed)
+            verify_file(lists.folder, lists.manifest, REMOVED, REPAIR)
+
+    def _needed(self, number: int) -> Generation:
+        folder = self.sibling(number)
+        if not (folder / MANIFEST).is_file():
+            raise Damaged(f"generation {self.number} of {self.retriever!r} needs {folder}, which is gone", REPAIR)
+        return Generation.read(folder)
 
 
-REMOVED = "removed.json"
+@dataclass(frozen=True)
+class Intact(AbstractContextManager[None]):
+    """In this block a generation's files are read: where that fails as one is damaged, this is what is said.
+
+    Libraries fail in a hundred ways on what was cut off. The checksums are only compared once one has.
+    """
+
+    generation: Generation
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Damaged, in place of an error that this may be the cause of."""
+        told = isinstance(error, FreshetError) and not isinstance(error, Damaged)
+        if isinstance(error, Exception) and not told:
+            self.generation.verify_all()
+
+
 Removed = dict[int, frozenset[str]]
 """Number of a part -> ids of its documents that are no more; parts that lack none are left out."""
 
@@ -141,14 +168,25 @@ def read_removed(generation: Generation) -> Removed:
     """What is removed from the parts of a generation."""
     if generation.removed is None:
         return {}
-    table = read_json(generation.sibling(generation.removed) / REMOVED)
-    return {int(number): frozenset(ids) for number, ids in table.items()}
+    with Intact(generation):
+        table = read_json(generation.sibling(generation.removed) / REMOVED)
+        return {int(number): frozenset(ids) for number, ids in table.items()}
 
 
 def removed_by_part(generation: Generation) -> Removed:
     """The numbers of the parts that a generation searches, the base first, and what is removed from each."""
     removed = read_removed(generation)
     return {number: removed.get(number, frozenset()) for number in (generation.base, *generation.segments)}
+
+
+def held(generation: Generation, document_ids: Iterable[str], columns: Sequence[str] = COLUMNS) -> dict[str, Any]:
+    """Those of `document_ids` that the generation finds, by id, with these columns of its files."""
+    wanted, documents = set(document_ids), {}
+    with Intact(generation):
+        for number, removed in removed_by_part(generation).items():
+            rows = DocumentFile(generation.sibling(number) / DOCUMENTS).read(wanted, columns)
+            documents |= {id_: row for id_, row in rows.items() if id_ not in removed}
+    return documents
 
 
 def write_removed(folder: Path, removed: Mapping[int, frozenset[str]]) -> None:
@@ -170,8 +208,14 @@ def trained_documents(generation: Generation) -> set[str]:
 
 def added_since_training(generation: Generation) -> set[str]:
     """The documents that the generation finds and that its retriever was not trained on."""
-    found: set[str] = set()
+    with Intact(generation):
+        return document_hashes(generation).keys() - trained_documents(generation)
+
+
+def document_hashes(generation: Generation) -> dict[str, str]:
+    """The content hash of each document that the generation finds, by id."""
+    found: dict[str, str] = {}
     for number, gone in removed_by_part(generation).items():
-        (ids,) = read_columns(generation.sibling(number) / DOCUMENTS, "document_id")
-        found |= set(ids) - gone
-    return found - trained_documents(generation)
+        columns = read_columns(generation.sibling(number) / DOCUMENTS, "document_id", "content_hash")
+        found |= {document: content for document, content in zip(*columns, strict=True) if document not in gone}
+    return found

@@ -193,7 +193,7 @@ class Base(Part):
         if retriever.fingerprint != generation.fingerprint:
             raise FingerprintMismatch(
                 f"{folder}: its encoder has fingerprint {retriever.fingerprint[:12]}, its manifest says "
-                f"{generation.fingerprint[:12]}; the folder was changed: promote again or roll back"
+                f"{generation.fingerprint[:12]}; the folder was changed: freshet repair"
             )
         return cls(folder, retriever, IdMap(read_json(folder / PASSAGES)), Hierarchy.load(folder / HIERARCHY))
 

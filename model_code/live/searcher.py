@@ -18,7 +18,7 @@ from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.live.collection import Collection, default_retriever
 from model_code.live.documents import document_of
-from model_code.live.generation import Generation, removed_by_part
+from model_code.live.generation import Generation, Intact, removed_by_part
 from model_code.live.part import Base, Part, PartView, open_segment
 from model_code.live.texts import marks, require_queries, snippet
 from model_code.retriever import Hit, Ranking, TokenMatch
@@ -35,8 +35,14 @@ class Searcher:
     """
 
     def __init__(self, live: Path, generation: Generation, loaded: Mapping[int, Part]) -> None:
-        """Load the parts of `generation` that are not among those `loaded`, by their numbers."""
+        """Load the parts of `generation` that are not among those `loaded`, by their numbers; Damaged if one is."""
         self.live, self.generation = live, generation
+        with Intact(generation):
+            self._load(generation, loaded)
+        self._hybrids: dict[HybridSettings, Hybrid] = {}
+        self._making = threading.Lock()
+
+    def _load(self, generation: Generation, loaded: Mapping[int, Part]) -> None:
         loaded = {number: part for number, part in loaded.items() if part.reading.is_there()}
         base = loaded.get(generation.base)
         self.base = base if isinstance(base, Base) else Base.open(generation)
@@ -44,8 +50,6 @@ class Searcher:
         parts = {generation.base: self.base} | segments
         self.views = tuple(PartView(parts[number], gone) for number, gone in removed_by_part(generation).items())
         self.retriever = type(self.base.retriever).joined([view.segment for view in self.views])
-        self._hybrids: dict[HybridSettings, Hybrid] = {}
-        self._making = threading.Lock()
 
     @classmethod
     def open(cls, live: Path, retriever: str | None = None) -> Searcher:
@@ -91,6 +95,12 @@ class Searcher:
     ) -> list[list[Hit]]:
         """The hits of several texts at once, in their order. Each is encoded once. SettingsError if one is empty."""
         require_queries(texts)
+        with Intact(self.generation):
+            return self._found(texts, k, filters, hybrid)
+
+    def _found(
+        self, texts: Sequence[str], k: int, filters: Sequence[str], hybrid: HybridSettings | None
+    ) -> list[list[Hit]]:
         allowed = self._allowed(filters) if filters else None
         if allowed is not None and not allowed:
             return [[] for _ in texts]

@@ -14,7 +14,7 @@ from model_code.ledger.events import Standing
 from model_code.live.changes import Applied, Guard, NetChanges
 from model_code.live.collection import OF_BUILD, Collection, Freed
 from model_code.live.draft import Draft, publish
-from model_code.live.generation import Generation
+from model_code.live.generation import Generation, Intact
 from model_code.live.searcher import Searcher
 from model_code.retrievers.base import Refine
 from model_code.settings import require
@@ -70,11 +70,13 @@ class LiveWriter:
         the collection is not live, or its build does not say how documents become passages; then nothing is changed.
         """
         searcher = self.searcher
-        generation, net = searcher.generation, self._net(changes)
-        if not net.nothing or standing != generation.standing:
-            fill, removed = partial(self._add, net.puts), net.removed(searcher.views)
-            check = None if guard is None else partial(self._guarded, guard, searcher, net)
-            generation = publish(self.collection, searcher, removed, fill, standing, provenance, check)
+        generation = searcher.generation
+        with Intact(generation):
+            net = self._net(changes)
+            if not net.nothing or standing != generation.standing:
+                fill, removed = partial(self._add, net.puts), net.removed(searcher.views)
+                check = None if guard is None else partial(self._guarded, guard, searcher, net)
+                generation = publish(self.collection, searcher, removed, fill, standing, provenance, check)
         return Applied.of(generation, net)
 
     def compact(self, standing: Standing | None = None) -> Generation:
@@ -90,7 +92,10 @@ class LiveWriter:
         removed = {view.part.number: view.removed for view in searcher.views}
         said = current.manifest["provenance"].items()
         provenance = {name: value for name, value in said if name not in OF_BUILD} | {"compacted": current.number}
-        return publish(self.collection, searcher, removed, Draft.merge_all, standing or current.standing, provenance)
+        with Intact(current):
+            return publish(
+                self.collection, searcher, removed, Draft.merge_all, standing or current.standing, provenance
+            )
 
     def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> Freed:
         """Delete all generations but the `keep` newest, the current one, the `registered`, and what these share.

@@ -9,6 +9,7 @@ from orchestration.cli import build, live, release, serve
 
 ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 GONE = {  # by the command's name: what to do in its place, told for one release
+    "adopt": "`freshet repair` does that for every live retriever",
     "recluster": "it changed no ranking; a retrain clusters all that is live anew",
     "tune-additions": "docs/incdsi.md names the settings of `additions` that did best",
     "sweep": "`dvc exp show` is the table of experiments: docs/operations.md",
@@ -32,7 +33,7 @@ for command in (live.search, live.add, live.update, live.delete, live.sync):
     app.command()(command)
 for command in (release.register, release.promote, release.rollback, release.retrain, release.status):
     app.command()(command)
-for command in (release.rewind, release.adopt):
+for command in (release.rewind, live.verify, live.repair):
     app.command()(command)
 for command in (serve.serve, serve.ui):
     app.command()(command)

@@ -1,4 +1,5 @@
-"""What is searched, kept up to date: search, add, update, delete; among the tools documents, compact and gc."""
+"""What is searched, kept up to date and whole: search, add, update, delete, sync, verify, repair; among the tools
+documents, compact and gc."""
 
 from __future__ import annotations
 
@@ -128,6 +129,34 @@ def delete(
     from orchestration.live.commands import delete_documents
 
     _show(delete_documents(LiveCollection(Project.find(), retriever), ids), as_json)
+
+
+def verify() -> None:
+    """Check all that is live: every checksum, the log, index against documents; exit code 1 if something is wrong.
+
+    Every file is read: about a second per gigabyte. Each problem is a line that ends with the command that mends it.
+    """
+    from orchestration.live.verify import problems
+
+    found = list(problems(Project.find()))
+    typer.echo("\n".join(found) or "all that is live is whole")
+    if found:
+        raise typer.Exit(1)
+
+
+def repair(
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Go on with a ledger that is not the one the live retrievers came from.")
+    ] = False,
+) -> None:
+    """Mend what is live where a file is damaged or the ledger is lost; nothing is deleted, and no document is lost."""
+    from orchestration.live.repair import repair as mend
+    from orchestration.registry import versions
+
+    project = Project.find()
+    champion = versions.holder(project)
+    done = mend(project, champion and champion.retriever, adopt)
+    typer.echo("\n".join(done) or "there was nothing to mend")
 
 
 def compact(retriever: Retriever = None) -> None:

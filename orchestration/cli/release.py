@@ -75,16 +75,6 @@ def rewind(generation: Number, retriever: Live = None) -> None:
     _tell(LiveCollection(Project.find(), retriever).rewind(generation))
 
 
-def adopt(retriever: Live = None) -> None:
-    """Go on with another ledger than the one that a live retriever was filled from, which is lost; keeps all documents.
-
-    What this ledger names becomes what it says; what only the lost one knew stays as it is.
-    """
-    from orchestration.live.collection import LiveCollection
-
-    _tell(LiveCollection(Project.find(), retriever).adopt())
-
-
 def _tell(generation: Generation) -> None:
     typer.echo(
         f"{generation.retriever} is at generation {generation.number}, {generation.manifest['documents']:,} documents"

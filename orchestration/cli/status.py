@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from model_code.errors import Damaged
 from orchestration import parameters
 from orchestration.live.status import live_status, live_status_lines, other_lines
 from orchestration.pipeline import dvc_lock, stages
@@ -58,24 +59,35 @@ def _service(project: Project) -> dict[str, Any] | None:
 
 def _live(project: Project) -> list[dict[str, Any]]:
     """The current generation of each live collection, the one that is searched by default first."""
-    from model_code.live.collection import Collection, default_retriever, retrievers
+    from model_code.live.collection import default_retriever, retrievers
 
     names = retrievers(project.live)
     if not names:
         return []
-    default = default_retriever(project.live)
+    try:
+        default = default_retriever(project.live)
+    except Damaged:
+        default = None
     return [
-        {
-            "retriever": name,
-            "default": name == default,
-            "generation": generation.number,
-            "documents": generation.manifest["documents"],
-            "fingerprint": generation.manifest["fingerprint"],
-            "freshness": live_status(project, name),
-        }
+        _live_retriever(project, name, name == default)
         for name in sorted(names, key=lambda name: (name != default, name))
-        for generation in [Collection(project.live, name).current()]
     ]
+
+
+def _live_retriever(project: Project, name: str, default: bool) -> dict[str, Any]:
+    """What there is to say of a live retriever; `problem`: why it is not all, None where it is."""
+    from model_code.live.collection import Collection
+
+    found = dict.fromkeys(("generation", "documents", "fingerprint", "freshness", "problem"))
+    found |= {"retriever": name, "default": default}
+    try:
+        generation = Collection(project.live, name).current()
+        found |= {"generation": generation.number}
+        found |= {key: generation.manifest[key] for key in ("documents", "fingerprint")}
+        found["freshness"] = live_status(project, name)
+    except Damaged as error:
+        found["problem"] = str(error)
+    return found
 
 
 def _queries_logged(project: Project, live: list[dict[str, Any]]) -> int | None:
@@ -84,7 +96,7 @@ def _queries_logged(project: Project, live: list[dict[str, Any]]) -> int | None:
 
     if not is_kept(project.state):
         return None
-    ledger = live[0]["freshness"]["ledger"] if live else None
+    ledger = live[0]["freshness"]["ledger"] if live and live[0]["freshness"] else None
     report = ledger["drift"] if ledger else None
     since = datetime.fromisoformat(report["recorded"]).timestamp() if report else 0.0
     return len(logged_since(project.state, since))
@@ -106,7 +118,9 @@ def status_text(status: dict[str, Any]) -> str:
             lines.append(f"            {status['moved_by_hand']}; freshet promote settles it, or freshet ui by itself")
     for live in status["live"] or [None]:
         lines.append("live        " + (_live_text(live) if live else "nothing (freshet promote opens the champion)"))
-        lines += (live_status_lines if live["default"] else other_lines)(live["freshness"]) if live else []
+        if live and live["freshness"]:
+            lines += (live_status_lines if live["default"] else other_lines)(live["freshness"])
+        lines += [f"problem     {live['problem']}"] if live and live.get("problem") else []
     if status["queries_logged"] is not None:
         lines.append(f"queries     {status['queries_logged']:,} logged since the last drift report")
     if status["service"]:
@@ -116,4 +130,6 @@ def status_text(status: dict[str, Any]) -> str:
 
 def _live_text(live: dict[str, Any]) -> str:
     star = ", searched by default" if live["default"] else ""
+    if live["documents"] is None:
+        return f"{live['retriever']}{star}"
     return f"{live['retriever']} generation {live['generation']}, {live['documents']:,} documents{star}"

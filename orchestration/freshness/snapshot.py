@@ -54,7 +54,8 @@ def export(project: Project, generation: Generation, folder: Path, only: Set[str
 
 
 def live_documents(generation: Generation) -> Iterator[Row]:
-    """Every document that the generation finds, with the columns of a snapshot."""
+    """Every document that the generation finds, with the columns of a snapshot; Damaged if a file of texts is."""
+    generation.verify_documents()
     for number, gone in removed_by_part(generation).items():
         for row in zip(*read_columns(generation.sibling(number) / DOCUMENTS, *FIELDS), strict=True):
             if row[0] not in gone:

@@ -181,19 +181,6 @@ class LiveCollection:
             standing = standing_of(self.ledger, chosen)
             return self.collection.publish_again(chosen, standing, {"rewound_to": number})
 
-    def adopt(self) -> Generation:
-        """Go on with the log that there is, in place of the one that the collection was filled from.
-
-        What this log names becomes what it says; what only the other one knew stays as it is. Nothing happens where the
-        collection was filled from this log.
-        """
-        with file_lock(self.project.live / WRITER_LOCK), open_ledger(self.project) as ledger:
-            current = self.generation
-            if ledger.unsound(standing_of(ledger, current).position) is None:
-                return current
-            standing = Standing(ledger.position(0), replay=True)
-            return self.collection.publish_again(current, standing, {"adopted": ledger.id})
-
     def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> Freed:
         """Delete generations that neither the `keep` newest, the current nor the `registered` ones need."""
         with self._writing():

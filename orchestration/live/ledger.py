@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection as Ids
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from model_code.documents import Document
 from model_code.errors import FreshetError
-from model_code.ledger.events import Position, Standing
+from model_code.ledger.events import ANOTHER, Position, Standing
 from model_code.live.collection import CURRENT, Collection, default_retriever, retrievers
-from model_code.live.documents import COLUMNS, DocumentFile, document_of
-from model_code.live.generation import DOCUMENTS, Generation, removed_by_part
+from model_code.live.documents import document_of
+from model_code.live.generation import Generation, held
 from orchestration.project import Project, file_lock
 
 if TYPE_CHECKING:
@@ -99,20 +99,12 @@ def in_a_log(generation: Generation) -> bool:
 
 def lost(generation: Generation, reason: str) -> str:
     """What to tell who would go on with a log that is not a generation's own, and why it is not."""
+    consent = " --adopt" if ANOTHER in reason else ""
     return (
         f"generation {generation.number} of {generation.retriever!r} holds the documents up to event "
-        f"{generation.watermark} of its log, but {reason}: name its log in {URL} or bring it back from a backup, or go "
-        f"on with this one by freshet adopt --retriever {generation.retriever}, which keeps all documents"
+        f"{generation.watermark} of its log, but {reason}: name its log in {URL}, bring it back from a backup, or "
+        f"go on without it by freshet repair{consent}, which keeps all documents"
     )
-
-
-def held(generation: Generation, document_ids: Iterable[str], columns: Sequence[str] = COLUMNS) -> dict[str, Any]:
-    """Those of `document_ids` that the generation finds, by id, with these columns of its files."""
-    wanted, documents = set(document_ids), {}
-    for number, removed in removed_by_part(generation).items():
-        rows = DocumentFile(generation.sibling(number) / DOCUMENTS).read(wanted, columns)
-        documents |= {id_: row for id_, row in rows.items() if id_ not in removed}
-    return documents
 
 
 def contents(generation: Generation, document_ids: Ids[str]) -> Contents:

@@ -20,6 +20,7 @@ from model_code.live.collection import Collection
 from orchestration.live.collection import LiveCollection, forecast
 from orchestration.live.commands import delete_documents
 from orchestration.live.ledger import backlog_of, ledger_url, open_ledger
+from orchestration.live.repair import repair
 from orchestration.live.rows import read_file
 from orchestration.live.status import live_status_lines
 from orchestration.project import Project
@@ -374,7 +375,7 @@ def lost(project, collection, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["gone", "older", "older, written to", "another"])
-def test_a_lost_log_is_refused_at_every_write_until_it_is_adopted(lost, monkeypatch, tmp_path, kind):
+def test_a_lost_log_is_refused_at_every_write_until_it_is_repaired(lost, monkeypatch, tmp_path, kind):
     file = lost.live / "ledger.sqlite"
     for path in lost.live.glob("ledger.sqlite*"):
         path.unlink()
@@ -397,14 +398,18 @@ def test_a_lost_log_is_refused_at_every_write_until_it_is_adopted(lost, monkeypa
     ):
         with pytest.raises(FreshetError, match=f"holds the documents up to event 2 of its log, but {wanted}") as raised:
             write()
-        assert "freshet adopt --retriever hce, which keeps all documents" in str(raised.value)
+        consent = " --adopt" if kind == "another" else ""
+        assert f"freshet repair{consent}, which keeps all documents" in str(raised.value)
     assert file.exists() == (kind != "gone"), "to refuse makes no log"
     assert texts(lost, "abc") == {"a": "some text", "b": "some text"}
-    adopted = live.adopt()
+    if kind == "another":
+        with pytest.raises(FreshetError, match="may be another project's"):
+            repair(lost)
+    assert repair(lost, adopt=kind == "another", collection_of=lambda *_: live)
     assert texts(lost, "ab") == {"a": "some text", "b": "some text"}
-    assert live.adopt() == adopted, "there is nothing to adopt any more"
+    assert repair(lost, collection_of=lambda *_: live) == [], "there is nothing to mend any more"
     live.receive([row("c"), row("a", "new")], "api")
-    live.apply(limit=1)
+    live.apply()
     named = {} if kind in ("gone", "older") else dict.fromkeys("xyz", "other")
     assert texts(lost, "abcxyz") == {"a": "new", "b": "some text", "c": "some text", **named}
 

@@ -1,0 +1,284 @@
+"""`freshet repair`: what is live goes on from what is whole, in a log that every live retriever stands in.
+
+Nothing is deleted. Folders and databases that are damaged are set aside, and what a retriever loses with them it takes
+from the log again. Where the log itself is lost, is another one or an older copy, the documents come from the
+generations: the newest watermark's contents win, and what only another retriever or the log holds is put again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection as Ids
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from model_code.documents import Change, Document
+from model_code.errors import Damaged, FreshetError
+from model_code.files import write_text
+from model_code.ledger.events import ANOTHER, Standing
+from model_code.live.collection import CURRENT, GENERATIONS, Collection, default_retriever, set_default_retriever
+from model_code.live.generation import Generation, document_hashes
+from orchestration.live.collection import LiveCollection
+from orchestration.live.ledger import URL, WRITER_LOCK, contents, ledger_url, open_ledger, standing_of
+from orchestration.project import Project, file_lock
+
+if TYPE_CHECKING:
+    from model_code.ledger.ledger import Ledger
+
+DAMAGED = "damaged"  # the folder of a live retriever, and the suffix of a ledger, that was set aside
+SOURCE = "freshet repair"
+
+
+@dataclass(frozen=True)
+class Files:
+    """What the files of a live retriever still say.
+
+    number: of the current generation, None if the pointer is torn; texts, whole: the newest generations whose documents
+    can be read, and of which every file is as it was; damaged: folders that are not.
+    """
+
+    collection: Collection
+    number: int | None
+    texts: Generation | None
+    whole: Generation | None
+    damaged: tuple[Path, ...]
+    builds: tuple[Generation, ...]
+
+    @classmethod
+    def inspect(cls, collection: Collection) -> Files:
+        """Read every file."""
+        number, generations, damaged = None, [], []
+        with suppress(Damaged):
+            number = collection.current_number()
+        sound: set[int] = set()
+        for folder in sorted((collection.folder / GENERATIONS).glob("[0-9]*")):
+            try:
+                generations.append(Generation.read(folder))
+                generations[-1].verify()
+                sound.add(int(folder.name))
+            except Damaged:
+                damaged.append(folder)
+        searched = [each for each in generations if number is None or each.number <= number]
+        texts = [each for each in searched if _has_documents(each)]
+        whole = [each for each in searched if each.needs <= sound]
+        builds = [each for each in texts if each.number == each.build]
+        newest = (each[-1] if each else None for each in (texts, whole))
+        return cls(collection, number, *newest, tuple(damaged), tuple(builds))
+
+    @property
+    def starts(self) -> list[Generation]:
+        """What the log has to lead from: where the retriever goes on, and the builds that may be opened again."""
+        return [*self.builds, *([self.whole] if self.whole else [])]
+
+    @property
+    def name(self) -> str:
+        """The retriever's."""
+        return self.collection.retriever
+
+    def unsound(self, ledger: Ledger) -> str | None:
+        """Why it does not stand in this log; None if it does."""
+        standings = (standing_of(ledger, each).position for each in (self.texts, self.whole) if each is not None)
+        return next((reason for each in standings if (reason := ledger.unsound(each)) is not None), None)
+
+
+def _has_documents(generation: Generation) -> bool:
+    try:
+        generation.verify_documents()
+    except FreshetError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a source says there is: the content hash of each document, "" for one that was deleted."""
+
+    name: str
+    hashes: Mapping[str, str]
+    read: Callable[[Ids[str]], Iterable[Document]]
+
+    @classmethod
+    def of_files(cls, files: Files) -> Statement:
+        """That of a live retriever."""
+        generation = files.texts
+        if generation is None:
+            return cls(files.name, {}, lambda ids: ())
+        hashes = document_hashes(generation)
+        return cls(files.name, hashes, lambda ids: (each for _, each in contents(generation, ids).values()))
+
+    @classmethod
+    def of_changes(cls, changes: Mapping[str, Change]) -> Statement:
+        """That of a log which can be read in part."""
+        hashes = {id_: each.content_hash if isinstance(each, Document) else "" for id_, each in changes.items()}
+        return cls("the damaged ledger", hashes, lambda ids: (changes[id_] for id_ in ids))  # type: ignore[misc]
+
+
+def repair(
+    project: Project,
+    champion: str | None = None,
+    adopt: bool = False,
+    collection_of: Callable[[Project, str], LiveCollection] = LiveCollection,
+) -> list[str]:
+    """Mend what is live; a line for each thing that was done, none if all was well.
+
+    champion: which retriever is searched by default where nothing says so any more; adopt: go on with a log that
+    another project may use. FreshetError if that would be needed; then nothing was changed.
+    """
+    done: list[str] = []
+    with file_lock(project.live / WRITER_LOCK):
+        names = {path.parent.name for kind in (CURRENT, GENERATIONS) for path in project.live.glob(f"*/{kind}")}
+        live = [Files.inspect(Collection(project.live, name)) for name in sorted(names)]
+        live = [files for files in live if files.whole or files.damaged]
+        ledger, rescued = _open_log(
+            project, max((each.texts.watermark for each in live if each.texts), default=0), done
+        )
+        with ledger:
+            lost = _lost(ledger, live)
+            if lost or rescued:
+                _require_consent(project, ledger, live, lost, adopt)
+                done += _say(ledger, _statements(ledger, live, lost, rescued), live)
+            for files in live:
+                done += _go_on(ledger, files, files.name in lost)
+        done += _name_default(project, champion)
+    return [*done, *(line for files in live if files.whole for line in _apply(collection_of(project, files.name)))]
+
+
+def _open_log(project: Project, after: int, done: list[str]) -> tuple[Ledger, dict[str, Change]]:
+    """The project's log, and the changes behind the event `after` of one that was torn and is set aside."""
+    try:
+        ledger = open_ledger(project)
+        if ledger.damage() is None:
+            return ledger, {}
+        ledger.close()
+    except Damaged:
+        pass
+    from model_code.ledger.salvage import salvaged
+
+    file = Path(str(sa.make_url(ledger_url(project)).database))
+    aside = _free_name(file.with_name(f"{file.name}.{DAMAGED}"))
+    for suffix in ("-wal", "-shm", ""):
+        if (path := file.with_name(file.name + suffix)).exists():
+            path.rename(aside.with_name(aside.name + suffix))
+    done.append(f"the ledger was damaged: it is set aside as {aside}, and a new one is written")
+    return open_ledger(project), salvaged(aside, after)
+
+
+def _free_name(path: Path) -> Path:
+    """The path, or with a number if it is taken."""
+    names = (path.with_name(f"{path.name}-{number}") for number in range(1, 1_000_000))
+    return path if not path.exists() else next(name for name in names if not name.exists())
+
+
+def _lost(ledger: Ledger, live: Sequence[Files]) -> dict[str, str]:
+    """The retrievers that do not stand in the log, and why."""
+    reasons = {files.name: files.unsound(ledger) for files in live}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def _require_consent(
+    project: Project, ledger: Ledger, live: Sequence[Files], lost: Mapping[str, str], adopt: bool
+) -> None:
+    foreign = len(lost) == len(live) and ANOTHER in lost.values()
+    if foreign and ledger.watermark() > 0 and not adopt:
+        raise FreshetError(
+            f"{ledger_url(project)} is another log, which may be another project's: name the right one in {URL}, or go "
+            "on with this one, to which all documents of this project are added: freshet repair --adopt"
+        )
+
+
+def _statements(
+    ledger: Ledger, live: Sequence[Files], lost: Mapping[str, str], rescued: Mapping[str, Change]
+) -> list[Statement]:
+    """All that is said, the newest first.
+
+    What stands in the log says nothing that the log does not. An older copy of a log knows less than what was filled
+    from the whole one, and of another log nobody knows when it was written.
+    """
+    newest = sorted(live, key=lambda files: -(files.texts.watermark if files.texts else -1))
+    ahead = [files for files in newest if lost.get(files.name) not in (None, ANOTHER)]
+    sound = [files for files in newest if files.name not in lost]
+    foreign = [files for files in newest if lost.get(files.name) == ANOTHER]
+    log = Statement("the ledger", ledger.contents(), lambda ids: ())  # which has them already
+    order: list[Files | None] = [*ahead, None, *sound, *foreign] if sound else [*ahead, *foreign, None]
+    said = [log if files is None else Statement.of_files(files) for files in order]
+    return [Statement.of_changes(rescued), *said] if rescued else said
+
+
+def _say(ledger: Ledger, statements: Sequence[Statement], live: Sequence[Files]) -> Iterator[str]:
+    """Append to the log what it lacks to lead from any generation and any build to what is said."""
+    said: dict[str, Statement] = {}
+    for statement in statements:
+        said |= dict.fromkeys(statement.hashes.keys() - said.keys(), statement)
+    known = ledger.contents()
+    starts = [document_hashes(each) for files in live for each in files.starts]
+
+    def is_known(document_id: str, content: str) -> bool:
+        told = [known[document_id]] if document_id in known else [start.get(document_id, "") for start in starts]
+        return all(each == content for each in told)
+
+    newest = next((each for each in statements if each.hashes), None)
+    for statement in statements:
+        own = sorted(id_ for id_, by in said.items() if by is statement)
+        missing = [id_ for id_ in own if not is_known(id_, statement.hashes[id_])]
+        puts = [id_ for id_ in missing if statement.hashes[id_]]
+        ledger.receive(list(statement.read(puts)), SOURCE)
+        ledger.remove([id_ for id_ in missing if not statement.hashes[id_]], SOURCE)
+        if statement is not newest and (only := [id_ for id_ in own if statement.hashes[id_]]):
+            yield f"put again, as only {statement.name} held them: {', '.join(only)}"
+        elif puts:
+            yield f"{len(puts):,} documents of {statement.name} are written to the log again"
+    if all(files.texts for files in live):  # else what is nowhere may have been in what cannot be read
+        ledger.remove(sorted({id_ for start in starts for id_ in start} - said.keys()), SOURCE)
+
+
+def _go_on(ledger: Ledger, files: Files, lost: bool) -> Iterator[str]:
+    """Set aside what is damaged, and search the newest generation that is whole, in the log."""
+    collection, whole = files.collection, files.whole
+    aside = collection.folder / DAMAGED
+    folders = files.damaged if whole else tuple((collection.folder / GENERATIONS).glob("[0-9]*"))
+    for folder in folders:
+        aside.mkdir(exist_ok=True)
+        folder.rename(target := _free_name(aside / folder.name))
+        yield f"{folder} is set aside as {target}"
+    if whole is None:
+        with suppress(FileNotFoundError):
+            (collection.folder / CURRENT).rename(_free_name(aside / CURRENT))
+        yield f"nothing of {files.name} is whole: make it live again by freshet promote, or first register {files.name}"
+        return
+    if files.number is None:
+        write_text(collection.folder / CURRENT, f"{whole.number}\n")
+        yield f"{collection.folder / CURRENT} names generation {whole.number} again"
+    if lost:
+        current = collection.publish_again(whole, Standing(ledger.position(0), replay=True), {"adopted": ledger.id})
+        yield f"{files.name} goes on with the log {ledger.id}, as generation {current.number}"
+    elif files.number is not None and whole.number != files.number:
+        current = collection.publish_again(whole, standing_of(ledger, whole), {"rewound_to": whole.number})
+        yield f"{files.name} is at generation {whole.number} again, as {current.number}, and takes in what it lacks"
+
+
+def _name_default(project: Project, champion: str | None) -> Iterator[str]:
+    """Let `live/current` name a retriever that is live."""
+    live = {path.parent.name: path.stat().st_mtime for path in project.live.glob(f"*/{CURRENT}")}
+    pointer = project.live / CURRENT
+    try:
+        default_retriever(project.live)
+    except FreshetError:
+        if live:
+            name = champion if champion in live else max(live, key=lambda name: (live[name], name))
+            set_default_retriever(project.live, name)
+            yield f"{pointer} names {name} again"
+        elif pointer.exists():
+            pointer.rename(target := _free_name(pointer.with_name(f"{CURRENT}.{DAMAGED}")))
+            yield f"{pointer} is set aside as {target}: nothing is live"
+
+
+def _apply(collection: LiveCollection) -> Iterator[str]:
+    """Take in what the log holds."""
+    applied = collection.apply()
+    if applied is not None:
+        changed = len(applied.added) + len(applied.updated) + len(applied.deleted)
+        yield f"{collection.retriever} took in {changed:,} changes, as generation {applied.generation.number}"
