@@ -1,17 +1,17 @@
 """Documents, queries and qrels: the lock of their source, and what was read, cleaned and merged from it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
 
-from assets.pages import first_rows
+from assets.pages import Preview, first_rows
 from assets.stage_assets import LOCK_KEY, Page, stage_assets
 from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
 
 
-def preview_corpus(folder: Path) -> Mapping[str, str]:
+def preview_corpus(folder: Path) -> Preview:
     """First documents and queries, and what was quarantined."""
     return {
         "first documents": first_rows(folder / "documents.parquet", ["document_id", "title", "text"]),

@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.pages import markdown_table, picture
+from assets.pages import Preview, pictures, table
 from assets.stage_assets import Check, Page, stage_assets
 from model_code.context import StageContext
 from model_code.files import read_json
@@ -14,43 +14,38 @@ from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
 
 
-def preview_evaluation(folder: Path) -> Mapping[str, str]:
-    """Dev and test metrics of one system, then of its variants."""
-    return {"metrics": metrics_table(read_json(folder / "metrics.json")), **_variants(folder)}
+def preview_evaluation(folder: Path) -> Preview:
+    """Dev and test metrics of one system and of its variants, a row each."""
+    return {"metrics": table(metric_rows([folder, *sorted(folder.glob("variants/*"))]))}
 
 
-def _variants(folder: Path) -> dict[str, str]:
-    """The same for each variant, under the name `R.NAME`."""
-    variants = [read_json(path) for path in sorted(folder.glob("variants/*/metrics.json"))]
-    return {f"{metrics['system']} metrics": metrics_table(metrics) for metrics in variants}
+def preview_baselines(folder: Path) -> Preview:
+    """Dev and test metrics of each baseline and its variants, a row each."""
+    systems = sorted(path.parent for path in folder.glob("*/metrics.json"))
+    return {"metrics": table(metric_rows([*systems, *sorted(folder.glob("*/variants/*"))]))}
 
 
-def metrics_table(metrics: Mapping[str, Any]) -> str:
-    """One row per metric, with its dev and test value.
-
-    >>> print(metrics_table({"source": "qrels", "dev": {"queries": 3}, "test": {"queries": 5}}))
-    | metric | dev | test |
-    |---|---|---|
-    | queries | 3 | 5 |
-    """
-    dev, test = metrics["dev"], metrics["test"]  # a split without queries has no other value
-    return markdown_table([{"metric": m, "dev": dev.get(m, ""), "test": test.get(m, "")} for m in {**test, **dev}])
+def metric_rows(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """The metrics that lie in evaluation folders: test before dev, systems in the order given."""
+    found = [read_json(folder / "metrics.json") for folder in folders]
+    return [{"system": each["system"], "split": split, **each[split]} for split in ("test", "dev") for each in found]
 
 
-def preview_baselines(folder: Path) -> Mapping[str, str]:
-    """Dev and test metrics of each baseline and its variants."""
-    shown: dict[str, str] = {}
-    for path in sorted(folder.glob("*/metrics.json")):
-        shown |= {f"{path.parent.name} metrics": metrics_table(read_json(path)), **_variants(path.parent)}
-    return shown
-
-
-def preview_comparison(folder: Path) -> Mapping[str, str]:
-    """The results table, the whole report and its plots."""
-    report = (folder / "comparison.md").read_text(encoding="utf-8")
-    plots = {f"plot of {path.stem}": picture(path.stem, path.read_bytes()) for path in sorted(folder.glob("*.png"))}
-    results = report.partition("## Results")[2].partition("\n## ")[0].strip()
-    return {"results": results, "report": report, **plots}
+def preview_comparison(folder: Path) -> Preview:
+    """Results by system, best first; where the report lies; its plots."""
+    comparison = read_json(folder / "comparison.json")
+    main = comparison["main_metric"]
+    rows = [
+        {"system": system, main: cells[main]["value"], "low": cells[main]["low"], "high": cells[main]["high"]}
+        | {name: cell["value"] for name, cell in cells.items() if name != main}
+        for system, cells in comparison["systems"].items()
+    ]
+    plots = {path.stem: path.read_bytes() for path in sorted(folder.glob("*.png"))}
+    return {
+        "results": table(sorted(rows, key=lambda row: -row[main])),
+        "report": dg.MetadataValue.path(folder / "comparison.html"),
+        "plots": pictures(plots),
+    }
 
 
 def has_queries(context: StageContext) -> tuple[bool, Mapping[str, Any]]:

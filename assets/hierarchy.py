@@ -1,19 +1,23 @@
 """The tree of documents, and the untrained index that it is clustered from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
 
-from assets.pages import index_page, picture
+from assets.pages import Preview, index_page, pictures, table
 from assets.stage_assets import Page, stage_assets
+from model_code.files import read_json
 from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
 
 
-def preview_hierarchy(folder: Path) -> Mapping[str, str]:
-    """The tree as a picture."""
-    return {"tree": picture("hierarchy", (folder / "hierarchy.png").read_bytes())}
+def preview_hierarchy(folder: Path) -> Preview:
+    """The sizes of each level, and the tree as a picture."""
+    levels = read_json(folder / "statistics.json")["levels"]
+    names = ("level", "nodes", "passages_min", "passages_median", "passages_max", "cosine_mean")
+    shown = [{name: level[name] for name in names} for level in levels]
+    return {"levels": table(shown), "tree": pictures({"hierarchy": (folder / "hierarchy.png").read_bytes()})}
 
 
 BASE_INDEX = Page("hierarchy", frozenset({"faiss"}), index_page)

@@ -1,4 +1,4 @@
-"""What pages of assets show: tables and pictures as Markdown."""
+"""What pages of assets show: tables, and pictures as Markdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
+
 from model_code.files import read_json
+
+Preview = Mapping[str, "dg.MetadataValue | str"]  # what a page shows, by name
 
 LAST_ROWS = 10  # of a training's history
 
@@ -16,45 +20,42 @@ def report_of(folder: Path) -> dict[str, Any]:
     return read_json(folder / "report.json")
 
 
-def markdown_table(rows: list[Mapping[str, Any]], width: int = 90) -> str:
-    """Rows as a Markdown table, long cells cut at `width` characters.
+def table(rows: Sequence[Mapping[str, Any]], width: int = 90) -> dg.TableMetadataValue:
+    """Rows as a table of the page, with a column for every name in them; long texts are cut at `width` characters.
 
-    >>> print(markdown_table([{"id": "a", "title": "b|c"}]))
-    | id | title |
-    |---|---|
-    | a | b/c |
+    >>> table([{"id": "a", "n": 1}, {"id": "b", "note": "x"}]).records[1].data
+    {'id': 'b', 'n': '', 'note': 'x'}
     """
-    if not rows:
-        return "(no rows)"
     names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    for row in rows:
-        lines.append("| " + " | ".join(_cell(row.get(name, ""), width) for name in names) + " |")
-    return "\n".join(lines)
+    records = [dg.TableRecord({name: _cell(row.get(name, ""), width) for name in names}) for row in rows]
+    return dg.MetadataValue.table(records, dg.TableSchema([dg.TableColumn(name) for name in names]))
 
 
-def _cell(value: Any, width: int) -> str:
-    text = str(value).replace("|", "/").replace("\n", " ")
+def _cell(value: Any, width: int) -> str | int | float | bool:
+    if isinstance(value, (int, float)):  # a bool is an int
+        return value
+    text = str(value).replace("\n", " ")
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def first_rows(path: Path, columns: list[str], count: int = 5) -> str:
-    """The first rows of a Parquet table as Markdown."""
+def first_rows(path: Path, columns: list[str], count: int = 5) -> dg.TableMetadataValue:
+    """The first rows of a Parquet table."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:  # by batches: a whole column of texts may be gigabytes
         first = next(file.iter_batches(count, columns=columns), None)
-    return markdown_table(first.to_pylist() if first else [])
+    return table(first.to_pylist() if first else [])
 
 
-def picture(name: str, png: bytes) -> str:
-    """A PNG as inline Markdown, so that it shows wherever the UI runs."""
+def pictures(pngs: Mapping[str, bytes]) -> dg.MarkdownMetadataValue:
+    """PNGs by name as one inline text, so that they show wherever the UI runs."""
     import base64
 
-    return f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})"
+    shown = [f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})" for name, png in pngs.items()]
+    return dg.MetadataValue.md("\n\n".join(shown))
 
 
-def learning_curve(folder: Path, held_out: Sequence[str] = ()) -> Mapping[str, str]:
+def learning_curve(folder: Path, held_out: Sequence[str] = ()) -> Preview:
     """The curve of `history.json` below `folder`: loss and dev metrics by step, in the style of the report's plots.
 
     held_out: what else was measured between steps.
@@ -63,11 +64,11 @@ def learning_curve(folder: Path, held_out: Sequence[str] = ()) -> Mapping[str, s
 
     rows = read_json(folder / "history.json")
     plot = training_plot({folder.name: rows}, measured=held_out)
-    drawn = {"learning curve": picture(plot.name, plot.png)} if plot else {}
-    return {**drawn, "history": markdown_table(rows[-LAST_ROWS:])}
+    drawn = {"learning curve": pictures({plot.name: plot.png})} if plot else {}
+    return {**drawn, "history": table([{"step": row["step"], **row} for row in rows[-LAST_ROWS:]])}
 
 
-def index_page(folder: Path) -> Mapping[str, str]:
+def index_page(folder: Path) -> Preview:
     """What the index is, and how large."""
     facts = read_json(folder / "index" / "manifest.json")
     names = ("kind", "passages", "documents", "dimension", "vectors_per_passage", "factory", "search", "fingerprint")
@@ -75,4 +76,4 @@ def index_page(folder: Path) -> Mapping[str, str]:
     files = [path for path in (folder / "index").rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files) / 1e6
     rows = shown | {"files": len(files), "size": f"{size:,.1f} MB"}
-    return {"index": markdown_table([{"fact": name, "value": value} for name, value in rows.items()])}
+    return {"index": table([{"fact": name, "value": str(value)} for name, value in rows.items()])}

@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.pages import first_rows, learning_curve, markdown_table, report_of
+from assets.pages import Preview, first_rows, learning_curve, report_of, table
 from assets.stage_assets import Check, Page, stage_assets
 from model_code.context import StageContext
 from model_code.files import read_json
@@ -16,14 +16,14 @@ from orchestration.project import Project
 HELD_OUT = ("log_likelihood",)  # of held-out queries, what a generator's best step is chosen by
 
 
-def preview_query_generator(folder: Path) -> Mapping[str, str]:
+def preview_query_generator(folder: Path) -> Preview:
     """The learning curve, if a generator was trained at all."""
     if not report_of(folder)["trained"]:
         return {"history": "no generator was trained (`pseudo_queries.training.base` is null)"}
     return learning_curve(folder, HELD_OUT)
 
 
-def preview_pseudo_queries(folder: Path) -> Mapping[str, str]:
+def preview_pseudo_queries(folder: Path) -> Preview:
     """First generated queries."""
     columns = ["query_id", "document_id", "text", "split"]
     return {"first pseudo-queries": first_rows(folder / "pseudo_queries.parquet", columns)}
@@ -35,9 +35,9 @@ def corpus_accepted(context: StageContext) -> tuple[bool, Mapping[str, Any]]:
     return all(row["passed"] for row in expectations), {"expectations": len(expectations)}
 
 
-def preview_acceptance(folder: Path) -> Mapping[str, str]:
+def preview_acceptance(folder: Path) -> Preview:
     """Each expectation with its bounds and what was observed."""
-    return {"verdict": markdown_table(read_json(folder / "verdict.json")["expectations"])}
+    return {"verdict": table(read_json(folder / "verdict.json")["expectations"])}
 
 
 QUERY_GENERATOR = Page("corpus", frozenset({"torch"}), preview_query_generator)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from assets.pages import report_of
+from assets.pages import Preview, report_of
 from model_code.context import StageContext
 from model_code.errors import FreshetError
 from model_code.files import hash_path, hash_text
@@ -47,13 +47,13 @@ class Check:
 class Page:
     """Where a stage's asset stands in the UI, and what it shows.
 
-    `preview(folder)` returns the metadata of a finished artifact: Markdown texts under names. `checks` are asked beside
-    the stage's contract, which every asset has. Of stages that can run, the one with the highest `priority` does.
+    `preview(folder)` returns the metadata of a finished artifact: tables and pictures under names. `checks` are asked
+    beside the contract that every asset has. Of stages that can run, the one with the highest `priority` does.
     """
 
     group: str
     kinds: frozenset[str]
-    preview: Callable[[Path], Mapping[str, str]]
+    preview: Callable[[Path], Preview]
     checks: tuple[Check, ...] = ()
     priority: int = 0
 
@@ -176,17 +176,18 @@ def check_results(project: Project, stage: Stage, page: Page) -> Iterator[dg.Ass
 def _metadata(project: Project, stage: Stage, page: Page, ran: bool) -> dict[str, Any]:
     from orchestration.parameters import flatten
     from orchestration.pipeline import stage_key
-    from orchestration.pipeline.runs import find_run
+    from orchestration.pipeline.runs import find_run, run_page
 
     folder = project.root / stage.output
     key = stage_key.read(stage, project.root).key
     report = {name: value for name, value in flatten(report_of(folder)).items() if isinstance(value, (int, float, str))}
-    previews = {name: dg.MetadataValue.md(text) for name, text in page.preview(folder).items()}
+    run = find_run(project, key)
     return {
         "what happened": "ran" if ran else "unchanged: taken from DVC",
-        **previews,
+        **page.preview(folder),
         "stage output": stage.output,
-        "MLflow run": find_run(project, key) or "none (restored from a cache that was filled elsewhere)",
+        "MLflow run": run or "none (restored from a cache that was filled elsewhere)",
+        **({"MLflow page": dg.MetadataValue.url(run_page(project, run))} if run else {}),
         "stage key": key,
         **report,
     }

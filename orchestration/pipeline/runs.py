@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 EXPERIMENT = "freshet"
+PAGE = "http://127.0.0.1:5000"
 ARTIFACT_ROOT = "FRESHET_MLFLOW_ARTIFACTS"
 POOL = "MLFLOW_SQLALCHEMYSTORE_POOL"  # how the names of MLflow's variables for its connections begin
 KEY, STAGE, COMMIT, DIRTY, DAGSTER_RUN = (
@@ -101,6 +102,12 @@ def run_store(project: Project) -> RunStore:
 def find_run(project: Project, key: str) -> str | None:
     """The newest finished run of a stage key; None without one, and where runs are not recorded."""
     return run_store(project).find_run(key) if tracking_is_on() else None
+
+
+def run_page(project: Project, run: str) -> str:
+    """Where a browser finds a run: at the tracking server, or at MLflow's page as `freshet ui` opens it by itself."""
+    uri = tracking_uri(project)
+    return f"{uri if uri.startswith('http') else PAGE}/#/experiments/{run_store(project).experiment}/runs/{run}"
 
 
 def tracking_is_on() -> bool:

@@ -17,9 +17,9 @@ def test_a_trained_one_shows_its_curve_with_the_likelihood_of_held_out_queries(t
     monkeypatch.setattr("model_code.evaluation.plots.draw", lambda *given: drawn.append(given))
     write_json(tmp_path / "report.json", {"trained": True})
     write_json(tmp_path / "history.json", [{"step": step, "loss": 2.0, "log_likelihood": -1.5} for step in range(20)])
-    lines = preview_query_generator(tmp_path)["history"].splitlines()
-    assert lines[2] == "| -1.5 | 2.0 | 10 |"
-    assert len(lines) == 12
+    rows = [row.data for row in preview_query_generator(tmp_path)["history"].records]
+    assert rows[0] == {"log_likelihood": -1.5, "loss": 2.0, "step": 10}
+    assert len(rows) == 10
     width = drawn[0][2][0]
     assert width == 3.6 * 2 + 0.6  # inches: a panel for the loss and one for the likelihood
 
