@@ -224,8 +224,20 @@ def make_report(comparison: Mapping[str, Any], pictures: Sequence[Picture]) -> R
         details.append(differences_table(comparison, metric, SYSTEMS, f"Differences in {metric}", confidence))
         title = f"Variants: differences in {metric}"
         details.append(differences_table(comparison, metric, VARIANTS, title, confidence))
-    lead = f"{len(comparison['systems'])} systems on {judged_by(comparison)}."
-    return ReportPage("Comparison", lead, _filled(tables), _filled(details), tuple(pictures))
+    return ReportPage("Comparison", lead(comparison), _filled(tables), _filled(details), tuple(pictures))
+
+
+def lead(comparison: Mapping[str, Any]) -> str:
+    """Which system is best, by how much, and on what: the report's first sentence."""
+    main, systems = comparison["main_metric"], comparison["systems"]
+    best, *others = sorted(systems, key=lambda name: -systems[name][main]["value"])
+    cell = systems[best][main]
+    ahead = f", {cell['value'] - systems[others[0]][main]['value']:.3f} above {others[0]}" if others else ""
+    return (
+        f"{best} is the best of {len(systems)} systems: {main} {cell['value']:.3f} "
+        f"[{cell['low']:.3f}, {cell['high']:.3f}]{ahead}, on {comparison['documents']:,} documents and "
+        f"{judged_by(comparison)}."
+    )
 
 
 def _filled(tables: Sequence[Table]) -> tuple[Table, ...]:

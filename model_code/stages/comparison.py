@@ -43,11 +43,12 @@ def compare(context: StageContext) -> dict[str, Any]:
     """The content of `comparison.json`."""
     settings, seed = context.settings["evaluation"], context.settings["seed"]
     systems, dev = _load_systems(context)
-    qrels = load_corpus(context.inputs["corpus"]).qrels
-    first = systems[0]
+    corpus, first = load_corpus(context.inputs["corpus"]), systems[0]
+    qrels = corpus.qrels
     groups = query_groups(qrels, first.split, first.values.index) if first.source == "qrels" else {}
     facts = {
         "main_metric": settings.main_metric,
+        "documents": len(corpus.documents),
         "confidence": settings.confidence,
         "bootstrap_samples": settings.bootstrap_samples,
         "permutations": settings.permutations,

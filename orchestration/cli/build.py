@@ -118,6 +118,7 @@ def run_demo(project: Project, show: Callable[[str], None] = print) -> None:
 
     show("\nResults on the test queries\n")
     show(results_table(load_comparison(project)))
+    show(_last_verdict(project))
     _show_searches(project, show)
     show(NEXT_STEPS)
     show(f"Done in {time.monotonic() - started:.0f} s.")
@@ -202,12 +203,25 @@ def results(
         typer.echo(json.dumps(comparison["systems"], indent=2, ensure_ascii=False))
         return
     typer.echo(results_table(comparison))
+    typer.echo(_last_verdict(project))
     if over_seeds:
         for metric in shown_metrics(comparison)[:2]:
             typer.echo(f"\n{metric}\n{differences_table(comparison, metric)}\n")
         for name, part in comparison["groups"].items():
             differences = differences_table(part, comparison["main_metric"])
             typer.echo(f"\n{name} queries\n{results_table(part)}\n{differences}")
+
+
+def _last_verdict(project: Project) -> str:
+    """What the history of promotions ends with, in one line."""
+    from orchestration.registry import history
+
+    lines = history.read(project)
+    if not lines:
+        return "no retriever was registered and judged yet: freshet register, then freshet promote"
+    last = lines[-1]
+    why = f": {'; '.join(last['verdict']['reasons'])}" if last["verdict"] else ""
+    return f"last move   {last['action']} of version {last['to']} on {last['when'][:10]}{why}"
 
 
 def compare(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 EXPERIMENT = "freshet"
+TRAINING = {"mlflow.experimentKind": "custom_model_development"}  # its page opens on runs, not on traces
 PAGE = "http://127.0.0.1:5000"
 ARTIFACT_ROOT = "FRESHET_MLFLOW_ARTIFACTS"
 POOL = "MLFLOW_SQLALCHEMYSTORE_POOL"  # how the names of MLflow's variables for its connections begin
@@ -270,7 +271,7 @@ def open_store(uri: str, folder: Path) -> tuple[MlflowClient, str]:
         experiment = client.get_experiment_by_name(EXPERIMENT)
         if experiment is not None:
             return client, experiment.experiment_id
-        return client, client.create_experiment(EXPERIMENT, _artifact_root(uri, folder))
+        return client, client.create_experiment(EXPERIMENT, _artifact_root(uri, folder), TRAINING)
 
 
 def _artifact_root(uri: str, folder: Path) -> str | None:

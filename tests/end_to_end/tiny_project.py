@@ -62,7 +62,7 @@ def copy_code(folder: Path) -> None:
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     for name in listed:
-        if name.startswith(("model_code/", "orchestration/", "assets/", ".dvc")) or "/" not in name:
+        if name.startswith(("freshet/", "model_code/", "orchestration/", "assets/", ".dvc")) or "/" not in name:
             if name in ("dvc.lock", "corpus.lock.json") or not (ROOT / name).is_file():
                 continue
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ def comparison(source="qrels", names=("bm25", "zero_shot", "hce<1>|x")):
     ]
     dev = [SystemScores(one.system, source, "dev", one.values.iloc[:30]) for one in systems]
     groups = {"unseen": index[:20], "seen": index[20:]} if source == "qrels" else {}
-    facts = {"main_metric": "nDCG@10", "confidence": 0.95}
+    facts = {"main_metric": "nDCG@10", "confidence": 0.95, "documents": 1200}
     return (
         facts
         | compare_systems(systems, SETTINGS, 0)
@@ -45,6 +45,19 @@ def test_every_table_names_its_queries_and_its_judge():
     found = [re.search(r"(\d+ \w+) queries, judged by the corpus's own qrels", table.caption) for table in tables]
     expected = ["50 test"] * 2 + ["20 test"] * 2 + ["30 test"] * 2 + ["30 dev"] + ["50 test"] * 3
     assert [match and match[1] for match in found] == expected
+
+
+def test_the_first_sentence_says_who_is_best_by_how_much_and_on_what():
+    found = comparison()
+    values = {"bm25": 0.5, "zero_shot": 0.6, "hce<1>|x": 0.55}
+    for name, value in values.items():
+        found["systems"][name]["nDCG@10"] |= {"value": value, "low": value - 0.1, "high": value + 0.1}
+    assert make_report(found, []).lead == (
+        "zero_shot is the best of 3 systems: nDCG@10 0.600 [0.500, 0.700], 0.050 above hce<1>|x, on 1,200 documents "
+        "and 50 test queries, judged by the corpus's own qrels."
+    )
+    found["systems"] = {"bm25": found["systems"]["bm25"]}
+    assert "[0.400, 0.600], on 1,200 documents" in make_report(found, []).lead, "there is no other"
 
 
 def test_pseudo_queries_are_called_so_everywhere():

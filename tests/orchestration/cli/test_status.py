@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from orchestration.cli.status import status_text
 
 NOTHING = {
@@ -54,14 +56,18 @@ def test_a_finished_project_names_versions_and_generations():
     ]
 
 
-def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is():
+@pytest.mark.parametrize("tripped", [True, False])
+def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is(tripped):
+    measures = [{"name": "topics", "value": 0.25, "threshold": 0.1, "tripped": tripped},
+                {"name": "growth", "value": 0.1, "threshold": 0.5, "tripped": False}]  # fmt: skip
+    drift = "topics 0.25 is over its threshold 0.1" if tripped else "none of 2 measures is over its threshold"
     ledger = {
         "documents": {"pending": 2, "live": 1200, "superseded": 0, "rolled_back": 3},
         "lag": {"pending": 2, "seconds": 300.0},
         "drift": {
             "report": {
                 "report": {
-                    "measures": [{"name": "topics", "value": 0.25, "threshold": 0.1}],
+                    "measures": measures,
                     "unmeasured": [{"name": "query_auc", "why": "there is no query log", "scope": "batch"}],
                 }
             }
@@ -77,7 +83,7 @@ def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is():
         "live        hce generation 2, 1,234 documents, searched by default",
         "documents   2 pending, 1,200 live, 3 rolled back (after event 17)",
         "lag         2 waiting, the oldest for 5 min",
-        "drift       topics 0.25 (threshold 0.1)",
+        f"drift       {drift}",
         "            query drift was not measured: there is no query log",
         "work        retrain (open): topics 0.25 is above 0.1",
         "live        other generation 2, 1,234 documents",

@@ -318,7 +318,7 @@ def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
     collection.receive([row("a"), row("b", "")], "api")
     collection.apply()
     collection.receive([row("c")], "api")
-    report = {"measures": [{"name": "auc", "value": 0.61234, "threshold": 0.7}]}
+    report = {"measures": [{"name": "auc", "value": 0.61234, "threshold": 0.6, "tripped": True}]}
     report["decision"] = {"action": "add", "reasons": ["auc below its threshold"]}
     collection.ledger.record_drift(report, (1, 1))
     collection.ledger.work.ask(WorkKind.PILOT, "hce", EventRange(1, 1), "who knows", asked_by="drift")
@@ -327,7 +327,7 @@ def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
     assert list(live_status_lines(status)) == [
         "documents   1 pending, 1 live, 1 rejected (after event 1)",
         "lag         1 waiting, the oldest for 0 s",
-        "drift       auc 0.612 (threshold 0.7)",
+        "drift       auc 0.612 is over its threshold 0.6",
         "decision    add: auc below its threshold",
         "work        pilot (open): who knows",
     ]
