@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
@@ -19,11 +21,13 @@ JOBS = {WorkKind.ADD: "add_documents", WorkKind.PILOT: "pilot", WorkKind.RETRAIN
 def sensors(
     project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition], alias_job: dg.JobDefinition
 ) -> list[dg.SensorDefinition]:
-    """`freshness`, which starts `jobs`, `champion_alias`, which starts `alias_job`, `failures` and `cancellations`."""
+    """`freshness`, which starts `jobs`, `champion_alias`, which starts `alias_job`, `notices`, `failures` and
+    `cancellations`."""
     status = dg.DagsterRunStatus
     return [
         _freshness(project, jobs),
         _champion_alias(project, alias_job),
+        _notices(project),
         _ends(project, "failures", status.FAILURE, "Notes what failed, so that it is tried again."),
         _ends(
             project,
@@ -98,6 +102,28 @@ def _champion_alias(project: Project, job: dg.JobDefinition) -> dg.SensorDefinit
         return dg.RunRequest(run_key=run_key, tags={"freshet/why": str(moved)})
 
     return champion_alias
+
+
+def _notices(project: Project) -> dg.SensorDefinition:
+    @dg.sensor(
+        minimum_interval_seconds=SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Tells `live.webhook` what goes wrong, each thing once: failed runs and work, documents that wait, "
+        "drift, a gate that refused. Without an address it stands here alone.",
+    )
+    def notices(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        from orchestration.freshness.notices import problems, tell
+
+        since = datetime.now(UTC) - timedelta(days=1)
+        failed = context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=since))
+        found = problems(project) | {run.run_id: f"run of {run.job_name} failed: {run.run_id}" for run in failed}
+        new = [text for key, text in found.items() if key not in json.loads(context.cursor or "[]")]
+        if new:
+            tell(project, new)
+        context.update_cursor(json.dumps(list(found)))  # behind the telling: one that failed is tried again
+        return dg.SkipReason("; ".join(found.values()) or "nothing is wrong")
+
+    return notices
 
 
 def _ends(project: Project, name: str, status: dg.DagsterRunStatus, description: str) -> dg.SensorDefinition:

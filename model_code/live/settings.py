@@ -18,6 +18,11 @@ class LiveSettings(Settings):
         20, ge=2, description="the newest of a collection that stay, with every build that was opened; null: all stay"
     )
     collect_every: int = Field(10, ge=1, description="as soon as so many old generations can go, they do")
+    webhook: str | None = Field(
+        None,
+        pattern="^https?://",
+        description="address that is told what goes wrong, by a POST of {text: ...} as JSON",
+    )
     retrain_from: Literal["base", "champion"] = Field(
         "base",
         description="weights that a retrain's dense retrievers begin with: from the base no training is inherited, "

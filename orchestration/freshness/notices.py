@@ -1,0 +1,69 @@
+"""What a person should hear of, and telling it: documents that wait, drift, failed work, a gate that refused."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from model_code.ledger.work import WorkState
+from model_code.live.collection import retrievers
+from orchestration import parameters
+from orchestration.live.status import live_status
+from orchestration.project import Project
+from orchestration.registry import history
+
+LONGEST_WAIT = 600.0  # seconds that a document may wait before it counts as stuck: the sensor looks every thirty
+TIMEOUT = 10.0  # seconds for the receiver to answer
+
+
+def problems(project: Project) -> dict[str, str]:
+    """Everything that is wrong now, in words, by a key that another occurrence of the same does not have."""
+    found: dict[str, str] = {}
+    for name in retrievers(project.live):
+        ledger = live_status(project, name)["ledger"]
+        if ledger is not None:
+            found |= _waiting(name, ledger["lag"]) | _drifted(name, ledger["drift"]) | _failed(ledger["work"])
+    return found | _refused(history.read(project)[-1:])
+
+
+def _waiting(name: str, lag: Mapping[str, Any]) -> dict[str, str]:
+    if not lag["pending"] or lag["seconds"] < LONGEST_WAIT:
+        return {}
+    text = f"{name}: {lag['pending']:,} changes wait, the oldest for {lag['seconds'] / 60:.0f} min: nobody applies them"
+    return {f"waiting {name}": text}
+
+
+def _drifted(name: str, drift: Mapping[str, Any] | None) -> dict[str, str]:
+    report = drift["report"].get("report", drift["report"]) if drift else {}
+    over = [measure["name"] for measure in report.get("measures", ()) if measure["tripped"]]
+    return {f"drift {name} {drift['recorded']}": f"{name}: drift of {', '.join(over)}"} if drift and over else {}
+
+
+def _failed(work: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    failed = [row for row in work if row["state"] == WorkState.FAILED]
+    return {f"work {row['id']}": f"{row['retriever']}: {row['kind']} failed, {row['outcome']}" for row in failed}
+
+
+def _refused(lines: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    refused = [line for line in lines if line["verdict"] and not line["verdict"]["passed"]]
+    return {
+        f"gate {line['when']} {line['to']}": f"gate: {line['action']} version {line['to']}: "
+        + "; ".join(line["verdict"]["reasons"])
+        for line in refused
+    }
+
+
+def tell(project: Project, texts: Iterable[str]) -> bool:
+    """Post `texts` to `live.webhook` as JSON, {"text": ...}, which chat systems take; whether there is an address.
+
+    OSError if nobody answers there, or with an error.
+    """
+    address = parameters.load(project.params_file).live.webhook
+    if address is None:
+        return False
+    body = json.dumps({"text": "\n".join(texts)}).encode()
+    headers = {"Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=TIMEOUT):
+        return True

@@ -1,0 +1,107 @@
+"""Guards that a person hears of each thing that goes wrong, once, and of nothing while all is well.
+
+pytest tests/orchestration/freshness/test_notices.py
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from urllib.error import URLError
+
+import dagster as dg
+import pytest
+
+from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind
+from orchestration import parameters
+from orchestration.freshness import notices
+from orchestration.registry import history
+from orchestration.sensors import _notices
+from tests.orchestration.live_example import collection_of, make_project
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    return make_project(tmp_path)
+
+
+@pytest.fixture
+def heard(project):
+    """What a receiver on this machine got, which `live.webhook` names."""
+    texts = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self):
+            texts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    parameters.assign(project.params_file, [f"live.webhook=http://127.0.0.1:{server.server_port}/"])
+    yield texts
+    server.shutdown()
+    server.server_close()
+
+
+def go_wrong(project, monkeypatch):
+    """Documents that nobody applies, a pilot that failed for good, drift, and a challenger that the gate refused."""
+    collection = collection_of(project)
+    collection.receive([{"id": "a", "title": "a", "text": "some text"}], "api")
+    monkeypatch.setattr(notices, "LONGEST_WAIT", 0.0)
+    pilot = collection.ledger.work.ask(WorkKind.PILOT, "hce", EventRange(1, 1), "topics moved", asked_by="drift")
+    for attempt in range(ATTEMPTS):
+        collection.ledger.work.fail(pilot, "out of memory", f"run-{attempt}")
+        pilot = next(iter(collection.ledger.work.open("hce", WorkKind.PILOT)), pilot)
+    measures = [{"name": "topics", "value": 0.3, "threshold": 0.1, "tripped": True}]
+    collection.ledger.record_drift({"report": {"measures": measures}}, (1, 1))
+    history.append(project, "refuse", "1", "2", {"passed": False, "reasons": ["worse: hit@1"]})
+
+
+def test_each_thing_is_told_once_and_again_only_if_it_happens_again(project, heard, monkeypatch):
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_sensor_context(instance)
+        assert "nothing is wrong" in _notices(project)(context).skip_message
+        assert heard == []
+        go_wrong(project, monkeypatch)
+
+        @dg.job
+        def broken():
+            dg.op(name="fails")(lambda: 1 / 0)()
+
+        failed = broken.execute_in_process(instance=instance, raise_on_error=False)
+        for _ in range(2):
+            shown = _notices(project)(context).skip_message
+            (text,) = heard
+            for words in ("1 changes wait", "pilot failed, out of memory", "drift of topics", "refuse version 2: worse",
+                          f"run of broken failed: {failed.run_id}"):  # fmt: skip
+                assert words in text
+                assert words in shown
+        history.append(project, "refuse", "1", "3", {"passed": False, "reasons": ["worse: R@100"]})
+        _notices(project)(context)
+    assert heard[1:] == ["gate: refuse version 3: worse: R@100"]
+
+
+def test_what_could_not_be_told_is_told_at_the_next_look(project, heard, monkeypatch):
+    go_wrong(project, monkeypatch)
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_sensor_context(instance)
+        with monkeypatch.context() as patch:
+            patch.setattr(notices, "TIMEOUT", 0.0)
+            with pytest.raises((OSError, URLError)):
+                _notices(project)(context)
+        _notices(project)(context)
+    assert "drift of topics" in heard[-1]
+
+
+def test_without_an_address_the_page_alone_says_it(project, monkeypatch):
+    go_wrong(project, monkeypatch)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert "drift of topics" in _notices(project)(dg.build_sensor_context(instance)).skip_message
+    assert not notices.tell(project, ["anything"])
