@@ -4,7 +4,8 @@ A worker adds, updates, deletes, compacts, opens builds as a retrain does, rever
 garbage, and lets the other retriever follow. It is killed at a random moment, each fourth time in the middle of a
 revert; then a search of each retriever must answer from one whole generation, with the documents of before or after the
 change that was interrupted. After the next writers, in any order, nothing may be missing, doubled or pending, and what
-a receipt had acknowledged must be there. What it opens is built in a moment: `retrains` kills real retrains.
+a receipt had acknowledged, or the log alone had received, must be there. What it opens is built in a moment: `retrains`
+kills real retrains.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ class Trial:
             after = checks.changed(before, interrupted, self.generations)
             self.interrupted[interrupted["kind"]] += 1
         default, other = LiveCollection(self.project), LiveCollection(self.project, OTHER)
+        acknowledged = acknowledged or (interrupted is not None and checks.received(default, interrupted, before))
         for collection in (default, other):
             self._search(collection, (before, after), interrupted)
         for collection in self.chance.sample([default, other], 2):

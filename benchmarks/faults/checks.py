@@ -27,6 +27,20 @@ def changed(state: State, action: Mapping[str, Any], generations: Mapping[int, S
     return generations[action["to"]] if action["kind"] == "revert" else state
 
 
+def received(collection: LiveCollection, action: Mapping[str, Any], state: State) -> bool:
+    """Whether the log has the documents of an action, as its last events tell without what they came to.
+
+    They came in one transaction, so that none may be lost from here on, whoever was killed before he could say so.
+    """
+    if action["kind"] in ("put", "retrain"):
+        last = collection.ledger.latest(action["documents"])
+        texts = {one: event.payload["text"] for one, event in last.items() if event.payload}
+        return texts == action["documents"]
+    known = [one for one in action.get("ids", ()) if one in state]
+    last = collection.ledger.latest(known)
+    return bool(known) and all(one in last and last[one].kind == "remove" for one in known)
+
+
 def searched(collection: LiveCollection) -> State:
     """All documents that a search finds, with their texts, from one whole generation; FreshetError if it is not whole.
 

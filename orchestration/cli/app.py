@@ -33,7 +33,7 @@ for command in (live.search, live.add, live.update, live.delete, live.sync):
     app.command()(command)
 for command in (release.register, release.promote, release.rollback, release.retrain, release.status):
     app.command()(command)
-for command in (release.rewind, live.verify, live.repair):
+for command in (release.rewind, live.verify, live.repair, live.export, live.backup, live.restore):
     app.command()(command)
 for command in (serve.serve, serve.ui):
     app.command()(command)

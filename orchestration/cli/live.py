@@ -1,5 +1,5 @@
-"""What is searched, kept up to date and whole: search, add, update, delete, sync, verify, repair; among the tools
-documents, compact and gc."""
+"""What is searched, kept up to date and whole: search, add, update, delete, sync; verify, repair, export, backup,
+restore; among the tools documents, compact and gc."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ def search(
     k: Annotated[int, typer.Option("-k", min=1, help="How many documents.")] = 10,
     retriever: Annotated[str | None, typer.Option(help="Another retriever that is live than the champion.")] = None,
     filters: Annotated[
-        list[str] | None,
-        typer.Option("--filter", help="Only documents that fit: package=numpy, year>=2020, or JSON; repeatable."),
+        list[str] | None, typer.Option("--filter", help="Only documents with this field, package=numpy; repeatable.")
     ] = None,
     hybrid: Annotated[bool, typer.Option("--hybrid", help="Fuse the ranking with BM25's.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show which tokens matched (lexical retrievers).")] = False,
@@ -157,6 +156,35 @@ def repair(
     champion = versions.holder(project)
     done = mend(project, champion and champion.retriever, adopt)
     typer.echo("\n".join(done) or "there was nothing to mend")
+
+
+def export(retriever: Retriever = None) -> None:
+    """Print every document that is live as JSON lines, as freshet add takes them: freshet export > all.jsonl"""
+    from model_code.live.collection import default_retriever
+    from orchestration.live.backup import export as rows_of
+
+    project = Project.find()
+    for row in rows_of(project, retriever or default_retriever(project.live)):
+        typer.echo(json.dumps(row, ensure_ascii=False))
+
+
+def backup(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> None:
+    """Copy what is live, the ledger and the settings into a folder, while the project works."""
+    from orchestration.live.backup import backup as copy
+
+    left = copy(Project.find(), folder)
+    typer.echo(f"{folder} holds what is live, the ledger and the settings" if left is None else left)
+
+
+def restore(
+    folder: Annotated[Path, typer.Argument(help="What freshet backup made.")],
+    into: Annotated[Path, typer.Option(help="The project's folder; nothing may be live there.")] = Path("."),
+) -> None:
+    """Put a backup into a project in which nothing is live, and check it."""
+    from orchestration.live.backup import restore as put_back
+
+    project = put_back(folder, into.resolve())
+    typer.echo(f"{project.live} is restored and whole")
 
 
 def compact(retriever: Retriever = None) -> None:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.bench import BENCHES
 from benchmarks.faults import bench as faults
 from benchmarks.faults import checks
 from benchmarks.faults.project import OTHER, document_text
-from benchmarks.faults.worker import ACTIONS, Journal, follow, perform
+from benchmarks.faults.worker import ACTIONS, Journal, draw, follow, perform
 from model_code.errors import FreshetError
+from model_code.files import write_text
+from model_code.ledger import ledger
+from model_code.ledger.events import Receipt, Standing
+from model_code.ledger.ledger import Ledger
+from model_code.ledger.states import LogView
+from model_code.live import collection as live
+from model_code.live import draft
+from model_code.live.changes import NetChanges
+from model_code.live.collection import Collection
+from orchestration.live import opening
 from orchestration.live.collection import LiveCollection
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -41,6 +54,17 @@ def test_a_lost_document_is_noticed(trial):
     trial._compare(None, acknowledged=False)
     assert trial.found[faults.PROBLEMS[1]] == 1
     assert any("missing ['new-1']" in problem for problem in trial.problems)
+
+
+def test_what_only_the_log_received_may_not_be_lost(trial, monkeypatch):
+    """Killed between the commit and the receipt: nobody was told, and yet it has to be there."""
+    action = {"kind": "put", "documents": {"new-1": "the array", "base-3": "the string"}}
+    collection = LiveCollection(trial.project)
+    collection.receive([{"id": one, "title": one, "text": text} for one, text in action["documents"].items()], "x")
+    monkeypatch.setattr(LiveCollection, "begin", jumping(LiveCollection.begin))
+    trial._compare(action, acknowledged=False)
+    assert trial.found[faults.PROBLEMS[1]] >= 1
+    assert any("new-1" in problem for problem in trial.problems)
 
 
 def test_a_retriever_that_lacks_what_the_other_has_is_noticed(trial, monkeypatch):
@@ -104,3 +128,119 @@ def test_every_action_does_what_the_model_says(trial):
 
 def test_it_is_a_benchmark():
     assert BENCHES["faults"] == "benchmarks.faults.bench"
+
+
+class Killed(BaseException):
+    """The process is dead: nothing catches this."""
+
+
+STEPS = ((Collection, "seal"), (live, "fsync_tree"), (Collection, "keep"), (Collection, "switch"))
+DRAWN = ("put", "revert", "remove", "put", "retrain")  # each twice in ten kills, in this order
+
+
+def crash(trial, number: int) -> None:
+    """As `Trial.kill`, in this process: one change goes well, the next dies before a step of the live collection."""
+    collection, other = LiveCollection(trial.project), LiveCollection(trial.project, OTHER)
+    kind = DRAWN[number % len(DRAWN)]
+    chosen = sorted(trial.generations)[-3:]
+    action = next(drawn for drawn in iter(lambda: draw(trial.chance, chosen), None) if drawn["kind"] == kind)
+    lines: list[dict] = [{"begin": action}]
+    with pytest.MonkeyPatch.context() as patch:
+        owner, step = trial.chance.choice(STEPS)
+        real, calls = getattr(owner, step), trial.chance.randrange(3)
+
+        def dying(*arguments, **named):
+            nonlocal calls
+            calls -= 1
+            if calls < 0:
+                raise Killed
+            return real(*arguments, **named)
+
+        patch.setattr(owner, step, dying)
+        with suppress(Killed):
+            perform(collection, action, lambda: lines.append({"acknowledged": True}))
+            follow(other, action)
+            lines.append({"end": collection.generation.number})
+    for each in (collection, other):
+        each.ledger.close()
+    trial._compare(*trial._replay(lines))
+
+
+def jumping(method):
+    """What waits is passed over by whoever begins: every pending event is as good as rolled back."""
+
+    def begin(self):
+        method(self)
+        self.collection.publish_again(self.generation, Standing(self.ledger.position()), {})
+
+    return begin
+
+
+def pointer_first(keep):
+    def swapped(self, made):
+        write_text(self.folder / "current", f"{self.next_number()}\n")
+        return keep(self, made)
+
+    return swapped
+
+
+def halved(receive):
+    """A batch in two transactions, the second of which never comes."""
+    return lambda self, documents, *rest, **named: receive(self, list(documents)[:-1], *rest, **named)
+
+
+def cut_pending(pending):
+    def without_last(self, limit=None):
+        found = pending(self, limit)
+        return replace(found, events=found.events[:-1])
+
+    return without_last
+
+
+def silent_removal(remove):
+    return lambda self, ids, source, rejected=(), now=None: Receipt(len(list(ids)), 0, (), ())
+
+
+def garbled(row):
+    return lambda document: row(replace(document, text=document.text[:-1]))
+
+
+def forgetful(write):
+    return lambda folder, removed: write(folder, {part: ids for part, ids in removed.items() if part != min(removed)})
+
+
+MUTATIONS = {
+    "what waits is rolled back at recovery": (LiveCollection, "begin", jumping),
+    "the pointer moves before the folder has its name": (Collection, "keep", pointer_first),
+    "a document of a batch is dropped": (Ledger, "receive", halved),
+    "the last event is passed over": (LogView, "pending", cut_pending),
+    "a removal is lost": (Ledger, "remove", silent_removal),
+    "what is replaced stays": (NetChanges, "removed", lambda _: lambda self, views: {}),
+    "a revert compensates nothing": (ledger, "_compensations", lambda _: lambda *_: []),
+    "a text is cut": (draft, "document_row", garbled),
+    "a build is opened as if it held all that arrived": (
+        opening, "_standing", lambda _: lambda log, snapshot: Standing(log.position()),
+    ),
+    "what left the base is forgotten": (draft, "write_removed", forgetful),
+}  # fmt: skip
+
+
+def test_crashes_without_a_mutation_do_no_harm(trial):
+    for number in range(10):
+        crash(trial, number)
+    assert trial.problems == []
+    assert trial.interrupted.total() > 3
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_each_mutation_is_caught_within_ten_kills(trial, monkeypatch, mutation):
+    owner, name, change = MUTATIONS[mutation]
+    monkeypatch.setattr(owner, name, change(getattr(owner, name)))
+    for number in range(10):
+        try:
+            crash(trial, number)
+        except Exception as error:  # whatever ends the bench is seen
+            trial.problems.append(repr(error))
+        if trial.problems:
+            return
+    pytest.fail("nobody noticed")

@@ -1,1 +1,0 @@
-"""Freshet inside other frameworks; each needs its extra, such as `pip install freshet[langchain]`."""

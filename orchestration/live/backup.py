@@ -1,0 +1,132 @@
+"""`freshet backup` and `freshet restore`: all that cannot be made again, copied while the project works.
+
+    DIR/live/...            pointers and generations, hard links where the disk is the same
+    DIR/live/ledger.sqlite  by SQLite's own backup, after the generations: so the log knows every event that these name
+    DIR/params.yaml ...     settings and locks
+
+Models, artifacts and MLflow's runs are made again by `freshet run` and `freshet register`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from model_code.errors import FreshetError
+from model_code.files import fsync, fsync_tree
+from model_code.live.collection import CURRENT, GENERATIONS, Collection, retrievers
+from model_code.live.documents import COLUMNS, document_of, read_columns
+from model_code.live.generation import DOCUMENTS, removed_by_part
+from orchestration import parameters
+from orchestration.live.ledger import WRITER_LOCK, ledger_url
+from orchestration.live.rows import as_row
+from orchestration.live.verify import problems
+from orchestration.project import Project, file_lock
+
+LEDGER = "ledger.sqlite"
+SETTINGS = ("params.yaml", "dvc.yaml", "dvc.lock", "corpus.lock.json")
+
+
+def export(project: Project, retriever: str) -> Iterator[dict[str, Any]]:
+    """Every document that is live, as `freshet add` takes it; Damaged if a file of texts is."""
+    settings = parameters.load(project.params_file).corpus
+    generation = Collection(project.live, retriever).current()
+    generation.verify_documents()
+    for number, gone in removed_by_part(generation).items():
+        columns = read_columns(generation.sibling(number) / DOCUMENTS, *COLUMNS)
+        for row in zip(*columns, strict=True):
+            if row[0] not in gone:
+                yield as_row(document_of(dict(zip(COLUMNS, row, strict=True))), settings)
+
+
+def backup(project: Project, target: Path) -> str | None:
+    """Copy the project's live collections, ledger and settings to the new folder `target`, whole or not at all.
+
+    Documents may arrive meanwhile; what is to be searched waits for as long as links take. Returns what is left to do
+    where the ledger is on a server. FreshetError if the folder exists.
+    """
+    if target.exists():
+        raise FreshetError(f"{target} exists: name a new folder, such as {target}-2")
+    aside = target.with_name(f".{target.name}.making")
+    shutil.rmtree(aside, ignore_errors=True)
+    live = aside / "live"
+    live.mkdir(parents=True)
+    with file_lock(project.live / WRITER_LOCK):
+        for name in retrievers(project.live):
+            shutil.copytree(
+                project.live / name / GENERATIONS,
+                live / name / GENERATIONS,
+                copy_function=_link,
+                ignore=shutil.ignore_patterns(".*"),
+            )
+            shutil.copyfile(project.live / name / CURRENT, live / name / CURRENT)
+        shutil.copyfile(project.live / CURRENT, live / CURRENT)
+    for name in SETTINGS:
+        if (project.root / name).is_file():
+            shutil.copyfile(project.root / name, aside / name)
+    left = _copy_ledger(project, live / LEDGER)
+    fsync_tree(aside)
+    aside.rename(target)
+    fsync(target.parent)
+    return left
+
+
+def _copy_ledger(project: Project, target: Path) -> str | None:
+    file = _ledger_file(project)
+    if file is None:
+        return "the ledger is on a server: dump it now, with its own tool such as pg_dump"
+    if file.is_file():
+        with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(target)) as copy:
+            source.backup(copy)
+    return None
+
+
+def _link(source: str, target: str) -> None:
+    """Generations never change, so that a link is a copy."""
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or one without links
+        shutil.copyfile(source, target)
+
+
+def _ledger_file(project: Project) -> Path | None:
+    """The ledger's file; None where it is on a server."""
+    url = sa.make_url(ledger_url(project))
+    return Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
+
+
+def restore(source: Path, root: Path) -> Project:
+    """Put a backup into the folder `root`, in which nothing is live; settings that are there stay.
+
+    FreshetError if something is live, or what was restored is damaged.
+    """
+    project = Project(root)
+    if not (source / "live").is_dir():
+        raise FreshetError(f"{source} is no backup: it has no folder live")
+    file = _ledger_file(project)
+    for taken in (project.live, *([file] if file else [])):
+        if taken.exists():
+            raise FreshetError(f"{taken} is there: move it away first, and delete it once the backup has what you miss")
+    root.mkdir(parents=True, exist_ok=True)
+    aside = root / ".live.making"
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.copytree(source / "live", aside)
+    if file is not None and (aside / LEDGER).is_file() and file.parent != project.live:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(aside / LEDGER, file)
+    for name in SETTINGS:
+        if (source / name).is_file() and not (root / name).exists():
+            shutil.copyfile(source / name, root / name)
+    fsync_tree(aside)
+    aside.rename(project.live)
+    fsync(root)
+    if found := next(problems(project), None):
+        raise FreshetError(found)
+    return project
