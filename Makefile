@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # What pip would do, with all cores. Exit code 1: some packages hold files that are no Python, which pip skips, too.
 COMPILE := $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib >/dev/null || test $$? = 1
+# Whatever Python starts here, bare `dg` and `dagster` too, imports `orchestration` first, which switches telemetry off.
+QUIET := echo 'import orchestration' > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/quiet.pth"
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 REACHABLE = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_CPU)/torch/', timeout=5)" 2>/dev/null
@@ -50,6 +52,7 @@ $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) torch==2.13.0 $$($(REACHABLE) && echo --extra-index-url $(TORCH_CPU))
 	$(PIP_INSTALL) --editable '.[cpu]'
+	$(QUIET)
 	$(COMPILE)
 	touch $@
 

@@ -5,7 +5,9 @@ The telemetry of every library is switched off here, before any is imported; wha
 """
 
 import os
+from pathlib import Path
 
+DG_CONFIG = Path(os.environ.get("XDG_CONFIG_HOME", "~/.config")).expanduser() / "dg.toml"  # dg's own place for it
 TELEMETRY_OFF = {
     "DO_NOT_TRACK": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -16,6 +18,9 @@ TELEMETRY_OFF = {
     "HF_UPDATE_DOWNLOAD_COUNTS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+
+if not DG_CONFIG.exists():  # dg has no switch in the environment, but takes its settings from where that says
+    TELEMETRY_OFF["DG_CLI_CONFIG"] = str(Path(__file__).with_name("dg.toml"))
 
 for _name, _value in TELEMETRY_OFF.items():
     os.environ.setdefault(_name, _value)

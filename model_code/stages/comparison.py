@@ -30,7 +30,7 @@ def run(context: StageContext) -> dict[str, Any]:
     pictures = _pictures(comparison, histories)
     report = make_report(comparison, pictures)
     write_json(context.output / "comparison.json", comparison)
-    write_json(context.output / "metrics.json", _means(comparison))
+    write_json(context.output / "metrics.json", _headline(comparison))
     write_text(context.output / "comparison.md", report.markdown())
     write_text(context.output / "comparison.html", report.html())
     for picture in pictures:
@@ -101,11 +101,16 @@ def _without_variants(comparison: dict[str, Any]) -> dict[str, Any]:
     return {name: metrics for name, metrics in comparison["systems"].items() if not is_variant(name)}
 
 
-def _means(comparison: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """System -> metric -> mean, for `dvc metrics`."""
+def _headline(comparison: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """System -> metric -> mean, few enough to read in `dvc metrics`: the main metric of each, and all of the best's.
+
+    Variants are left out, as they are never registered.
+    """
+    main, systems = comparison["main_metric"], _without_variants(comparison)
+    best = max(systems, key=lambda name: systems[name][main]["value"])
     return {
-        system: {metric: cell["value"] for metric, cell in metrics.items()}
-        for system, metrics in comparison["systems"].items()
+        name: {metric: cell["value"] for metric, cell in metrics.items() if metric == main or name == best}
+        for name, metrics in systems.items()
     }
 
 

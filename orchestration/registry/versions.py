@@ -20,7 +20,7 @@ from model_code.evaluation.promotion import Verdict
 from model_code.evaluation.scores import SystemScores, load_scores
 from model_code.files import read_json
 from model_code.ledger.events import Position
-from orchestration.pipeline.runs import KEY, open_store, store_folder, tracking_uri, valid_name
+from orchestration.pipeline.runs import KEY, PARENT, STAGE, open_store, store_folder, tracking_uri, valid_name
 from orchestration.project import Project, file_lock
 from orchestration.registry.build import ARTIFACT, Build, log_retriever
 
@@ -167,7 +167,8 @@ class Registry:
         import mlflow
 
         name = f"{RUN_NAME}{build.retriever}"
-        with mlflow.start_run(experiment_id=self.experiment, run_name=name, tags=identity) as run:
+        tags = identity | self._above(build.key)
+        with mlflow.start_run(experiment_id=self.experiment, run_name=name, tags=tags) as run:
             for part in ("metrics.json", "scores.parquet"):
                 self.client.log_artifact(run.info.run_id, str(build.evaluation / part), "evaluation")
             metrics = _metrics(build.evaluation)
@@ -180,6 +181,13 @@ class Registry:
         created = self.client.create_model_version(MODEL, model, run.info.run_id, identity)
         self._describe(Version.read(created), "has not judged it yet")
         return str(created.version)
+
+    def _above(self, key: str) -> dict[str, str]:
+        """The tag that puts a registration below the run of the build that evaluated the retriever, if it has one."""
+        evaluated = f"tags.`{KEY}` = '{key}' and tags.`{STAGE}` != ''"
+        for run in self.client.search_runs([self.experiment], evaluated, max_results=1):
+            return {PARENT: run.data.tags[PARENT]} if PARENT in run.data.tags else {}
+        return {}
 
     def _predecessor(self) -> str | None:
         champion = self._aliases().get(CHAMPION)

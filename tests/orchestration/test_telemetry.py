@@ -27,3 +27,18 @@ def test_every_switch_is_set():
 
 def test_what_the_user_set_is_kept():
     assert printed(DO_NOT_TRACK="false")[list(TELEMETRY_OFF).index("DO_NOT_TRACK")] == "false"
+
+
+DG = "import orchestration; from dagster_dg_core.utils.telemetry import get_telemetry_enabled_for_cli as f; print(f())"
+
+
+def test_dg_writes_nothing_unless_the_user_has_settings_of_its_own(tmp_path):
+    def enabled(home):
+        variables = {"PATH": os.environ["PATH"], "HOME": str(home)}
+        command, root = [sys.executable, "-c", DG], Path(__file__).parents[2]
+        return subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True, check=True).stdout
+
+    assert enabled(tmp_path) == "False\n"
+    (tmp_path / ".config").mkdir()
+    (tmp_path / ".config" / "dg.toml").write_text("[cli]\nverbose = true\n")
+    assert enabled(tmp_path) == "True\n"

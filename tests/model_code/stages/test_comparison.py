@@ -165,3 +165,12 @@ def test_without_retrievers_only_the_training_plot_is_left_out(inputs, monkeypat
     comparison.run(StageContext(tmp_path, inputs, tmp_path / "out", baselines_only, tmp_path))
     assert {path.stem for path in (tmp_path / "out").glob("*.png")} == {"metrics", "differences", "recall", "levels"}
     assert pd.read_csv(tmp_path / "out" / "training.csv").to_dict("list") == kept
+
+
+def test_dvc_shows_the_main_metric_of_each_system_and_all_of_the_best(result):
+    shown = read_json(result[1] / "metrics.json")
+    systems = read_json(result[1] / "comparison.json")["systems"]
+    best = max(shown, key=lambda name: shown[name]["nDCG@10"])
+    assert list(shown) == ["bm25", "contrastive", "hce", "zero_shot"]
+    assert {name: len(values) for name, values in shown.items()} == dict.fromkeys(shown, 1) | {best: len(systems[best])}
+    assert shown[best]["R@1"] == systems[best]["R@1"]["value"]
