@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 REACHABLE = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_CPU)/torch/', timeout=5)" 2>/dev/null
 
-.PHONY: demo test unit-tests orchestration-tests end-to-end-tests ui repro docs lint clean
+.PHONY: demo test test-long unit-tests orchestration-tests end-to-end-tests ui repro docs lint clean
 
 demo: $(VENV)/.installed
 	freshet demo
@@ -29,6 +29,10 @@ orchestration-tests:
 
 end-to-end-tests:
 	python -m pytest tests/end_to_end
+
+# What chance finds: the same tests as above, with far more of it.
+test-long: $(VENV)/.installed-for-tests
+	OMP_NUM_THREADS=1 python -m pytest -m long
 
 ui: $(VENV)/.installed
 	freshet ui
