@@ -246,7 +246,7 @@ def test_a_ledger_that_does_not_answer_is_told_by_the_pages_that_are_watched(ser
         page = client.get("/metrics")
         assert page.status_code == 200
         assert {"freshet_lag_seconds NaN", "freshet_failing 1.0"} <= set(page.text.splitlines())
-    assert caplog.text.count("nobody can tell how fresh the collection is: (sqlite3.DatabaseError)") == 1
+    assert caplog.text.count("ledger.sqlite is damaged (file is not a database); mend it: freshet repair") == 1
     (project.live / "ledger.sqlite").unlink()
     page = client.get("/metrics").text.splitlines()
     assert {"freshet_lag_seconds 0.0", "freshet_failing 0.0"} <= set(page)
