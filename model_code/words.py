@@ -19,7 +19,29 @@ UNSPACED = (  # Thai, Lao, Tibetan, Burmese, Khmer; Chinese characters, kana, Bo
 )
 PIECE = re.compile(rf"[{UNSPACED}][^\w\s]*|[^\s{UNSPACED}]+")
 SIMPLE = re.compile(r"\w+")
+UNSEEN = re.compile(  # C0 and C1 but for tab and line feed, marks of direction, invisible line ends, no UTF-8
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 LAST_SIMPLE = "\u02ff"  # up to here no character is a mark, or of a script without blanks
+
+
+def visible(text: str) -> str:
+    """The text as a terminal may be sent it: what would command it, or turn the order of letters round, as an escape.
+
+    The escapes are those of JSON, which stays what it is.
+
+    >>> visible("a\\x1b[2Jb\\u202ec")
+    'a\\\\u001b[2Jb\\\\u202ec'
+    """
+    return UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def say(text: str, nl: bool = True) -> None:
+    """Print what a command has to tell: all of it passes here, ids, titles and reasons that others wrote, too.
+
+    nl: end the line.
+    """
+    print(visible(text), end="\n" if nl else "", flush=True)
 
 
 def spans(text: str) -> list[tuple[int, int]]:

@@ -7,6 +7,7 @@ from subprocess import CalledProcessError
 from typing import NoReturn
 
 from model_code.errors import FreshetError
+from model_code.words import visible
 from orchestration.cli.app import app
 
 __all__ = ["app", "main"]
@@ -15,7 +16,7 @@ INTERRUPTED = 130  # the exit code that Typer makes of Ctrl-C, which it does not
 
 
 def _end(message: str, code: int) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {visible(message)}", file=sys.stderr)
     sys.exit(code)
 
 

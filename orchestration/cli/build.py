@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from model_code.errors import FreshetError
+from model_code.words import say
 from orchestration.project import Project
 
 if TYPE_CHECKING:
@@ -48,11 +49,11 @@ def settings(
 
     rows = parameters.reference()
     if as_json:
-        typer.echo(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
+        say(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
     elif markdown:
-        typer.echo(parameters.reference_page(), nl=False)
+        say(parameters.reference_page(), nl=False)
     else:
-        typer.echo(table_text(["key", "type", "default", "bounds", "what it is"], [list(astuple(row)) for row in rows]))
+        say(table_text(["key", "type", "default", "bounds", "what it is"], [list(astuple(row)) for row in rows]))
 
 
 def ingest() -> None:
@@ -63,7 +64,7 @@ def ingest() -> None:
     project = Project.find()
     lock = renew(project)
     initialise(project)  # so that a bare `dvc repro` may follow
-    typer.echo(f"corpus.lock.json: {lock['source']}, content {lock['content_hash'][:12]}")
+    say(f"corpus.lock.json: {lock['source']}, content {lock['content_hash'][:12]}")
 
 
 def run(
@@ -86,7 +87,7 @@ def run(
         if ingestion.read_lock(project) is None:
             ingestion.ingest(project)
         ended = list(repro.repro(project, targets, force=force))
-    typer.echo(f"{len(ended)} stages ran" + (": " + ", ".join(ended) if ended else ""))
+    say(f"{len(ended)} stages ran" + (": " + ", ".join(ended) if ended else ""))
 
 
 def plan(
@@ -98,10 +99,10 @@ def plan(
 
     planned = make_plan(Project.find(), stages or [])
     if as_json:
-        typer.echo(json.dumps([asdict(stage) for stage in planned], indent=2, ensure_ascii=False))
+        say(json.dumps([asdict(stage) for stage in planned], indent=2, ensure_ascii=False))
         return
     for stage in planned:
-        typer.echo(f"{stage.action:5} {stage.address:24} {'; '.join(stage.reasons)}")
+        say(f"{stage.action:5} {stage.address:24} {'; '.join(stage.reasons)}")
 
 
 def demo() -> None:
@@ -200,16 +201,16 @@ def results(
     project = Project.find()
     comparison = results_over_seeds(project) if over_seeds else load_comparison(project)
     if as_json:
-        typer.echo(json.dumps(comparison["systems"], indent=2, ensure_ascii=False))
+        say(json.dumps(comparison["systems"], indent=2, ensure_ascii=False))
         return
-    typer.echo(results_table(comparison))
-    typer.echo(_last_verdict(project))
+    say(results_table(comparison))
+    say(_last_verdict(project))
     if over_seeds:
         for metric in shown_metrics(comparison)[:2]:
-            typer.echo(f"\n{metric}\n{differences_table(comparison, metric)}\n")
+            say(f"\n{metric}\n{differences_table(comparison, metric)}\n")
         for name, part in comparison["groups"].items():
             differences = differences_table(part, comparison["main_metric"])
-            typer.echo(f"\n{name} queries\n{results_table(part)}\n{differences}")
+            say(f"\n{name} queries\n{results_table(part)}\n{differences}")
 
 
 def _last_verdict(project: Project) -> str:
@@ -237,14 +238,14 @@ def compare(
     comparison = compare_costs(project, queries)
     page = write_report(comparison, project.state / "comparison")
     if as_json:
-        typer.echo(json.dumps(as_dict(comparison), indent=2, ensure_ascii=False))
+        say(json.dumps(as_dict(comparison), indent=2, ensure_ascii=False))
         return
     tables = [
         table_text(table.columns, [[cell.text for cell in row] for row in table.rows])
         for table in (cost_table(comparison), choice_table(comparison))
     ]
-    typer.echo("\n\n".join([lead(comparison), *tables]) + "\n")
-    typer.echo(f"Report with plots: {page}")
+    say("\n\n".join([lead(comparison), *tables]) + "\n")
+    say(f"Report with plots: {page}")
 
 
 def bench(context: typer.Context) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from model_code.words import say
 from orchestration.live.client import client_of
 from orchestration.project import Project
 
@@ -62,7 +63,7 @@ def search(
         hits = _here(project, text, k, retriever, **options)
     else:
         hits = service.search(text, k, retriever=retriever, **options).hits  # type: ignore[typeddict-item]
-    typer.echo(json.dumps([plain(hit) for hit in hits], indent=2, ensure_ascii=False) if as_json else hits_text(hits))
+    say(json.dumps([plain(hit) for hit in hits], indent=2, ensure_ascii=False) if as_json else hits_text(hits))
 
 
 def _here(
@@ -138,7 +139,7 @@ def verify() -> None:
     from orchestration.live.verify import problems
 
     found = list(problems(Project.find()))
-    typer.echo("\n".join(found) or "all that is live is whole")
+    say("\n".join(found) or "all that is live is whole")
     if found:
         raise typer.Exit(1)
 
@@ -155,7 +156,7 @@ def repair(
     project = Project.find()
     champion = versions.holder(project)
     done = mend(project, champion and champion.retriever, adopt)
-    typer.echo("\n".join(done) or "there was nothing to mend")
+    say("\n".join(done) or "there was nothing to mend")
 
 
 def export(retriever: Retriever = None) -> None:
@@ -165,7 +166,7 @@ def export(retriever: Retriever = None) -> None:
 
     project = Project.find()
     for row in rows_of(project, retriever or default_retriever(project.live)):
-        typer.echo(json.dumps(row, ensure_ascii=False))
+        say(json.dumps(row, ensure_ascii=False))
 
 
 def backup(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> None:
@@ -173,7 +174,7 @@ def backup(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> Non
     from orchestration.live.backup import backup as copy
 
     left = copy(Project.find(), folder)
-    typer.echo(f"{folder} holds what is live, the ledger and the settings" if left is None else left)
+    say(f"{folder} holds what is live, the ledger and the settings" if left is None else left)
 
 
 def restore(
@@ -184,7 +185,7 @@ def restore(
     from orchestration.live.backup import restore as put_back
 
     project = put_back(folder, into.resolve())
-    typer.echo(f"{project.live} is restored and whole")
+    say(f"{project.live} is restored and whole")
 
 
 def compact(retriever: Retriever = None) -> None:
@@ -192,7 +193,7 @@ def compact(retriever: Retriever = None) -> None:
     from orchestration.live.collection import LiveCollection
 
     generation = LiveCollection(Project.find(), retriever).compact()
-    typer.echo(f"{generation.retriever} generation {generation.number}, {generation.manifest['documents']:,} documents")
+    say(f"{generation.retriever} generation {generation.number}, {generation.manifest['documents']:,} documents")
 
 
 def _put(
@@ -207,7 +208,7 @@ def _put(
 
 def _show(outcome: Outcome, as_json: bool, dry_run: bool = False) -> None:
     plain = dataclasses.asdict(outcome) | {"dry_run": dry_run}
-    typer.echo(json.dumps(plain, indent=2, ensure_ascii=False) if as_json else f"{'would be: ' * dry_run}{outcome}")
+    say(json.dumps(plain, indent=2, ensure_ascii=False) if as_json else f"{'would be: ' * dry_run}{outcome}")
     if outcome.failed:
         raise typer.Exit(1)
 
@@ -225,7 +226,7 @@ def documents(
     project = Project.find()
     rows = package_documents(project, parameters.load(project.params_file).corpus, packages)
     for row in islice(rows, limit):
-        typer.echo(json.dumps(row, ensure_ascii=False))
+        say(json.dumps(row, ensure_ascii=False))
 
 
 def gc(
@@ -244,4 +245,4 @@ def gc(
     total = sum(item.megabytes for item in garbage)
     items = [(item.megabytes, item.what) for item in garbage]
     items.append((total, "freed" if delete else "could be freed: freshet tools gc --delete"))
-    typer.echo("\n".join(f"{megabytes:10.1f} MB  {what}" for megabytes, what in items))
+    say("\n".join(f"{megabytes:10.1f} MB  {what}" for megabytes, what in items))

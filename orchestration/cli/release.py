@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from model_code.errors import SettingsError
+from model_code.words import say
 from orchestration.project import Project
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def register(
     project = Project.find()
     version = release.register(project, retriever)
     role = "champion already" if versions.holder(project) == version else "challenger"
-    typer.echo(f"version {version.version} ({version.retriever}) is the {role}")
+    say(f"version {version.version} ({version.retriever}) is the {role}")
 
 
 def promote() -> None:
@@ -34,7 +35,7 @@ def promote() -> None:
     from orchestration.registry import release
 
     move = release.promote(Project.find())
-    typer.echo(move.summary)
+    say(move.summary)
     if not move.passed:
         raise typer.Exit(1)
 
@@ -61,11 +62,11 @@ def rollback(
         )
     project = Project.find()
     if generation is None:
-        typer.echo(release.rollback(project).summary)
+        say(release.rollback(project).summary)
         return
     _tell(release.revert(project, generation))
     for name, reason in Upkeep(project).finish().items():
-        typer.echo(f"behind    {name}  {reason}")
+        say(f"behind    {name}  {reason}")
 
 
 def rewind(generation: Number, retriever: Live = None) -> None:
@@ -76,9 +77,7 @@ def rewind(generation: Number, retriever: Live = None) -> None:
 
 
 def _tell(generation: Generation) -> None:
-    typer.echo(
-        f"{generation.retriever} is at generation {generation.number}, {generation.manifest['documents']:,} documents"
-    )
+    say(f"{generation.retriever} is at generation {generation.number}, {generation.manifest['documents']:,} documents")
 
 
 def drift(
@@ -89,7 +88,7 @@ def drift(
     from orchestration.freshness.drift import as_dict, required, watch
 
     watched = required(watch(Project.find(), record=not explain), record=not explain)
-    typer.echo(json.dumps(as_dict(watched), indent=2) if as_json else watched.text, nl=as_json)
+    say(json.dumps(as_dict(watched), indent=2) if as_json else watched.text, nl=as_json)
 
 
 def retrain(
@@ -110,12 +109,12 @@ def retrain(
     plan = make_plan(project, key or "")
     name = key or f"{plan.retriever}-{plan.generation:06d}"
     if dry_run:
-        typer.echo(json.dumps(plan.summary() | {"key": name}, indent=2))
+        say(json.dumps(plan.summary() | {"key": name}, indent=2))
         return
-    done = run(project, name, typer.echo)
-    typer.echo(done.summary)
+    done = run(project, name, say)
+    say(done.summary)
     if done.generation is not None:
-        typer.echo(f"live: {done.challenger.retriever} generation {done.generation}")
+        say(f"live: {done.challenger.retriever} generation {done.generation}")
 
 
 def _pilot(project: Project, documents: int, alone: bool) -> None:
@@ -123,7 +122,7 @@ def _pilot(project: Project, documents: int, alone: bool) -> None:
 
     if not alone:
         raise typer.BadParameter("a pilot has no --key and no --dry-run: it is deleted when it has answered")
-    typer.echo(pilot_by_hand(project, documents, typer.echo).summary)
+    say(pilot_by_hand(project, documents, say).summary)
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False) -> None:
@@ -131,4 +130,4 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="As one JSON obj
     from orchestration.cli.status import project_status, status_text
 
     state = project_status(Project.find())
-    typer.echo(json.dumps(state, indent=2, ensure_ascii=False) if as_json else status_text(state))
+    say(json.dumps(state, indent=2, ensure_ascii=False) if as_json else status_text(state))

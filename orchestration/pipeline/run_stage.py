@@ -26,6 +26,7 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, read_json, replace_folder, write_json
 from model_code.progress import LineProgress
 from model_code.scale import engine
+from model_code.words import visible
 from orchestration import parameters
 from orchestration.parameters import Parameters, flatten
 from orchestration.pipeline import runs, stage_key, stages
@@ -248,7 +249,7 @@ def main(arguments: list[str]) -> int:
         (stage,) = stages.find(arguments[0], stages.expand(settings.retrievers, settings.fusions))
         finished = run_stage(stage, project)
     except FreshetError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         return error.exit_code
     print(f"{end_line(stage.address)}{finished.ended - finished.started:.1f} s", file=sys.stderr)
     return 0

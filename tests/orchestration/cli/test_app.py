@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import typer
 from mlflow.exceptions import MlflowException
 from typer.testing import CliRunner
 
+from model_code.errors import FreshetError
+from model_code.words import say
 from orchestration import cli
 from orchestration.cli import pages
 
@@ -107,3 +110,21 @@ def test_help_imports_nothing_slow():
     slow = ["torch", "transformers", "mlflow", "dagster", "faiss", "pandas", "dvc", "sklearn", "scipy", "sqlalchemy"]
     done = subprocess.run([sys.executable, "-c", code, *slow], capture_output=True, text=True, check=True)
     assert done.stdout == "0 []\n"
+
+
+def test_what_others_wrote_commands_no_terminal_and_json_stays_json(capsys):
+    title = "a\x1b[2J\x07 \x9b31m \u202etxt.exe\u2066 \udce9 tab\t end\nline"
+    say(title)
+    assert capsys.readouterr().out == r"a\u001b[2J\u0007 \u009b31m \u202etxt.exe\u2066 \udce9 tab	 end" + "\nline\n"
+    say(json.dumps({"title": title}, ensure_ascii=False))
+    assert json.loads(capsys.readouterr().out) == {"title": title}
+
+
+def test_an_error_that_quotes_a_title_is_escaped_too(monkeypatch, capsys):
+    def refused(arguments):
+        raise FreshetError("no document '\x1b]0;gone\x07'")
+
+    monkeypatch.setattr(cli, "app", refused)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert capsys.readouterr().err == "error: no document '\\u001b]0;gone\\u0007'\n"
