@@ -60,7 +60,7 @@ def registry_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsD
             },
         )
 
-    return [registered_retriever, champion]
+    return [first_champion, registered_retriever, champion]
 
 
 def alias_job(project: Project) -> dg.JobDefinition:

@@ -39,6 +39,17 @@ with open_instance(project) as instance:
         print(request.job_name, request.run_key, done.success)
 """
 
+MOVED = """
+from pathlib import Path
+from orchestration.project import Project
+from orchestration.registry import release, versions
+
+project = Project(Path.cwd())
+wanted = release.register(project, "hce")
+with versions.open_registry(project) as registry:
+    registry.client.set_registered_model_alias(versions.MODEL, versions.CHAMPION, wanted.version)
+"""
+
 RETRAIN = """
 from pathlib import Path
 from model_code.evaluation.promotion import Verdict
@@ -62,7 +73,7 @@ print(done.promoted, done.generation, len(judged["new"]), done.plan.documents)
 
 @pytest.fixture(scope="module")
 def live(built_by_dagster, tmp_path_factory):
-    """A copy of the promoted build; its MLflow store names the copy's own folders."""
+    """A copy of the build, whose trained retriever a person made champion; MLflow's store names the copy's folders."""
     folder = shutil.copytree(built_by_dagster, tmp_path_factory.mktemp("fresh") / "project")
     with sqlite3.connect(folder / ".freshet" / "mlflow" / "mlflow.db") as store:
         tables = [name for (name,) in store.execute("select name from sqlite_master where type = 'table'")]
@@ -70,6 +81,8 @@ def live(built_by_dagster, tmp_path_factory):
             for column in [row[1] for row in store.execute(f"pragma table_info({table})") if "CHAR" in row[2].upper()]:
                 query = f"update {table} set {column} = replace({column}, ?, ?) where {column} like ?"
                 store.execute(query, (str(built_by_dagster), str(folder), f"%{built_by_dagster}%"))
+    run(folder, MOVED)
+    freshet(folder, "promote")
     return folder
 
 

@@ -50,7 +50,7 @@ def test_data_versions_are_dvc_hashes_and_runs_are_found_by_key(built_by_dagster
     by_output = {row["stage output"]: row for row in recorded.values() if "stage output" in row}
     assert {path: row["version"] for path, row in by_output.items()} == hashes
     assert all(len(row["MLflow run"]) == 32 for row in by_output.values())
-    assert {"corpus_lock", "registered_retriever", "champion", "live_generation"} <= set(recorded)
+    assert {"corpus_lock", "first_champion", "registered_retriever", "champion", "live_generation"} <= set(recorded)
 
 
 def test_a_plan_says_nothing_to_do_and_then_what_a_setting_would_change(built_by_dvc, copy_of_build):
