@@ -151,6 +151,11 @@ class DenseIndex:
         """Which of the document's passages (0, 1, ...) is nearest to `query` (H,); the first of equals."""
         return int(np.argmax(self._scores(query, self.ids.rows_of([document_id])))) // self.vectors_per_passage
 
+    def nearest_vector(self, query: np.ndarray, document_id: str) -> np.ndarray:
+        """Of the document's vectors (H,) the nearest to `query` (H,); the first of equals."""
+        rows = self.ids.rows_of([document_id])
+        return self.vectors[rows[np.argmax(self._scores(query, rows))]]
+
     def add(self, vectors: np.ndarray, document_ids: Sequence[str], fingerprint: str) -> None:
         """Add passages of new documents; FreshetError if one of the documents is there already."""
         vectors = self._accepted(vectors, fingerprint)

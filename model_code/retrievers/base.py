@@ -74,6 +74,10 @@ class EncodedRetriever(ABC, Generic[Queries]):
     def best_passage_encoded(self, query: Queries, document_id: str) -> int:
         """`best_passage` for one encoded query."""
 
+    def nearest_vector(self, query: np.ndarray, document_id: str) -> np.ndarray:
+        """Of a document's vectors (H,) the nearest to a query (H,): TypeError, as most kinds have none."""
+        raise TypeError(f"{type(self).__name__} has no vectors of documents")
+
     def find(self, queries: Queries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """`search` for encoded queries."""
         if self.proposed is None:
@@ -199,6 +203,10 @@ class SegmentedRetriever(EncodedRetriever[Any]):
     def best_passage_encoded(self, query: Any, document_id: str) -> int:
         """Which of the document's passages answers the query best."""
         return owner(self.segments, document_id).retriever.best_passage_encoded(query, document_id)
+
+    def nearest_vector(self, query: np.ndarray, document_id: str) -> np.ndarray:
+        """Of a document's vectors (H,) the nearest to a query (H,)."""
+        return owner(self.segments, document_id).retriever.nearest_vector(query, document_id)
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """Which tokens matched, the heaviest first; FreshetError if the kind does not score by token."""

@@ -7,6 +7,10 @@ one score for a query, however many documents are asked for and whatever filters
 
 where f_p standardises a dense part's inner product by the mean and the standard deviation of the query's products with
 all vectors that the retriever was built of, and divides the score of a part that matches words by the query's highest.
+
+With `feedback` c above 0 a query is asked twice: dense parts then get q + c (v_1 + v_2 + v_3) / 3, where v_i are the
+vectors of the three best documents of the first pass (pseudo-relevance feedback, Rocchio, 1971). Those are the best of
+all documents, so that a score still hangs on nothing but the query and what can be found.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from model_code.retrievers.dense import DenseRetriever
 
 FORMAT, KIND = 1, "fused"
 FUSION, SCALES = "fusion.json", "scales.safetensors"
+BEST = 3  # documents of the first pass that a query is moved towards
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,18 +65,21 @@ class Scale:
 class Fusion:
     """What a fused retriever has learned: the weight of each part, and the scales of the dense ones.
 
-    depth: so many of each part's best documents are scored by all parts, or k, if that is more.
+    depth: so many of each part's best documents are scored by all parts, or k, if that is more. feedback: how far a
+    query is moved towards its best documents before it is asked again; 0: it is asked once.
     """
 
     weights: Mapping[str, float]
     scales: Mapping[str, Scale] = field(default_factory=dict)
     depth: int = 100
+    feedback: float = 0.0
 
     def save(self, folder: Path) -> None:
         """Write it into the folder; equal fusions give equal bytes."""
         from safetensors.numpy import save_file
 
-        write_json(folder / FUSION, {"weights": list(self.weights.items()), "depth": self.depth})
+        stated = {"weights": list(self.weights.items()), "depth": self.depth, "feedback": self.feedback}
+        write_json(folder / FUSION, stated)
         arrays = {f"{name}.mean": scale.mean for name, scale in self.scales.items()}
         arrays |= {f"{name}.covariance": scale.covariance for name, scale in self.scales.items()}
         save_file(arrays, folder / SCALES)
@@ -85,12 +93,13 @@ class Fusion:
         weights = dict(stated["weights"])  # in their order, which JSON's objects do not keep
         names = [name for name in weights if f"{name}.mean" in arrays]
         scales = {name: Scale(arrays[f"{name}.mean"], arrays[f"{name}.covariance"]) for name in names}
-        return cls(weights, scales, stated["depth"])
+        return cls(weights, scales, stated["depth"], stated.get("feedback", 0.0))  # older ones have none
 
     def fingerprint(self, parts: Mapping[str, EncodedRetriever]) -> str:
-        """SHA-256 of what decides scores: the parts' own fingerprints, weights and scales."""
+        """SHA-256 of what decides scores: the parts' own fingerprints, weights, scales and feedback."""
         own = {name: part.fingerprint for name, part in parts.items()}
-        return hash_text(canonical_json({"parts": own, "weights": dict(self.weights), "scales": self._scales_hash}))
+        facts = {"parts": own, "weights": dict(self.weights), "scales": self._scales_hash}
+        return hash_text(canonical_json(facts | ({"feedback": self.feedback} if self.feedback else {})))
 
     @cached_property
     def _scales_hash(self) -> str:
@@ -131,8 +140,18 @@ class FusedSearch(EncodedRetriever[FusedQueries]):
         return next((part.dense for part in self.parts.values() if part.dense is not None), None)
 
     def encode_queries(self, texts: Sequence[str]) -> FusedQueries:
-        """Each text, encoded by every part."""
-        return FusedQueries({name: part.encode_queries(texts) for name, part in self.parts.items()})
+        """Each text, encoded by every part; dense parts get it as its best documents change it."""
+        queries = FusedQueries({name: part.encode_queries(texts) for name, part in self.parts.items()})
+        return self._fed_back(queries) if self.fusion.feedback and len(texts) else queries
+
+    def _fed_back(self, queries: FusedQueries) -> FusedQueries:
+        best = [[document for document, _ in own] for own in self.search_encoded(queries, BEST)]
+        moved = {name: queries.parts[name].copy() for name in self.fusion.scales}
+        for name, vectors in moved.items():
+            for i, documents in enumerate(best):
+                near = [self.parts[name].nearest_vector(queries.parts[name][i], document) for document in documents]
+                vectors[i] += np.float32(self.fusion.feedback) * np.mean(near, axis=0, dtype=np.float32)
+        return FusedQueries({**queries.parts, **moved})
 
     def search_encoded(self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """The k best of the documents that any part has among its best."""

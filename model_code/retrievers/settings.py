@@ -109,6 +109,9 @@ class FusionSettings(settings.Settings):
         description="of each part; left out: learned on the judged dev queries, where there are at least 30",
     )
     depth: int = Field(100, ge=1, description="documents of each part that all parts score, or k, if that is more")
+    feedback: float = Field(
+        0.0, ge=0, le=1, description="how far a query is moved towards its three best documents and asked again"
+    )
 
     def check(self) -> None:
         """Refuse fewer than two parts, one that comes twice, and weights that are not those of the parts."""

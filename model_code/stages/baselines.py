@@ -23,7 +23,7 @@ from model_code.retrievers.settings import FusionSettings
 from model_code.stages.evaluate import Bench
 from model_code.stages.fuse import BUILD, Folders, fuse
 
-UNTRAINED = FusionSettings(of=("zero_shot", "bm25"))
+UNTRAINED = FusionSettings(of=("zero_shot", "bm25"), feedback=0.3)
 
 
 def run(context: StageContext) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Output: an evaluation folder like that of `evaluate`, and below `build/` the ret
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def fuse(
     """Build the fusion of opened `parts` below `output`, evaluate it there, and return its report."""
     opened = {part: open_retriever(*folders, settings=context.settings["encoder"]) for part, folders in parts.items()}
     scales = {part: Scale.of(own.dense.index.vectors) for part, own in opened.items() if own.dense is not None}
-    fusion = Fusion(settings.weights or default_weights(settings.of, scales), scales, settings.depth)
+    fusion = Fusion(settings.weights or default_weights(settings.of, scales), scales, settings.depth, settings.feedback)
     learned = not settings.weights and can_learn(bench.judgements["dev"])
     if learned:
         metric, dev = bench.settings.main_metric, sample_queries(bench.judgements["dev"], MOST)
@@ -93,7 +94,7 @@ def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
     for part in parts * min(2, len(parts)):
         tried = {weight: _mean(scored, weights | {part: weight}, dev, metric) for weight in {*GRID, weights[part]}}
         weights[part] = max(tried, key=lambda weight: (round(tried[weight], 4), -abs(weight - weights[part]), -weight))
-    return Fusion(weights, search.fusion.scales, search.fusion.depth)
+    return replace(search.fusion, weights=weights)
 
 
 Scored = tuple[str, list[str], dict[str, np.ndarray]]

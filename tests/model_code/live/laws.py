@@ -131,7 +131,7 @@ def _fuse(encoder: Path, bodies: list[str], ids: list[str], build: Path) -> Path
     build_folder(build / "lexical", loaded, bodies, ids, LEXICAL["lexical"], build / "shards")
     _index("dense", Encoder.load(dense, device="cpu", for_search=True), bodies, ids, build / "dense")
     vectors = Encoder.load(dense, device="cpu", for_search=True).encode([" ".join(own) for own in OLD.values()])
-    fusion = Fusion({"dense": 1.0, "lexical": 2.0}, {"dense": Scale.of(vectors)}, depth=3)
+    fusion = Fusion({"dense": 1.0, "lexical": 2.0}, {"dense": Scale.of(vectors)}, depth=3, feedback=0.3)
     parts = {"dense": (dense, build / "dense"), "lexical": (lexical, build / "lexical")}
     build_folders(parts, fusion, build / "encoder", build / "index")
     return build / "encoder"
