@@ -37,6 +37,7 @@ class Searchers:
         self._failures: dict[str, str] = {}  # by retriever
         self.swaps = 0
         self._open: dict[str, Searcher] = {}
+        self._default = ""  # the last one that was read
         self._looked: dict[str, float] = {}
         self._lock = threading.Lock()  # held to open or exchange, never to search
 
@@ -55,11 +56,13 @@ class Searchers:
         return searcher
 
     def default(self) -> str:
-        """The retriever that is searched when none is named; NotReady if nothing is live."""
+        """The retriever that is searched when none is named; NotReady if nothing is live, nor was."""
         try:
-            return default_retriever(self.live)
+            self._default = default_retriever(self.live)
         except FreshetError as error:
-            raise NotReady(str(error)) from None
+            if self._default not in self._open:  # what is in memory goes on answering, whatever became of its files
+                raise NotReady(str(error)) from None
+        return self._default
 
     @property
     def failure(self) -> str | None:
