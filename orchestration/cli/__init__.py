@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import sys  # isort: skip
 from subprocess import CalledProcessError
 from typing import NoReturn
@@ -9,10 +11,10 @@ from typing import NoReturn
 from model_code.errors import FreshetError
 from model_code.words import visible
 from orchestration.cli.app import app
+from orchestration.cli.build import INTERRUPTED, STOP_SIGNALS, stopped
 
 __all__ = ["app", "main"]
 FOREIGN = ("sqlalchemy.", "sqlite3", "mlflow.", "psycopg", "httpx", "requests.")
-INTERRUPTED = 130  # the exit code that Typer makes of Ctrl-C, which it does not pass on
 
 
 def _end(message: str, code: int) -> NoReturn:
@@ -32,6 +34,8 @@ def main() -> None:
     """Entry point of the console script."""
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
+    for number in STOP_SIGNALS[1:]:  # as Ctrl-C: what a command has started ends with it
+        signal.signal(number, signal.default_int_handler)
     try:
         app([argument for argument in arguments if argument != "--debug"])
     except FreshetError as error:
@@ -44,5 +48,5 @@ def main() -> None:
         _end(f"{type(error).__name__}: {' '.join(str(error).split())} (--debug shows where)", FreshetError.exit_code)
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
-            print("stopped; finished stages are kept, training resumes from its last checkpoint", file=sys.stderr)
+            print(stopped(), file=sys.stderr)
         raise

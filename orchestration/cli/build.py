@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple
+from functools import partial
 from pathlib import Path
+from types import FrameType, SimpleNamespace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,6 +34,8 @@ Next
   freshet ui                    Dagster on http://127.0.0.1:3000, MLflow on http://127.0.0.1:5000
 The full report with plots is artifacts/comparison/comparison.html
 """
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+INTERRUPTED = 130  # the exit code that Typer makes of Ctrl-C, which it does not pass on
 CLONE = Path(__file__).parents[2]
 Stages = Annotated[list[str] | None, typer.Argument(help="Stages such as corpus, train@hce or train; all by default.")]
 Assignments = Annotated[
@@ -132,7 +138,7 @@ def run_job(project: Project, job: str = "full_build") -> None:
     from orchestration.pipeline.dvc_process import initialise
 
     initialise(project)
-    with open_instance(project) as instance, known_by_the_page(instance, job):
+    with open_instance(project) as instance, known_by_the_page(instance, job), ended_by_signals():
         result = (
             definitions(project)
             .resolve_job_def(job)
@@ -144,6 +150,47 @@ def run_job(project: Project, job: str = "full_build") -> None:
         )
     if not result.success:
         raise FreshetError(f"the Dagster job {job!r} failed (run {result.run_id}): {_first_failure(result)}")
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let a signal end this process and all that it started, at once, as `kill -9` may: nothing is lost by it.
+
+    Dagster would take the signal for a failure of the step, and by the step's retry policy begin it again.
+    """
+    import psutil
+    from dagster._core.execution import compute_logs
+    from dagster._utils import interrupts
+
+    terminal = os.dup(sys.stderr.fileno())  # which Dagster takes for the log of a step
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        os.write(terminal, f"{stopped()}\n".encode())
+        os._exit(INTERRUPTED)
+
+    replace, interrupts._replace_interrupt_signal = interrupts._replace_interrupt_signal, lambda handler: None
+    # its helpers print a traceback each at Ctrl-C, unless it does not reach them
+    compute_logs.subprocess = SimpleNamespace(Popen=partial(subprocess.Popen, start_new_session=True))
+    before = {number: signal.signal(number, end) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        interrupts._replace_interrupt_signal, compute_logs.subprocess = replace, subprocess
+        os.close(terminal)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def stopped() -> str:
+    """What is kept, and what goes on where it was, if anything does."""
+    resumes = ""
+    with suppress(FreshetError):  # outside of a project
+        if any((Project.find().state / "checkpoints").glob("*/*")):
+            resumes = ", training resumes from its last checkpoint"
+    return f"stopped; finished stages are kept{resumes}"
 
 
 def _first_failure(result: ExecuteInProcessResult) -> str:

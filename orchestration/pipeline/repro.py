@@ -102,6 +102,7 @@ class PlannedBuild:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,  # Ctrl-C in a terminal reaches this process alone, which ends DVC below
         ) as process:
             try:
                 for line in map(str.rstrip, process.stdout or ()):

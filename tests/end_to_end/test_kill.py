@@ -6,12 +6,16 @@ Run: python -m pytest tests/end_to_end/test_kill.py
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.end_to_end.tiny_project import dvc, environment, output_hashes
 
@@ -95,3 +99,24 @@ def test_an_index_that_is_killed_after_a_shard_resumes_with_that_shard_to_the_sa
     assert log.read_text().split() == encoded, "the first shard was not encoded again"
     assert output_hashes(copy_of_build) == before
     assert not list(checkpoints.iterdir())
+
+
+@pytest.mark.parametrize(("command", "number"), [("demo", signal.SIGINT), ("run", signal.SIGTERM)])
+def test_a_signal_ends_a_build_in_one_line_and_starts_nothing_again(copy_of_build, command, number):
+    """SIGINT as a terminal sends it, to the whole group; SIGTERM to the command alone."""
+    for name in ("artifacts", ".dvc/cache"):
+        shutil.rmtree(copy_of_build / name)
+    (copy_of_build / "dvc.lock").unlink()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orchestration.cli", command], cwd=copy_of_build, env=environment(),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    below = psutil.Process(process.pid)
+    wait_for(lambda: any("orchestration.pipeline.run_stage" in each.cmdline() for each in below.children(True)))
+    children = below.children(recursive=True)
+    os.killpg(process.pid, number) if command == "demo" else process.send_signal(number)
+    told = process.communicate(timeout=20)[1].splitlines()
+    assert process.returncode == 130
+    assert told[-1].startswith("stopped; finished stages are kept")
+    assert [line for line in told[:-1] if not line.startswith(("Running stage", "  corpus"))] == []
+    assert not psutil.wait_procs(children, timeout=5)[1], "a process was left"

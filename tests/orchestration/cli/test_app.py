@@ -18,7 +18,14 @@ from orchestration import cli
 from orchestration.cli import pages
 
 
-def test_ctrl_c_says_what_is_kept(monkeypatch, capsys):
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_ctrl_c_says_what_is_kept(monkeypatch, capsys, tmp_path, checkpoint):
+    for name in ("params.yaml", "dvc.yaml"):
+        (tmp_path / name).touch()
+    if checkpoint:
+        (tmp_path / ".freshet" / "checkpoints" / "key" / "step_2").mkdir(parents=True)
+    monkeypatch.delenv("FRESHET_STATE", raising=False)
+    monkeypatch.chdir(tmp_path)
     app = typer.Typer()
 
     @app.command()
@@ -30,7 +37,8 @@ def test_ctrl_c_says_what_is_kept(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 130
-    assert capsys.readouterr().err == "stopped; finished stages are kept, training resumes from its last checkpoint\n"
+    resumes = ", training resumes from its last checkpoint" * checkpoint
+    assert capsys.readouterr().err == f"stopped; finished stages are kept{resumes}\n"
 
 
 @pytest.fixture
