@@ -69,7 +69,7 @@ class Project:
         A temporary workspace of `dvc exp run --temp` uses the state of the project it was made from.
         """
         if "FRESHET_STATE" in os.environ:
-            return Path(os.environ["FRESHET_STATE"]).resolve()
+            return ((self.home or self.root) / os.environ["FRESHET_STATE"]).resolve()
         if self.home is not None:
             return Project(self.home).state
         parts = self.root.parts

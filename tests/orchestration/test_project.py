@@ -83,6 +83,9 @@ def test_state_lies_in_the_project_unless_the_environment_says_where(tmp_path, m
     assert Project(tmp_path).state == tmp_path / ".freshet"
     monkeypatch.setenv("FRESHET_STATE", str(tmp_path / "elsewhere"))
     assert Project(tmp_path / "project").state == tmp_path / "elsewhere"
+    monkeypatch.setenv("FRESHET_STATE", "state")
+    monkeypatch.chdir("/")
+    assert Project(tmp_path / "project").state == tmp_path / "project" / "state", "wherever it is asked"
 
 
 def test_a_temporary_workspace_of_an_experiment_shares_the_state_of_its_project(tmp_path):
