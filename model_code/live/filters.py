@@ -1,24 +1,42 @@
-"""Which documents a search may find: those whose fields have the values that were asked for."""
+"""Which documents a search may find: a filter over their fields, one for the command line, HTTP and Python.
+
+An object states conditions that hold together, by field: a value, a list of which one is had, or operators. Others
+combine whole objects: {"or": [{"package": "numpy"}, {"year": {">=": 2020, "<": 2024}}], "not": {"tags": ["old"]}}.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import operator as operators
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from model_code.errors import FreshetError
+from model_code.documents import parse_date
+from model_code.errors import FreshetError, SettingsError
 from model_code.live.documents import read_columns
 from model_code.settings import require
 
 Index = Mapping[str, Mapping[str, set[str]]]  # field -> value, as text -> documents that have it
+Filters = Mapping[str, Any] | Sequence[str]
+"""An object, or texts as one types them: "package=numpy", "year>=2020", "kind!=class", or an object as JSON."""
 SHOWN = 8  # values that an error message names
+MAX_DEPTH = 16
+RANGES: Mapping[str, Callable[[Any, Any], bool]] = {
+    ">": operators.gt, ">=": operators.ge, "<": operators.lt, "<=": operators.le,
+}  # fmt: skip
+OPERATORS = ("=", "!=", *RANGES, "in", "exists")
+TYPED = re.compile(r"([^=!<>]+)(!=|>=|<=|=|>|<)(.*)", re.DOTALL)
+NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+EXAMPLE = '{"package": ["numpy", "scipy"], "year": {">=": 2020}}'
 
 
 def read_fields(path: Path) -> Index:
-    """The fields of all documents of a generation, from its documents file."""
-    document_ids, fields = read_columns(path, "document_id", "fields")
-    return index_fields(zip(document_ids, map(json.loads, fields), strict=True))
+    """The fields of all documents of a generation, from its documents file; a document's date is the field `date`."""
+    rows = zip(*read_columns(path, "document_id", "fields", "date"), strict=True)
+    return index_fields((one, ({"date": date} if date else {}) | json.loads(fields)) for one, fields, date in rows)
 
 
 def index_fields(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Index:
@@ -70,34 +88,113 @@ class MergedFields(Mapping[str, Mapping[str, set[str]]]):
         return sum(1 for _ in self)
 
 
-def matching(index: Index, filters: Sequence[str]) -> set[str]:
-    """The documents that have, for each field named, one of the values named for it; filters are "field=value".
+def matching(index: Index, filters: Filters, every: Callable[[], Set[str]]) -> Set[str]:
+    """The documents that fit a filter; every: all that there are, for what negates.
 
-    FreshetError for an unknown field, or if no document is left.
+    FreshetError for an unknown field. Texts are checked more closely, as somebody types them: it is an error, too, if
+    no document has a value that they ask for, or none fits all of them. Several `=` of one field are alternatives.
 
-    >>> index = {"package": {"numpy": {"a", "b"}, "pandas": {"c"}}, "kind": {"class": {"b", "c"}}}
-    >>> sorted(matching(index, ["package=numpy", "package=pandas", "kind=class"]))
+    >>> index = {"package": {"numpy": {"a", "b"}, "pandas": {"c"}}, "year": {"2023": {"b"}, "2024": {"c"}}}
+    >>> every = lambda: {"a", "b", "c"}
+    >>> sorted(matching(index, ["package=numpy", "package=pandas", "year>2022"], every))
     ['b', 'c']
+    >>> sorted(matching(index, {"not": {"package": "numpy", "year": {"exists": True}}}, every))
+    ['a', 'c']
     """
-    wanted: dict[str, set[str]] = {}
-    for text in filters:
-        name, value = _parse(index, text)
-        wanted.setdefault(name, set()).update(index[name].get(value, ()))
-        if value not in index[name]:
-            raise FreshetError(f"no document has {name}={value}; values of {name}: {_listed(index[name])}")
-    found = set.intersection(*wanted.values())
-    if not found:
+    fit = _Fit(index, every)
+    if isinstance(filters, Mapping):
+        return fit.all_of(filters)
+    found = [fit.all_of(json_filter(text)) for text in filters if text.startswith("{")]
+    values: dict[str, list[str]] = {}
+    for name, operator, value in (_parse(text) for text in filters if not text.startswith("{")):
+        if operator == "=":
+            values.setdefault(name, []).append(value)
+        else:
+            found.append(fit.compared(name, operator, value))
+    for name, wanted in values.items():
+        found.append(fit.compared(name, "in", wanted))
+        for value in wanted:
+            if value not in index[name]:
+                raise FreshetError(f"no document has {name}={value}; values of {name}: {_listed(index[name])}")
+    if not (fitting := set.intersection(*map(set, found))):
         raise FreshetError(f"no document has all of {', '.join(filters)}; search with fewer filters")
-    return found
+    return fitting
 
 
-def _parse(index: Index, text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    require(bool(name and separator), f"--filter {text}: write it as field=value")
-    if name not in index:
-        known = ", ".join(sorted(index)) or "none: the corpus's documents have no fields"
-        raise FreshetError(f"no document has a field {name!r}; fields: {known}")
-    return name, value
+class _Fit:
+    """Which documents fit conditions, over one index of fields."""
+
+    def __init__(self, index: Index, every: Callable[[], Set[str]]) -> None:
+        self.index, self.every = index, every
+
+    def all_of(self, conditions: Any, depth: int = 0) -> Set[str]:
+        """The documents that fit each condition of an object; all of them if it states none."""
+        shown = json.dumps(conditions, ensure_ascii=False, default=str)
+        require(isinstance(conditions, Mapping), f"a filter is an object such as {EXAMPLE}, not {shown[:80]}")
+        require(depth < MAX_DEPTH, f"filters are nested more than {MAX_DEPTH} deep")
+        found = [self._one(name, wanted, depth) for name, wanted in conditions.items()]
+        return set.intersection(*map(set, found)) if found else self.every()
+
+    def _one(self, name: str, wanted: Any, depth: int) -> Set[str]:
+        if name == "not":
+            return self.every() - self.all_of(wanted, depth + 1)
+        if name in ("and", "or") and isinstance(wanted, list):
+            found = [self.all_of(one, depth + 1) for one in wanted]
+            return set().union(*found) if name == "or" else set(self.every()).intersection(*found)
+        if isinstance(wanted, Mapping):
+            require(bool(wanted), f"the filter of {name} states nothing; write it as {EXAMPLE}")
+            return set.intersection(*(set(self.compared(name, operator, wanted[operator])) for operator in wanted))
+        return self.compared(name, "in" if isinstance(wanted, list) else "=", wanted)
+
+    def compared(self, name: str, operator: str, wanted: Any) -> Set[str]:
+        """The documents of which one value of a field compares so; `!=`: of which none is equal."""
+        if operator == "exists":
+            require(isinstance(wanted, bool), f"exists of {name} is true or false")
+            found = set().union(*self.index.get(name, {}).values())
+            return found if wanted else self.every() - found
+        if name not in self.index:
+            known = ", ".join(sorted(self.index)) or "none: the corpus's documents have no fields"
+            raise FreshetError(f"no document has a field {name!r}; fields: {known}")
+        values = self.index[name]
+        if operator == "=":
+            return values.get(_text(wanted), set())
+        if operator == "!=":
+            return self.every() - values.get(_text(wanted), set())
+        if operator == "in":
+            require(isinstance(wanted, list), f"in of {name} takes a list of values")
+            return set().union(*(values.get(_text(one), ()) for one in wanted))
+        require(operator in RANGES, f"{name} is filtered by {operator!r}; use one of {', '.join(OPERATORS)}")
+        bound = _measure(_text(wanted))
+        require(bound is not None, f"{name} {operator} {_text(wanted)}: ranges are of numbers and of ISO dates")
+        within = (value for value in values if _compares(_measure(value), RANGES[operator], bound))
+        return set().union(*(values[value] for value in within))
+
+
+def json_filter(text: str) -> Any:
+    """The filter that a text holds as JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise SettingsError(f"--filter {text[:80]}: this begins as JSON, and is none; write it as {EXAMPLE}") from None
+
+
+def _parse(text: str) -> tuple[str, str, str]:
+    match = TYPED.fullmatch(text)
+    require(match is not None, f"--filter {text}: write it as field=value, field>=value, or as JSON: {EXAMPLE}")
+    return match[1], match[2], match[3]  # type: ignore[index]
+
+
+def _measure(text: str) -> float | datetime | None:
+    """The number or the instant that a value is; None of any other.
+
+    >>> _measure("2.5"), _measure("2024"), _measure("v2")
+    (2.5, 2024.0, None)
+    """
+    return float(text) if NUMBER.fullmatch(text) else parse_date(text)
+
+
+def _compares(value: Any, compare: Callable[[Any, Any], bool], bound: Any) -> bool:
+    return type(value) is type(bound) and compare(value, bound)
 
 
 def _text(value: Any) -> str:

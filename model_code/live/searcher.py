@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection as Ids
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 from heapq import merge
@@ -24,7 +24,7 @@ from model_code.live.texts import marks, require_queries, snippet
 from model_code.retriever import Hit, Ranking, TokenMatch
 
 if TYPE_CHECKING:
-    from model_code.live.filters import Index
+    from model_code.live.filters import Filters, Index
     from model_code.live.hybrid import Hybrid, HybridSettings
 
 
@@ -81,19 +81,17 @@ class Searcher:
         """The tree that passages are placed in."""
         return self.base.tree
 
-    def search(
-        self, text: str, k: int = 10, filters: Sequence[str] = (), hybrid: HybridSettings | None = None
-    ) -> list[Hit]:
+    def search(self, text: str, k: int = 10, filters: Filters = (), hybrid: HybridSettings | None = None) -> list[Hit]:
         """The k best documents for a text, best first; fewer if the collection holds fewer.
 
-        filters: "field=value" each; documents must have one of the values named for a field, for every field named.
+        filters: an object or texts, see `model_code.live.filters`.
         hybrid: fuse the ranking with BM25's; scores are then those of reciprocal-rank fusion.
         SettingsError if the text is empty, FreshetError if no document has the fields that the filters name.
         """
         return self.search_batch([text], k, filters, hybrid)[0]
 
     def search_batch(
-        self, texts: Sequence[str], k: int = 10, filters: Sequence[str] = (), hybrid: HybridSettings | None = None
+        self, texts: Sequence[str], k: int = 10, filters: Filters = (), hybrid: HybridSettings | None = None
     ) -> list[list[Hit]]:
         """The hits of several texts at once, in their order. Each is encoded once. SettingsError if one is empty."""
         require_queries(texts)
@@ -104,6 +102,8 @@ class Searcher:
         self, texts: Sequence[str], k: int, filters: Sequence[str], hybrid: HybridSettings | None
     ) -> list[list[Hit]]:
         allowed = self._allowed(filters) if filters else None
+        if allowed is not None and not allowed:
+            return [[] for _ in texts]
         queries = self.retriever.encode_queries(texts)
         if hybrid is None:
             rankings = self.retriever.find(queries, k, allowed)
@@ -136,10 +136,14 @@ class Searcher:
 
         return MergedFields([(view.part.fields, view.removed) for view in self.views])
 
-    def _allowed(self, filters: Sequence[str]) -> set[str]:
+    @cached_property
+    def _document_ids(self) -> Set[str]:
+        return {name for view in self.views for name in view.document_ids()}
+
+    def _allowed(self, filters: Filters) -> Set[str]:
         from model_code.live.filters import matching
 
-        return matching(self._fields, filters)
+        return matching(self._fields, filters, lambda: self._document_ids)
 
     def _hybrid(self, settings: HybridSettings) -> Hybrid:
         with self._making:  # two searches that come first together shall not both build it

@@ -48,7 +48,8 @@ def search(
     k: Annotated[int, typer.Option("-k", min=1, help="How many documents.")] = 10,
     retriever: Annotated[str | None, typer.Option(help="Another retriever that is live than the champion.")] = None,
     filters: Annotated[
-        list[str] | None, typer.Option("--filter", help="Only documents with this field, package=numpy; repeatable.")
+        list[str] | None,
+        typer.Option("--filter", help="Only documents that fit: package=numpy, year>=2020, or JSON; repeatable."),
     ] = None,
     hybrid: Annotated[bool, typer.Option("--hybrid", help="Fuse the ranking with BM25's.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show which tokens matched (lexical retrievers).")] = False,

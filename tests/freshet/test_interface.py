@@ -113,6 +113,21 @@ def test_all_documents_come_in_pages(api):
     assert [(one.document_id, one.text) for one in api.documents()] == sorted(DOCUMENTS.items())
 
 
+def test_a_filter_is_an_object_or_texts_everywhere(api):
+    everything = [hit.document_id for hit in api.search("read a list", 9).hits]
+    for filters, wanted in (
+        ({"package": "csv"}, {"csv.reader"}),
+        (
+            {"or": [{"package": ["csv", "json"]}, {"since": {">": 2}}]},
+            {"csv.reader", "json.load", "re.split", "str.split"},
+        ),
+        (["since>=3", "package!=re"], {"str.split"}),
+        ({"since": {">": 3}}, set()),
+    ):
+        found = [hit.document_id for hit in api.search("read a list", 9, filters=filters).hits]
+        assert found == [one for one in everything if one in wanted]
+
+
 def test_several_searches_are_answered_from_one_generation(api):
     api.apply()
     texts = ["split a string", "square root"]
