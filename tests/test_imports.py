@@ -46,7 +46,7 @@ ORDER = (  # lowest first: a package imports from lower groups and from its own,
     within("orchestration", "freshness"),
     within("assets", "corpus evaluation hierarchy live pages queries registry retrievers stage_assets"),
     within("orchestration", "guard service"),
-    within("freshet", "project"),
+    within("freshet", "integrations project"),
     within("orchestration", "definitions instance jobs sensors"),
     within("orchestration", "cli"),
 )

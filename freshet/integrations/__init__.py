@@ -1,0 +1,1 @@
+"""Freshet inside other frameworks; each needs its extra, such as `pip install freshet[langchain]`."""

@@ -1,0 +1,35 @@
+"""A LlamaIndex retriever over a `Client` or a `Project`; needs `freshet[llama-index]`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llama_index.core.retrievers import BaseRetriever
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+
+from freshet.results import Hit
+
+
+class FreshetNodes(BaseRetriever):
+    """Passages for a query, as nodes with scores."""
+
+    def __init__(self, client: Any, k: int = 10, **options: Any) -> None:
+        """client: a `Client` or a `Project`. options: those of `Client.search`, such as `filters`."""
+        self.client, self.k, self.options = client, k, options
+        super().__init__()
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        hits = self.client.search(query_bundle.query_str, self.k, **self.options).hits
+        return [NodeWithScore(node=_node(hit), score=hit.score) for hit in hits]
+
+
+def _node(hit: Hit) -> TextNode:
+    told = ("document_id", "title", "section", "date", "generation")
+    metadata = {**hit.fields} | {name: getattr(hit, name) for name in told}
+    return TextNode(
+        id_=f"{hit.document_id}#{hit.start}",
+        text=hit.text,
+        start_char_idx=hit.start,
+        end_char_idx=hit.end,
+        metadata=metadata,
+    )

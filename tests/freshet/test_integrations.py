@@ -1,0 +1,122 @@
+"""Guards the integrations: LangChain's own suites for retrievers and vector stores, LlamaIndex, MCP, and that every
+example of the page on applications runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import uvicorn
+from langchain_tests.integration_tests import RetrieversIntegrationTests, VectorStoreIntegrationTests
+
+import freshet
+from freshet.integrations.langchain import FreshetRetriever, FreshetVectorStore
+from freshet.integrations.llama_index import FreshetNodes
+from freshet.integrations.mcp import server_of
+from orchestration.project import Project
+from orchestration.service.app import create_app
+from tests.model_code.live.conftest import DOCUMENTS, RULES, make_build
+
+PAGE = Path(__file__).parents[2] / "docs" / "application.md"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("integrations")
+    (root / "params.yaml").write_text(f"{{retrievers: {{hce: {{}}}}, passages: {{words: {RULES.words}, stride: 5}}}}")
+    (root / "dvc.yaml").touch()
+    make_build(root / "build").open(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def opened(root):
+    with freshet.Project.open(root) as project:
+        yield project
+
+
+class TestRetriever(RetrieversIntegrationTests):
+    @pytest.fixture(autouse=True)
+    def _over(self, opened):
+        self.opened = opened
+
+    retriever_constructor = FreshetRetriever
+    retriever_query_example = "split a string"
+
+    @property
+    def retriever_constructor_params(self):
+        return {"client": self.opened}
+
+
+class TestVectorStore(VectorStoreIntegrationTests):
+    has_async = True
+
+    @pytest.fixture
+    def vectorstore(self, opened):
+        """The collection without its documents, which are there again afterwards."""
+        before = [{"_id": one.document_id, "title": one.title, "text": one.text, "fields": one.fields}
+                  for one in opened.documents()]  # fmt: skip
+        opened.delete([row["_id"] for row in before])
+        yield FreshetVectorStore(opened)
+        opened.add(before)
+        others = {one.document_id for one in opened.documents()} - DOCUMENTS.keys()
+        if others:
+            opened.delete(others)
+
+
+def test_a_filter_and_the_metadata_reach_the_vector_store(opened):
+    store = FreshetVectorStore(opened)
+    told = {"title": "Own", "date": "2024-05-01", "kind": "note"}
+    (name,) = store.add_texts(["A text of its own."], [told], ids=["own"])
+    (found,) = store.similarity_search("text", 5, {"kind": "note"})
+    assert (found.id, found.page_content) == (name, "A text of its own.")
+    assert found.metadata == {"title": "Own", "date": "2024-05-01T00:00:00+00:00", "kind": "note"}
+    with pytest.raises(freshet.InvalidRequest, match="row 1"):
+        store.add_texts([""])
+    store.delete(["own", "never.there"])
+    assert store.get_by_ids(["own"]) == []
+
+
+def test_llama_index_gets_passages_with_their_scores(opened):
+    nodes = FreshetNodes(opened, 2, filters={"package": ["str", "re"]}).retrieve("split a string")
+    hits = opened.search("split a string", 2, filters={"package": ["str", "re"]}).hits
+    assert [(node.node.text, node.score) for node in nodes] == [(hit.text, hit.score) for hit in hits]
+    assert nodes[0].node.metadata["package"] in ("str", "re")
+
+
+def test_an_mcp_server_searches_and_reads(opened):
+    server = server_of(opened)
+    assert [tool.name for tool in asyncio.run(server.list_tools())] == ["search", "get"]
+
+    def call(name, **arguments):
+        return asyncio.run(server.call_tool(name, arguments)).structured_content
+
+    (first,) = call("search", text="split a string into words", k=1)["result"]
+    assert (first["document_id"], first["text"]) == ("str.split", DOCUMENTS["str.split"])
+    read = call("get", document_id="str.split")
+    assert json.loads(json.dumps(read.get("result", read)))["text"] == DOCUMENTS["str.split"]
+
+
+def test_every_example_of_the_page_runs(root):
+    server = uvicorn.Server(uvicorn.Config(create_app(Project(root)), port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    names: dict[str, object] = {"model": lambda prompt: f"See [1]. ({len(prompt)} characters were read.)"}
+    try:
+        for example in examples:
+            exec(example.replace("http://127.0.0.1:8765", url).replace('"path/to/project"', repr(str(root))), names)
+    finally:
+        server.should_exit = True
+        thread.join()
+    assert len(examples) >= 6
+    assert names["cited"] == ["linear.solve"]
