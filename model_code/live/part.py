@@ -88,7 +88,11 @@ def recentred(tree: Hierarchy, vectors: np.ndarray) -> Hierarchy:
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
-    """Rows scaled to unit norm, float32; a row of zeros stays one."""
+    """Rows scaled to unit norm, float32; a row of zeros stays one.
+
+    >>> _unit(np.array([[0.0, 0.5], [0.0, 0.0]])).tolist()
+    [[0.0, 1.0], [0.0, 0.0]]
+    """
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
 

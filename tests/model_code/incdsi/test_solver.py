@@ -10,10 +10,10 @@ import pytest
 from scipy.optimize import lsq_linear, minimize
 
 from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.documents import Added
+from model_code.incdsi.documents import Added, mean_query
 from model_code.incdsi.objective import Problem
 from model_code.incdsi.settings import IncDsiSettings, Prior
-from model_code.incdsi.solver import _newton, minimise
+from model_code.incdsi.solver import _newton, _settled, _unbounded, minimise
 from tests.model_code.incdsi.small import Oracle, make
 
 SETTINGS = [
@@ -109,3 +109,22 @@ def test_where_more_rows_than_dimensions_are_charged_a_far_start_costs_time_only
     problem = random_problem(seed)
     far = 1e3 * np.random.default_rng(seed).normal(size=len(problem.prior))
     assert problem.value(_newton(problem, far)[0]) == pytest.approx(problem.value(minimise(problem)[0]), rel=1e-9)
+
+
+@pytest.mark.parametrize("pull", [0.1, 1.0])
+def test_the_last_digits_come_from_the_active_rows_alone(pull: float) -> None:
+    state, (document,) = make(25, 1, width=6, seed=1)
+    settings = IncDsiSettings(gamma1=1.0, gamma2=1.0, lambda2=pull, on_conflict="keep")
+    adder = IncDsiAdder(state, settings)
+    task, members = adder._task(document, adder._rivals(mean_query(document.queries))), np.arange(25)
+    problem = task.problem(members)
+    _, best = minimise(problem)
+    assert 0 < np.count_nonzero(best) <= 6
+    settled = [_settled(task, problem, members, problem.vector(x), x) for x in (best, best * (1 + 1e-7))]
+    for one, other in zip(*settled, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_rows_that_no_pull_tells_apart_share_their_multiplier() -> None:
+    problem = Problem(np.ones((2, 3)), -np.ones(2), np.ones(2), np.zeros(3), lambda2=1e-300)
+    np.testing.assert_allclose(_unbounded(problem), [1 / 6, 1 / 6])

@@ -14,6 +14,7 @@ import pytest
 
 from model_code.ledger import ledger as library
 from model_code.ledger import states
+from model_code.ledger.events import Standing
 from tests.model_code.ledger.lives import Killed, Refused, World, effective, fold, step
 
 LIVES = int(os.environ.get("FRESHET_LIVES", 60))
@@ -133,6 +134,19 @@ def defined(log, standing):
     found["pending"] = len(pending)
     found["rolled_back"] = len(set(first.values()) - settled - pending)
     return {state: number for state, number in found.items() if number}
+
+
+def test_so_many_changes_are_read_as_were_asked_for(tmp_path):
+    world = World(tmp_path, random.Random(0))
+    assert world.ledger.seen_from(Standing()).pending() == states.Pending((), Standing().position)
+    for _ in range(3):
+        world.receive_some()
+    view = world.ledger.seen_from(Standing())
+    every = view.pending().events
+    for limit in (1, 2, len(every)):
+        found = view.pending(limit)
+        assert (found.events, found.position.event) == (every[:limit], every[limit - 1].id)
+    world.ledger.close()
 
 
 @pytest.mark.parametrize("kind", ["older copy", "older copy written to", "another log"])

@@ -8,7 +8,7 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.token_index.bags import Bags
-from model_code.token_index.postings import BITMAP, BLOCK, RAW, SPLIT, Postings, forms
+from model_code.token_index.postings import BITMAP, BLOCK, PARTS, RAW, SPLIT, Postings, forms, lengths
 from model_code.token_index.queries import QueryBatch
 
 
@@ -57,6 +57,7 @@ def test_all_forms_are_used_and_none_is_longer_than_another() -> None:
     assert set(forms(counts, 3000).tolist()) == {RAW, SPLIT, BITMAP}
     lists = packed.nbytes - packed.tokens.nbytes - packed.counts.nbytes
     assert lists == sum(min(2 * n, n + (n + 12 + 7) // 8, 375) for n in counts.tolist())
+    assert lengths(counts, 3000) == {part: len(getattr(packed, part)) for part in PARTS}, "where blocks end in a file"
 
 
 @pytest.mark.parametrize("passages", [1, 9, 700])
