@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from freshet.client import AsyncClient, Client
 from freshet.errors import InvalidRequest, NotAuthorised, NotFoundError, ServiceError, Unavailable
-from freshet.results import ChangeResult, DocumentPage, Hit, RejectedRow, SearchResult, StoredDocument
+from freshet.results import ChangeResult, DocumentPage, FieldValues, Hit, RejectedRow, SearchResult, StoredDocument
 from model_code.errors import FreshetError
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ __all__ = [
     "ChangeResult",
     "Client",
     "DocumentPage",
+    "FieldValues",
     "FreshetError",
     "Hit",
     "InvalidRequest",

@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode, urlsplit
 
 from freshet.errors import ServiceError, Unavailable, error_of
-from freshet.results import ChangeResult, DocumentPage, SearchResult, StoredDocument
+from freshet.results import ChangeResult, DocumentPage, FieldValues, SearchResult, StoredDocument
 
 SEARCH_SECONDS, CHANGE_SECONDS = 60.0, 3600.0
 PAGE = 100  # documents that `documents` asks for at once
@@ -105,6 +105,7 @@ def _change(path: str, wait: bool, body: Any) -> Call[ChangeResult]:
 
 
 STATUS: Call[dict[str, Any]] = Call("GET", "/status", dict)
+FIELDS = Call("GET", "/fields", FieldValues.of)
 
 
 def _headers(token: str | None) -> dict[str, str]:
@@ -143,6 +144,10 @@ class Client:
             page = self.page(after)
             yield from page.documents
             after = page.next
+
+    def fields(self) -> FieldValues:
+        """The fields that documents have, and their commonest values: what a filter can ask for."""
+        return self._send(FIELDS)
 
     def add(self, documents: Iterable[Row], *, wait: bool = True, source: str = "client") -> ChangeResult:
         """Add documents, or update those that are there. wait: until they are searchable, else until they are safe.
@@ -252,6 +257,10 @@ class AsyncClient:
             for document in page.documents:
                 yield document
             after = page.next
+
+    async def fields(self) -> FieldValues:
+        """See `Client.fields`."""
+        return await self._send(FIELDS)
 
     async def add(self, documents: Iterable[Row], *, wait: bool = True, source: str = "client") -> ChangeResult:
         """See `Client.add`."""

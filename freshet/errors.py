@@ -29,7 +29,14 @@ class Unavailable(ServiceError):
     """The service is busy, not ready, or does not answer; the same request may be served later."""
 
 
-KINDS = {401: NotAuthorised, 404: NotFoundError, 413: InvalidRequest, 422: InvalidRequest, 503: Unavailable}
+KINDS: dict[int, type[ServiceError]] = {
+    401: NotAuthorised,
+    404: NotFoundError,
+    409: Unavailable,
+    413: InvalidRequest,
+    422: InvalidRequest,
+    503: Unavailable,
+}
 
 
 def error_of(status: int, message: str) -> ServiceError:

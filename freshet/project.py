@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from freshet.client import CHANGE_SECONDS, PAGE, Row, SearchOptions
 from freshet.errors import InvalidRequest, error_of
-from freshet.results import ChangeResult, DocumentPage, SearchResult, StoredDocument
+from freshet.results import ChangeResult, DocumentPage, FieldValues, SearchResult, StoredDocument
 from model_code.errors import FreshetError
 from orchestration.project import Project
 from orchestration.service import routes
@@ -67,6 +67,11 @@ class LocalProject:
             page = self.page(after)
             yield from page.documents
             after = page.next
+
+    def fields(self) -> FieldValues:
+        """See `Client.fields`."""
+        with _one_kind_of_errors():
+            return routes.field_values(self._service)
 
     def add(self, documents: Iterable[Row], *, wait: bool = True, source: str = "python") -> ChangeResult:
         """See `Client.add`."""

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from model_code.retriever import Hit, TokenMatch
 
-__all__ = ["ChangeResult", "DocumentPage", "Hit", "RejectedRow", "SearchResult", "StoredDocument"]
+__all__ = ["ChangeResult", "DocumentPage", "FieldValues", "Hit", "RejectedRow", "SearchResult", "StoredDocument"]
 
 
 def _told(text: str) -> Any:
@@ -75,6 +75,19 @@ class DocumentPage:
     def of(cls, values: Mapping[str, Any]) -> Self:
         """What a service answered."""
         return cls(**known(cls, values) | {"documents": [StoredDocument.of(one) for one in values["documents"]]})
+
+
+@dataclass(frozen=True)
+class FieldValues:
+    """The fields that documents have: of each its commonest values, and of how many documents they are."""
+
+    generation: int
+    fields: Mapping[str, Mapping[str, int]]
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """What a service answered."""
+        return cls(**known(cls, values))
 
 
 @dataclass(frozen=True)

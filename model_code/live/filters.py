@@ -202,8 +202,13 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def commonest(values: Mapping[str, set[str]], limit: int) -> dict[str, int]:
+    """The values that most documents have, and how many have them."""
+    names = sorted(values, key=lambda value: (-len(values[value]), value))
+    return {name: len(values[name]) for name in names[:limit]}
+
+
 def _listed(values: Mapping[str, set[str]]) -> str:
     """The commonest values, and how many others there are."""
-    names = sorted(values, key=lambda value: (-len(values[value]), value))
-    others = f" and {len(names) - SHOWN} others" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + others
+    others = f" and {len(values) - SHOWN} others" if len(values) > SHOWN else ""
+    return ", ".join(commonest(values, SHOWN)) + others

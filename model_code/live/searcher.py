@@ -140,6 +140,12 @@ class Searcher:
     def _document_ids(self) -> Set[str]:
         return {name for view in self.views for name in view.document_ids()}
 
+    def field_values(self, limit: int) -> dict[str, dict[str, int]]:
+        """The commonest `limit` values of each field, and of how many documents each is."""
+        from model_code.live.filters import commonest
+
+        return {name: commonest(self._fields[name], limit) for name in sorted(self._fields)}
+
     def _allowed(self, filters: Filters) -> Set[str]:
         from model_code.live.filters import matching
 

@@ -34,6 +34,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     for status, text in {
         401: "The token is missing, where one is demanded",
         404: "There is no such retriever or document",
+        409: "The generation that the search demands is not searchable yet",
         413: "The request is too large",
         422: "The request makes no sense",
         503: "Too busy, or not ready; see Retry-After",

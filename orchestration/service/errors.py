@@ -39,6 +39,12 @@ class NotReady(Refusal):
     status, retry_after = 503, 5
 
 
+class NotYet(Refusal):
+    """What the request demands is not searchable yet."""
+
+    status, retry_after = 409, 1
+
+
 class TooLarge(Refusal):
     """The request is larger than the service takes."""
 

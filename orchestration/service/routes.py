@@ -14,7 +14,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from freshet.results import ChangeResult, DocumentPage, RejectedRow, SearchResult, StoredDocument
+from freshet.results import ChangeResult, DocumentPage, FieldValues, RejectedRow, SearchResult, StoredDocument
 from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.live.generation import Generation
@@ -22,7 +22,7 @@ from model_code.live.texts import require_queries
 from model_code.retriever import Hit
 from model_code.settings import require
 from orchestration import parameters
-from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, TooLarge
+from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, NotYet, TooLarge
 from orchestration.service.models import (
     AddRequest,
     BatchRequest,
@@ -41,6 +41,7 @@ from orchestration.service.writer import Job, addition, application, deletion
 router = APIRouter()
 MAX_RESULTS, MAX_CHARACTERS, MAX_FILTERS = 1000, 10_000, 50  # of a search
 MAX_DOCUMENTS = 10_000  # in one request
+MAX_VALUES = 20  # of a field, the commonest
 MAX_TOGETHER = 10_000  # hits of all searches of a batch
 GENERATION_SECONDS, POLL_SECONDS = 5.0, 0.05  # for a generation that a search demands
 CHANGE_SECONDS = 600.0  # until a request whose documents are not searchable yet is answered with its receipt only
@@ -97,11 +98,11 @@ def check(wanted: BatchRequest) -> None:
 
 
 def await_generation(service: Service, wanted: BatchRequest) -> None:
-    """Wait for the generation that a search demands; Busy if it is not searched after `GENERATION_SECONDS`."""
+    """Wait for the generation that a search demands; NotYet if it is not searched after `GENERATION_SECONDS`."""
     latest, demanded = time.monotonic() + GENERATION_SECONDS, wanted.min_generation or 0
     while (current := service.searchers.current(wanted.retriever).generation).number < demanded:
         if time.monotonic() > latest:
-            raise Busy(
+            raise NotYet(
                 f"generation {demanded} of {current.retriever} is not searchable: {current.number} is; try again"
             )
         time.sleep(POLL_SECONDS)
@@ -128,6 +129,13 @@ def _entry(wanted: BatchRequest, text: str, generation: Generation, hits: Sequen
     top = hits[0] if hits else None
     best = {"hits": len(hits), "first": top and top.document_id, "score": top and top.score}
     return {"retriever": generation.retriever, "generation": generation.number} | search | best
+
+
+@router.get("/fields", tags=["search"])
+async def list_fields(request: Request) -> FieldValues:
+    """The fields that documents have, and their commonest values: what a filter can ask for."""
+    service: Service = request.app.state.service
+    return await service.pool.run(lambda: field_values(service))
 
 
 @router.get("/documents", tags=["documents"])
@@ -161,6 +169,12 @@ def page(service: Service, after: str, limit: int) -> DocumentPage:
         documents=[_stored(documents[one]) for one in shown],
         next=shown[-1] if len(ids) > limit else None,
     )
+
+
+def field_values(service: Service) -> FieldValues:
+    """See `list_fields`."""
+    searcher = service.searchers.current()
+    return FieldValues(searcher.generation.number, searcher.field_values(MAX_VALUES))
 
 
 def stored(service: Service, document_id: str) -> StoredDocument:

@@ -7,38 +7,24 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import threading
-import time
 from pathlib import Path
 
 import pytest
-import uvicorn
 from langchain_tests.integration_tests import RetrieversIntegrationTests, VectorStoreIntegrationTests
 
 import freshet
 from freshet.integrations.langchain import FreshetRetriever, FreshetVectorStore
 from freshet.integrations.llama_index import FreshetNodes
 from freshet.integrations.mcp import server_of
-from orchestration.project import Project
-from orchestration.service.app import create_app
-from tests.model_code.live.conftest import DOCUMENTS, RULES, make_build
+from tests.model_code.live.conftest import DOCUMENTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "application.md"
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("integrations")
-    (root / "params.yaml").write_text(f"{{retrievers: {{hce: {{}}}}, passages: {{words: {RULES.words}, stride: 5}}}}")
-    (root / "dvc.yaml").touch()
-    make_build(root / "build").open(root)
-    return root
-
-
-@pytest.fixture(scope="module")
-def opened(root):
-    with freshet.Project.open(root) as project:
-        yield project
+def opened(project):
+    with freshet.Project.open(project.root) as opened:
+        yield opened
 
 
 class TestRetriever(RetrieversIntegrationTests):
@@ -103,20 +89,11 @@ def test_an_mcp_server_searches_and_reads(opened):
     assert json.loads(json.dumps(read.get("result", read)))["text"] == DOCUMENTS["str.split"]
 
 
-def test_every_example_of_the_page_runs(root):
-    server = uvicorn.Server(uvicorn.Config(create_app(Project(root)), port=0, log_level="warning"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+def test_every_example_of_the_page_runs(project, url):
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     names: dict[str, object] = {"model": lambda prompt: f"See [1]. ({len(prompt)} characters were read.)"}
-    try:
-        for example in examples:
-            exec(example.replace("http://127.0.0.1:8765", url).replace('"path/to/project"', repr(str(root))), names)
-    finally:
-        server.should_exit = True
-        thread.join()
+    for example in examples:
+        own = example.replace("http://127.0.0.1:8765", url).replace('"path/to/project"', repr(str(project.root)))
+        exec(own, names)
     assert len(examples) >= 6
     assert names["cited"] == ["linear.solve"]

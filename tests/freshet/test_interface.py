@@ -8,22 +8,18 @@ import asyncio
 import inspect
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
-import uvicorn
 
 import freshet
 from freshet import AsyncClient, Client, InvalidRequest, NotFoundError, Unavailable
-from orchestration.project import Project
 from orchestration.service import routes
-from orchestration.service.app import create_app
-from tests.model_code.live.conftest import DOCUMENTS, RULES, make_build
+from tests.model_code.live.conftest import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
-VERBS = ("search", "search_many", "get", "page", "documents", "add", "update", "delete", "apply", "status", "close")
+CHANGES = ("add", "update", "delete", "apply")
+VERBS = ("search", "search_many", "get", "page", "documents", "fields", *CHANGES, "status", "close")
 LINES = {"_id": "io/lines.md", "title": "Lines", "text": "Read all lines of a file.", "year": 2024}
 
 
@@ -46,27 +42,6 @@ class Awaited:
 
 async def collect(generator):
     return [one async for one in generator]
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory) -> Project:
-    root = tmp_path_factory.mktemp("application")
-    (root / "params.yaml").write_text(f"{{retrievers: {{hce: {{}}}}, passages: {{words: {RULES.words}, stride: 5}}}}")
-    (root / "dvc.yaml").touch()
-    make_build(root / "build").open(root)
-    return Project(root)
-
-
-@pytest.fixture(scope="module")
-def url(project):
-    server = uvicorn.Server(uvicorn.Config(create_app(project), port=0, log_level="warning"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
 
 
 @pytest.fixture(params=["client", "async", "project"])
@@ -111,6 +86,14 @@ def test_all_documents_come_in_pages(api):
     assert [one.document_id for one in api.page(first.next, 99).documents] == sorted(DOCUMENTS)[4:]
     assert api.page(first.next, len(DOCUMENTS) - 4).next is None
     assert [(one.document_id, one.text) for one in api.documents()] == sorted(DOCUMENTS.items())
+
+
+def test_the_fields_are_listed_with_their_commonest_values(api):
+    api.apply()
+    fields = api.fields().fields
+    assert sorted(fields) == ["package", "since", "tags"]
+    assert list(fields["package"].items())[:2] == [("builtins", 1), ("csv", 1)]
+    assert fields["tags"] == {"strings": 2, "text": 2}
 
 
 def test_a_filter_is_an_object_or_texts_everywhere(api):

@@ -1,0 +1,34 @@
+"""A project of ten passages, live, and its service on a port of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import uvicorn
+
+from orchestration.project import Project
+from orchestration.service.app import create_app
+from tests.model_code.live.conftest import RULES, make_build
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Project:
+    root = tmp_path_factory.mktemp("application")
+    (root / "params.yaml").write_text(f"{{retrievers: {{hce: {{}}}}, passages: {{words: {RULES.words}, stride: 5}}}}")
+    (root / "dvc.yaml").touch()
+    make_build(root / "build").open(root)
+    return Project(root)
+
+
+@pytest.fixture(scope="module")
+def url(project):
+    server = uvicorn.Server(uvicorn.Config(create_app(project), port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()

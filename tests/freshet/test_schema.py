@@ -1,0 +1,59 @@
+"""Guards the OpenAPI schema: what schemathesis makes of it is answered as it says; its names read well, and its pages
+fetch nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from orchestration.service import routes
+
+NOT_IN_A_SCHEMA = [positive_data_acceptance]  # such as that a text is not blank, or that an id is one of a document
+GENERATED = settings(
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+OPERATIONS = {
+    "search", "search_by_address", "search_batch", "list_fields", "list_documents", "get_document", "add_documents",
+    "apply_changes", "delete_documents", "delete_document", "status", "health", "liveness", "metrics",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def schema(url):
+    return schemathesis.openapi.from_url(f"{url}/openapi.json")
+
+
+def test_requests_of_the_schema_are_answered_as_it_says(schema, monkeypatch):
+    monkeypatch.setattr(routes, "GENERATION_SECONDS", 0.0)
+    for operation in schema.get_all_operations():
+
+        @GENERATED
+        @given(case=operation.ok().as_strategy())
+        def answered(case):
+            case.call_and_validate(excluded_checks=NOT_IN_A_SCHEMA)
+
+        answered()
+
+
+def test_operations_are_named_as_one_would_call_them(schema):
+    named = {operation.ok().definition.raw["operationId"] for operation in schema.get_all_operations()}
+    assert named == OPERATIONS
+
+
+def test_the_pages_of_the_schema_fetch_nothing_from_elsewhere(url):
+    for page in ("/docs", "/redoc"):
+        fetched = re.findall(r'(?:src|href)="([^"]+)"', httpx.get(url + page).text)
+        assert fetched
+        for address in fetched:
+            assert (address[:1], httpx.get(url + address).status_code) == ("/", 200), address
