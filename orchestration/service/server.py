@@ -119,7 +119,7 @@ def _server(app: object, registration: Registration, url: str) -> _Server:
 def _bound(host: str, port: int) -> socket.socket:
     """A socket bound to host and port, not listening yet; FreshetError if that cannot be."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # stated, or asyncio leaves Nagle's delay on
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
