@@ -236,8 +236,8 @@ def default_retriever(live: Path) -> str:
     if not pointer.is_file():
         raise FreshetError("nothing is live yet; build and promote a retriever first: make demo, or freshet promote")
     name = pointer.read_bytes().decode("utf-8", "replace")
-    if not name.endswith("\n") or not (live / name.strip() / CURRENT).is_file():
-        raise Damaged(f"{pointer} is torn: it names no live retriever", REPAIR)
+    if not name.endswith("\n") or not name.strip():
+        raise Damaged(f"{pointer} is torn: it names no retriever", REPAIR)
     return name.strip()
 
 

@@ -264,16 +264,16 @@ def _name_default(project: Project, champion: str | None) -> Iterator[str]:
     """Let `live/current` name a retriever that is live."""
     live = {path.parent.name: path.stat().st_mtime for path in project.live.glob(f"*/{CURRENT}")}
     pointer = project.live / CURRENT
-    try:
-        default_retriever(project.live)
-    except FreshetError:
-        if live:
-            name = champion if champion in live else max(live, key=lambda name: (live[name], name))
-            set_default_retriever(project.live, name)
-            yield f"{pointer} names {name} again"
-        elif pointer.exists():
-            pointer.rename(target := _free_name(pointer.with_name(f"{CURRENT}.{DAMAGED}")))
-            yield f"{pointer} is set aside as {target}: nothing is live"
+    with suppress(FreshetError):
+        if default_retriever(project.live) in live:
+            return
+    if live:
+        name = champion if champion in live else max(live, key=lambda name: (live[name], name))
+        set_default_retriever(project.live, name)
+        yield f"{pointer} names {name} again"
+    elif pointer.exists():
+        pointer.rename(target := _free_name(pointer.with_name(f"{CURRENT}.{DAMAGED}")))
+        yield f"{pointer} is set aside as {target}: nothing is live"
 
 
 def _apply(collection: LiveCollection) -> Iterator[str]:
