@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
+import threading
 
 import pytest
 
 from orchestration.service.errors import NotFound
-from orchestration.service.searchers import Searchers
+from orchestration.service.searchers import Searchers, SearchPool
 from tests.orchestration.service.conftest import FakeLive, FakeSearcher
 
 
@@ -75,3 +77,19 @@ def test_the_newest_generation_is_named_only_where_it_answers(tmp_path):
     assert searchers.newest() == ("good", None)
     lives["good"].broken = False
     assert searchers.newest() == ("good", 1)
+
+
+def test_the_end_waits_for_a_search_that_runs_and_only_so_long():
+    pool, begun, go_on = SearchPool(), threading.Event(), threading.Event()
+
+    def search():
+        begun.set()
+        return go_on.wait(10)
+
+    asking = threading.Thread(target=lambda: asyncio.run(pool.run(search)))
+    asking.start()
+    assert begun.wait(10)
+    assert not pool.close(0.05)
+    threading.Timer(0.2, go_on.set).start()
+    assert pool.close(10)
+    asking.join(10)
