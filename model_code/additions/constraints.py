@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from model_code import words
 from model_code.documents import Change, Document
 from model_code.encoding.encoder import Encoder
 from model_code.incdsi.documents import NewDocument
@@ -24,7 +25,7 @@ from model_code.retrievers.dsi import DsiRetriever
 from model_code.scale.encoding import encode_resumably
 
 SPAN = 12  # words, about as many as a long query has
-SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 
 
 def constraint_texts(title: str, text: str, spans: int) -> list[str]:
@@ -36,11 +37,15 @@ def constraint_texts(title: str, text: str, spans: int) -> list[str]:
     ['sort', 'Sort a list.', 'In place, that is.']
     """
     first, rest = _first_sentence(text)
-    words = rest.split()
-    last = max(0, len(words) - SPAN)
-    count = min(spans, -(-len(words) // SPAN))
+    places = words.spans(rest)
+    last = max(0, len(places) - SPAN)
+    count = min(spans, -(-len(places) // SPAN))
     starts = [round(last * i / max(1, count - 1)) for i in range(count)]
-    found = [" ".join(title.split()), first, *(" ".join(words[start : start + SPAN]) for start in starts)]
+    found = [
+        " ".join(title.split()),
+        first,
+        *(words.slices(rest, places, start, min(start + SPAN, len(places))) for start in starts),
+    ]
     return [one for one in dict.fromkeys(found) if one]
 
 

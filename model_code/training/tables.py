@@ -13,6 +13,7 @@ from model_code.errors import FreshetError
 from model_code.training.data import DevQueries, Pairs, Passages, TrainingData, make_pairs
 from model_code.training.dev_evaluation import DevEvaluator
 from model_code.training.settings import TrainingSettings
+from model_code.words import slices, spans
 
 HELD_OUT = "held_out_cloze"  # pseudo-queries of this kind are cut out of their document for training
 
@@ -97,9 +98,15 @@ def without_span(text: str, span: str) -> str:
 
     >>> without_span("sort returns a sorted copy of an array", "a sorted copy")
     'sort returns of an array'
+    >>> without_span("快速排序算法很快", "排序算法")
+    '快速很快'
     """
-    words, cut = text.split(), span.split()
+    places, cut = spans(text), [span[start:end] for start, end in spans(span)]
+    words = [text[start:end] for start, end in places]
     for start in range(len(words) - len(cut) + 1):
-        if words[start : start + len(cut)] == cut:
-            return " ".join(words[:start] + words[start + len(cut) :])
-    return " ".join(words)
+        stop = start + len(cut)
+        if words[start:stop] == cut:
+            before, after = slices(text, places, 0, start), slices(text, places, stop, len(words))
+            apart = not before or not after or text[places[stop - 1][1] : places[stop][0]].isspace()
+            return f"{before} {after}".strip() if apart else before + after
+    return slices(text, places, 0, len(words))

@@ -33,3 +33,12 @@ def test_settings_say_which_vectors_change() -> None:
     assert parse(AdditionSettings, {"refine": True, "spans": 2}, "additions").changes_vectors
     with pytest.raises(SettingsError, match="spans is -1"):
         parse(AdditionSettings, {"spans": -1}, "additions")
+
+
+def test_texts_without_blanks_have_sentences_and_spans_too() -> None:
+    rest = "归并排序是稳定的，它把列表分成两半，分别排序，然后合并起来。"
+    first, *spans = constraint_texts("", "快速排序很快。" + rest, spans=2)
+    assert first == "快速排序很快。"
+    assert len(spans) == 2
+    assert rest.startswith(spans[0])
+    assert rest.endswith(spans[1])

@@ -47,3 +47,6 @@ def test_training_queries_keep_their_answers_and_those_of_equal_text_share_them(
 def test_taking_out_matches_whole_words_and_the_first_occurrence_only():
     assert without_span("abc ab c ab c", "ab c") == "abc ab c"
     assert without_span("a b", "c") == "a b"
+    assert without_span("我用 Python 排序。很快", "Python 排序。") == "我用很快"
+    assert without_span("先排序 再 查找", "排序") == "先 再 查找"
+    assert without_span("排序算法", "排序算法") == ""
