@@ -10,7 +10,7 @@ import pandas as pd
 
 from model_code.evaluation.scores import DIGITS, SystemScores, check_comparable
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
+from model_code.evaluation.significance import bootstrap_interval, bootstrap_over_seeds, holm, paired_randomisation_test
 
 SMALLEST_GROUP = 20  # queries; below, an interval says nothing
 FAMILY = (
@@ -96,7 +96,8 @@ def _estimates(systems: Sequence[SystemScores], settings: EvaluationSettings, se
     """Mean and interval of every metric of every system."""
     metrics = list(systems[0].values.columns)
     values = np.hstack([system.values[metrics].to_numpy() for system in systems])  # (queries, systems * metrics)
-    low, high = bootstrap_interval(values, settings.bootstrap_samples, settings.confidence, seed)
+    bounds = [_interval(system, None, metrics, settings, seed) for system in systems]
+    low, high = (np.concatenate(bound) for bound in zip(*bounds, strict=True))
     cells = _cells({"value": values.mean(axis=0), "low": low, "high": high})
     estimates: dict[str, Any] = {}
     for i, cell in enumerate(cells):
@@ -123,7 +124,8 @@ def _family(
     """The differences of one family; Holm's correction over the pairs of one metric."""
     differences = [(system.values - reference.values)[metrics].to_numpy() for system, reference in pairs]
     flat = np.hstack(differences)  # (queries, pairs * metrics)
-    low, high = bootstrap_interval(flat, settings.bootstrap_samples, settings.confidence, seed)
+    bounds = [_interval(system, reference, metrics, settings, seed) for system, reference in pairs]
+    low, high = (np.concatenate(bound) for bound in zip(*bounds, strict=True))
     p = paired_randomisation_test(flat, settings.permutations, seed)
     adjusted = np.apply_along_axis(holm, 0, p.reshape(len(pairs), len(metrics)))
     cells = _cells({"difference": flat.mean(axis=0), "low": low, "high": high, "p": p, "p_holm": adjusted.ravel()})
@@ -133,6 +135,17 @@ def _family(
         for metric in metrics
     ]
     return [name | cell for name, cell in zip(names, cells, strict=True)]
+
+
+def _interval(
+    system: SystemScores, reference: SystemScores | None, metrics: list[str], settings: EvaluationSettings, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds per metric of a system, or of it less another: over queries, and over seeds where there are several."""
+    if system.seeds or (reference and reference.seeds):
+        others = reference.runs(metrics) if reference else None
+        return bootstrap_over_seeds(system.runs(metrics), others, settings.bootstrap_samples, settings.confidence, seed)
+    values = system.values if reference is None else system.values - reference.values
+    return bootstrap_interval(values[metrics].to_numpy(), settings.bootstrap_samples, settings.confidence, seed)
 
 
 def _cells(columns: Mapping[str, np.ndarray]) -> list[dict[str, float]]:

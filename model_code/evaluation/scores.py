@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from model_code.errors import FreshetError
@@ -24,6 +25,11 @@ class SystemScores:
     source: str  # "qrels" or "pseudo-queries"
     split: str
     values: pd.DataFrame
+    seeds: tuple[pd.DataFrame, ...] = ()  # `values` of each training seed, where they are the mean over several
+
+    def runs(self, metrics: Sequence[str]) -> np.ndarray:
+        """The scores of each seed, (seeds, queries, metrics)."""
+        return np.stack([run[list(metrics)].to_numpy() for run in self.seeds or (self.values,)])
 
     @property
     def queries(self) -> int:
@@ -38,7 +44,8 @@ class SystemScores:
     def only(self, query_ids: Sequence[str]) -> SystemScores:
         """The scores on a part of the queries."""
         kept = self.values[self.values.index.isin(list(query_ids))]
-        return SystemScores(self.system, self.source, self.split, kept)
+        seeds = tuple(run.loc[kept.index] for run in self.seeds)
+        return SystemScores(self.system, self.source, self.split, kept, seeds)
 
 
 def load_scores(folder: Path, split: str) -> SystemScores:
@@ -81,8 +88,10 @@ def check_comparable(systems: Sequence[SystemScores]) -> None:
 def mean_over_seeds(runs: Sequence[SystemScores], system: str) -> SystemScores:
     """One system from several training seeds of it: each query's mean score over the seeds.
 
-    Tests and intervals on the result are over queries, for the expected score of a seed drawn from these.
+    Intervals on the result are over queries and seeds; tests are over queries, for the mean of these seeds.
     """
     check_comparable(runs)
     total = sum((run.values for run in runs[1:]), start=runs[0].values)
-    return SystemScores(system, runs[0].source, runs[0].split, total / len(runs))
+    return SystemScores(
+        system, runs[0].source, runs[0].split, total / len(runs), tuple(run.values for run in runs[1:] and runs)
+    )

@@ -25,6 +25,29 @@ def bootstrap_interval(values: np.ndarray, samples: int, confidence: float, seed
     return low, high
 
 
+def bootstrap_over_seeds(
+    runs: np.ndarray, others: np.ndarray | None, samples: int, confidence: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same interval where seeds are drawn, too: of the mean of `runs` (s, n, c), or of it less that of `others`.
+
+    Each resample draws n queries, for both systems the same, and as many seeds as a system has, for each its own.
+    """
+    n = runs.shape[1]
+    generator = np.random.default_rng([seed, n, len(runs)])
+
+    def means(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+        of_seeds = weights @ values / n  # (s, rows, c)
+        drawn = generator.multinomial(len(values), np.full(len(values), 1 / len(values)), size=len(weights))
+        return np.einsum("src,rs->rc", of_seeds, drawn / len(values))
+
+    blocks = [
+        means(weights, runs) - (0.0 if others is None else means(weights, others))
+        for weights in _resamples(n, samples, seed)
+    ]
+    low, high = np.quantile(np.concatenate(blocks), [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    return low, high
+
+
 def _resamples(n: int, samples: int, seed: int) -> Iterator[np.ndarray]:
     """How often each of n queries is drawn in each bootstrap sample, in blocks of (rows, n)."""
     generator = np.random.default_rng([seed, n])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
+from model_code.evaluation.significance import bootstrap_interval, bootstrap_over_seeds, holm, paired_randomisation_test
 
 
 def mean(values, axis):
@@ -117,3 +117,18 @@ def test_holm_by_its_definition():
 def test_holm_of_one_or_none():
     assert holm(np.array([0.04])).tolist() == [0.04]
     assert holm(np.array([])).tolist() == []
+
+
+def test_intervals_over_seeds_are_those_of_a_plain_loop():
+    generator = np.random.default_rng(5)
+    ours, theirs = generator.normal(0.5, 0.3, size=(3, 60, 1)), generator.normal(0.4, 0.3, size=(2, 60, 1))
+    ours += np.array([-0.1, 0.0, 0.1])[:, None, None]
+    low, high = bootstrap_over_seeds(ours, theirs, 10_000, 0.9, seed=1)
+    means = []
+    for _ in range(10_000):
+        queries = generator.integers(60, size=60)
+        first, second = ours[generator.integers(3, size=3)], theirs[generator.integers(2, size=2)]
+        means.append(first[:, queries].mean() - second[:, queries].mean())
+    assert (low[0], high[0]) == pytest.approx(tuple(np.quantile(means, [0.05, 0.95])), abs=0.01)
+    fixed = bootstrap_interval(ours.mean(axis=0) - theirs.mean(axis=0), 10_000, 0.9, seed=1)
+    assert high[0] - low[0] > 1.2 * (fixed[1] - fixed[0])[0]
