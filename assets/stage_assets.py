@@ -12,6 +12,7 @@ from assets.pages import Preview, report_of
 from model_code.context import StageContext
 from model_code.errors import FreshetError
 from model_code.files import hash_path, hash_text
+from orchestration.pipeline.code_lock import code_root
 from orchestration.pipeline.stages import Stage, upstream
 from orchestration.project import Project
 
@@ -66,7 +67,7 @@ def asset_key(stage: Stage) -> dg.AssetKey:
 
 def code_version(stage: Stage, root: Path) -> str:
     """Hash of the stage's command and code, as short as a git commit."""
-    return hash_text("".join([stage.command, *(hash_path(root / path) for path in stage.code_files)]))[:12]
+    return hash_text("".join([stage.command, *(hash_path(code_root(root) / path) for path in stage.code_files)]))[:12]
 
 
 def contract_check(stage: str) -> Check:

@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from model_code.errors import FreshetError
 
+PROJECT = "FRESHET_PROJECT"
 LOCK_HELD = "FRESHET_LOCK_HELD"
 WAITING = "waiting for the build, the retrain or another command of this project that runs now"
 PATIENCE = 15.0  # seconds after which who waits says for whom: making a store of MLflow takes several
@@ -35,12 +36,15 @@ class Project:
 
     @classmethod
     def find(cls, start: Path | None = None) -> Project:
-        """The project that `start` (the working directory) lies in; raises `FreshetError` outside of one."""
-        here = (start or Path.cwd()).resolve()
+        """The project around `start`, by default FRESHET_PROJECT or the working directory; FreshetError without one."""
+        here = (start or Path(os.environ.get(PROJECT, "."))).resolve()
         for folder in (here, *here.parents):
             if (folder / "params.yaml").is_file() and (folder / "dvc.yaml").is_file():
                 return cls(folder)
-        raise FreshetError(f"{here} is not inside a Freshet project: no params.yaml and dvc.yaml here or above")
+        raise FreshetError(
+            f"{here} is not inside a Freshet project: no params.yaml and dvc.yaml here or above. "
+            "`freshet init` makes one"
+        )
 
     @property
     def params_file(self) -> Path:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from model_code.live.generation import DOCUMENTS, ENCODER
 from orchestration import parameters
-from orchestration.freshness.workspace import CODE, FILES
+from orchestration.freshness.workspace import FILES
+from orchestration.pipeline.code_lock import PACKAGES
 from orchestration.project import Project
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def make_retrain_project(root: Path, encoder: str | Path) -> tuple[Project, dict
 
 
 def _copy_code(root: Path) -> None:
-    for name in CODE:
+    for name in PACKAGES:
         shutil.copytree(CLONE / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in FILES:
         shutil.copyfile(CLONE / name, root / name)

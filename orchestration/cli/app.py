@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 tools = typer.Typer(help="Rarer work: measure, compare, clean up.", no_args_is_help=True)
 
-for command in (build.demo, build.ingest, build.run, build.plan, build.results, build.settings):
+for command in (build.init, build.demo, build.ingest, build.run, build.plan, build.results, build.settings):
     app.command()(command)
 for command in (live.search, live.add, live.update, live.delete, live.sync):
     app.command()(command)

@@ -36,6 +36,7 @@ The full report with plots is artifacts/comparison/comparison.html
 """
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = 130  # the exit code that Typer makes of Ctrl-C, which it does not pass on
+SHOWN_REFUSED = 10
 CLONE = Path(__file__).parents[2]
 Stages = Annotated[list[str] | None, typer.Argument(help="Stages such as corpus, train@hce or train; all by default.")]
 Assignments = Annotated[
@@ -60,6 +61,20 @@ def settings(
         say(parameters.reference_page(), nl=False)
     else:
         say(table_text(["key", "type", "default", "bounds", "what it is"], [list(astuple(row)) for row in rows]))
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where the project shall lie; made if it is not there.")],
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="SOURCE", help="A folder of documents, a file of rows, or a hub data set."),
+    ] = None,
+) -> None:
+    """Make a project of your own, for the documents of a folder, a file or a data set."""
+    from orchestration.pipeline.new_project import make_project
+
+    say(make_project(folder, source))
+    say(f"next: cd {folder} && freshet demo")
 
 
 def ingest() -> None:
@@ -126,6 +141,7 @@ def run_demo(project: Project, show: Callable[[str], None] = print) -> None:
     show("\nResults on the test queries\n")
     show(results_table(load_comparison(project)))
     show(_last_verdict(project))
+    _show_refused(project, show)
     _show_searches(project, show)
     show(NEXT_STEPS)
     show(f"Done in {time.monotonic() - started:.0f} s.")
@@ -202,6 +218,18 @@ def _first_failure(result: ExecuteInProcessResult) -> str:
                 error = error.cause
             return error.message.strip()
     return "see the run's log"
+
+
+def _show_refused(project: Project, show: Callable[[str], None]) -> None:
+    """Name the documents that could not be read, the first ones if they are many."""
+    import pandas as pd
+
+    rows = pd.read_parquet(project.artifacts / "corpus" / "quarantine.parquet")
+    refused = rows[rows["table"] == "documents"]
+    if len(refused):
+        show(f"\n{len(refused):,} documents could not be read (artifacts/corpus/quarantine.parquet)")
+    for row in refused.head(SHOWN_REFUSED).itertuples():
+        show(f"  {row.location}  {row.reason}: {row.detail}")
 
 
 def _show_searches(project: Project, show: Callable[[str], None]) -> None:

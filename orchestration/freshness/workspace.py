@@ -18,14 +18,24 @@ from model_code.live.generation import ENCODER, INDEX, Generation
 from model_code.manifest import MANIFEST
 from orchestration import parameters
 from orchestration.parameters import flatten
+from orchestration.pipeline import code_lock, dvc_file
 from orchestration.pipeline.dvc_process import dvc_command, environment
 from orchestration.project import Project
 
 START = "start"  # the folder of that encoder
 WORKSPACE = "project"  # in the folder of a retrain, beside its plan
-CODE = ("model_code", "orchestration", "assets")
 FILES = ("params.yaml", "dvc.yaml", "pyproject.toml")
-OWN = {*CODE, *FILES, "artifacts", "corpus.lock.json", "dvc.lock", "live", "snapshot", START}
+OWN = {
+    *code_lock.PACKAGES,
+    code_lock.NAME,
+    *FILES,
+    "artifacts",
+    "corpus.lock.json",
+    "dvc.lock",
+    "live",
+    "snapshot",
+    START,
+}
 MODELS = ("base", "start", "model")  # settings, of whichever group, that name a hub's model or a folder
 SETTINGS = (  # what is live was accepted once: nothing is merged, cut off, held back or quarantined again
     "corpus.source=snapshot",
@@ -65,11 +75,14 @@ def workspace_at(project: Project, folder: Path) -> Project:
 
 def _fill(root: Path, folder: Path, snapshot: Path, start: Path | None) -> None:
     folder.mkdir(parents=True)
-    for name in CODE:
-        shutil.copytree(root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    code = code_lock.code_root(root)
+    for name in code_lock.PACKAGES:
+        shutil.copytree(code / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in FILES:
         if (root / name).is_file():
             shutil.copyfile(root / name, folder / name)
+    if code != root:
+        dvc_file.write(folder / "dvc.yaml")
     _link_the_rest(root, folder)
     shutil.copytree(snapshot, folder / "snapshot")
     parameters.assign(folder / "params.yaml", SETTINGS)

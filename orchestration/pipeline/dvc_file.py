@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from orchestration.pipeline import code_lock
 from orchestration.pipeline.stages import TABLE, Stage
 
 HEADER = (
@@ -21,34 +22,41 @@ PLOTS: list[dict[str, Any]] = [
 ]
 
 
-def stage_entry(stage: Stage) -> dict[str, Any]:
-    """What `dvc.yaml` holds for one row of the table."""
+def stage_entry(stage: Stage, own_code: bool = True) -> dict[str, Any]:
+    """What `dvc.yaml` holds for one row of the table.
+
+    own_code: the code lies in the project's folder, as in a clone; else the row depends on its hash in the code lock.
+    """
     row = stage.of("${key}") if stage.each else stage
+    code: list[Any] = [] if own_code else [{code_lock.NAME: [stage.name]}]
     body = {
         "cmd": row.command,
         "desc": row.description,
-        "deps": list(row.reads),
-        "params": list(row.groups),
+        "deps": list(row.reads if own_code else row.inputs.values()),
+        "params": [*row.groups, *code],
         "outs": [row.output],
     }
     return {"foreach": f"${{{stage.each}}}", "do": body} if stage.each else body
 
 
-def render() -> dict[str, Any]:
+def render(own_code: bool = True) -> dict[str, Any]:
     """The whole file as a mapping."""
-    return {"stages": {stage.name: stage_entry(stage) for stage in TABLE}, "metrics": METRICS, "plots": PLOTS}
+    stages = {stage.name: stage_entry(stage, own_code) for stage in TABLE}
+    lock = {"outs": [{code_lock.NAME: {"cache": False, "persist": True}}], "always_changed": True}
+    before = {} if own_code else {"code_lock": {"cmd": code_lock.COMMAND, **lock}}
+    return {"stages": before | stages, "metrics": METRICS, "plots": PLOTS}
 
 
-def main() -> None:
-    """Write `dvc.yaml` in the working directory."""
+def write(path: Path, own_code: bool = True) -> None:
+    """Write `dvc.yaml`."""
     from ruamel.yaml import YAML
 
     yaml = YAML()
     yaml.width = 120
-    with Path("dvc.yaml").open("w", encoding="utf-8") as stream:
-        stream.write(HEADER)
-        yaml.dump(render(), stream)
+    with path.open("w", encoding="utf-8") as stream:
+        stream.write(HEADER if own_code else "")
+        yaml.dump(render(own_code), stream)
 
 
 if __name__ == "__main__":
-    main()
+    write(Path("dvc.yaml"))

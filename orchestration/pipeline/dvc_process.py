@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from orchestration.pipeline import code_lock
 from orchestration.project import Project
 
 CONFIGS = ("config", "config.local")  # of DVC, in .dvc
@@ -27,7 +28,8 @@ def environment(project: Project, **extra: str) -> dict[str, str]:
 
 
 def initialise(project: Project) -> None:
-    """Make the folder a DVC project if it is none: in git where there is git, without it otherwise."""
+    """Make the folder a DVC project if it is none, in git where there is git, and bring its code lock up to date."""
+    code_lock.write(project.root)
     if (project.root / ".dvc").is_dir():
         _tell_whether_git(project.root.resolve())
         return

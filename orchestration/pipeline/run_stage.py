@@ -29,7 +29,7 @@ from model_code.scale import engine
 from model_code.words import visible
 from orchestration import parameters
 from orchestration.parameters import Parameters, flatten
-from orchestration.pipeline import runs, stage_key, stages
+from orchestration.pipeline import code_lock, runs, stage_key, stages
 from orchestration.pipeline.dvc_process import BUILD_NAME, RECORDER, end_line
 from orchestration.pipeline.runs import StageRecord, git_state
 from orchestration.pipeline.stages import Stage
@@ -49,6 +49,7 @@ class Finished:
 def run_stage(stage: Stage, project: Project) -> Finished:
     """Run `stage` in `project` and record it; FreshetError if it breaks its contract, or what it read changed."""
     with project.lock():
+        code_lock.require_current(stage, project.root)
         settings = parameters.load(project.params_file)
         reads = stage_key.read(stage, project.root)
         checkpoints = project.state / "checkpoints" / reads.key
@@ -244,7 +245,7 @@ def main(arguments: list[str]) -> int:
     """Run the stage that the only argument names; returns the exit code."""
     die_with_ancestors()
     try:
-        project = Project.find()
+        project = Project.find(Path.cwd())  # whatever FRESHET_PROJECT says: DVC may be in a copy
         settings = parameters.load(project.params_file)
         (stage,) = stages.find(arguments[0], stages.expand(settings.retrievers, settings.fusions))
         finished = run_stage(stage, project)

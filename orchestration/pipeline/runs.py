@@ -11,9 +11,11 @@ import logging
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -41,6 +43,10 @@ DATA = {"artifacts/corpus": "corpus", "artifacts/pseudo_queries": "queries"}  # 
 PURPOSE = {"train": "training", "evaluate": "evaluation", "baselines": "evaluation"}  # of the data, by stage
 LONGEST_PARAM, LONGEST_NAME, LONGEST_DIGEST = 500, 250, 36  # characters: the first is ours, the others are MLflow's
 PARAMS_PER_BATCH, METRICS_PER_BATCH = 100, 900  # MLflow takes 100 params, 1000 metrics and 1000 of both
+PLACES = (  # where MLflow's tables name artifacts in full
+    ("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"),
+    ("model_versions", "storage_location"),
+)  # fmt: skip
 RECORD, ARTIFACTS = "record.json", "artifacts"  # in the spool
 
 
@@ -269,9 +275,20 @@ def open_store(uri: str, folder: Path) -> tuple[MlflowClient, str]:
             os.environ[f"{POOL}CLASS"] = "NullPool"  # no file stays open between looks of a daemon
         client = MlflowClient(uri, uri)
         experiment = client.get_experiment_by_name(EXPERIMENT)
-        if experiment is not None:
-            return client, experiment.experiment_id
-        return client, client.create_experiment(EXPERIMENT, _artifact_root(uri, folder), TRAINING)
+        place = _artifact_root(uri, folder)
+        if experiment is None:
+            return client, client.create_experiment(EXPERIMENT, place, TRAINING)
+        if ARTIFACT_ROOT not in os.environ and place and experiment.artifact_location != place:
+            _follow_move(folder, experiment.artifact_location, place)
+        return client, experiment.experiment_id
+
+
+def _follow_move(folder: Path, old: str, new: str) -> None:
+    """Have a store that was moved or copied with its project name the artifacts that came along, in place of others."""
+    with closing(sqlite3.connect(folder / "mlflow.db")) as database, database:
+        for table, column in PLACES:
+            where = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
+            database.execute(where, (new, len(old) + 1, len(old), old))
 
 
 def _artifact_root(uri: str, folder: Path) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, hash_text
 from orchestration import parameters
+from orchestration.pipeline.code_lock import code_root
 from orchestration.pipeline.stages import Stage
 
 
@@ -39,7 +40,9 @@ def read(stage: Stage, root: Path) -> StageReads:
         if not (root / path).exists():
             remedy = "run `freshet ingest`" if name == "lock" else "run the stages before it (`freshet run`)"
             raise FreshetError(f"stage {stage.address} reads {path}, which is not there: {remedy}")
-    hashes = {path: hash_path(root / path) for path in stage.reads}
+    code = code_root(root)
+    hashes = {path: hash_path(root / path) for path in stage.inputs.values()}
+    hashes |= {path: hash_path(code / path) for path in stage.code_files}
     mapping = parameters.read(root / "params.yaml")
     return StageReads(stage.command, hashes, {group: _select(mapping, group) for group in stage.groups})
 

@@ -20,13 +20,12 @@ from model_code.files import canonical_json, write_json
 from model_code.ledger.work import EventRange, WorkKind
 from model_code.live.searcher import Searcher
 from model_code.live.texts import TextRules
-from orchestration.freshness import workspace
 from orchestration.freshness.drift import watch
 from orchestration.freshness.due import note_end
 from orchestration.instance import open_instance
 from orchestration.live.ledger import open_ledger
 from orchestration.live.status import live_status
-from orchestration.pipeline import ingest, repro
+from orchestration.pipeline import code_lock, ingest, repro
 from orchestration.project import Project
 from orchestration.registry import history, release, versions
 from orchestration.registry.build import Build
@@ -108,7 +107,7 @@ def loop(built, tmp_path_factory, small_measures):
         patch.chdir(root)  # the definitions look for a project where they are imported
         project = make_project(root)
         write_corpus(project)
-        for name in workspace.CODE:
+        for name in code_lock.PACKAGES:
             (root / name).mkdir()
         versions.register(project, build_of(shutil.copytree(built, root / "built"), "a", 0.0))
         release.promote(project, Rules(project, PromotionSettings(), 0))

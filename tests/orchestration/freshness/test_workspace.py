@@ -13,7 +13,8 @@ import pytest
 from model_code.errors import FreshetError
 from model_code.files import write_json, write_text
 from orchestration import parameters
-from orchestration.freshness.workspace import CODE, keep_start, make_workspace
+from orchestration.freshness.workspace import keep_start, make_workspace
+from orchestration.pipeline.code_lock import PACKAGES
 from orchestration.project import Project
 
 PARAMS = """\
@@ -29,7 +30,7 @@ retrievers:
 def project(tmp_path):
     """A project with nothing but settings, a folder of its own, and the names of its code."""
     root = tmp_path / "project"
-    for name in (*CODE, "data", "trained"):
+    for name in (*PACKAGES, "data", "trained"):
         (root / name).mkdir(parents=True)
         write_text(root / name / "file", name)
     write_text(root / "params.yaml", PARAMS)

@@ -1,0 +1,123 @@
+"""`freshet init`: a project of one's own, beside the code, in a folder that may be moved and copied."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.sources.base import open_source, recognised
+from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
+from model_code.corpus.sources.folder import FolderSource
+from model_code.errors import FreshetError
+from model_code.files import write_text
+from orchestration.pipeline import code_lock, dvc_file
+from orchestration.pipeline.dvc_process import initialise
+from orchestration.project import Project
+
+DOCUMENTS = "documents"  # the source where none is named
+PARAMS = """\
+# Settings; a key that is left out has its default: docs/settings.md, or `freshet settings`.
+
+seed: 0
+
+corpus:
+  path: {path}
+  quarantine_limit: 0.5                # share of files or rows that cannot be read, past which the build stops
+  max_characters: 2000000              # of a document
+
+passages: {{cut: sections, words: 180, stride: 150}}   # no passage crosses a heading
+
+pseudo_queries:
+  generators: [inverse_cloze]          # queries cut out of the documents, to train on and to judge by
+  inverse_cloze: {{per_document: 3, min_words: 16, max_words: 64, max_share: 0.5}}
+  sequence_to_sequence: {{}}
+  training: {{}}
+
+encoder:
+  base: sentence-transformers/all-MiniLM-L6-v2   # comes with the installation; or a folder, or a hub name
+  max_tokens: 256
+
+bm25: {{language: english}}              # the stemmer's; null: words stay whole
+
+training: {{batch_size: 32, unsupervised_share: 0.25, learning_rate: 2e-4, negatives_per_query: 0, dev_passages: 250}}
+
+retrievers:
+  hce: {{hierarchy_weight: 0.2, batches: siblings, negatives: siblings}}
+
+fusions:
+  fused: {{of: [hce, bm25]}}
+
+acceptance: {{}}
+hierarchy: {{}}
+index: {{}}
+evaluation: {{}}
+"""
+FILES = {
+    ".gitignore": "/.freshet/\n/artifacts/\n/live/\n/inbox/\n__pycache__/\n",
+    ".dvcignore": ".freshet\nlive\n__pycache__\n",
+    "pyproject.toml": """\
+[tool.dagster]
+module_name = "orchestration.definitions"
+code_location_name = "freshet"
+
+[tool.dg]
+directory_type = "project"
+
+[tool.dg.project]
+root_module = "orchestration"
+code_location_target_module = "orchestration.definitions"
+code_location_name = "freshet"
+""",
+}
+
+
+def make_project(folder: Path, source: str | None = None, cwd: Path | None = None) -> str:
+    """Make a project in `folder` for the documents of `source`, and say what that is.
+
+    source: a folder, a file, a BEIR folder or a hub data set, as seen from `cwd`; by default the project's own folder
+    `documents`. FreshetError if there is a project already, or no such source.
+    """
+    root = ((cwd or Path.cwd()) / folder).resolve()
+    for name in ("params.yaml", "dvc.yaml"):
+        if (root / name).exists():
+            raise FreshetError(f"{root / name} is there already: this folder is a project, which is left as it is")
+    path = DOCUMENTS if source is None else _path(root, source, cwd or Path.cwd())
+    settings = CorpusSettings(path=path)
+    if source is not None:
+        settings = recognised(settings, root)
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "inbox").mkdir(exist_ok=True)
+    if source is None:
+        (root / DOCUMENTS).mkdir(exist_ok=True)
+    write_text(root / "params.yaml", PARAMS.format(path=json.dumps(path, ensure_ascii=False)))
+    dvc_file.write(root / "dvc.yaml", own_code=False)
+    for name, text in FILES.items():
+        if not (root / name).exists():
+            write_text(root / name, text)
+    if not any((each / ".git").exists() for each in (root, *root.parents)):
+        subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    code_lock.write(root, new=True)
+    initialise(Project(root))
+    return _told(settings, root)
+
+
+def _path(root: Path, source: str, cwd: Path) -> str:
+    """The source as `corpus.path` names it: inside of the project as seen from there, so that it moves along."""
+    place = (cwd / Path(source).expanduser()).resolve()
+    if not place.exists():
+        return source
+    return place.relative_to(root).as_posix() if place.is_relative_to(root) and place != root else str(place)
+
+
+def _told(settings: CorpusSettings, root: Path) -> str:
+    """What kind of source it is, in words."""
+    if settings.source == "auto":
+        return f"documents: put files ({', '.join(DOCUMENT_SUFFIXES)}) into {settings.path}/"
+    source = open_source(settings, root)
+    if not isinstance(source, FolderSource):
+        return f"source: {settings.source}, {settings.path}"
+    files = f"source: a folder, {len(source.files):,} documents"
+    others = ", ".join(f"{number:,} {kind}" for kind, number in source.passed_over.most_common(8))
+    return files + (f"; passed over: {others}" if others else "")

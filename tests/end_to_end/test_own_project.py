@@ -1,0 +1,120 @@
+"""Guards `freshet init`: a folder of documents becomes a project beside the code, built, followed and moved.
+
+The code lies outside of the project, where no clone is: the warm Python has its own copy, as a wheel would leave it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from orchestration import parameters
+from tests.document_files import pdf, write_docx
+from tests.end_to_end import tiny_project, warm_python
+from tests.end_to_end.tiny_project import FILLERS, TOPICS, dvc, freshet, python, run
+
+SETTINGS = (
+    "encoder.base=encoder",
+    "encoder.max_tokens=32",
+    "pseudo_queries.inverse_cloze={per_document: 2, min_words: 3, max_words: 6}",
+    "training.steps=4",
+    "training.document_max_tokens=32",
+    "training.query_max_tokens=32",
+    "training.frozen_layers=null",
+    "training.evaluate_every=4",
+    "training.learning_rate=0.003",
+    "evaluation.variants=false",
+    "fusions={}",
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """A folder with `notes`, and the project `search` made and built for them."""
+    folder = tmp_path_factory.mktemp("own")
+    write_notes(folder / "notes")
+    told = freshet(folder, "init", "search", "--from", "notes").stdout
+    assert told.splitlines()[0] == "source: a folder, 32 documents; passed over: 1 .png"
+    tiny_project.write_encoder(folder / "search/encoder")
+    parameters.assign(folder / "search/params.yaml", SETTINGS)
+    (folder / "demo.txt").write_text(freshet(folder / "search", "demo").stdout)
+    return folder
+
+
+def write_notes(folder: Path) -> None:
+    """Thirty documents of five types, two files that are broken, and a picture."""
+    draw = random.Random(0)
+    for number in range(30):
+        topic = sorted(TOPICS)[number % 5]
+        words = [" ".join(draw.sample(TOPICS[topic].split() + FILLERS, 12)) for _ in range(3)]
+        path = folder / topic / f"{number}.{('md', 'html', 'txt', 'pdf', 'docx')[number // 6]}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sections = [(f"{topic} part {place}", text) for place, text in enumerate(words)]
+        if path.suffix == ".md":
+            path.write_text("\n\n".join(f"## {heading}\n\n{text}" for heading, text in sections))
+        elif path.suffix == ".html":
+            path.write_text("".join(f"<h2>{heading}</h2><p>{text}</p>" for heading, text in sections))
+        elif path.suffix == ".txt":
+            path.write_text("\n\n".join(words))
+        elif path.suffix == ".pdf":
+            path.write_bytes(pdf(words, f"{topic} book"))
+        else:
+            write_docx(path, f"{topic} report", *sections)
+    (folder / "broken.pdf").write_bytes(b"%PDF-1.4")
+    (folder / "latin.md").write_bytes(b"caf\xe9")
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+
+
+def test_a_folder_is_built_and_searched_and_broken_files_are_named(built):
+    told = (built / "demo.txt").read_text()
+    assert "2 documents could not be read" in told
+    assert "broken.pdf:1  unreadable file: " in told
+    assert "latin.md:1  invalid UTF-8: " in told
+    hits = json.loads(freshet(built / "search", "search", "wave tide harbour", "-k", "3", "--json").stdout)
+    assert any(hit["document_id"].startswith("sea/") for hit in hits)
+
+
+def test_a_moved_project_follows_its_source_and_runs_nothing_again(built):
+    moved = shutil.copytree(built / "search", built / "elsewhere")
+    (built / "search").rename(built / "away")
+    try:
+        (built / "notes/sea/new.md").write_text("# Lighthouse\n\nIt shines over the reef.")
+        (built / "notes/space/4.md").unlink()
+        outcome = json.loads(freshet(moved, "sync", "--json").stdout)
+        assert (outcome["added"], outcome["deleted"], outcome["unchanged"]) == (["sea/new.md"], ["space/4.md"], 29)
+        assert [one["document_id"] for one in outcome["rejected"]] == ["broken.pdf", "latin.md"]
+        assert "stays challenger: nobody has judged" in freshet(moved, "promote", check=False).stdout
+        assert freshet(moved, "run").stdout == "0 stages ran\n"
+        assert "didn't change" in dvc(moved, "repro").stdout
+    finally:
+        (built / "away").rename(built / "search")
+
+
+def test_other_code_reruns_the_stages_that_depend_on_it_and_an_old_lock_is_refused(built):
+    project = built / "search"
+    module = Path(run(project, "from model_code.stages import comparison; print(comparison.__file__)").strip())
+    before = module.read_text()
+    module.write_text(before + "\n")
+    try:
+        refused = python(
+            warm_python.python(hash_seed=1),
+            project,
+            "-m",
+            "orchestration.pipeline.run_stage",
+            "comparison",
+            check=False,
+        )
+        assert "code.lock.json is of another version" in refused.stderr
+        planned = json.loads(freshet(project, "plan", "--json").stdout)
+        assert {stage["address"] for stage in planned if stage["action"] == "run"} == {"comparison"}
+    finally:
+        module.write_text(before)
+
+
+def test_a_folder_that_is_a_project_is_left_as_it_is(built):
+    refused = freshet(built, "init", "search", check=False)
+    assert "this folder is a project" in refused.stderr

@@ -1,0 +1,48 @@
+"""Guards that the code lock follows the installed code, stage by stage, and notices another's packages."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import SimpleNamespace
+
+import pytest
+
+from model_code.errors import FreshetError
+from model_code.files import read_json, write_json
+from orchestration.pipeline import code_lock, dvc_file
+from orchestration.pipeline.stages import CORPUS, TABLE, TRAIN
+
+
+def test_a_clone_has_none_and_its_code_is_its_own(tmp_path):
+    code_lock.write(tmp_path)
+    code_lock.require_current(CORPUS, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert code_lock.code_root(tmp_path) == tmp_path
+
+
+def test_it_holds_a_hash_for_each_stage_and_refuses_another_one(tmp_path):
+    code_lock.write(tmp_path, new=True)
+    held = read_json(tmp_path / code_lock.NAME)
+    assert list(held) == sorted(stage.name for stage in TABLE)
+    assert code_lock.code_root(tmp_path) == code_lock.INSTALLED
+    code_lock.require_current(TRAIN, tmp_path)
+    write_json(tmp_path / code_lock.NAME, held | {"train": "older"})
+    code_lock.require_current(CORPUS, tmp_path)
+    with pytest.raises(FreshetError, match="another version of Freshet"):
+        code_lock.require_current(TRAIN, tmp_path)
+    code_lock.write(tmp_path)
+    assert read_json(tmp_path / code_lock.NAME) == held
+
+
+def test_a_package_of_our_name_that_is_anothers_is_noticed(tmp_path, monkeypatch):
+    other = SimpleNamespace(origin=str(tmp_path / "assets/__init__.py"), submodule_search_locations=None)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: other if name == "assets" else found(name))
+    with pytest.raises(FreshetError, match="'assets' that Python finds is not Freshet's"):
+        code_lock.write(tmp_path, new=True)
+
+
+def test_dvc_compares_the_locks_keys_in_place_of_the_code():
+    entry = dvc_file.stage_entry(TRAIN, own_code=False)["do"]
+    assert entry["deps"] == [path.format(retriever="${key}") for path in TRAIN.inputs.values()]
+    assert entry["params"][-1] == {"code.lock.json": ["train"]}

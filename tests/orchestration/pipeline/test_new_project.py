@@ -1,0 +1,52 @@
+"""Guards what `freshet init` writes: settings that parse, a source as it is seen from where the command is typed."""
+
+from __future__ import annotations
+
+import pytest
+
+from model_code.errors import FreshetError
+from orchestration import parameters
+from orchestration.pipeline import stages
+from orchestration.pipeline.new_project import make_project
+from orchestration.project import Project
+
+
+@pytest.fixture
+def notes(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/a.md").write_text("# A\n\nmoss")
+    return tmp_path
+
+
+def test_a_source_outside_is_named_in_full_and_one_inside_moves_along(notes):
+    assert make_project("search", "notes", cwd=notes) == "source: a folder, 1 documents"
+    assert parameters.load(notes / "search/params.yaml").corpus.path == str(notes / "notes")
+    make_project(".", "notes", cwd=notes)
+    assert parameters.load(notes / "params.yaml").corpus.path == "notes"
+    assert Project.find(notes / "search").root == notes / "search"
+
+
+def test_every_group_that_a_stage_reads_is_in_the_settings(notes):
+    """DVC refuses a group that params.yaml lacks."""
+    make_project("search", cwd=notes)
+    written = parameters.read(notes / "search/params.yaml")
+    settings = parameters.load(notes / "search/params.yaml")
+    for stage in stages.expand(settings.retrievers, settings.fusions):
+        for group in stage.groups:
+            value = written
+            for key in group.split("."):
+                assert key in value, group
+                value = value[key]
+    assert (notes / "search/documents").is_dir()
+
+
+def test_an_absent_source_makes_nothing(notes):
+    with pytest.raises(FreshetError, match="does not exist"):
+        make_project("search", "nowhere", cwd=notes)
+    assert not (notes / "search").exists()
+
+
+def test_the_environment_names_the_project(notes, monkeypatch):
+    make_project("search", "notes", cwd=notes)
+    monkeypatch.setenv("FRESHET_PROJECT", str(notes / "search"))
+    assert Project.find().root == notes / "search"
