@@ -5,6 +5,7 @@ Run: python -m pytest tests/end_to_end/test_kill.py
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -101,6 +102,13 @@ def test_an_index_that_is_killed_after_a_shard_resumes_with_that_shard_to_the_sa
     assert not list(checkpoints.iterdir())
 
 
+def runs_a_stage(process: psutil.Process) -> bool:
+    """Whether one of the processes below it runs a stage; some end while they are looked at."""
+    with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError):
+        return any("orchestration.pipeline.run_stage" in each.cmdline() for each in process.children(True))
+    return False
+
+
 @pytest.mark.parametrize(("command", "number"), [("demo", signal.SIGINT), ("run", signal.SIGTERM)])
 def test_a_signal_ends_a_build_in_one_line_and_starts_nothing_again(copy_of_build, command, number):
     """SIGINT as a terminal sends it, to the whole group; SIGTERM to the command alone."""
@@ -112,7 +120,7 @@ def test_a_signal_ends_a_build_in_one_line_and_starts_nothing_again(copy_of_buil
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     below = psutil.Process(process.pid)
-    wait_for(lambda: any("orchestration.pipeline.run_stage" in each.cmdline() for each in below.children(True)))
+    wait_for(lambda: runs_a_stage(below))
     children = below.children(recursive=True)
     os.killpg(process.pid, number) if command == "demo" else process.send_signal(number)
     told = process.communicate(timeout=20)[1].splitlines()
