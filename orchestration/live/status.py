@@ -66,7 +66,7 @@ def live_status_lines(status: Mapping[str, Any]) -> Iterator[str]:
     if ledger["drift"]:
         measures = list(_measures(ledger["drift"]["report"]))
         over = [_drift_text(*measure) for measure in measures if measure[1]["tripped"]]
-        yield f"drift       {'; '.join(over) or f'none of {len(measures)} measures is over its threshold'}"
+        yield f"drift       {'; '.join(over) or f'none of {len(measures)} measures is past its threshold'}"
         yield from (f"            {text}" for text in _missing(ledger["drift"]["report"]))
         yield from _decision_lines(ledger["drift"]["report"])
     for work in ledger["work"]:
@@ -124,7 +124,7 @@ def _missing(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _drift_text(name: str, measure: Mapping[str, Any]) -> str:
     value, threshold = (_number(measure[key]) for key in ("value", "threshold"))
-    return f"{name} {value} is over its threshold {threshold}"
+    return f"{name} {value} is past its threshold {threshold}"
 
 
 def _number(value: Any) -> str:

@@ -60,7 +60,7 @@ def test_a_finished_project_names_versions_and_generations():
 def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is(tripped):
     measures = [{"name": "topics", "value": 0.25, "threshold": 0.1, "tripped": tripped},
                 {"name": "growth", "value": 0.1, "threshold": 0.5, "tripped": False}]  # fmt: skip
-    drift = "topics 0.25 is over its threshold 0.1" if tripped else "none of 2 measures is over its threshold"
+    drift = "topics 0.25 is past its threshold 0.1" if tripped else "none of 2 measures is past its threshold"
     ledger = {
         "documents": {"pending": 2, "live": 1200, "superseded": 0, "rolled_back": 3},
         "lag": {"pending": 2, "seconds": 300.0},

@@ -141,7 +141,7 @@ def test_additions_that_capture_old_queries_are_harm(project, dev):
     assert watched.decision.action == "retrain"
     assert f"protected_old {found.value:.4f} is below {found.threshold:.4f}" in watched.decision.reasons
     assert "protected_old" in watched.text
-    assert f"protected_old {found.value:.3g} (threshold {found.threshold:.3g})" in drift_lines(project)[0]
+    assert f"protected_old {found.value:.3g} is past its threshold {found.threshold:.3g}" in drift_lines(project)[0]
 
 
 @pytest.mark.parametrize("words", [SEA, SPACE])

@@ -327,7 +327,7 @@ def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
     assert list(live_status_lines(status)) == [
         "documents   1 pending, 1 live, 1 rejected (after event 1)",
         "lag         1 waiting, the oldest for 0 s",
-        "drift       auc 0.612 is over its threshold 0.6",
+        "drift       auc 0.612 is past its threshold 0.6",
         "decision    add: auc below its threshold",
         "work        pilot (open): who knows",
     ]
