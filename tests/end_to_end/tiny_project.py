@@ -70,16 +70,21 @@ def copy_code(folder: Path) -> None:
 
 
 def write_corpus(folder: Path) -> None:
+    """Topics of twelve documents, each with a query. Splits are stated, so that no draw moves what tests hold."""
+    from model_code.corpus.judgements import position
+
     folder.mkdir(parents=True)
     draw = random.Random(0)
-    documents, queries, qrels = [], [], ["query-id\tcorpus-id\tscore"]
+    documents, queries, qrels = [], [], ["query-id\tcorpus-id\tscore\tsplit"]
     for topic, words in TOPICS.items():
         for number in range(12):
             own = draw.sample(words.split(), 6)
             text = " ".join(word for pair in zip(own, draw.choices(FILLERS, k=6), strict=True) for word in pair)
             documents.append({"_id": f"{topic}-{number}", "title": f"{topic} {own[0]}", "text": f"{text} {topic}"})
             queries.append({"_id": f"q-{topic}-{number}", "text": f"{own[1]} {own[3]} {own[5]}"})
-            qrels.append(f"q-{topic}-{number}\t{topic}-{number}\t1")
+            place = position(f"q-{topic}-{number}", 0, "queries")
+            split = "test" if place < 0.5 else "dev" if place < 0.6 else "train"
+            qrels.append(f"q-{topic}-{number}\t{topic}-{number}\t1\t{split}")
     documents.append({"_id": "sea-0", "title": "a second document of this id", "text": "quarantined"})
     (folder / "documents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
     (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
