@@ -123,7 +123,8 @@ def test_the_same_file_again_changes_nothing_and_a_deleted_document_is_gone(live
 
 def test_a_pilot_says_whether_a_retrain_is_due_and_changes_nothing(live):
     before = json.loads(freshet(live, "status", "--json").stdout)
-    parameters.assign(live / "params.yaml", ["drift.minimum_batch=5", "acceptance.min_documents=60"])
+    shares = ["corpus.splits.test_share=0.8", "drift.minimum_batch=10", "acceptance.min_documents=60"]
+    parameters.assign(live / "params.yaml", shares)
     said = freshet(live, "retrain", "--pilot", "40").stdout
     assert "pilot on 40 of 71 documents, 11 of them new" in said
     assert "stage train@hce ran" in said
