@@ -1,7 +1,6 @@
 """Qrels and splits: judgements checked and redirected to the documents that are kept, one split for each query.
 
-Parts depend on a document's id and a seed only; drawn splits on a query's documents and a seed. So what comes or goes
-moves no other one.
+Splits depend on an id and a seed only, so that documents that come or go never move another one's split.
 """
 
 from __future__ import annotations
@@ -48,29 +47,24 @@ def _part_by_date(document: Document, settings: PartSettings) -> str:
     return "tuning" if written >= tuning_from else "initial"
 
 
-def split_queries(
-    given: Mapping[str, str | None], asked: Mapping[str, str], settings: QuerySplitSettings
-) -> dict[str, str]:
-    """The split of every query: the given one, else drawn; a dev split is carved out of train if there is none.
+def split_queries(given: Mapping[str, str | None], settings: QuerySplitSettings) -> dict[str, str]:
+    """The split of every query: the given one, else by shares; a dev split is carved out of train if there is none.
 
-    Draws follow `asked`, {query: the document it asks for}, so queries of one document are never parted.
-
-    >>> split_queries({"q1": "test", "q2": "dev", "q3": "train"}, {}, QuerySplitSettings())
+    >>> split_queries({"q1": "test", "q2": "dev", "q3": "train"}, QuerySplitSettings())
     {'q1': 'test', 'q2': 'dev', 'q3': 'train'}
     """
-    keys = {query: query if split else asked[query] for query, split in given.items()}
-    splits = {query: split or _split_by_share(keys[query], settings) for query, split in given.items()}
+    splits = {query: split or _split_by_share(query, settings) for query, split in given.items()}
     if "dev" in splits.values():
         return splits
     carved = {
         query for query, split in splits.items()
-        if split == "train" and position(keys[query], settings.seed, "dev") < settings.dev_share
+        if split == "train" and position(query, settings.seed, "dev") < settings.dev_share
     }  # fmt: skip
     return {query: "dev" if query in carved else split for query, split in splits.items()}
 
 
-def _split_by_share(document: str, settings: QuerySplitSettings) -> str:
-    place = position(document, settings.seed, "queries")
+def _split_by_share(query: str, settings: QuerySplitSettings) -> str:
+    place = position(query, settings.seed, "queries")
     if place < settings.test_share:
         return "test"
     return "dev" if place < settings.test_share + settings.dev_share else "train"
@@ -124,10 +118,7 @@ def take_qrels(
     for judgement in agreed:
         pair = (judgement.query_id, judgement.document_id)
         pairs[pair] = max(judgement.relevance, pairs.get(pair, 0))
-    asked: dict[str, str] = {}
-    for query, document in pairs:
-        asked[query] = min(document, asked.get(query, document))  # by id, as the order of rows says nothing
-    splits = split_queries({judgement.query_id: judgement.split for judgement in agreed}, asked, settings)
+    splits = split_queries({judgement.query_id: judgement.split for judgement in agreed}, settings)
     return Qrels(pairs, splits, len(inside) - len(relevant), len(agreed) - len(pairs), len(sound) - len(inside))
 
 

@@ -89,7 +89,7 @@ class FileSettings(Settings):
 
 
 class QuerySplitSettings(Settings):
-    """How queries are split where the source does not say: by the hash of (seed, document asked for)."""
+    """How queries are split where the source does not say: by the hash of (seed, query id), so for good."""
 
     test_share: float = Field(0.5, ge=0, lt=1, description="of the queries")
     dev_share: float = Field(0.1, ge=0, lt=1, description="also carved out of train where a source has no dev split")

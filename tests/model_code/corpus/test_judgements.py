@@ -70,7 +70,6 @@ def test_a_query_in_two_splits_is_tested_and_not_trained_on():
 
 
 IDS = [f"id-{i}" for i in range(20_000)]
-ASKED = {name: name for name in IDS}  # each query asks for a document of its own
 
 
 def dated(name: str, date: str | None = None) -> Document:
@@ -106,7 +105,7 @@ def test_parts_by_date_stream_the_future():
 
 def test_given_splits_are_kept_and_missing_ones_are_drawn():
     given = dict.fromkeys(IDS) | {"a": "test", "b": "train", "c": "dev"}
-    splits = split_queries(given, ASKED, QuerySplitSettings())
+    splits = split_queries(given, QuerySplitSettings())
     assert (splits["a"], splits["b"], splits["c"]) == ("test", "train", "dev")
     counts = Counter(splits.values())
     assert abs(counts["test"] / 20_000 - 0.5) < 0.02
@@ -115,30 +114,10 @@ def test_given_splits_are_kept_and_missing_ones_are_drawn():
 
 def test_dev_is_carved_out_of_train_only_where_it_is_missing():
     given = {**dict.fromkeys(IDS[:5_000], "train"), **dict.fromkeys(IDS[5_000:6_000], "test")}
-    splits = split_queries(given, ASKED, QuerySplitSettings(dev_share=0.1))
+    splits = split_queries(given, QuerySplitSettings(dev_share=0.1))
     carved = {query for query, split in splits.items() if split == "dev"}
     assert abs(len(carved) / 5_000 - 0.1) < 0.02
     assert carved < set(IDS[:5_000])
-    assert split_queries(given, ASKED, QuerySplitSettings(dev_share=0.0)) == given
-    assert split_queries(given | {"d": "dev"}, ASKED, QuerySplitSettings()) == given | {"d": "dev"}
-    assert split_queries({"q": "test"}, {}, QuerySplitSettings()) == {"q": "test"}
-
-
-def test_no_document_is_asked_for_in_two_splits():
-    queries = {f"q{i}-{j}" for i in range(300) for j in range(3)}
-    documents = {f"d{i}" for i in range(300)}
-    merged = {f"d{i}-copy": f"d{i}" for i in range(300)}
-    rows = [(f"q{i}-{j}", f"d{i}" if j else f"d{i}-copy", 1) for i in range(300) for j in range(3)]
-    qrels, _ = take(*rows, known=Known(queries, documents, merged))
-    splits_of = {document: {qrels.splits[q] for q, d in qrels.pairs if d == document} for document in documents}
-    assert {len(splits) for splits in splits_of.values()} == {1}
-    assert Counter(next(iter(splits)) for splits in splits_of.values()).keys() == {"test", "train"}  # dev_share is 0
-
-
-def test_a_query_of_several_documents_goes_by_the_smallest_id_in_whatever_order():
-    pairs = [(f"q{i}", f"{place}{i}", 1) for i in range(50) for place in "ab"]
-    known = Known({f"q{i}" for i in range(50)}, {document for _, document, _ in pairs}, {})
-    alone, _ = take(*(pair for pair in pairs if pair[1].startswith("a")), known=known)
-    forward, backward = take(*pairs, known=known)[0], take(*reversed(pairs), known=known)[0]
-    assert alone.splits == forward.splits == backward.splits
-    assert set(alone.splits.values()) == {"test", "train"}
+    assert split_queries(given, QuerySplitSettings(dev_share=0.0)) == given
+    assert split_queries(given | {"d": "dev"}, QuerySplitSettings()) == given | {"d": "dev"}
+    assert split_queries({"q": "test"}, QuerySplitSettings()) == {"q": "test"}
