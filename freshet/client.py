@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode, urlsplit
 
 from freshet.errors import ServiceError, Unavailable, error_of
-from freshet.results import ChangeResult, DocumentPage, FieldValues, SearchResult, StoredDocument
+from freshet.results import ChangeResult, DocumentPage, FieldValues, SearchResult, StoredDocument, all_documents
 
 SEARCH_SECONDS, CHANGE_SECONDS = 60.0, 3600.0
 PAGE = 100  # documents that `documents` asks for at once
@@ -139,11 +139,7 @@ class Client:
 
     def documents(self) -> Iterator[StoredDocument]:
         """All documents in the order of their ids, page by page: what is added meanwhile behind it is not seen."""
-        after: str | None = ""
-        while after is not None:
-            page = self.page(after)
-            yield from page.documents
-            after = page.next
+        return all_documents(self.page)
 
     def fields(self) -> FieldValues:
         """The fields that documents have, and their commonest values: what a filter can ask for."""

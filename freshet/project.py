@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from freshet.client import CHANGE_SECONDS, PAGE, Row, SearchOptions
 from freshet.errors import InvalidRequest, error_of
-from freshet.results import ChangeResult, DocumentPage, FieldValues, SearchResult, StoredDocument
+from freshet.results import ChangeResult, DocumentPage, FieldValues, SearchResult, StoredDocument, all_documents
 from model_code.errors import FreshetError
 from orchestration.project import Project
 from orchestration.service import routes
@@ -62,11 +62,7 @@ class LocalProject:
 
     def documents(self) -> Iterator[StoredDocument]:
         """See `Client.documents`."""
-        after: str | None = ""
-        while after is not None:
-            page = self.page(after)
-            yield from page.documents
-            after = page.next
+        return all_documents(self.page)
 
     def fields(self) -> FieldValues:
         """See `Client.fields`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -75,6 +75,15 @@ class DocumentPage:
     def of(cls, values: Mapping[str, Any]) -> Self:
         """What a service answered."""
         return cls(**known(cls, values) | {"documents": [StoredDocument.of(one) for one in values["documents"]]})
+
+
+def all_documents(page: Callable[[str], DocumentPage]) -> Iterator[StoredDocument]:
+    """The documents of all pages; page: gives those beyond an id."""
+    after: str | None = ""
+    while after is not None:
+        found = page(after)
+        yield from found.documents
+        after = found.next
 
 
 @dataclass(frozen=True)
