@@ -49,8 +49,10 @@ class BoundedConnection(H11Protocol):
         self.phase: tuple[str, int] = ("head", 0)
         self.since = self.loop.time()
         self._timer = self.loop.call_later(LOOK_SECONDS, self._look)
-        if len(self.connections) > most_connections():
-            waiting = [each for each in self.connections if each.phase[0] == "head"]
+        # What was aborted stays among them for two rounds of the loop, and so may a WebSocket, which has no phase.
+        opened = [each for each in self.connections if not each.transport.is_closing()]
+        if len(opened) > most_connections():
+            waiting = [each for each in opened if isinstance(each, BoundedConnection) and each.phase[0] == "head"]
             min(waiting, key=lambda each: each.since).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -88,7 +90,7 @@ def bounds() -> dict[str, Any]:
     return {
         "http": BoundedConnection,
         "loop": "asyncio",
-        "backlog": most_connections() // 2,
+        "backlog": most_connections() // 4,
         "h11_max_incomplete_event_size": HEAD_BYTES,
     }
 
