@@ -1,9 +1,11 @@
 """The live collection in Dagster: a generation, a batch and its drift, a pilot, a retrain with gate and promotion."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
+from dagster._utils.schedules import get_smallest_cron_interval
 
 from orchestration.project import Project
 
@@ -13,15 +15,41 @@ RETRAINS = dg.DynamicPartitionsDefinition(name="retrains")
 BACKFILL = "dagster/backfill"  # Dagster's own tag of the runs of a backfill, such as "Materialize all" starts
 WRITER_POOL = "live_writer"
 TRAINING_POOL = "gpu"  # a pilot is not in the writer's pool: documents arrive while it trains
+SEARCHABLE, MEASURED, SYNCED = map(dg.AssetKey, ("searchable_documents", "measured_drift", "synced_source"))
 GUARDED = "before the switch, each added document and 20 older ones were found by their own vectors"
 Result = dg.MaterializeResult | dg.AssetCheckResult
 
 
-def live_assets(project: Project) -> list[dg.AssetsDefinition]:
-    """`live_generation`, `added_documents`, `drift_report`, `retrain_pilot`, `retrained_retriever` and
-    `retrained_champion`."""
-    adding = _generation(project), _added(project), _drift(project)
-    return [*adding, _pilot(project), _retrained(project), _champion(project)]
+def live_assets(project: Project, cron: str | None = None) -> list[dg.AssetsDefinition | dg.AssetSpec]:
+    """`live_generation`, `added_documents`, `drift_report`, `retrain_pilot`, `retrained_retriever`,
+    `retrained_champion`, `synced_source`, `searchable_documents` and `measured_drift`.
+
+    cron: when the source is synced; None: when a person asks.
+    """
+    adding = _generation(project), _added(project), _drift(project), _synced(project, cron)
+    return [*adding, _pilot(project), _retrained(project), _champion(project), *_reported()]
+
+
+def _reported() -> list[dg.AssetSpec]:
+    """What the sensor `freshness` reports as long as all is well: where it does not, or is dead, the policy fails."""
+    searchable = dg.FreshnessPolicy.time_window(timedelta(minutes=10), warn_window=timedelta(minutes=7))
+    measured = dg.FreshnessPolicy.time_window(timedelta(hours=1), warn_window=timedelta(minutes=45))
+    return [
+        dg.AssetSpec(
+            SEARCHABLE,
+            deps=["added_documents"],
+            group_name="live",
+            freshness_policy=searchable,
+            description="Reported while every document is found within two minutes of its arrival.",
+        ),
+        dg.AssetSpec(
+            MEASURED,
+            deps=["drift_report"],
+            group_name="live",
+            freshness_policy=measured,
+            description="Reported while fewer than `drift.minimum_batch` changes wait for a look at their drift.",
+        ),
+    ]
 
 
 def _generation(project: Project) -> dg.AssetsDefinition:
@@ -66,6 +94,23 @@ def _added(project: Project) -> dg.AssetsDefinition:
                                   metadata={"missing": missing[:20], "guard": GUARDED})  # fmt: skip
 
     return added_documents
+
+
+def _synced(project: Project, cron: str | None) -> dg.AssetsDefinition:
+    in_time = dg.FreshnessPolicy.cron(cron, get_smallest_cron_interval(cron)) if cron else None
+
+    @dg.asset(key=SYNCED, group_name="live", deps=["live_generation"], pool=WRITER_POOL, freshness_policy=in_time)
+    def synced_source(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+        """The index made equal to its source, as `freshet sync` does."""
+        from orchestration.live.collection import LiveCollection
+        from orchestration.live.commands import CHANGES
+        from orchestration.live.sync import sync
+
+        outcome = sync(LiveCollection(project))
+        counts = {name: len(getattr(outcome, name)) for name in (*CHANGES, "rejected")}
+        return dg.MaterializeResult(metadata=counts | {"unchanged": outcome.unchanged})
+
+    return synced_source
 
 
 def missing_documents(project: Project, document_ids: tuple[str, ...]) -> list[str]:

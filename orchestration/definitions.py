@@ -12,7 +12,7 @@ from assets.queries import query_assets
 from assets.registry import alias_job, registry_assets
 from assets.retrievers import retriever_assets
 from orchestration import parameters
-from orchestration.jobs import jobs, live_jobs
+from orchestration.jobs import jobs, live_jobs, sync_schedule
 from orchestration.pipeline import stages
 from orchestration.project import Project
 from orchestration.sensors import sensors
@@ -31,9 +31,10 @@ def definitions(project: Project) -> dg.Definitions:
             *retriever_assets(project, table),
             *evaluation_assets(project, table),
             *registry_assets(project, table),
-            *live_assets(project),
+            *live_assets(project, settings.live.sync),
         ],
         jobs=[*jobs(table), *live, alias],
+        schedules=sync_schedule(project, settings.live.sync),
         sensors=sensors(project, live, alias),
         executor=dg.in_process_executor,
     )

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from assets.live import BATCHES, PILOTS, RETRAINS
+from assets.live import BATCHES, PILOTS, RETRAINS, SYNCED
 from assets.stage_assets import asset_key
+from model_code.live.collection import retrievers
 from orchestration.pipeline.stages import Stage
+from orchestration.project import Project
 
 ADDING, RETRAINING = ("added_documents", "drift_report"), ("retrained_retriever", "retrained_champion")
 PILOTING = ("retrain_pilot",)
@@ -17,7 +19,7 @@ EVALUATION_STAGES = ("baselines", "evaluate", "comparison")
 
 def jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
     """`full_build` and `evaluate`. Selections are typed: they do not depend on the installed ANTLR version."""
-    live = dg.AssetSelection.assets(*ADDING, *PILOTING, *RETRAINING)
+    live = dg.AssetSelection.assets(*ADDING, *PILOTING, *RETRAINING, SYNCED)
     evaluation = [asset_key(stage) for stage in table if stage.name in EVALUATION_STAGES]
     return [
         dg.define_asset_job(
@@ -54,4 +56,18 @@ def live_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
             partitions_def=PILOTS,
             description="A training on a sample of what is live: whether a retrain would help what is new.",
         ),
+    ]
+
+
+def sync_schedule(project: Project, cron: str | None) -> list[dg.ScheduleDefinition]:
+    """The schedule `sync`, if `live.sync` says when: the index follows its source, once something is live."""
+    if cron is None:
+        return []
+    return [
+        dg.ScheduleDefinition(
+            job=dg.define_asset_job("sync", selection=[SYNCED], description="The index follows the project's source."),
+            cron_schedule=cron,
+            should_execute=lambda _: bool(retrievers(project.live)),
+            default_status=dg.DefaultScheduleStatus.RUNNING,
+        )
     ]

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.live import BATCHES, PILOTS, RETRAINS
+from assets.live import BATCHES, MEASURED, PILOTS, RETRAINS, SEARCHABLE, SYNCED
 from model_code.ledger.work import Work, WorkKind
+from orchestration import parameters
 from orchestration.project import Project, is_free
+
+if TYPE_CHECKING:
+    from orchestration.freshness.due import Account
 
 PARTITION = "dagster/partition"  # Dagster's own tag of a run
 SECONDS = 30
+SOON = 120.0  # seconds within which a document is searchable as long as all is well
+EVERY = {
+    SEARCHABLE: 300.0,
+    MEASURED: 1800.0,
+}  # seconds between two reports: well within what the policy asks for
 PARTITIONS = {WorkKind.ADD: BATCHES, WorkKind.PILOT: PILOTS, WorkKind.RETRAIN: RETRAINS}
 JOBS = {WorkKind.ADD: "add_documents", WorkKind.PILOT: "pilot", WorkKind.RETRAIN: "retrain"}
 
@@ -47,16 +59,46 @@ def _freshness(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]
         description="Receives what lies in the inbox; asks for additions, and for a pilot or a retrain when drift "
         "says so.",
     )
-    def freshness(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        due = tick(project)
-        if not due:
-            return dg.SkipReason("nothing arrived, and neither a pilot nor a retrain is due")
+    def freshness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        from orchestration.freshness.due import account
+
+        due, stands, told = tick(project), account(project), json.loads(context.cursor or "{}")
+        asked = [_request(work) for work in due]
+        added = [PARTITIONS[work.kind].build_add_request([work.run_key]) for work in due]
+        if not due and stands and stands.unmeasured >= _minimum(project):
+            asked.append(_look_at_drift(stands))
+            added.append(BATCHES.build_add_request([asked[0].partition_key]))
+        now = time.time()
+        well = [key for key in _well(project, stands) if now - told.get(key.to_user_string(), 0.0) >= EVERY[key]]
         return dg.SensorResult(
-            run_requests=[_request(work) for work in due],
-            dynamic_partitions_requests=[PARTITIONS[work.kind].build_add_request([work.run_key]) for work in due],
+            run_requests=asked,
+            skip_reason=None if asked else "nothing arrived, and neither a pilot nor a retrain is due",
+            dynamic_partitions_requests=added,
+            asset_events=[dg.AssetMaterialization(key, metadata=asdict(stands)) for key in well if stands],
+            cursor=json.dumps(told | {key.to_user_string(): now for key in well}),
         )
 
     return freshness
+
+
+def _minimum(project: Project) -> int:
+    return parameters.load(project.params_file).drift.minimum_batch
+
+
+def _look_at_drift(stands: Account) -> dg.RunRequest:
+    """What a service made searchable by itself, nobody has looked at yet. The same changes are asked for once."""
+    key = f"drift-{stands.measured}-{stands.measured + stands.unmeasured}"
+    why = {"freshet/why": f"{stands.unmeasured} changes since the last look at drift"}
+    return dg.RunRequest(key, job_name="add_documents", partition_key=key, tags=why,
+                         asset_selection=[dg.AssetKey("drift_report")])  # fmt: skip
+
+
+def _well(project: Project, stands: Account | None) -> list[dg.AssetKey]:
+    """The assets that are as their policies want them."""
+    if stands is None:
+        return []
+    good = {SEARCHABLE: stands.oldest < SOON, MEASURED: stands.unmeasured < _minimum(project)}
+    return [key for key in EVERY if good[key]]
 
 
 def tick(project: Project) -> list[Work]:
@@ -117,6 +159,7 @@ def _notices(project: Project) -> dg.SensorDefinition:
         since = datetime.now(UTC) - timedelta(days=1)
         failed = context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=since))
         found = problems(project) | {run.run_id: f"run of {run.job_name} failed: {run.run_id}" for run in failed}
+        found |= _stale(context.instance)
         new = [text for key, text in found.items() if key not in json.loads(context.cursor or "[]")]
         if new:
             tell(project, new)
@@ -124,6 +167,17 @@ def _notices(project: Project) -> dg.SensorDefinition:
         return dg.SkipReason("; ".join(found.values()) or "nothing is wrong")
 
     return notices
+
+
+def _stale(instance: dg.DagsterInstance) -> dict[str, str]:
+    """Which freshness policies fail, as Dagster's daemon saw last: the sensor is dead, a schedule missed its time."""
+    states = instance.get_freshness_state_records([SEARCHABLE, MEASURED, SYNCED])
+    return {
+        f"stale {key.to_user_string()} {record.updated_at}": f"{key.to_user_string()}: not fresh since "
+        f"{record.updated_at:%Y-%m-%d %H:%M} UTC"
+        for key, record in states.items()
+        if record.freshness_state.value == "FAIL"
+    }
 
 
 def _ends(project: Project, name: str, status: dg.DagsterRunStatus, description: str) -> dg.SensorDefinition:

@@ -18,6 +18,11 @@ class LiveSettings(Settings):
         20, ge=2, description="the newest of a collection that stay, with every build that was opened; null: all stay"
     )
     collect_every: int = Field(10, ge=1, description="as soon as so many old generations can go, they do")
+    sync: str | None = Field(
+        None,
+        pattern=r"^[\d*,/-]+( [\d*,/A-Za-z-]+){4}$",
+        description="when `freshet ui` has the index follow its source, as cron says it, in UTC; null: when asked",
+    )
     webhook: str | None = Field(
         None,
         pattern="^https?://",

@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
+from dataclasses import dataclass
 
 from model_code.ledger.work import EventRange, Work, WorkKind, WorkState
 from model_code.live.collection import Collection, default_retriever, retrievers
 from orchestration.live.collection import subscribers
-from orchestration.live.ledger import backlog_of, existing_ledger
+from orchestration.live.ledger import backlog_of, existing_ledger, standing_of
 from orchestration.project import Project
+
+
+@dataclass(frozen=True)
+class Account:
+    """What stands between arrival and being found: changes that wait, and for how many seconds the oldest does.
+
+    measured: the last event that a drift report looked at, or that the retriever was trained with; unmeasured: changes
+    that are searched, and that none has looked at yet.
+    """
+
+    generation: int
+    documents: int
+    waiting: int = 0
+    oldest: float = 0.0
+    measured: int = 0
+    unmeasured: int = 0
+
+
+def account(project: Project) -> Account | None:
+    """That of the retriever that is searched by default; None where nothing is live."""
+    if not retrievers(project.live):
+        return None
+    current = Collection(project.live, default_retriever(project.live)).current()
+    numbers = current.number, current.manifest["documents"]
+    ledger = existing_ledger(project, current.retriever)
+    if ledger is None:
+        return Account(*numbers)
+    with closing(ledger):
+        standing, waits = standing_of(ledger, current), backlog_of(ledger, current)
+        reports = ledger.last_drift(1)
+        measured = max(standing.trained, *(report["last_event"] for report in reports), 0)
+        oldest = max(0.0, time.time() - waits.oldest) if waits and waits.oldest else 0.0
+        return Account(*numbers, waits.number if waits else 0, oldest, measured, max(0, current.watermark - measured))
 
 
 def due_work(project: Project) -> list[Work]:

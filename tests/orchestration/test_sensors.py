@@ -1,0 +1,147 @@
+"""Guards what Dagster knows of freshness: what the sensor vouches for, what it asks for, and the schedule of a sync.
+
+pytest tests/orchestration/test_sensors.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.freshness import FreshnessState, FreshnessStateChange
+from dagster._core.definitions.freshness_evaluator import FRESHNESS_EVALUATORS_BY_POLICY_TYPE
+from dagster._core.test_utils import freeze_time
+
+from assets.live import MEASURED, SEARCHABLE, SYNCED
+from orchestration import parameters
+from orchestration.definitions import definitions
+from orchestration.live import sync as syncing
+from orchestration.sensors import _notices
+from tests.orchestration.live_example import collection_of, make_project
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    return make_project(tmp_path)
+
+
+class Page:
+    """Dagster at work for a project: its sensor looks, its daemon judges the policies, at whatever time it is."""
+
+    def __init__(self, project, instance, *settings):
+        parameters.assign(project.params_file, settings)
+        self.repository, self.instance, self.cursor = definitions(project).get_repository_def(), instance, None
+
+    def look(self):
+        """A tick of `freshness`; what it asks for."""
+        context = dg.build_sensor_context(self.instance, cursor=self.cursor)
+        found = self.repository.get_sensor_def("freshness")(context)
+        self.cursor = found.cursor
+        for event in found.asset_events:
+            self.instance.report_runless_asset_event(event)
+        return found
+
+    def state(self, key):
+        """What the daemon finds the policy of an asset to be, kept as it keeps it."""
+        node = self.repository.asset_graph.get(key)
+        judge = FRESHNESS_EVALUATORS_BY_POLICY_TYPE[type(node.freshness_policy)]()
+        context = SimpleNamespace(instance=self.instance)
+        record = self.instance.get_latest_materialization_event(key)
+        asset = SimpleNamespace(asset_entry=SimpleNamespace(last_materialization=record))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                "dagster._core.definitions.freshness_evaluator.AssetRecord.gen",
+                lambda *_: asyncio.sleep(0, asset),
+            )
+            state = asyncio.run(judge.evaluate_freshness(context, node))
+        change = FreshnessStateChange(
+            key=key, new_state=state, previous_state=FreshnessState.UNKNOWN, state_change_timestamp=time.time()
+        )
+        self.instance._report_runless_asset_event(change)
+        return state.value
+
+
+@contextmanager
+def at(moment):
+    """Dagster's clock and ours at a moment."""
+    with freeze_time(moment), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", moment.timestamp)
+        yield
+
+
+def receive(project, *document_ids):
+    collection_of(project).receive([{"id": each, "title": each, "text": "some text"} for each in document_ids], "api")
+
+
+def test_the_sensor_vouches_while_nothing_waits_and_the_policy_fails_when_it_no_longer_does(project):
+    start = datetime.now(UTC)
+    with dg.DagsterInstance.ephemeral() as instance:
+        page = Page(project, instance)
+        assert (page.state(SEARCHABLE), len(page.look().asset_events)) == ("UNKNOWN", 2)
+        assert page.look().asset_events == [], "not at each look: the log would fill"
+        receive(project, "a")
+        for minutes, state in ((1, "PASS"), (8, "WARN"), (11, "FAIL")):
+            with at(start + timedelta(minutes=minutes)):
+                assert [event.asset_key for event in page.look().asset_events] == []
+                assert page.state(SEARCHABLE) == state
+                assert page.state(MEASURED) == "PASS"
+        collection_of(project).apply()
+        with at(start + timedelta(minutes=12)):
+            (event,) = page.look().asset_events
+            assert (event.asset_key, event.metadata["waiting"].value) == (SEARCHABLE, 0)
+            assert page.state(SEARCHABLE) == "PASS"
+        with at(start + timedelta(minutes=80)):  # nobody looked: the sensor is dead
+            assert page.state(MEASURED) == "FAIL"
+            shown = _notices(project)(dg.build_sensor_context(instance)).skip_message
+            assert "measured_drift: not fresh since" in shown
+            assert "searchable" not in shown, "its last state was good"
+
+
+def test_what_a_service_made_searchable_is_looked_at_for_drift_and_asked_for_once(project):
+    with dg.DagsterInstance.ephemeral() as instance:
+        page = Page(project, instance, "drift.minimum_batch=10")
+        for names in ("abcdefgh", "ij"):
+            receive(project, *names)
+            collection_of(project).apply()
+            found = page.look()
+        (request,) = found.run_requests
+        assert (request.job_name, request.asset_selection) == ("add_documents", [dg.AssetKey("drift_report")])
+        assert [each.partition_keys for each in found.dynamic_partitions_requests] == [[request.partition_key]]
+        assert MEASURED not in [event.asset_key for event in found.asset_events]
+        assert [each.run_key for each in page.look().run_requests] == [request.run_key]
+        collection_of(project).ledger.record_drift({"report": {}}, (1, 10))
+        assert page.look().run_requests == []
+
+
+def test_a_schedule_has_the_index_follow_its_source_and_one_that_stopped_is_stale(project, monkeypatch):
+    monkeypatch.setattr(syncing, "sync", lambda live: syncing.Synced(added=["a"], unchanged=2))
+    start = datetime.now(UTC).replace(minute=0, second=5)
+    with dg.DagsterInstance.ephemeral() as instance:
+        page = Page(project, instance, "live.sync=0 * * * *")
+        (schedule,) = page.repository.schedule_defs
+        context = dg.build_schedule_context(instance, repository_def=page.repository, scheduled_execution_time=start)
+        assert len(schedule.evaluate_tick(context).run_requests) == 1
+        with at(start):
+            done = page.repository.get_job(schedule.job_name).execute_in_process(instance=instance)
+        (event,) = done.get_asset_materialization_events()
+        assert event.materialization.metadata["added"].value == 1
+        for hours, state in ((0.9, "PASS"), (1.1, "PASS"), (2.1, "FAIL")):
+            with at(start + timedelta(hours=hours)):
+                assert page.state(SYNCED) == state
+
+
+def test_without_a_setting_nothing_is_scheduled_and_where_nothing_is_live_nothing_is_synced(tmp_path, project):
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert Page(project, instance).repository.schedule_defs == []
+        page = Page(project, instance, "live.sync=0 * * * *")
+        (tmp_path / "live" / "hce").rename(tmp_path / "elsewhere")
+        context = dg.build_schedule_context(instance, repository_def=page.repository)
+        assert page.repository.schedule_defs[0].evaluate_tick(context).run_requests == []
+        assert page.look().asset_events == []
