@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -45,6 +45,18 @@ class Database:
         with self._writing.begin() as connection:
             _keep_writers_out(connection)
             yield connection
+
+    def forget(self) -> None:
+        """Write the database anew, without what rows held before they changed; FreshetError while others read it."""
+        if self._engine.dialect.name != "sqlite":
+            with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                connection.exec_driver_sql(f"VACUUM FULL {tables.events.name}")
+            return
+        with closing(self._engine.raw_connection()) as pooled:
+            cursor = pooled.cursor()  # of the driver, which begins no transaction here
+            cursor.execute("VACUUM")
+            if cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+                raise FreshetError("the ledger is being read, so that its former pages are still there: try again")
 
     def damage(self) -> str | None:
         """What SQLite finds wrong with its file; None if nothing. Every page is read. Of a server nothing is asked."""

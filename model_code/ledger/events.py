@@ -72,8 +72,9 @@ class Event:
 
     @property
     def document(self) -> Document | None:
-        """The document as it arrived; None for a removal."""
-        return Document.from_payload(self.document_id, self.payload) if self.kind == EventKind.PUT else None
+        """The document as it arrived; None for a removal, and for what was erased."""
+        put = self.kind == EventKind.PUT and self.payload is not None
+        return Document.from_payload(self.document_id, self.payload) if put else None
 
     @property
     def change(self) -> Change:

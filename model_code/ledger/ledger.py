@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from model_code.documents import Document
+from model_code.errors import FreshetError
 from model_code.files import hash_text
 from model_code.ledger.database import Database, chunks, open_database
 from model_code.ledger.events import ANOTHER, Event, EventKind, Position, Receipt, Rejection, Standing
@@ -118,6 +119,20 @@ class Ledger:
             if rejected:
                 _refuse(connection, rejected, source, received)
         return Receipt(len(rows) + len(rejected), len(rows) - len(added), tuple(rejected), added)
+
+    def erase(self, document_ids: Collection[str]) -> None:
+        """Forget what removed documents held; ids, times and hashes stay. FreshetError if one is not removed.
+
+        From then on an event that put one of them reads as its removal.
+        """
+        with self._database.write() as connection:
+            for document_id, (kind, _) in sorted(_last_contents(connection, document_ids).items()):
+                if kind == EventKind.PUT:
+                    raise FreshetError(f"{document_id} was put again meanwhile; delete it first")
+            for ids in chunks(sorted(document_ids)):
+                put = events.c.document_id.in_(ids) & (events.c.kind == EventKind.PUT)
+                connection.execute(sa.update(events).where(put).values(payload=None))
+        self._database.forget()
 
     # Going back
 
@@ -390,7 +405,8 @@ def _contents_at(connection: sa.Connection, document_ids: Iterable[str], event: 
     found, columns = {}, (events.c.kind, events.c.document_id, events.c.content_hash, events.c.payload)
     for ids in chunks(sorted(_last_ids(connection, document_ids, event).values())):
         for row in connection.execute(sa.select(*columns).where(events.c.id.in_(ids))):
-            found[row.document_id] = dict(row._mapping)
+            erased = row.kind == EventKind.PUT and row.payload is None  # which does not come back
+            found[row.document_id] = removal_row(row.document_id) if erased else dict(row._mapping)
     return found
 
 
@@ -402,7 +418,9 @@ def _said(connection: sa.Connection, files: Contents) -> dict[str, Row]:
     found: dict[str, Row] = {}
     for ids in chunks(sorted(files)):
         query = (
-            sa.select(events).where(events.c.document_id.in_(ids), events.c.kind == EventKind.PUT).order_by(events.c.id)
+            sa.select(events)
+            .where(events.c.document_id.in_(ids), events.c.kind == EventKind.PUT, events.c.payload.is_not(None))
+            .order_by(events.c.id)
         )
         for row in connection.execute(query):
             document = Document.from_payload(row.document_id, row.payload)

@@ -115,7 +115,7 @@ class LogView:
         with self._database.read() as connection:
             last = _last(history_of(connection).effective(self.standing.position.event))
             query = sa.select(events.c.document_id, events.c.payload).where(
-                events.c.id.in_(sa.select(last.c.event)), events.c.kind == EventKind.PUT
+                events.c.id.in_(sa.select(last.c.event)), events.c.kind == EventKind.PUT, events.c.payload.is_not(None)
             )
             rows = connection.execution_options(yield_per=ROWS).execute(query.order_by(events.c.document_id))
             for some in rows.partitions():

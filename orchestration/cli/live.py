@@ -122,14 +122,21 @@ def sync(
 
 def delete(
     ids: Annotated[list[str], typer.Argument(help="Ids of documents.")],
+    erase: Annotated[
+        bool, typer.Option("--erase", help="Remove their texts for good, from every generation and the ledger.")
+    ] = False,
     retriever: Retriever = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete documents; `freshet rollback --generation` brings them back."""
+    """Delete documents; `freshet rollback --generation` brings them back, unless they were erased."""
     from orchestration.live.collection import LiveCollection
-    from orchestration.live.commands import delete_documents
 
-    _show(delete_documents(LiveCollection(Project.find(), retriever), ids), as_json)
+    live = LiveCollection(Project.find(), retriever)
+    if erase:
+        from orchestration.live.erasure import erase_documents as remove
+    else:
+        from orchestration.live.commands import delete_documents as remove
+    _show(remove(live, ids), as_json)
 
 
 def verify() -> None:

@@ -33,14 +33,15 @@ CHANGES = ("added", "updated", "deleted")
 class Outcome:
     """What came of a command: document ids by what became of them, refused rows as plain values, the generation.
 
-    waiting: recorded, and not searchable yet; behind: which other live retrievers could not take the documents in, and
-    why.
+    erased: those whose texts were removed as well; waiting: recorded, and not searchable yet; behind: which other live
+    retrievers could not take the documents in, and why.
     """
 
     added: list[str] = field(default_factory=list)
     updated: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
+    erased: list[str] = field(default_factory=list)
     unchanged: int = 0
     rejected: list[dict[str, Any]] = field(default_factory=list)
     generation: int | None = None
@@ -63,7 +64,7 @@ class Outcome:
 
     def __str__(self) -> str:
         """A line, and a line for each refused row."""
-        lists = {name: len(getattr(self, name)) for name in (*CHANGES, "waiting", "rejected")}
+        lists = {name: len(getattr(self, name)) for name in (*CHANGES, "erased", "waiting", "rejected")}
         counts = (lists | {"unchanged": self.unchanged}).items()
         line = ", ".join(f"{number:,} {name}" for name, number in counts if number) or "nothing to do"
         end = "" if self.generation is None else f" (generation {self.generation})"

@@ -1,4 +1,5 @@
-"""Guards backups: made while documents arrive, restored elsewhere, they find the same; and exports, which add the same.
+"""Guards backups: made while documents arrive, restored elsewhere, they find the same; exports, which add the same; and
+that what was erased is in no file.
 
 pytest tests/orchestration/live/test_backup.py
 """
@@ -14,6 +15,7 @@ from model_code.errors import FreshetError
 from model_code.live.searcher import Searcher
 from orchestration.live.backup import backup, export, restore
 from orchestration.live.collection import LiveCollection
+from orchestration.live.erasure import erase_documents
 from orchestration.live.verify import problems
 from tests.model_code.live.laws import rankings
 from tests.orchestration.live.test_collection import row
@@ -82,3 +84,43 @@ def test_what_is_exported_is_unchanged_when_it_is_added(live):
         "deleted": 0,
         "unchanged": 25,
     }
+
+
+def held_in(folder, secret):
+    """The files below a folder that hold a text, read as what they are."""
+    import pyarrow.parquet as pq
+
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        text = (
+            str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else path.read_bytes().decode("latin-1")
+        )
+        if secret in text.lower():
+            yield path.relative_to(folder).as_posix()
+
+
+def test_what_was_erased_is_in_no_file_and_does_not_come_back(own, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    live = LiveCollection(own)
+    for text in ("word1 quokka one", "word2 quokka two"):
+        live.receive([row("n1", text, queries=["what is quokka"]), row("n2", "word3")], "test")
+        live.apply()
+    assert len(set(held_in(own.live, "quokka"))) >= 3, "two generations, and the ledger"
+    outcome = erase_documents(live, ["n1", "unknown"])
+    assert (outcome.deleted, outcome.erased) == (["n1"], ["n1"])
+    assert [refused["document_id"] for refused in outcome.rejected] == ["unknown"]
+    assert list(held_in(own.live, "quokka")) == []
+    assert list(problems(own)) == []
+    backup(own, tmp_path / "copy")
+    assert list(held_in(tmp_path / "copy", "quokka")) == []
+    assert [event.payload is None for event in live.seen.life("n1")] == [True] * 3
+    again = LiveCollection(own)
+    again.receive([row("n1", "word2 quokka two", queries=["what is quokka"])], "test")
+    assert again.apply().added == ("n1",), "the same content is new again"
+
+
+def test_a_text_of_the_build_stays_until_it_is_built_again_and_that_is_said(own, monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    live = LiveCollection(own)
+    with pytest.raises(FreshetError, match="texts remain: generation 0 of r, the build that is searched"):
+        erase_documents(live, ["d03"])
+    assert "d03" not in {hit.document_id for hit in Searcher.open(own.live).search("word3", 99)}

@@ -61,8 +61,8 @@ def test_add_says_what_became_of_each_row(run, project, more):
     code, output = run("add", more, "--json")
     assert code == 0
     assert json.loads(output) == {
-        "added": [], "updated": [], "deleted": [], "waiting": [], "unchanged": 3, "generation": 1, "dry_run": False,
-        "behind": {},
+        "added": [], "updated": [], "deleted": [], "erased": [], "waiting": [], "unchanged": 3, "generation": 1,
+        "dry_run": False, "behind": {},
         "rejected": [{"file": "more.jsonl", "row": 4, "document_id": "b",
                       "reason": "missing column: the row has no column for text"}],
     }  # fmt: skip
