@@ -78,14 +78,17 @@ def _added(project: Project) -> dg.AssetsDefinition:
     def added_documents(context: dg.AssetExecutionContext) -> Iterator[Result]:
         """A batch of changes of the ledger, applied to the live collection as one new generation."""
         from orchestration.live.collection import LiveCollection
+        from orchestration.live.status import look_for_newest
         from orchestration.live.upkeep import Upkeep
 
         collection = LiveCollection(project)
         applied = collection.apply()
+        newest = look_for_newest(project, collection.writer.searcher, collection.seen) if applied else None
         behind = Upkeep(project, {collection.retriever: collection}.get).finish(but=collection.retriever)
         generation = applied.generation if applied else collection.generation
         facts: dict[str, Any] = {"generation": generation.number, "documents": generation.manifest["documents"]}
         facts |= {name: len(getattr(applied, name)) for name in ("added", "updated", "deleted")} if applied else {}
+        facts |= canary_facts(newest)
         facts |= {f"{name} is behind": why for name, why in behind.items()}
         yield dg.MaterializeResult(data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"),
                                    metadata=facts)  # fmt: skip
@@ -111,6 +114,12 @@ def _synced(project: Project, cron: str | None) -> dg.AssetsDefinition:
         return dg.MaterializeResult(metadata=counts | {"unchanged": outcome.unchanged})
 
     return synced_source
+
+
+def canary_facts(found: dict[str, Any] | None) -> dict[str, Any]:
+    """How a document of the newest batch fared, for a page; rank 0: a search for its title does not find it."""
+    return {} if found is None else {"newest": found["document"], "newest_lag": found["lag"],
+                                     "newest_rank": found["rank"] or 0}  # fmt: skip
 
 
 def missing_documents(project: Project, document_ids: tuple[str, ...]) -> list[str]:

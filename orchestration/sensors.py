@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.live import BATCHES, MEASURED, PILOTS, RETRAINS, SEARCHABLE, SYNCED
+from assets.live import BATCHES, MEASURED, PILOTS, RETRAINS, SEARCHABLE, SYNCED, canary_facts
 from model_code.ledger.work import Work, WorkKind
 from orchestration import parameters
 from orchestration.project import Project, is_free
@@ -61,20 +61,22 @@ def _freshness(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]
     )
     def freshness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         from orchestration.freshness.due import account
+        from orchestration.live.status import canary
 
         due, stands, told = tick(project), account(project), json.loads(context.cursor or "{}")
         asked = [_request(work) for work in due]
         added = [PARTITIONS[work.kind].build_add_request([work.run_key]) for work in due]
         if not due and stands and stands.unmeasured >= _minimum(project):
-            asked.append(_look_at_drift(stands))
+            asked.append(_look_at_drift(stands, _minimum(project)))
             added.append(BATCHES.build_add_request([asked[0].partition_key]))
         now = time.time()
         well = [key for key in _well(project, stands) if now - told.get(key.to_user_string(), 0.0) >= EVERY[key]]
+        facts = asdict(stands) | canary_facts(canary(project)) if stands else {}
         return dg.SensorResult(
             run_requests=asked,
             skip_reason=None if asked else "nothing arrived, and neither a pilot nor a retrain is due",
             dynamic_partitions_requests=added,
-            asset_events=[dg.AssetMaterialization(key, metadata=asdict(stands)) for key in well if stands],
+            asset_events=[dg.AssetMaterialization(key, metadata=facts) for key in well],
             cursor=json.dumps(told | {key.to_user_string(): now for key in well}),
         )
 
@@ -85,9 +87,9 @@ def _minimum(project: Project) -> int:
     return parameters.load(project.params_file).drift.minimum_batch
 
 
-def _look_at_drift(stands: Account) -> dg.RunRequest:
-    """What a service made searchable by itself, nobody has looked at yet. The same changes are asked for once."""
-    key = f"drift-{stands.measured}-{stands.measured + stands.unmeasured}"
+def _look_at_drift(stands: Account, minimum: int) -> dg.RunRequest:
+    """What a service made searchable, nobody has looked at yet. Asked for once, and again with `minimum` more."""
+    key = f"drift-{stands.measured}-{stands.unmeasured // minimum}"
     why = {"freshet/why": f"{stands.unmeasured} changes since the last look at drift"}
     return dg.RunRequest(key, job_name="add_documents", partition_key=key, tags=why,
                          asset_selection=[dg.AssetKey("drift_report")])  # fmt: skip

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from model_code.files import read_json, write_json
+from model_code.ledger.events import EventState
+from model_code.manifest import MANIFEST
 from orchestration.live.ledger import existing_ledger, standing_of
 from orchestration.project import Project
 
+if TYPE_CHECKING:
+    from model_code.ledger.states import LogView
+    from model_code.live.searcher import Searcher
+
+CANARY, DEPTH = "canary.json", 10  # in the project's state; hits among which a new document is looked for
+TRIED = 20  # events of a batch among which one is looked for whose document is still there
 SHOWN = 5  # of each kind of thing that is remembered
 TIMES = {"recorded", "received", "asked", "ended"}
 MISSED = {
@@ -26,6 +35,8 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
 
     current = Collection(project.live, retriever).current()
     found = {"retriever": retriever, "generation": current.number, "watermark": current.watermark, "ledger": None}
+    newest = canary(project)
+    found["newest"] = newest if newest and newest["retriever"] == retriever else None
     ledger = existing_ledger(project, retriever)
     if ledger is None:
         return found
@@ -40,6 +51,35 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
             "rejections": _dated(ledger.last_rejections(SHOWN)),
         }
     return found
+
+
+def look_for_newest(project: Project, searcher: Searcher, seen: LogView) -> dict[str, Any] | None:
+    """How the first document of the newest batch fared, kept for `canary`; None where a generation brought none.
+
+    lag: seconds from the ledger to searchable. rank: where a search for its own title finds it, None if not among the
+    first ten. The canary is a real document: one of our own would be in the log, in exports and in every retrain.
+    """
+    generation = searcher.generation
+    if "events" not in generation.manifest["provenance"]:
+        return None
+    first, last = generation.manifest["provenance"]["events"]
+    events = seen.events(range(first, min(last, first + TRIED) + 1))
+    event = next((event for event in events if event.state == EventState.LIVE and event.document), None)
+    if event is None or event.document is None:
+        return None
+    published = (generation.folder / MANIFEST).stat().st_mtime
+    hits = searcher.search(event.document.title or event.document.text[:200], DEPTH)
+    rank = next((hit.rank for hit in hits if hit.document_id == event.document_id), None)
+    lag = round(max(0.0, published - event.received), 3)
+    found = {"retriever": generation.retriever, "document": event.document_id, "rank": rank, "lag": lag}
+    write_json(project.state / CANARY, found)
+    return found
+
+
+def canary(project: Project) -> dict[str, Any] | None:
+    """What `look_for_newest` saw last, in whichever process; None before the first document."""
+    path = project.state / CANARY
+    return read_json(path) if path.is_file() else None
 
 
 def _dated(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -63,6 +103,9 @@ def live_status_lines(status: Mapping[str, Any]) -> Iterator[str]:
     states = [f"{number:,} {state.replace('_', ' ')}" for state, number in ledger["documents"].items() if number]
     yield f"documents   {', '.join(states) or 'none arrived'} (after event {status['watermark']})"
     yield f"lag         {_lag_text(ledger['lag'])}"
+    if newest := status.get("newest"):
+        where = f"at rank {newest['rank']} by its title" if newest["rank"] else "not among the first ten by its title"
+        yield f"newest      {newest['document']}: searchable after {newest['lag']:.1f} s, found {where}"
     if ledger["drift"]:
         measures = list(_measures(ledger["drift"]["report"]))
         over = [_drift_text(*measure) for measure in measures if measure[1]["tripped"]]

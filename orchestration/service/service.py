@@ -22,6 +22,7 @@ from model_code.live.searcher import Searcher
 from orchestration.freshness import query_log
 from orchestration.freshness.query_log import QueryLog
 from orchestration.live.ledger import ledger_url
+from orchestration.live.status import canary, look_for_newest
 from orchestration.live.upkeep import Upkeep
 from orchestration.project import Project
 from orchestration.service.errors import NotReady
@@ -30,6 +31,7 @@ from orchestration.service.writer import JobQueue, Writer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+CANARY_SECONDS = 30.0  # at least between two searches for a new document, which cost as much as a user's
 SEARCH = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 CHANGE = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0)
 
@@ -108,6 +110,7 @@ class Service:
         self._open_collection = open_collection or partial(_collection, project)
         self._collection: tuple[str, Any] | None = None
         self.freshness_failure: str | None = None  # why nobody could tell, when last asked, how fresh all is
+        self._looked = (-1, -CANARY_SECONDS)  # the generation whose documents were searched for, and when
         self._making = threading.Lock()
         self._query_log: QueryLog | None = None
         self._running = False
@@ -184,13 +187,25 @@ class Service:
         """Keep up the other live retrievers, and delete old generations, a piece at a time."""
         more = self.upkeep.step()
         self.searchers.refresh()
+        if not more:
+            self._look_for_newest()
         return more
+
+    def _look_for_newest(self) -> None:
+        """Search for a document of the newest batch, at most once in `CANARY_SECONDS`."""
+        searcher, now = self.searchers.current(), time.monotonic()
+        if searcher.generation.number != self._looked[0] and now - self._looked[1] >= CANARY_SECONDS:
+            self._looked = searcher.generation.number, now
+            look_for_newest(self.project, searcher, self._current_collection().seen)
 
     def _add_gauges(self) -> None:
         gauge, opened = self.metrics.gauge, self.searchers.opened
         gauge("freshet_queue_documents", "Documents that wait for the writer.", lambda: self.queue.documents)
         gauge("freshet_queue_seconds", "How long the first of them has waited.", lambda: self.queue.oldest_seconds)
         gauge("freshet_lag_seconds", "Age of the oldest change in the ledger that no search finds.", self._lag)
+        newest = "where a search for its own title finds it, 0 if not among the first ten"
+        gauge("freshet_newest_rank", f"Of a document of the newest batch: {newest}.", lambda: self._newest("rank"))
+        gauge("freshet_newest_lag_seconds", "How long it waited to be searchable.", lambda: self._newest("lag"))
         gauge("freshet_searches_running", "Searches that run or wait.", lambda: self.pool.inside)
         gauge("freshet_generation_swaps", "Generations exchanged since the start.", lambda: self.searchers.swaps)
         failing = "1 if a generation cannot be opened, documents not added, or the ledger not asked."
@@ -205,6 +220,11 @@ class Service:
     def _lag(self) -> float:
         """Seconds; 0 if nothing waits, or no document ever arrived (to look makes no ledger); NaN if nobody knows."""
         return self._told(self._waiting_seconds, math.nan)
+
+    def _newest(self, name: str) -> float:
+        """NaN before the first document."""
+        found = canary(self.project)
+        return math.nan if found is None else found[name] or 0.0
 
     def _waiting_seconds(self) -> float:
         if self._collection is None or not is_there(ledger_url(self.project)):

@@ -110,6 +110,8 @@ def test_a_file_in_the_inbox_is_found_after_one_tick_of_the_sensor(live):
     assert old == before[: len(old)], "old documents are found in their old order"
     status = json.loads(freshet(live, "status", "--json").stdout)
     assert status["live"][0]["documents"] == 72
+    newest = status["live"][0]["freshness"]["newest"]
+    assert (newest["document"], newest["lag"] > 0) == ("desert-0", True)
     assert run(live, TICK) == "", "nothing waits any more"
 
 

@@ -10,6 +10,7 @@ import os
 import shutil
 import threading
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +23,7 @@ from orchestration.live.commands import delete_documents
 from orchestration.live.ledger import backlog_of, ledger_url, open_ledger
 from orchestration.live.repair import repair
 from orchestration.live.rows import read_file
-from orchestration.live.status import live_status_lines
+from orchestration.live.status import live_status_lines, look_for_newest
 from orchestration.project import Project
 from tests.orchestration.live_example import BASE, StandInWriter, collection_of, make_project, open_build, texts
 
@@ -312,7 +313,7 @@ def test_a_forecast_is_what_then_happens(project, collection):
 
 
 def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
-    assert collection.status() == {"retriever": "hce", "generation": 0, "watermark": 0, "ledger": None}
+    assert collection.status() == {"retriever": "hce", "generation": 0, "watermark": 0, "ledger": None, "newest": None}
     assert list(live_status_lines(collection.status())) == []
     assert not (project.live / "ledger.sqlite").exists()
     collection.receive([row("a"), row("b", "")], "api")
@@ -338,6 +339,33 @@ def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
         ledger["rejections"][0]["received"],
     ):
         assert abs(datetime.now(UTC) - datetime.fromisoformat(moment)) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("hits", "rank", "told"), [("xab", 2, "at rank 2 by"), ("x", None, "not among the first ten by")]
+)
+def test_a_document_of_the_newest_batch_is_looked_for_by_its_title(project, collection, hits, rank, told):
+    asked = []
+
+    class Finder:
+        generation = property(lambda self: current(project))
+
+        def search(self, text, k):
+            asked.append((text, k))
+            return [SimpleNamespace(document_id=one, rank=number) for number, one in enumerate(hits, start=1)]
+
+    assert look_for_newest(project, Finder(), collection.seen) is None, "a build brought none"
+    collection.receive([row("gone"), row("a"), row("b")], "api")
+    collection.remove(["gone"], "api")
+    collection.apply()
+    found = look_for_newest(project, Finder(), collection.seen)
+    assert asked == [("a", 10)]
+    assert (found["document"], found["rank"], 0 <= found["lag"] < 60) == ("a", rank, True)
+    assert collection.status()["newest"] == found
+    (line,) = (line for line in live_status_lines(collection.status()) if line.startswith("newest"))
+    assert line == f"newest      a: searchable after {found['lag']:.1f} s, found {told} its title"
+    open_build(project, BASE, retriever="other")
+    assert LiveCollection(project, "other").status()["newest"] is None
 
 
 def test_another_database_can_be_named(project, monkeypatch, tmp_path):

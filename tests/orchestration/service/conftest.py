@@ -51,7 +51,7 @@ class FakeSearcher:
 
     def __init__(self, live: FakeLive, retriever: str = "hce") -> None:
         self.live, self.retriever, self.number = live, retriever, len(live.generations) - 1
-        manifest = {"documents": len(live.generations[self.number])}
+        manifest = {"documents": len(live.generations[self.number]), "provenance": {}}
         self.generation = SimpleNamespace(number=self.number, retriever=retriever, manifest=manifest)
 
     def renewed(self) -> FakeSearcher:
@@ -109,6 +109,8 @@ class FakeCollection:
 
     def __init__(self, live: FakeLive, retriever: str = "hce") -> None:
         self.live, self.retriever, self.events = live, retriever, 0
+
+    seen = None
 
     def warm(self):
         pass

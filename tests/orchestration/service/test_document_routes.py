@@ -7,6 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from model_code.files import write_json
+from orchestration.live.status import CANARY
+from orchestration.service import service
 from tests.orchestration.service.conftest import FakeLive
 
 CAKE = {"_id": "c", "title": "", "text": "cake"}
@@ -250,6 +253,20 @@ def test_a_ledger_that_does_not_answer_is_told_by_the_pages_that_are_watched(ser
     (project.live / "ledger.sqlite").unlink()
     page = client.get("/metrics").text.splitlines()
     assert {"freshet_lag_seconds 0.0", "freshet_failing 0.0"} <= set(page)
+
+
+def test_after_a_batch_one_of_its_documents_is_searched_for_when_nobody_waits(serve, project, monkeypatch):
+    looked = []
+    monkeypatch.setattr(service, "CANARY_SECONDS", 0.0)
+    monkeypatch.setattr(service, "look_for_newest", lambda at, searcher, seen: looked.append(searcher.number))
+    client = serve()
+    assert "freshet_newest_rank NaN" in client.get("/metrics").text
+    client.post("/documents", json={"documents": [CAKE]})
+    assert _until(lambda: looked[-1:] == [1])
+    write_json(project.state / CANARY, {"rank": 2, "lag": 0.5})
+    assert {"freshet_newest_rank 2.0", "freshet_newest_lag_seconds 0.5"} <= set(
+        client.get("/metrics").text.splitlines()
+    )
 
 
 def test_a_refused_request_leaves_the_others_of_its_group_alone(serve, live):
