@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from filelock import FileLock, Timeout
 
@@ -19,9 +20,19 @@ from model_code.errors import FreshetError
 PROJECT = "FRESHET_PROJECT"
 LOCK_HELD = "FRESHET_LOCK_HELD"
 WAITING = "waiting for the build, the retrain or another command of this project that runs now"
+PLAIN = "/ '\"#:@"  # what a path may hold in an SQLite URL as it is
 PATIENCE = 15.0  # seconds after which who waits says for whom: making a store of MLflow takes several
 HOUR = 3600.0
 DAY = 24 * HOUR  # for what a build or a pilot may hold
+
+
+def sqlite_url(file: Path) -> str:
+    """The URL of an SQLite file, whatever signs its path has.
+
+    >>> sqlite_url(Path("/srv/why? 'so'/x.db"))
+    "sqlite:////srv/why%3F 'so'/x.db"
+    """
+    return f"sqlite:///{quote(str(file), safe=PLAIN)}"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from model_code.ledger.events import ANOTHER, Position, Standing
 from model_code.live.collection import CURRENT, Collection, default_retriever, retrievers
 from model_code.live.documents import document_of
 from model_code.live.generation import Generation, held
-from orchestration.project import Project, file_lock
+from orchestration.project import Project, file_lock, sqlite_url
 
 if TYPE_CHECKING:
     from model_code.ledger.database import Database
@@ -34,10 +34,10 @@ def ledger_url(project: Project) -> str:
 
     A relative file of SQLite is meant from the project's root, wherever a command is called and in a workspace, too.
     """
-    url = os.environ.get(URL) or f"sqlite:///{project.live / 'ledger.sqlite'}"
+    url = os.environ.get(URL) or sqlite_url(project.live / "ledger.sqlite")
     kind, separator, file = url.partition(":///")
-    if kind.startswith("sqlite") and separator and file and not file.startswith((":", "file:")):
-        return f"{kind}:///{(project.home or project.root) / file}"  # which leaves an absolute one as it is
+    if kind.startswith("sqlite") and separator and file and not file.startswith(("/", ":", "file:")):
+        return f"{kind}{sqlite_url(project.home or project.root).removeprefix('sqlite')}/{file}"
     return url
 
 

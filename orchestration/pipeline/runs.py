@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from model_code.files import read_json, replace_folder, write_json
 from model_code.settings import require
-from orchestration.project import Project, file_lock
+from orchestration.project import Project, file_lock, sqlite_url
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -88,7 +88,7 @@ class StageRecord:
 
 def tracking_uri(project: Project) -> str:
     """MLFLOW_TRACKING_URI, or else the SQLite file in the project's state folder."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store_folder(project) / 'mlflow.db'}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or sqlite_url(store_folder(project) / "mlflow.db")
 
 
 def store_folder(project: Project) -> Path:
@@ -273,9 +273,15 @@ def open_store(uri: str, folder: Path) -> tuple[MlflowClient, str]:
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         if uri.startswith("sqlite:") and not any(name.startswith(POOL) for name in os.environ):
             os.environ[f"{POOL}CLASS"] = "NullPool"  # no file stays open between looks of a daemon
+        place = _artifact_root(uri, folder)
+        if place and uri == sqlite_url(folder / "mlflow.db") and not (folder / "mlflow.db").exists():
+            sound = set("?#%").isdisjoint(str(folder))
+            require(sound, f"MLflow loses models below {folder}: move the project to where no ?, # or % is in the path")
+            from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+            SqlAlchemyStore(uri, place)  # the client's own would name the working directory, whose quotes break its SQL
         client = MlflowClient(uri, uri)
         experiment = client.get_experiment_by_name(EXPERIMENT)
-        place = _artifact_root(uri, folder)
         if experiment is None:
             return client, client.create_experiment(EXPERIMENT, place, TRAINING)
         if ARTIFACT_ROOT not in os.environ and place and experiment.artifact_location != place:
@@ -296,7 +302,7 @@ def _artifact_root(uri: str, folder: Path) -> str | None:
 
     Such as `s3://bucket/freshet`: any place that MLflow writes to. It is fixed once the experiment exists.
     """
-    beside_database = (folder / "artifacts").as_uri() if uri == f"sqlite:///{folder / 'mlflow.db'}" else None
+    beside_database = (folder / "artifacts").as_uri() if uri == sqlite_url(folder / "mlflow.db") else None
     return os.environ.get(ARTIFACT_ROOT) or beside_database
 
 

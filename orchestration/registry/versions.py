@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
@@ -297,7 +298,7 @@ def unfinished(project: Project) -> dict[str, Path | None]:
 
 def _folder_of(project: Project, model: LoggedModel) -> Path | None:
     """Where a logged model's files lie; None outside of the project's own store."""
-    folder = Path(model.artifact_location.removeprefix("file://"))
+    folder = Path(unquote(model.artifact_location.removeprefix("file://")))
     return folder if folder.is_relative_to(store_folder(project)) else None
 
 

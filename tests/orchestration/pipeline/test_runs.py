@@ -47,6 +47,11 @@ def test_two_processes_can_make_the_store_at_once_and_say_nothing(tracked_projec
     assert started == [[f"{tracker.find_run(key)}\n", "", 0] for key in ("first", "second")]
 
 
+def test_a_folder_that_mlflow_fails_at_is_refused(tmp_path):
+    with pytest.raises(FreshetError, match=r"no \?, # or % is in the path"):
+        run_store(Project(tmp_path / "100%"))
+
+
 def test_a_run_holds_everything_that_was_recorded(tracker, tmp_path):
     report = tmp_path / "report.json"
     report.write_text("{}")
