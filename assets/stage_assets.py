@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Answer = tuple[bool, Mapping[str, Any]]
 
 RETRY = dg.RetryPolicy(max_retries=1, delay=5)  # of what may pass by itself, such as a killed process
+VERSION_TAG = "dagster/data_version"  # Dagster's own tag of a materialization
 LOCK_KEY = dg.AssetKey("corpus_lock")
 NOUNS = {  # what exists after a stage, where it is not called as the stage is
     "acceptance": "acceptance_verdict",
@@ -128,7 +129,8 @@ def _stage_asset(project: Project, table: Sequence[Stage], stage: Stage, page: P
             ran = list(_build(project, context.run_id).bring(stage.address, context.log.info))
         except StageRefused as error:
             raise dg.Failure(str(error), allow_retries=False) from error
-        return materialized(project, stage, page, stage.address in ran)
+        before = context.instance.get_latest_materialization_event(asset_key(stage))
+        return materialized(project, stage, page, stage.address in ran, before)
 
     return step
 
@@ -152,14 +154,22 @@ def checks(stage: Stage, page: Page) -> tuple[Check, ...]:
     return contract_check(stage.name), *page.checks
 
 
-def materialized(project: Project, stage: Stage, page: Page, ran: bool) -> dg.MaterializeResult:
-    """A finished asset, with its page and the answers of its checks."""
-    from orchestration.pipeline import dvc_lock
+def materialized(
+    project: Project, stage: Stage, page: Page, ran: bool, before: dg.EventLogEntry | None
+) -> dg.MaterializeResult:
+    """A finished asset, with its page and the answers of its checks. What has not changed keeps the page of `before`:
+    to draw it again would open MLflow and matplotlib, the most of a build that has nothing to do.
+    """
+    from orchestration.pipeline import dvc_lock, stage_key
 
+    version, key = dvc_lock.output_version(project.root, stage), stage_key.read(stage, project.root).key
+    drawn = None if ran or before is None else before.asset_materialization
+    same = drawn is not None and (drawn.tags or {}).get(VERSION_TAG) == version and _text(drawn, "stage key") == key
+    page_of_now = {**drawn.metadata} if drawn and same else _metadata(project, stage, page, key)
     return dg.MaterializeResult(
         asset_key=asset_key(stage),
-        data_version=dg.DataVersion(dvc_lock.output_version(project.root, stage)),
-        metadata=_metadata(project, stage, page, ran),
+        data_version=dg.DataVersion(version),
+        metadata=page_of_now | {"what happened": "ran" if ran else "unchanged: taken from DVC"},
         check_results=list(check_results(project, stage, page)),
     )
 
@@ -174,17 +184,19 @@ def check_results(project: Project, stage: Stage, page: Page) -> Iterator[dg.Ass
         )
 
 
-def _metadata(project: Project, stage: Stage, page: Page, ran: bool) -> dict[str, Any]:
+def _text(drawn: dg.AssetMaterialization, name: str) -> Any:
+    return drawn.metadata[name].value if name in drawn.metadata else None
+
+
+def _metadata(project: Project, stage: Stage, page: Page, key: str) -> dict[str, Any]:
     from orchestration.parameters import flatten
-    from orchestration.pipeline import stage_key
     from orchestration.pipeline.runs import find_run, run_page
 
     folder = project.root / stage.output
-    key = stage_key.read(stage, project.root).key
     report = {name: value for name, value in flatten(report_of(folder)).items() if isinstance(value, (int, float, str))}
     run = find_run(project, key)
     return {
-        "what happened": "ran" if ran else "unchanged: taken from DVC",
+        "what happened": "",  # first
         **page.preview(folder),
         "stage output": stage.output,
         "MLflow run": run or "none (restored from a cache that was filled elsewhere)",

@@ -265,9 +265,13 @@ def revert(project: Project, number: int) -> Generation:
 
 def open_live(project: Project) -> Generation:
     """Open the champion's build as the live collection (see `open_version`)."""
+    from model_code.live.collection import Collection
+
     champion = versions.holder(project)
     if champion is None:
         raise FreshetError("there is no champion to open: register and promote a retriever first")
+    if _is_live(project, champion):  # then whatever waits is for the next addition, and nothing is copied
+        return Collection(project.live, champion.retriever).current()
     return open_version(project, champion)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import dagster as dg
 import pytest
 
@@ -67,6 +70,35 @@ def test_each_stage_is_a_step_and_what_cannot_pass_by_itself_is_not_tried_again(
     assert tried == ["train@hce"] * attempts
     assert {event.step_key for event in result.get_step_skipped_events()} <= {"hce__index"}
     assert str(error) in _first_failure(result)
+
+
+def test_what_has_not_changed_keeps_its_page_and_is_not_drawn_again(project, monkeypatch):
+    drawn, now = [], {"version": "v1", "key": "k1", "ran": ["index@hce"]}
+    monkeypatch.setattr(PlannedBuild, "__init__", lambda self, *_, **__: None)
+    monkeypatch.setattr(PlannedBuild, "bring", lambda self, address, say: iter(now["ran"]))
+    monkeypatch.setattr("orchestration.pipeline.dvc_lock.output_version", lambda root, stage: now["version"])
+    monkeypatch.setattr("orchestration.pipeline.stage_key.read", lambda stage, root: SimpleNamespace(key=now["key"]))
+    monkeypatch.setattr("orchestration.pipeline.runs.find_run", lambda project, key: None)
+    monkeypatch.setitem(CONTRACTS, "index", lambda context: None)
+    monkeypatch.setattr("assets.stage_assets.report_of", lambda folder: {"passages": 3})
+    page = replace(PAGE, preview=lambda folder: drawn.append(dict(now)) or {"picture": f"drawn {len(drawn)}"})
+    asset = stage_assets(project, [INDEX.of("hce")], {"index": page})
+
+    def shown():
+        done = dg.materialize(asset, instance=instance, selection=[asset_key(INDEX.of("hce"))])
+        (event,) = done.get_asset_materialization_events()
+        return {name: value.value for name, value in event.materialization.metadata.items()}
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        first = shown()
+        assert (first["what happened"], first["picture"], first["passages"]) == ("ran", "drawn 1", 3)
+        now["ran"] = []
+        assert shown() == first | {"what happened": "unchanged: taken from DVC"}
+        assert len(drawn) == 1
+        for changed in ({"version": "v2"}, {"key": "k2"}, {"ran": ["index@hce"]}):
+            now |= changed
+            assert shown()["picture"] == f"drawn {len(drawn)}"
+    assert len(drawn) == 4
 
 
 @pytest.mark.parametrize("stage", [stage.name for stage in TABLE])
