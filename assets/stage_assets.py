@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.pages import Preview, report_of
-from model_code.context import StageContext
+from model_code.context import StageContext, left_out
 from model_code.errors import FreshetError
 from model_code.files import hash_path, hash_text
 from orchestration.pipeline.code_lock import code_root
@@ -177,8 +177,9 @@ def materialized(
 def check_results(project: Project, stage: Stage, page: Page) -> Iterator[dg.AssetCheckResult]:
     """The answer of each check of a finished artifact."""
     finished = finished_context(project, stage)
+    reason = left_out(finished.output)
     for check in checks(stage, page):
-        passed, seen = check.ask(finished)
+        passed, seen = (True, {"left out": reason}) if reason else check.ask(finished)
         yield dg.AssetCheckResult(
             passed=bool(passed), asset_key=asset_key(stage), check_name=check.name, metadata=dict(seen)
         )
@@ -197,7 +198,7 @@ def _metadata(project: Project, stage: Stage, page: Page, key: str) -> dict[str,
     run = find_run(project, key)
     return {
         "what happened": "",  # first
-        **page.preview(folder),
+        **({} if left_out(folder) else page.preview(folder)),
         "stage output": stage.output,
         "MLflow run": run or "none (restored from a cache that was filled elsewhere)",
         **({"MLflow page": dg.MetadataValue.url(run_page(project, run))} if run else {}),

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from model_code.files import read_json, write_json
 from model_code.progress import Progress, silent
+
+LEFT_OUT = "left_out.json"  # in the output of a stage that did nothing, and in those that stand on it
 
 
 @dataclass(frozen=True)
@@ -27,3 +30,17 @@ class StageContext:
     checkpoints: Path
     name: str | None = None
     progress: Callable[[str], Progress] = field(default=lambda label: silent)
+
+
+def leave_out(output: Path, reason: str) -> dict[str, Any]:
+    """Say in a stage's output that it did nothing, and why; what `run` then returns."""
+    output.mkdir(parents=True, exist_ok=True)
+    report = {"left_out": reason}
+    write_json(output / LEFT_OUT, report)
+    return report
+
+
+def left_out(folder: Path) -> str | None:
+    """Why the stage did nothing whose output this is; None if it did its work."""
+    file = folder / LEFT_OUT
+    return str(read_json(file)["left_out"]) if file.is_file() else None

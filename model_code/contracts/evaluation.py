@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from model_code.context import StageContext
+from model_code.context import StageContext, left_out
 from model_code.contracts.rules import (
     WHOLE,
     judgements,
@@ -247,7 +247,8 @@ def _systems(context: StageContext) -> set[str]:
     """The baselines, retrievers and fusions that were evaluated, with their variants."""
     folders = [path.parent for path in context.inputs["baselines"].glob("*/metrics.json")]
     built = (*context.settings["retrievers"], *context.settings["fusions"])
-    folders += [context.inputs["evaluations"] / name for name in built]
+    evaluated = (context.inputs["evaluations"] / name for name in built)
+    folders += [folder for folder in evaluated if not left_out(folder)]
     systems = {folder.name for folder in folders}
     variants = (path.parent for folder in folders for path in folder.glob(f"{VARIANTS}/*/metrics.json"))
     return systems | {f"{path.parent.parent.name}.{path.name}" for path in variants}

@@ -51,7 +51,7 @@ def acceptance_frames(corpus: Corpus, pseudo_queries: pd.DataFrame) -> dict[str,
         "documents": pd.DataFrame({
             "document_id": documents["document_id"],
             "title": documents["title"].replace("", None),
-            "words": _words(documents["text"]),
+            "words": _words(documents["title"] + " " + documents["text"]),
         }),
         "queries": pd.DataFrame({
             "query_id": [query for split in splits for query in split.queries],

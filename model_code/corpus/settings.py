@@ -183,9 +183,9 @@ class PassageSettings(Settings):
 class AcceptanceSettings(Settings):
     """What a finished corpus must satisfy before anything is trained on it; lengths are in words."""
 
-    min_documents: int = Field(10, description="fewer stop the build")
-    min_queries: int = Field(5, description="fewer stop the build")
-    min_mean_words: float = Field(3.0, description="of a document, at least on average")
+    min_documents: int = Field(1, description="fewer stop the build")
+    min_queries: int = Field(1, description="fewer stop the build")
+    min_mean_words: float = Field(1.0, description="of a document, at least on average")
     max_mean_words: float = Field(5_000.0, description="of a document, at most on average")
     max_empty_title_share: float = Field(1.0, ge=0, le=1, description="of the documents")
     max_query_words: int = Field(500, description="of any query")

@@ -10,8 +10,19 @@ import pandas as pd
 
 from model_code.evaluation.scores import DIGITS, SystemScores, check_comparable
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.significance import bootstrap_interval, bootstrap_over_seeds, holm, paired_randomisation_test
+from model_code.evaluation.significance import (
+    bootstrap_interval,
+    bootstrap_over_seeds,
+    holm,
+    paired_randomisation_test,
+    wide_interval,
+)
 
+FEW = 10  # queries; below, a bootstrap interval is too narrow
+MADE = (
+    "nobody has judged queries of this corpus: those below were cut out of its own texts, which tells little about "
+    "what people will ask"
+)
 SMALLEST_GROUP = 20  # queries; below, an interval says nothing
 FAMILY = (
     "the differences on one metric and one set of queries, systems and variants apart: every system against each "
@@ -82,6 +93,12 @@ def pairs(systems: Sequence[SystemScores], references: Sequence[str]) -> dict[st
     }
 
 
+def caveats(comparison: Mapping[str, Any]) -> list[str]:
+    """What a reader has to know before the numbers, a line each: who did not judge, and what was left out and why."""
+    made = [MADE] if comparison["source"] != "qrels" else []
+    return [*made, *dict.fromkeys(comparison.get("left_out", {}).values())]
+
+
 def compare_groups(
     systems: Sequence[SystemScores], groups: Mapping[str, Sequence[str]], settings: EvaluationSettings, seed: int
 ) -> dict[str, Any]:
@@ -144,8 +161,10 @@ def _interval(
     if system.seeds or (reference and reference.seeds):
         others = reference.runs(metrics) if reference else None
         return bootstrap_over_seeds(system.runs(metrics), others, settings.bootstrap_samples, settings.confidence, seed)
-    values = system.values if reference is None else system.values - reference.values
-    return bootstrap_interval(values[metrics].to_numpy(), settings.bootstrap_samples, settings.confidence, seed)
+    values = (system.values if reference is None else system.values - reference.values)[metrics].to_numpy()
+    if len(values) < FEW:
+        return wide_interval(values, settings.confidence, lowest=0.0 if reference is None else -1.0)
+    return bootstrap_interval(values, settings.bootstrap_samples, settings.confidence, seed)
 
 
 def _cells(columns: Mapping[str, np.ndarray]) -> list[dict[str, float]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from model_code.evaluation.comparison import SYSTEMS, VARIANTS
+from model_code.evaluation.comparison import SYSTEMS, VARIANTS, caveats
 from model_code.evaluation.plots import Picture
 
 HEADLINE = ("hit@1", "MRR@10", "R@100")  # beside the main metric, where measured
@@ -228,12 +228,13 @@ def make_report(comparison: Mapping[str, Any], pictures: Sequence[Picture]) -> R
 
 
 def lead(comparison: Mapping[str, Any]) -> str:
-    """Which system is best, by how much, and on what: the report's first sentence."""
+    """Which system is best, by how much, and on what: the report's first sentence; before it only what limits it."""
     main, systems = comparison["main_metric"], comparison["systems"]
     best, *others = sorted(systems, key=lambda name: -systems[name][main]["value"])
     cell = systems[best][main]
     ahead = f", {cell['value'] - systems[others[0]][main]['value']:.3f} above {others[0]}" if others else ""
-    return (
+    before = "".join(f"{line[0].upper()}{line[1:]}. " for line in caveats(comparison))
+    return before + (
         f"{best} is the best of {len(systems)} systems: {main} {cell['value']:.3f} "
         f"[{cell['low']:.3f}, {cell['high']:.3f}]{ahead}, on {comparison['documents']:,} documents and "
         f"{judged_by(comparison)}."

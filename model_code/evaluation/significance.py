@@ -6,6 +6,7 @@ them, from (seed, number of queries) alone: a column's result does not depend on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,6 +24,18 @@ def bootstrap_interval(values: np.ndarray, samples: int, confidence: float, seed
     means = np.concatenate([weights @ values / n for weights in _resamples(n, samples, seed)])  # (samples, c)
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
     return low, high
+
+
+def wide_interval(values: np.ndarray, confidence: float, lowest: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Hoeffding's interval (1963) of each column's mean, of values between `lowest` and 1: true of however few queries.
+
+    A bootstrap of two equal values would be one point.
+
+    >>> [bound.round(2).tolist() for bound in wide_interval(np.ones((4, 1)), 0.95)]
+    [[0.32], [1.0]]
+    """
+    mean, reach = values.mean(axis=0), (1 - lowest) * math.sqrt(math.log(2 / (1 - confidence)) / (2 * len(values)))
+    return np.maximum(mean - reach, lowest), np.minimum(mean + reach, 1.0)
 
 
 def bootstrap_over_seeds(

@@ -30,12 +30,35 @@ def run(context: StageContext) -> dict[str, Any]:
     failed = [row for row in verdict["expectations"] if not row["passed"]]
     if failed:
         raise FreshetError(
-            f"the corpus is not accepted: {'; '.join(map(_sentence, failed))}. Details: {DATA_DOCS}/index.html. "
-            "Mend the source, or move the bounds under `acceptance` in params.yaml."
+            f"the corpus is not accepted: {'; '.join(map(_sentence, failed))}. Mend the source, or move the bounds "
+            f"under `acceptance` in params.yaml; {DATA_DOCS}/verdict.json has all that was looked at."
         )
     return {"passed": True, "source": verdict["source"], "expectations": len(verdict["expectations"])}
 
 
+LIMITS = {"min_value": "at least", "max_value": "at most"}
+WORDS = {  # what is wrong where an expectation fails; the last ones by their column
+    "expect_table_row_count_to_be_between": "too few",
+    "expect_column_values_to_be_unique": "there twice",
+    "expect_column_mean_to_be_between": "too short or too long on average, in words",
+    "expect_column_values_to_not_be_null": "without a title",
+    "expect_column_values_to_be_between": "empty or too long, in words",
+    "repeated": "equal to another",
+    "document_exists": "of a document that is not there",
+}
+
+
 def _sentence(row: dict[str, Any]) -> str:
-    bounds = ", ".join(f"{name} {value}" for name, value in row["bounds"].items())
-    return f"{row['table']}: {row['expectation']} ({bounds}), observed {row['observed']}"
+    """An expectation that failed, in words.
+
+    >>> row = {"table": "documents", "expectation": "expect_table_row_count_to_be_between", "observed": 3}
+    >>> _sentence(row | {"bounds": {"min_value": 10}})
+    'documents: too few: 3, and 10 at least'
+    """
+    bounds, expectation = row["bounds"], row["expectation"]
+    wrong = WORDS.get(expectation) or WORDS[bounds["column"]]
+    unit = " %" if "_values_" in expectation else ""
+    limits = [f"{bounds[name]:g} {word}" for name, word in LIMITS.items() if bounds.get(name) is not None]
+    if unit:
+        limits += [f"{100 * (1 - bounds.get('mostly', 1)):g} % at most"]
+    return f"{row['table']}: {wrong}: {row['observed']}{unit}, and {', '.join(limits)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from model_code.context import StageContext
+from model_code.context import StageContext, left_out
 from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
 from model_code.evaluation import plots
@@ -46,7 +46,9 @@ def compare(context: StageContext) -> dict[str, Any]:
     corpus, first = load_corpus(context.inputs["corpus"]), systems[0]
     qrels = corpus.qrels
     groups = query_groups(qrels, first.split, first.values.index) if first.source == "qrels" else {}
+    folders = {name: context.inputs["evaluations"] / name for name in _named(context)}
     facts = {
+        "left_out": {name: reason for name, folder in folders.items() if (reason := left_out(folder))},
         "main_metric": settings.main_metric,
         "documents": len(corpus.documents),
         "confidence": settings.confidence,
@@ -65,15 +67,19 @@ def compare(context: StageContext) -> dict[str, Any]:
 
 
 def _retrievers(context: StageContext) -> list[str]:
-    return list(context.settings["retrievers"])
+    return [name for name in context.settings["retrievers"] if not left_out(context.inputs["histories"] / name)]
+
+
+def _named(context: StageContext) -> tuple[str, ...]:
+    """The retrievers and fusions of the settings, left out or not."""
+    return *context.settings["retrievers"], *context.settings["fusions"]
 
 
 def _load_systems(context: StageContext) -> tuple[list[SystemScores], list[SystemScores]]:
     """Each system's scores on the split to report, test if it has queries and else dev, and on dev beside test."""
     evaluations = [path.parent for path in sorted(context.inputs["baselines"].glob("*/metrics.json"))]
-    evaluations += [
-        context.inputs["evaluations"] / name for name in (*_retrievers(context), *context.settings["fusions"])
-    ]
+    built = [context.inputs["evaluations"] / name for name in _named(context)]
+    evaluations += [folder for folder in built if not left_out(folder)]
     test, dev = (
         [scores for folder in evaluations for scores in load_all_scores(folder, split)] for split in ("test", "dev")
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from model_code.context import StageContext
+from model_code.context import StageContext, leave_out, left_out
 from model_code.corpus.tables import Judgements, judged, load_corpus
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run
@@ -36,6 +36,8 @@ def run(context: StageContext) -> dict[str, Any]:
     Writes the evaluation folder and, below `variants/`, one per variant; the hybrids among them take BM25's runs from
     `inputs["baselines"]`.
     """
+    if reason := left_out(context.inputs["trained"]):
+        return leave_out(context.output, reason)
     bench = Bench.load(context)
     folders = context.inputs["trained"] / "encoder", context.inputs["index"]
     retriever = open_retriever(*folders, settings=context.settings["encoder"])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from model_code.context import StageContext
+from model_code.context import StageContext, leave_out, left_out
 from model_code.corpus.tables import Judgements
 from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.system_evaluation import sample_queries
@@ -38,6 +38,9 @@ Folders = tuple[Path, Path]  # of an encoder and an index
 def run(context: StageContext) -> dict[str, Any]:
     """Fuse the parts that `settings["fusion"]` names, found in `trained`, `indexes` and `baselines`; evaluate it."""
     settings: FusionSettings = context.settings["fusion"]
+    for name in settings.of:
+        if reason := left_out(context.inputs["trained"] / name):
+            return leave_out(context.output, reason)
     parts = {name: _folders(context, name) for name in settings.of}
     return fuse(Bench.load(context), str(context.name), parts, settings, context, context.output)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_code.context import StageContext
+from model_code.context import StageContext, leave_out, left_out
 from model_code.manifest import add_facts
 from model_code.retrievers.kinds import PRECISION, module
 
@@ -14,6 +14,9 @@ def run(context: StageContext) -> dict[str, Any]:
 
     The index says in which precision it was encoded, so that queries and later documents are encoded alike.
     """
+    if reason := left_out(context.inputs["trained"]):
+        leave_out(context.output / "index", reason)  # the folder that DVC expects
+        return leave_out(context.output, reason)
     report = module(context.settings["retriever"].kind).index(context)
     add_facts(context.output / "index", {PRECISION: context.settings["encoder"].precision})
     return report

@@ -13,8 +13,10 @@ from model_code.queries.filtering import REASONS, drop_lost, make_search, reason
 from model_code.queries.generators import TRAINED_FOLDER, make_generator
 from model_code.queries.pseudo_queries import PseudoQuery, split_of
 from model_code.queries.settings import PseudoQuerySettings
-from model_code.words import spans
+from model_code.words import slices, spans
 
+TITLE = "title"  # the kind of a query that is its document's title
+LONGEST = 16  # words of it
 COLUMNS = ("query_id", "document_id", "text", "kind", "split")
 
 
@@ -29,7 +31,10 @@ def run(context: StageContext) -> dict[str, Any]:
     table = _table(generated, splits)
     reasons = reasons_to_drop(generated, documents)
     table["reason"] = _drop_inconsistent(generated, reasons, splits, corpus, context)
-    kept = table.loc[table["reason"].isna(), list(COLUMNS)].sort_values("query_id", ignore_index=True)
+    kept = table.loc[table["reason"].isna(), list(COLUMNS)]
+    if not _is_judged(corpus) and not (kept["split"] == "test").any():
+        kept = _with_a_test_query(kept, initial)
+    kept = kept.sort_values("query_id", ignore_index=True)
     kept.to_parquet(context.output / "pseudo_queries.parquet", index=False)
     return {
         "documents": len(documents),
@@ -44,9 +49,23 @@ def run(context: StageContext) -> dict[str, Any]:
 
 def _splits(corpus: Corpus, documents: dict[str, str], settings: PseudoQuerySettings, seed: int) -> dict[str, str]:
     """Document id -> split of its pseudo-queries: all train where the corpus brings judged dev or test queries."""
-    if judged(corpus, pd.DataFrame(columns=list(COLUMNS)), "dev").source == "qrels":
+    if _is_judged(corpus):
         return dict.fromkeys(documents, "train")
     return {i: split_of(i, settings.dev_share, settings.test_share, seed) for i in documents}
+
+
+def _is_judged(corpus: Corpus) -> bool:
+    """Whether the corpus brings dev or test queries that people judged."""
+    return judged(corpus, pd.DataFrame(columns=list(COLUMNS)), "dev").source == "qrels"
+
+
+def _with_a_test_query(kept: pd.DataFrame, documents: pd.DataFrame) -> pd.DataFrame:
+    """The queries, and one for the first document by its title or first words, where all texts are too short to cut."""
+    first = documents.sort_values("document_id").iloc[0]
+    identity, text = str(first["document_id"]), str(first["title"] or first["text"])
+    query = slices(text, spans(text), 0, min(LONGEST, len(spans(text))))
+    row = {"query_id": f"{identity}~{TITLE}~0", "document_id": identity, "text": query, "kind": TITLE, "split": "test"}
+    return pd.concat([kept[kept["document_id"] != identity], pd.DataFrame([row])])
 
 
 def _generate(

@@ -7,17 +7,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from model_code.context import StageContext
+from model_code.context import StageContext, leave_out
+from model_code.corpus.tables import load_corpus
 from model_code.retrievers.kinds import module
 from model_code.scale.training import train
 from model_code.training.tables import TrainingTables
 
+NOT_TRAINED = (
+    "{name} is not trained: {known} training queries of this corpus have judgements by people, and {least} are the "
+    "least; bring qrels, or set training.min_judged_queries: 0 to train on made queries all the same"
+)
+
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Train the retriever `context.name`; the report says what it saw and which step was best."""
+    """Train the retriever `context.name`; the report says what it saw and which step was best.
+
+    Where people judged too few queries, it is left out: trained on made queries alone, encoders lost as often as they
+    won, and nothing tells which.
+    """
     retriever = context.settings["retriever"]
+    least, known = retriever.training.min_judged_queries, _judged_queries(context)
+    if known < least:
+        return leave_out(context.output, NOT_TRAINED.format(name=context.name, known=known, least=least))
     shared = retriever.training.accumulation if retriever.kind == "dense" else 1  # others have stages that are not
     return train(_train, context, shared)
+
+
+def _judged_queries(context: StageContext) -> int:
+    """How many training queries people judged."""
+    qrels = load_corpus(context.inputs["corpus"]).qrels
+    return qrels.loc[qrels["split"] == "train", "query_id"].nunique()
 
 
 def _train(context: StageContext) -> dict[str, Any]:

@@ -26,6 +26,12 @@ class TrainingSettings(Settings):
         description="pairs from the corpus's own qrels, from pseudo-queries, or both (HCE-S, -U, -J); joint without "
         "training qrels is unsupervised",
     )
+    min_judged_queries: int = Field(
+        30,
+        ge=0,
+        description="training queries that people judged, below which nothing is trained and the untrained fusion is "
+        "searched; 0: train on made queries all the same",
+    )
     epochs: float = Field(
         1.0, gt=0, description="passes over the supervised pairs (the pseudo-queries, if they are all there is)"
     )

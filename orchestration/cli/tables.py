@@ -44,7 +44,7 @@ def shown_metrics(comparison: Mapping[str, Any]) -> list[str]:
 
 def results_table(comparison: Mapping[str, Any]) -> str:
     """The test results as aligned text, with the interval of the first two metrics and who judged."""
-    from model_code.evaluation.comparison import is_variant
+    from model_code.evaluation.comparison import caveats, is_variant
 
     systems, shown = comparison["systems"], shown_metrics(comparison)
     interval = f"[{100 * comparison['confidence']:g} % interval]"
@@ -52,7 +52,8 @@ def results_table(comparison: Mapping[str, Any]) -> str:
     ordered = sorted(systems, key=is_variant)  # variants after all systems, each kept in its order
     rows = [[_name(system, comparison), *_cells(systems[system], shown)] for system in ordered]
     queries = f"{comparison['queries']:,} {comparison['split']} queries"
-    return f"{table_text(header, rows)}\n({queries}, judged by {JUDGES[comparison['source']]})"
+    table = f"{table_text(header, rows)}\n({queries}, judged by {JUDGES[comparison['source']]})"
+    return "\n".join([*caveats(comparison), table])
 
 
 def differences_table(comparison: Mapping[str, Any], metric: str) -> str:

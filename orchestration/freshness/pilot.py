@@ -34,7 +34,7 @@ from orchestration.registry.gate import score, search_within
 Show = Callable[[str], Any]
 FOLDER, LOCK = "pilot", "pilot.lock"  # in the project's state
 WAITING = "waiting for another pilot of this project, which runs now"
-ANY_SIZE = ("acceptance.min_documents=1", "acceptance.min_queries=1")  # a sample of what was accepted once
+ANY_SIZE = ("acceptance.min_documents=1", "acceptance.min_queries=1", "training.min_judged_queries=0")  # a sample
 PIECE = 1000  # events of the ledger that are read at a time, with their texts
 ASKED_SHARE = 5  # of drift.minimum_batch, documents that test queries must ask for
 SETTLED = "nothing: no report waits for the answer"

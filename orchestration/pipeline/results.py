@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from model_code.context import left_out
 from model_code.errors import FreshetError
 from model_code.evaluation.comparison import compare_groups, compare_systems, query_groups
 from model_code.evaluation.scores import SystemScores, load_all_scores, mean_over_seeds
 from model_code.files import read_json
 from orchestration import parameters
+from orchestration.parameters import Parameters
 from orchestration.project import Project
 
 SEED = re.compile(r"_seed\d+(?=\.|$)")  # before the dot that a variant's name follows
@@ -25,6 +27,11 @@ def load_comparison(project: Project) -> dict[str, Any]:
     return read_json(path)
 
 
+def built(project: Project, settings: Parameters) -> list[str]:
+    """The retrievers and fusions of the settings that were not left out for want of judgements."""
+    return [name for name in settings.built if not left_out(project.artifacts / "evaluate" / name)]
+
+
 def results_over_seeds(project: Project) -> dict[str, Any]:
     """The comparison with the seeds of a retriever averaged; "seeds" says how many each system has.
 
@@ -35,7 +42,7 @@ def results_over_seeds(project: Project) -> dict[str, Any]:
 
     settings = parameters.load(project.params_file)
     folders = [project.artifacts / "baselines" / name for name in settings.baselines]
-    folders += [project.artifacts / "evaluate" / name for name in settings.built]
+    folders += [project.artifacts / "evaluate" / name for name in built(project, settings)]
     groups = by_system(load_reported(folders))
     averaged = [mean_over_seeds(runs, system) for system, runs in groups.items()]
     qrels, first = load_corpus(project.artifacts / "corpus").qrels, averaged[0]

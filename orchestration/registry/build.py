@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model_code.context import left_out
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, read_json
 from model_code.ledger.events import Position
@@ -20,6 +21,7 @@ from orchestration import parameters
 from orchestration.parameters import Parameters
 from orchestration.pipeline import stage_key, stages
 from orchestration.pipeline.plan import plan
+from orchestration.pipeline.results import built
 from orchestration.project import Project
 
 PACKAGES = ("mlflow", "torch", "transformers", "safetensors", "numpy", "pandas", "pyarrow", "faiss-cpu", "faiss-gpu")
@@ -112,6 +114,8 @@ def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -
     settings = parameters.load(project.params_file)
     evaluation = _evaluation(settings, retriever)
     parts = _parts(project.artifacts, retriever, settings)
+    if reason := left_out(parts["evaluation"]):
+        raise FreshetError(reason)
     for path in parts.values():
         if not path.exists():
             raise FreshetError(f"{path.relative_to(project.root)} is missing: run `freshet run {evaluation.address}`")
@@ -161,9 +165,12 @@ def require_current(project: Project, retrievers: Iterable[str]) -> None:
 def best_on_dev(project: Project, settings: Parameters) -> str:
     """The retriever with the highest dev value of the promotion metric, or the only one; test never chooses.
 
-    Raises `FreshetError` if one of several is not evaluated or there are no dev queries to choose by.
+    Where nothing was trained it is the best baseline. Raises `FreshetError` if one of several is not evaluated or there
+    are no dev queries to choose by.
     """
-    names = list(settings.built)
+    names = built(project, settings)
+    if not names:
+        return best_untrained(project, settings)
     if len(names) == 1:
         return names[0]
     values = {name: _dev_value(project, name, settings.promotion.metric) for name in names}

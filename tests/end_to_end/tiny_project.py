@@ -32,6 +32,7 @@ SETTINGS = (
     "encoder.max_tokens=32",
     "acceptance.max_repeated_query_share=1.0",
     "pseudo_queries.inverse_cloze={per_document: 2, min_words: 3, max_words: 6}",
+    "training.min_judged_queries=0",
     "training.steps=16",
     "training.learning_rate=0.003",
     "training.batch_size=8",

@@ -35,8 +35,8 @@ def run_all(root: Path) -> dict[str, Any]:
     inputs |= {name: root / name for name in ("hierarchy", "baselines")}
     base = make_tiny_encoder(root / "base", TEXTS.values())
     training = TrainingSettings(
-        steps=6, batch_size=8, learning_rate=1e-2, evaluate_every=2, checkpoint_every=2, document_max_tokens=16,
-        frozen_layers=None, negatives="mined",
+        steps=6, batch_size=8, learning_rate=1e-2, evaluate_every=2, checkpoint_every=2, min_judged_queries=0,
+        document_max_tokens=16, frozen_layers=None, negatives="mined",
     )  # fmt: skip
     settings = {
         "encoder": EncoderSettings(

@@ -5,14 +5,18 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from model_code.context import StageContext
+from model_code.context import StageContext, leave_out
 from model_code.corpus.tables import judged, load_corpus
 from model_code.errors import FreshetError
+from model_code.evaluation.comparison import compare_systems
 from model_code.evaluation.plots import Picture
+from model_code.evaluation.report import lead
+from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, search_splits
 from model_code.files import hash_path, read_json, write_json
 from model_code.stages import comparison
+from orchestration.cli.tables import results_table
 from tests.model_code.evaluation.tiny_corpus import DOCUMENTS, TEXTS, write_corpus, write_pseudo_queries
 
 SETTINGS = EvaluationSettings(bootstrap_samples=100, permutations=200)
@@ -88,6 +92,29 @@ def test_what_is_written(result):
     assert names == pictures | tables | {"comparison.json", "comparison.md", "comparison.html", "metrics.json"}
     for name in pictures:
         assert f"({name})" in (output / "comparison.md").read_text()
+
+
+def test_what_was_left_out_and_who_did_not_judge_is_said_before_all_numbers(tmp_path):
+    inputs = write_inputs(tmp_path, with_qrels=False)
+    for place in ("evaluations", "histories"):
+        leave_out(tmp_path / place / "hce", "hce is not trained")
+    report = run_stage(inputs, tmp_path / "output")
+    content = read_json(tmp_path / "output" / "comparison.json")
+    assert set(report["values"]) == {"bm25", "zero_shot", "contrastive"}
+    assert content["left_out"] == {"hce": "hce is not trained"}
+    for text in (results_table(content), lead(content)):
+        assert text.lower().startswith("nobody has judged queries of this corpus")
+        assert text.index("is not trained") < text.index("contrastive")
+
+
+def test_of_few_queries_no_interval_pretends_to_know():
+    values = pd.DataFrame({"hit@1": [1.0, 1.0]}, index=["q1", "q2"])
+    systems = [SystemScores(name, "qrels", "test", values) for name in ("bm25", "hce")]
+    compared = compare_systems(systems, SETTINGS, seed=0)
+    cell, (difference,) = compared["systems"]["hce"]["hit@1"], compared["differences"]
+    assert (cell["value"], cell["low"] < 0.05, cell["high"]) == (1, True, 1)
+    assert difference["low"] < -0.95
+    assert difference["high"] > 0.95
 
 
 def test_the_json_is_the_contract_of_results(result):

@@ -104,9 +104,12 @@ def test_equal_inputs_give_equal_bytes_and_another_seed_others(run_stage):
     assert hash_path(one / "output") == hash_path(two / "output") != hash_path(other / "output")
 
 
-def test_a_corpus_of_short_documents_gives_an_empty_table(run_stage):
+def test_a_corpus_of_short_documents_is_asked_for_its_first_by_title_or_first_words(run_stage):
     tiny = ClozeSettings(max_share=0.01)
     settings = PseudoQuerySettings(inverse_cloze=tiny, short_cloze=tiny)
     _, table, report = run_stage(settings=settings)
-    assert (len(table), report["kept"], report["by_kind"]) == (0, 0, {})
-    assert list(table.columns) == ["query_id", "document_id", "text", "kind", "split"]
+    words = " ".join(f"word0x{j}" for j in range(16))
+    assert table.to_dict("records") == [
+        {"query_id": "d00~title~0", "document_id": "d00", "text": words, "kind": "title", "split": "test"}
+    ]
+    assert report["kept"] == 1

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from model_code.context import StageContext
+from model_code.context import StageContext, left_out
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError, SettingsError
@@ -18,8 +18,8 @@ from model_code.files import hash_path, read_json
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.dense_index import DenseIndex
-from model_code.retrievers.settings import RetrieverSettings
-from model_code.stages import train
+from model_code.retrievers.settings import FusionSettings, RetrieverSettings
+from model_code.stages import evaluate, fuse, index, train
 from model_code.training.collator import Collator
 from model_code.training.data import TrainingData
 from model_code.training.settings import TrainingSettings
@@ -29,7 +29,7 @@ from tests.tiny_encoder import make_tiny_encoder
 WORDS = [f"word{i}" for i in range(30)]
 SETTINGS = TrainingSettings(
     steps=4, batch_size=4, frozen_layers=1, learning_rate=1e-3, evaluate_every=2, log_every=2, checkpoint_every=2,
-    document_max_tokens=64,
+    document_max_tokens=64, min_judged_queries=0,
 )  # fmt: skip
 
 
@@ -94,6 +94,26 @@ def test_report_and_outputs(tmp_path: Path):
     assert report["best_dev"] == max(row["nDCG@10"] for row in history)
     saved = Encoder.load(context.output / "encoder", 16, precision="float32", device="cpu")
     assert saved.fingerprint() == report["fingerprint"]
+
+
+@pytest.mark.parametrize(("qrels", "known"), [(True, 10), (False, 0)])
+def test_too_few_judgements_by_people_train_nothing_and_that_is_passed_on(tmp_path: Path, qrels: bool, known: int):
+    context = make_context(tmp_path, qrels, min_judged_queries=11)
+    report = train.run(context)
+    assert f"hce is not trained: {known} training queries" in report["left_out"]
+    assert (left_out(context.output), left_out(tmp_path)) == (report["left_out"], None)
+    (tmp_path / "all").mkdir()
+    context.output.rename(tmp_path / "all" / "hce")
+    settings = {"fusion": FusionSettings(of=("bm25", "hce"))}
+    for stage, trained in ((index, "all/hce"), (evaluate, "all/hce"), (fuse, "all")):
+        output = tmp_path / stage.__name__
+        after = StageContext(tmp_path, {"trained": tmp_path / trained}, output, settings, tmp_path, "hce")
+        assert stage.run(after) == report
+        assert left_out(output) == report["left_out"]
+    assert (tmp_path / index.__name__ / "index").is_dir(), "a dependency of the next stage"
+    assert train.run(make_context(tmp_path, qrels, min_judged_queries=10)).keys() & {"left_out"} == (
+        set() if qrels else {"left_out"}
+    )
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path: Path):
