@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model_code.encoding.batching import Buckets, bucketed
+from model_code.encoding.batching import Buckets
 from model_code.encoding.encoder import Encoder
 from model_code.progress import Progress, silent
 from model_code.scale.encoding import encode_resumably
@@ -73,9 +73,9 @@ class DocumentBatch(NamedTuple):
 class DocumentCollator(Collator):
     """Makes batch after batch; equal numbers give equal batches, whatever was made before."""
 
-    def __init__(self, *arguments: Any, query_vectors: QueryVectors | None = None) -> None:
+    def __init__(self, *arguments: Any, query_vectors: QueryVectors | None = None, **more: Any) -> None:
         """query_vectors: those of a frozen encoder, looked up instead of tokenised; the rest is `Collator`'s."""
-        super().__init__(*arguments)
+        super().__init__(*arguments, **more)
         self.query_vectors = query_vectors
 
     def __call__(self, number: int, pairs: np.ndarray) -> DocumentBatch:  # type: ignore[override]
@@ -95,7 +95,7 @@ class DocumentCollator(Collator):
         if self.query_vectors is not None:
             return Buckets([torch.from_numpy(self.query_vectors.of(pairs))], torch.arange(len(pairs)))  # type: ignore[list-item]
         texts = [self.data.pairs.queries[pair] for pair in pairs]
-        return bucketed(self.tokenize(texts, self.settings.query_max_tokens), self.batch_tokens)
+        return self.query_features(texts)
 
 
 def known_pairs(relevant: Sequence[frozenset[int]]) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 
 from model_code.dsi.trainer import DocumentDev
 from model_code.dsi.vectors import document_means
-from model_code.encoding.encoder import Encoder
+from model_code.encoding.encoder import Encoder, encode_passages
 from model_code.progress import Progress
 from model_code.training.data import Passages
 
@@ -116,4 +116,4 @@ def _encoded(passages: Passages, documents: np.ndarray, encoder: Encoder, progre
     rows = [passages.of(document) for document in documents.tolist()]
     texts = [passages.texts[row] for own in rows for row in own.tolist()]
     owners = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
-    return document_means(encoder.encode(texts, progress), owners, len(rows))
+    return document_means(encode_passages(encoder, texts, progress), owners, len(rows))

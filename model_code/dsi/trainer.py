@@ -101,10 +101,8 @@ class DocumentTrainer(Trainer):
         return optimizer
 
     def _make_collator(self, hierarchy: Hierarchy | None, batch_tokens: int) -> DocumentCollator:
-        tokenize, query_vectors = self.encoder.tokenize, self.query_vectors
-        return DocumentCollator(
-            self.data, self.settings, tokenize, self.seed, hierarchy, batch_tokens, query_vectors=query_vectors
-        )
+        tokenize, more = self.encoder.tokenize, {"query_vectors": self.query_vectors, "prompts": self.encoder.prompts}
+        return DocumentCollator(self.data, self.settings, tokenize, self.seed, hierarchy, batch_tokens, **more)
 
     def _trained_weights(self) -> dict[str, Tensor]:
         return {**super()._trained_weights(), VECTORS: self.vectors}

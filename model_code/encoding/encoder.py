@@ -10,7 +10,7 @@ one set of weights, unless queries have an encoder of their own (`sides.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ from model_code.encoding.hardware import pack, packing, pick_device, uses_bfloat
 from model_code.encoding.layers import hidden_states
 from model_code.encoding.layout import (
     MULTI_VECTOR,
+    Prompts,
     load_projection,
     read_layers,
     read_layout,
+    read_prompts,
     save_projection,
     write_layers,
     write_layout,
@@ -92,7 +94,7 @@ class Encoder(TwoSided):
         backbone = load_plain_bert(layout.transformer) if plain else load_transformer(layout.transformer, limit)
         projections = [load_projection(folder) for folder in layout.projections]
         encoder = cls(backbone, tokenizer, pooling or layout.pooling or "mean", limit, precision, projections)
-        encoder.layers = read_layers(folder)
+        encoder.layers, encoder.prompts = read_layers(folder), read_prompts(folder)
         if (folder / QUERY_ENCODER).is_dir():
             encoder.query_encoder = cls.load(folder / QUERY_ENCODER, limit, None, precision, device, for_search)
         backbone.config.output_hidden_states = False  # which queries do not need
@@ -105,12 +107,17 @@ class Encoder(TwoSided):
     def from_settings(cls, settings: EncoderSettings, source: Path | None = None, for_search: bool = False) -> Encoder:
         """Load `source` (default: the settings' base) as `settings` say; for_search: see `load`.
 
-        A trained encoder's folder states its own pooling, so that of the settings is the base's, which has one side.
+        A trained encoder's folder states its own pooling and prompts: those of the settings are the base's, which has
+        one side.
         """
         folder, pooling = (settings.base, settings.pooling) if source is None else (source, None)
         if source is None:
             require_one_side(locate(settings.base))
-        return cls.load(folder, settings.max_tokens, pooling, settings.precision, settings.device, for_search)
+        encoder = cls.load(folder, settings.max_tokens, pooling, settings.precision, settings.device, for_search)
+        if source is None:
+            stated = {side: prompt for side, prompt in dict(settings.prompts).items() if prompt is not None}
+            encoder.prompts = replace(encoder.prompts, **stated)
+        return encoder
 
     @property
     def device(self) -> torch.device:
@@ -197,7 +204,7 @@ class Encoder(TwoSided):
         for a layer's activations to stay in its cache (a quarter faster than 4096), on a GPU enough to fill it.
         """
         side = self.query_side
-        return side._encode(side, texts, 1, progress, batch_tokens)
+        return side._encode(side, side.prompts.to_queries(texts), 1, progress, batch_tokens)
 
     def encode_documents(
         self, texts: Sequence[str], progress: Progress = silent, batch_tokens: int | None = None
@@ -206,9 +213,12 @@ class Encoder(TwoSided):
 
         Of several rows, which follow the numbers of their layers, the last is the last layer's.
         """
-        if not self.layers and self.query_encoder is None:
-            return self.encode(texts, progress, batch_tokens)
+        texts = self.prompts.to_documents(texts)
         return self._encode(self.documents_forward, texts, self.vectors_per_passage, progress, batch_tokens)
+
+    def encode_passages(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
+        """One vector (n, H) float32 of each document: that of the last layer."""
+        return self._encode(self, self.prompts.to_documents(texts), 1, progress, None)
 
     def _encode(
         self, forward: Forward, texts: Sequence[str], per_text: int, progress: Progress, batch_tokens: int | None
@@ -247,16 +257,17 @@ class Encoder(TwoSided):
         for i, projection in enumerate(self.projections):
             save_projection(projection, folder / f"{2 + i}_Dense")
         pooled = self.projections[0][0].in_features if len(self.projections) else self.dimension
-        write_layout(folder, pooled, self.pooling, self.max_tokens, len(self.projections))
+        write_layout(folder, pooled, self.pooling, self.max_tokens, len(self.projections), self.prompts)
         if self.layers:
             write_layers(folder, self.layers)
         if self.query_encoder is not None:
             self.query_encoder.save(folder / QUERY_ENCODER)
 
     def own_fingerprint(self) -> str:
-        """SHA-256 of what decides this side's vectors: loaded weights, tokenizer, pooling, layers and `max_tokens`."""
+        """SHA-256 of what decides this side's vectors: weights, tokenizer, pooling, layers, prompts, `max_tokens`."""
         layers = f" {MULTI_VECTOR} {list(self.layers)}" if self.layers else ""
-        return fingerprint(self.own_weights(), self.tokenizer, self.pooling + layers, self.max_tokens)
+        prompts = f" {self.prompts}" if self.prompts != Prompts() else ""
+        return fingerprint(self.own_weights(), self.tokenizer, self.pooling + layers + prompts, self.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -275,12 +286,10 @@ class DocumentSide:
         return self.encoder.encode_documents(texts, progress)
 
 
-def encode_passages(encoder: Any, texts: Sequence[str]) -> np.ndarray:
-    """One vector (n, H) per text, as queries are encoded, or by the documents' side if queries have one of their own.
+def encode_passages(encoder: Any, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
+    """One vector (n, H) per document, of the last layer.
 
-    encoder: an `Encoder`, or anything that encodes. Of several layers' vectors it is the last layer's.
+    encoder: an `Encoder`, or anything that encodes, which then makes no difference between queries and documents.
     """
-    if getattr(encoder, "query_encoder", None) is None:
-        return encoder.encode(texts)
-    vectors, each = encoder.encode_documents(texts), encoder.vectors_per_passage
-    return np.ascontiguousarray(vectors[each - 1 :: each])
+    encode = getattr(encoder, "encode_passages", encoder.encode)
+    return encode(texts, progress)

@@ -18,8 +18,30 @@ from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 
 MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
+CONFIG = "config_sentence_transformers.json"
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names that sentence-transformers tries, in its order
 LAYERS, MULTI_VECTOR = "layers.json", "multi_vector"  # of encoders whose documents are a vector per layer
 ACTIVATIONS = {"Identity": torch.nn.Identity, "Tanh": torch.nn.Tanh, "ReLU": torch.nn.ReLU, "GELU": torch.nn.GELU}
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What is put before each query and each document; empty for an encoder that was trained on bare texts."""
+
+    query: str = ""
+    document: str = ""
+
+    def to_queries(self, texts: Sequence[str]) -> Sequence[str]:
+        """Queries as the encoder was trained to see them.
+
+        >>> Prompts("query: ").to_queries(["a", "b"])
+        ['query: a', 'query: b']
+        """
+        return [self.query + text for text in texts] if self.query else texts
+
+    def to_documents(self, texts: Sequence[str]) -> Sequence[str]:
+        """The same for documents."""
+        return [self.document + text for text in texts] if self.document else texts
 
 
 @dataclass(frozen=True)
@@ -46,7 +68,6 @@ def read_layout(folder: Path) -> Layout:
             projections.append(path)
         elif kind not in MODULES:
             raise FreshetError(f"{folder}: module {kind!r} is not supported; known: {', '.join(MODULES)}")
-    _refuse_prompt(folder)
     return Layout(transformer, pooling, _length_limit(transformer), tuple(projections))
 
 
@@ -69,20 +90,33 @@ def _pooling_mode(folder: Path) -> Pooling:
     config = read_json(folder / "config.json")
     modes = {"cls": config.get("pooling_mode_cls_token"), "mean": config.get("pooling_mode_mean_tokens")}
     others = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
+    if config.get("include_prompt") is False:
+        raise FreshetError(f"{folder}: pooling without the prompt's tokens is not supported")
     mode = config.get("pooling_mode") or next((name for name, chosen in modes.items() if chosen), None)
     if mode not in modes or len(others) > 1:
         raise FreshetError(f"{folder}: pooling {mode or others} is not supported; known: mean, cls")
     return mode
 
 
-def _refuse_prompt(folder: Path) -> None:
-    path = folder / "config_sentence_transformers.json"
-    prompt = read_json(path).get("default_prompt_name") if path.is_file() else None
-    if prompt is not None:
-        raise FreshetError(f"{folder}: default prompt {prompt!r} is not supported; put it into the texts instead")
+def read_prompts(folder: Path) -> Prompts:
+    """What sentence-transformers puts before queries and documents; FreshetError for a default prompt without text.
+
+    A side without a prompt of its own gets the default one, if there is any. A passage's prompt counts, although an
+    empty one of a document may hide it there.
+    """
+    path = folder / CONFIG
+    config = read_json(path) if path.is_file() else {}
+    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise FreshetError(f"{path}: the default prompt {default!r} is not among the prompts")
+    documents = [prompts[name] for name in DOCUMENT_PROMPTS if name in prompts]
+    otherwise = prompts.get(default, "")
+    return Prompts(prompts.get("query", otherwise), next(filter(None, documents), "" if documents else otherwise))
 
 
-def write_layout(folder: Path, dimension: int, pooling: str, max_tokens: int, projections: int) -> None:
+def write_layout(
+    folder: Path, dimension: int, pooling: str, max_tokens: int, projections: int, prompts: Prompts
+) -> None:
     """Write everything but weights and tokenizer, so that `SentenceTransformer(folder)` builds the same encoder."""
     names = ["", "1_Pooling", *(f"{2 + i}_Dense" for i in range(projections)), f"{2 + projections}_Normalize"]
     kinds = ["Transformer", "Pooling", *["Dense"] * projections, "Normalize"]
@@ -95,7 +129,8 @@ def write_layout(folder: Path, dimension: int, pooling: str, max_tokens: int, pr
     write_json(folder / "modules.json", modules)
     write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": dimension, **modes})
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_tokens, "do_lower_case": False})
-    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    stated = {"prompts": vars(prompts)} if prompts != Prompts() else {}
+    write_json(folder / CONFIG, {"similarity_fn_name": "cosine", **stated})
 
 
 def load_projection(folder: Path) -> torch.nn.Sequential:

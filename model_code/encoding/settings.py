@@ -10,6 +10,13 @@ Pooling = Literal["mean", "cls"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
+class PromptSettings(Settings):
+    """What is put before texts, as E5, BGE and their like were trained to expect; null: as the base's folder says."""
+
+    query: str | None = Field(None, description='before a query, such as "query: "; null: as the base\'s folder says')
+    document: str | None = Field(None, description='before a document, such as "passage: "; null: the same')
+
+
 class EncoderSettings(Settings):
     """The base encoder and how texts are fed to it.
 
@@ -25,6 +32,7 @@ class EncoderSettings(Settings):
     max_tokens: int = Field(128, ge=3, description="longer texts are cut to so many tokens, two special ones included")
     include_title: bool = Field(True, description="put the title (for docstrings: the qualified name) before the text")
     pooling: Pooling | None = Field(None, description="how token vectors become one; null: as the base's folder says")
+    prompts: PromptSettings = Field(default_factory=PromptSettings)
     precision: Precision = Field(
         "auto",
         description="of the products when encoding; auto: bfloat16 where the hardware has it, else float32, by weights "

@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from model_code.encoding.layout import Prompts
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import hash_text
 
@@ -24,11 +25,15 @@ SIDES = "sides"  # of a manifest: what `TwoSided.fingerprints` gives, if there a
 
 
 class TwoSided(torch.nn.Module):
-    """query_encoder: an encoder of the same kind that queries go to; None: they go to this one, like documents."""
+    """query_encoder: an encoder of the same kind that queries go to; None: they go to this one, like documents.
+
+    prompts: what stands before queries and documents; lexical encoders, which read words, have none.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.query_encoder: Self | None = None
+        self.prompts = Prompts()
 
     @property
     def query_side(self) -> Self:

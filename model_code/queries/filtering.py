@@ -144,11 +144,11 @@ def make_search(
         from model_code.index.bm25 import Bm25
 
         return Bm25.build(texts, ids).search
-    from model_code.encoding.encoder import Encoder
+    from model_code.encoding.encoder import DocumentSide, Encoder
     from model_code.index.dense_index import DenseIndex
     from model_code.scale.encoding import encode_resumably
 
     base = Encoder.from_settings(encoder)
     fingerprint = base.fingerprint()
-    index = DenseIndex.build(encode_resumably(base, texts, checkpoints, progress), ids, fingerprint)
+    index = DenseIndex.build(encode_resumably(DocumentSide(base), texts, checkpoints, progress), ids, fingerprint)
     return lambda queries, k: index.search(base.encode(queries), k, fingerprint)

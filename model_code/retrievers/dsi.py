@@ -91,7 +91,7 @@ class DsiRetriever(DenseRetriever):
         names = list(dict.fromkeys(new.document_ids))
         number = {name: i for i, name in enumerate(names)}
         rows = np.array([number[name] for name in new.document_ids])
-        vectors = document_means(self.encoder.encode(new.texts), rows, len(names))
+        vectors = document_means(self.encoder.encode_passages(new.texts), rows, len(names))
         return names, vectors * np.float32(self.encoding_scale)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from model_code.encoding.batching import Buckets, Features, bucketed
+from model_code.encoding.layout import Prompts
 from model_code.hierarchy.tree import Hierarchy
 from model_code.training.data import TrainingData
 from model_code.training.negatives import Negatives, make_negatives
@@ -42,13 +43,15 @@ class Collator:
         hierarchy: Hierarchy | None = None,
         batch_tokens: int = 1024,
         negatives: Negatives | None = None,
+        prompts: Prompts = Prompts(),  # noqa: B008, which is frozen
     ) -> None:
         """tokenize: (texts, most tokens) -> padded features, as `Encoder.tokenize`; batch_tokens: see `bucketed`.
 
-        negatives: where the extra documents come from; None: from what the settings name, made here.
+        negatives: where the extra documents come from; None: from what the settings name, made here. prompts: what the
+        encoder wants before texts.
         """
         self.data, self.settings, self.tokenize, self.seed = data, settings, tokenize, seed
-        self.batch_tokens = batch_tokens
+        self.batch_tokens, self.prompts = batch_tokens, prompts
         self.negatives = negatives or make_negatives(data, settings, hierarchy)
         self.ancestors: Ancestors | None = None
         if hierarchy is not None and settings.hierarchy_weight > 0:
@@ -66,14 +69,22 @@ class Collator:
         documents = [every.positives.get(pair, passages.texts[every.passages[pair]]) for pair in pairs.tolist()]
         documents += [passages.texts[passage] for passage in extra]
         return TrainingBatch(
-            queries=bucketed(self.tokenize(queries, self.settings.query_max_tokens), self.batch_tokens),
-            documents=bucketed(self.tokenize(documents, self.settings.document_max_tokens), self.batch_tokens),
+            queries=self.query_features(queries),
+            documents=bucketed(
+                self.tokenize(self.prompts.to_documents(documents), self.settings.document_max_tokens),
+                self.batch_tokens,
+            ),
             relevant=torch.from_numpy(membership(relevant, passages.documents[positives])),
             allowed=torch.from_numpy(membership(drawn, np.array(extra, dtype=np.int64))),
             unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
             paths=None if self.ancestors is None else self.ancestors.of(positives),
             excluded=None if self.ancestors is None else self.ancestors.excluded(known),
         )
+
+    def query_features(self, queries: Sequence[str]) -> Buckets:
+        """Queries as the encoder is given them."""
+        prompted = self.prompts.to_queries(queries)
+        return bucketed(self.tokenize(prompted, self.settings.query_max_tokens), self.batch_tokens)
 
 
 def membership(sets: Sequence[Sequence[int] | frozenset[int]], items: np.ndarray) -> np.ndarray:

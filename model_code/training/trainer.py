@@ -149,8 +149,9 @@ class Trainer:
         return make_optimizer(objective, self.settings)
 
     def _make_collator(self, hierarchy: Hierarchy | None, batch_tokens: int) -> Callable[[int, np.ndarray], Any]:
+        prompts, own = self.encoder.prompts, self.negatives
         return Collator(
-            self.data, self.settings, self.encoder.tokenize, self.seed, hierarchy, batch_tokens, self.negatives
+            self.data, self.settings, self.encoder.tokenize, self.seed, hierarchy, batch_tokens, own, prompts
         )
 
     def _refresh_negatives(self, start_vectors: np.ndarray | None) -> None:

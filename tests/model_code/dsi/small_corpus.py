@@ -31,7 +31,9 @@ IDS = [f"d{i:02}" for i in range(24)]
 LONG = ("d03", "d09")  # of two passages
 QUIET = "d23"  # has no query in training
 SPANS = {"train": [(0, 3), (2, 5)], "dev": [(1, 4)], "test": [(0, 5)]}
-TRAINING = TrainingSettings(hierarchy_weight=0.0, frozen_layers=1, learning_rate=1e-3, checkpoint_every=3, log_every=2)
+TRAINING = TrainingSettings(
+    min_judged_queries=0, hierarchy_weight=0.0, frozen_layers=1, learning_rate=1e-3, checkpoint_every=3, log_every=2
+)
 ENCODER = {"max_tokens": 16, "precision": "float32", "device": "cpu"}
 
 

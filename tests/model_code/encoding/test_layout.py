@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.encoding.encoder import Encoder
+from model_code.encoding.encoder import Encoder, encode_passages
 from model_code.encoding.layers import represent_documents
-from model_code.encoding.settings import LayerSettings
+from model_code.encoding.settings import EncoderSettings, LayerSettings, PromptSettings
 from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json, write_json
 from tests.model_code.encoding.test_layers import make_t5
@@ -82,6 +82,52 @@ def test_our_folder_loads_there(tiny_folder: Path, texts: list[str], tmp_path: P
     encoder.save(tmp_path)
     np.testing.assert_allclose(peer_vectors(tmp_path, texts), encoder.encode(texts), atol=2e-6)
     assert sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu").max_seq_length == 32
+
+
+@pytest.mark.parametrize(
+    ("config", "query", "document"),
+    [
+        ({"prompts": {"query": "query: ", "passage": "passage: "}}, "query: ", "passage: "),
+        ({"prompts": {"query": "ask: ", "document": ""}, "default_prompt_name": None}, "ask: ", ""),
+        ({"prompts": {"query": "q ", "other": "x "}, "default_prompt_name": "other"}, "q ", "x "),
+        ({"prompts": {"query": "q "}, "default_prompt_name": "query"}, "q ", "q "),
+    ],
+)
+def test_prompts_of_a_folder_are_kept_and_give_the_vectors_that_they_give_there(
+    tiny_folder: Path, texts: list[str], tmp_path: Path, config: dict, query: str, document: str
+) -> None:
+    folder, bare = tmp_path / "made", Encoder.load(tiny_folder, 32, precision="float32", device="cpu")
+    bare.save(folder)
+    write_json(folder / "config_sentence_transformers.json", config)
+    encoder = Encoder.load(folder, precision="float32", device="cpu")
+    assert (encoder.prompts.query, encoder.prompts.document) == (query, document)
+    assert encoder.fingerprint() != bare.fingerprint()
+    peer = sentence_transformers.SentenceTransformer(str(folder), device="cpu")
+    asked = peer.encode_query(texts, normalize_embeddings=True)
+    np.testing.assert_allclose(encoder.encode(texts), asked, atol=2e-6)
+    theirs = peer.encode(texts, prompt=document, normalize_embeddings=True)
+    for ours in (encoder.encode_documents(texts), encode_passages(encoder, texts)):
+        np.testing.assert_allclose(ours, theirs, atol=2e-6)
+    encoder.save(tmp_path / "again")
+    again = Encoder.load(tmp_path / "again", precision="float32", device="cpu")
+    assert (again.prompts, again.fingerprint()) == (encoder.prompts, encoder.fingerprint())
+
+
+def test_settings_name_prompts_of_a_base_that_states_none(tiny_folder: Path, tmp_path: Path) -> None:
+    prompts = PromptSettings(query="query: ")
+    settings = EncoderSettings(base=str(tiny_folder), max_tokens=32, prompts=prompts, precision="float32", device="cpu")
+    base = Encoder.from_settings(settings)
+    assert (base.prompts.query, base.prompts.document) == ("query: ", "")
+    base.save(tmp_path)
+    other = settings.replace(prompts=PromptSettings(query="other: "))
+    assert Encoder.from_settings(other, tmp_path).fingerprint() == base.fingerprint(), "the folder tells its own"
+
+
+def test_a_default_prompt_without_a_text_is_refused(tiny_folder: Path, tmp_path: Path) -> None:
+    Encoder.load(tiny_folder, 32, precision="float32", device="cpu").save(tmp_path)
+    write_json(tmp_path / "config_sentence_transformers.json", {"prompts": {}, "default_prompt_name": "query"})
+    with pytest.raises(FreshetError, match="'query' is not among the prompts"):
+        Encoder.load(tmp_path)
 
 
 def test_a_t5_encoder_with_a_projection_made_there_loads_here(texts: list[str], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from model_code.encoding.batching import Buckets
+from model_code.encoding.layout import Prompts
 from model_code.training.batches import BatchSchedule
 from model_code.training.collator import Collator, TrainingBatch
 from model_code.training.data import Pairs, Passages, TrainingData
@@ -65,6 +66,17 @@ def test_documents_are_the_positives_and_then_the_extra_ones():
     assert texts[: len(pairs)] == [f"text {i}" for i in pairs]
     assert texts_of(batch.queries) == [f"query {i}" for i in pairs]
     assert not set(texts[: len(pairs)]) & set(texts[len(pairs) :])
+
+
+def test_prompts_stand_before_queries_and_documents():
+    data, chosen = two_passages_each(), make_settings(supervision="supervised")
+    pairs = BatchSchedule(data, chosen, seed=1)[0]
+    bare, prompted = (
+        Collator(data, chosen, tokenize, 1, TREE, prompts=prompts)(0, pairs)
+        for prompts in (Prompts(), Prompts("q ", "d "))
+    )
+    assert texts_of(prompted.queries) == [f"q {text}" for text in texts_of(bare.queries)]
+    assert texts_of(prompted.documents) == [f"d {text}" for text in texts_of(bare.documents)]
 
 
 def test_a_pairs_own_text_stands_for_its_passage_in_that_pair_only():
