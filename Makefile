@@ -11,18 +11,24 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 REACHABLE = $(PYTHON) -c "import urllib.request as u; u.urlopen('$(TORCH_CPU)/torch/', timeout=5)" 2>/dev/null
 
-.PHONY: demo test test-long unit-tests orchestration-tests end-to-end-tests ui repro docs lint clean
+TRAINING_TESTS := $(wildcard $(addprefix tests/model_code/,dsi encoding hierarchy lexical queries retrievers stages training))
+
+.PHONY: demo test test-long unit-tests training-tests orchestration-tests end-to-end-tests ui repro docs lint clean
 
 demo: $(VENV)/.installed
 	freshet demo
 
-# Two processes of one thread each: more threads than cores would make every one of them slower. In this order they end
-# at about the same time: the unit tests, and the end-to-end tests with those of orchestration behind them.
+# Two processes of one thread each: more threads than cores would make every one of them slower. The longest go first,
+# and whichever process is done takes the next, so that both end at about the same time.
 test: $(VENV)/.installed-for-tests
-	OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs 2 --keep-going unit-tests end-to-end-tests orchestration-tests
+	OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs 2 --keep-going \
+		end-to-end-tests orchestration-tests unit-tests training-tests
 
 unit-tests:
-	python -m pytest --ignore tests/end_to_end --ignore tests/orchestration
+	python -m pytest $(addprefix --ignore ,tests/end_to_end tests/orchestration $(TRAINING_TESTS))
+
+training-tests:
+	python -m pytest $(TRAINING_TESTS)
 
 orchestration-tests:
 	python -m pytest tests/orchestration
