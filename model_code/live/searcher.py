@@ -112,6 +112,11 @@ class Searcher:
             rankings = fused.fuse(self.retriever.find(queries, fused.depth(k), allowed), texts, k, allowed)
         return [self._hits(text, queries[i : i + 1], rankings[i]) for i, text in enumerate(texts)]
 
+    @property
+    def explains(self) -> bool:
+        """Whether `explain` can say what a score is made of."""
+        return self.retriever.explains
+
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """What a document's score is made of, the heaviest first: tokens, or the parts of a fused retriever.
 
@@ -121,7 +126,8 @@ class Searcher:
 
     def explained(self, text: str, hits: Sequence[Hit]) -> list[Hit]:
         """The hits of a text with what their scores are made of."""
-        return [replace(hit, tokens=tuple(self.explain(text, hit.document_id))) for hit in hits]
+        shares = self.retriever.explain_all(text, [hit.document_id for hit in hits])
+        return [replace(hit, tokens=tuple(own)) for hit, own in zip(hits, shares, strict=True)]
 
     def view_of(self, document_id: str) -> PartView:
         """The part that has a document; FreshetError if none has."""

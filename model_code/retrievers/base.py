@@ -47,11 +47,13 @@ class EncodedRetriever(ABC, Generic[Queries]):
     """The searches of a `Retriever` by text, in terms of those by encoded queries, which kinds implement.
 
     proposed: where a search re-ranks what a cheaper one proposes, how many documents that are; None: it does not. Over
-    several indexes the proposals of all must be merged before they are ranked anew.
+    several indexes the proposals of all must be merged before they are ranked anew. explains: whether `explain` can
+    say what a score is made of.
     """
 
     fingerprint: str
     proposed: int | None = None
+    explains = False
 
     @property
     def dense(self) -> DenseRetriever | None:
@@ -105,6 +107,10 @@ class EncodedRetriever(ABC, Generic[Queries]):
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """What the score is made of: FreshetError, as most kinds do not score by token."""
         raise FreshetError("this retriever does not score by token; --explain needs a lexical or a fused one")
+
+    def explain_all(self, text: str, document_ids: Sequence[str]) -> list[list[TokenMatch]]:
+        """The same of several documents."""
+        return [self.explain(text, document_id) for document_id in document_ids]
 
 
 class IndexedRetriever(EncodedRetriever[Queries]):
@@ -168,7 +174,7 @@ class SegmentedRetriever(EncodedRetriever[Any]):
         self.segments = tuple(segments)
         self.first = self.segments[0].retriever
         self.fingerprint: str = self.first.fingerprint
-        self.proposed = self.first.proposed
+        self.proposed, self.explains = self.first.proposed, self.first.explains
 
     @property
     def dense(self) -> DenseRetriever | None:

@@ -130,6 +130,8 @@ class FusedQueries:
 class FusedSearch(EncodedRetriever[FusedQueries]):
     """The search over opened parts, in the order of their weights."""
 
+    explains = True
+
     def __init__(self, parts: Mapping[str, EncodedRetriever], fusion: Fusion) -> None:
         self.parts = {name: parts[name] for name in fusion.weights}
         self.fusion, self.fingerprint = fusion, fusion.fingerprint(self.parts)
@@ -200,9 +202,16 @@ class FusedSearch(EncodedRetriever[FusedQueries]):
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """Each part's share of a document's score, the largest first; they sum to it."""
-        (scores,) = self.part_scores(self.encode_queries([text]), [[document_id]])
-        shares = [TokenMatch(name, self.fusion.weights[name] * float(own[0])) for name, own in scores.items()]
-        return sorted(shares, key=lambda share: -share.weight)
+        return self.explain_all(text, [document_id])[0]
+
+    def explain_all(self, text: str, document_ids: Sequence[str]) -> list[list[TokenMatch]]:
+        """The same of several documents: the text is encoded once."""
+        (scores,) = self.part_scores(self.encode_queries([text]), [document_ids])
+        shares = [
+            [TokenMatch(part, self.fusion.weights[part] * float(own[i])) for part, own in scores.items()]
+            for i in range(len(document_ids))
+        ]
+        return [sorted(own, key=lambda share: -share.weight) for own in shares]
 
 
 def sorted_candidates(candidates: Sequence[Collection[str]]) -> list[list[str]]:

@@ -40,6 +40,8 @@ class LexicalRetriever(IndexedRetriever[list[Sparse]]):
     main: which of the searches is `search`; the others are variants.
     """
 
+    explains = True
+
     def __init__(self, index: LexicalIndex, main: MainSearch) -> None:
         self.index, self.main, self.fingerprint = index, main, index.fingerprint
         self.proposed = index.rerank_depth if main == "beta_rerank" else None

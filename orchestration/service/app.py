@@ -26,7 +26,7 @@ from orchestration.service.models import ErrorResponse
 from orchestration.service.service import Service
 
 METHODS, HEADERS = ("GET", "POST", "DELETE"), ("Authorization", "Content-Type")  # of pages of other sites
-PAGES = ("/docs", "/redoc")  # which a link from elsewhere may open
+PAGES = ("/", "/docs", "/redoc")  # which a link from elsewhere may open
 DESCRIPTION = """Search, and add, update and delete documents, of one Freshet project. Every answer names the one
 generation that it comes from. Refusals are `{"error": "one line"}`; a 503 says in Retry-After when to come again."""
 REFUSALS: dict[int | str, dict[str, Any]] = {

@@ -112,6 +112,8 @@ class LiveState(BaseModel):
     retriever: str
     generation: int
     documents: int
+    seconds: float | None = Field(description="Since the generation was made.")
+    explains: bool = Field(description="Whether a search may ask by `explain` what scores are made of.")
 
 
 class StatusResponse(BaseModel):
@@ -122,6 +124,7 @@ class StatusResponse(BaseModel):
     pid: int
     started: str
     default_retriever: str | None
+    live: list[str] = Field(description="The retrievers that a search may name; one is opened by its first search.")
     open: list[LiveState]
     swaps: int
     waiting_documents: int

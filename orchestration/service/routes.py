@@ -1,24 +1,32 @@
-"""The addresses of the service: `/search`, `/documents`, and `/status`, `/health` and `/metrics`."""
+"""The addresses of the service: its page at `/`, `/search`, `/documents`, and `/status`, `/health` and `/metrics`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
+from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from freshet.results import ChangeResult, DocumentPage, FieldValues, RejectedRow, SearchResult, StoredDocument
 from model_code.documents import Document
 from model_code.errors import FreshetError
+from model_code.live.collection import retrievers
 from model_code.live.generation import Generation
+from model_code.live.searcher import Searcher
 from model_code.live.texts import require_queries
+from model_code.manifest import MANIFEST
 from model_code.retriever import Hit
 from model_code.settings import require
 from orchestration import parameters
@@ -49,6 +57,33 @@ Wait = Annotated[bool, Query(description="Answer when the change is searchable (
 REFUSED: dict[int | str, dict[str, Any]] = {
     422: {"model": RefusedResponse, "description": "Every row was refused; if the request makes no sense, `error` only"}
 }
+
+
+PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+
+
+def _hashes(element: str) -> str:
+    """The page's own inline content of a kind, as a Content-Security-Policy names what alone may run."""
+    inline = re.findall(f"<{element}>(.*?)</{element}>", PAGE, re.DOTALL)
+    return " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in inline)
+
+
+PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        f"default-src 'none'; script-src {_hashes('script')}; style-src {_hashes('style')}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+
+@router.get("/", include_in_schema=False)
+async def show_page() -> HTMLResponse:
+    """The page to search in."""
+    return HTMLResponse(PAGE, headers=PAGE_HEADERS)
 
 
 @router.post("/search", tags=["search"])
@@ -316,7 +351,8 @@ def state(service: Service) -> StatusResponse:
         pid=service.pid,
         started=service.started,
         default_retriever=_default(service),
-        open=[_live_state(name, each.generation) for name, each in sorted(service.searchers.opened().items())],
+        live=retrievers(service.project.live),
+        open=[_live_state(name, each) for name, each in sorted(service.searchers.opened().items())],
         swaps=service.searchers.swaps,
         waiting_documents=service.queue.documents,
         running_searches=service.pool.inside,
@@ -332,5 +368,14 @@ def _default(service: Service) -> str | None:
         return None
 
 
-def _live_state(name: str, generation: Generation) -> LiveState:
-    return LiveState(retriever=name, generation=generation.number, documents=generation.manifest["documents"])
+def _live_state(name: str, searcher: Searcher) -> LiveState:
+    generation, seconds = searcher.generation, None
+    with suppress(FileNotFoundError):  # an old generation whose folder is deleted already
+        seconds = max(0.0, time.time() - (generation.folder / MANIFEST).stat().st_mtime)
+    return LiveState(
+        retriever=name,
+        generation=generation.number,
+        documents=generation.manifest["documents"],
+        seconds=seconds,
+        explains=searcher.explains,
+    )

@@ -76,7 +76,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self.registration.announce(self.url, self.started_at)
-            print(f"serving {self.url}   (pages: {self.url}/docs, {self.url}/metrics; Ctrl-C ends it)", flush=True)
+            print(f"serving {self.url}   (open it to search; also {self.url}/docs; Ctrl-C ends it)", flush=True)
 
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
         """Begin to stop."""

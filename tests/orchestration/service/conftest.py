@@ -49,10 +49,14 @@ class FakeLive:
 class FakeSearcher:
     """Finds the documents that hold the text; each title names the generation that it was read from."""
 
+    explains = False
+
     def __init__(self, live: FakeLive, retriever: str = "hce") -> None:
         self.live, self.retriever, self.number = live, retriever, len(live.generations) - 1
         manifest = {"documents": len(live.generations[self.number]), "provenance": {}}
-        self.generation = SimpleNamespace(number=self.number, retriever=retriever, manifest=manifest)
+        self.generation = SimpleNamespace(
+            number=self.number, retriever=retriever, manifest=manifest, folder=Path("gone")
+        )
 
     def renewed(self) -> FakeSearcher:
         if self.number == len(self.live.generations) - 1:

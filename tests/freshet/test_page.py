@@ -1,0 +1,129 @@
+"""Guards the page at `/` in a real browser: typing, filters, what is added, keys, hostile titles, light and dark.
+
+Skipped where Debian's Chromium is not installed.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from freshet import Client
+
+CHROMIUM = Path("/usr/bin/chromium")
+NEW = {
+    "_id": "zip.open",
+    "title": "<script>alert(1)</script>",
+    "text": "Open a 🗜 archive <b>of</b> files",
+    "package": "zip",
+}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not CHROMIUM.exists():
+        pytest.skip(f"there is no browser at {CHROMIUM}: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser, url):
+    """Opens the page; at the end, nothing went wrong on it and nothing was fetched from elsewhere."""
+    contexts, wrong, asked = [], [], []
+
+    def visit(address: str = "/", **options):
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(url + address)
+        page.get_by_text("up to date").wait_for()
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert wrong == []
+    assert [address for address in asked if not address.startswith((url, "data:"))] == []
+
+
+def test_the_page_is_small_and_may_run_nothing_but_its_own_script(url):
+    answer = httpx.get(url)
+    assert len(answer.content) <= 50_000
+    policy = dict(part.strip().split(" ", 1) for part in answer.headers["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert re.fullmatch(r"'sha256-[^']+'", policy["script-src"])
+    assert re.fullmatch(r"'sha256-[^']+'", policy["style-src"])
+    assert policy["require-trusted-types-for"] == "'script'"
+
+
+def test_what_is_typed_is_searched_filtered_and_kept_in_the_address(visit):
+    page = visit()
+    page.get_by_label("Search the documents").press_sequentially("split a string")
+    page.get_by_role("button", name="str.split", exact=True).wait_for()
+    assert page.locator("mark").first.text_content().lower() in ("split", "a", "string")
+    page.get_by_label("strings").check()
+    page.wait_for_function("document.querySelectorAll('.hit').length === 2")
+    again = visit("/" + page.evaluate("location.hash"))
+    again.wait_for_function("document.querySelectorAll('.hit').length === 2")
+    assert again.get_by_label("strings").is_checked()
+
+
+def test_keys_lead_from_the_box_to_a_document_and_back(visit):
+    page = visit("/#q=read+rows+of+a+csv+file")
+    page.locator(".hit").first.wait_for()
+    for key, focused in (("Enter", ".hit:nth-child(1) .title"), ("ArrowDown", ".hit:nth-child(2) .title"),
+                         ("ArrowUp", ".hit:nth-child(1) .title"), ("ArrowUp", "#box"), ("ArrowDown", ".title"),
+                         ("Escape", "#box"), ("Enter", ".title")):  # fmt: skip
+        page.keyboard.press(key)
+        assert page.evaluate("selector => document.activeElement.matches(selector)", focused), (key, focused)
+    page.keyboard.press("Enter")
+    page.locator(".whole").get_by_text("csv").first.wait_for()
+
+
+def test_two_ways_to_search_stand_side_by_side(visit):
+    page = visit("/#q=split+a+string")
+    page.get_by_label("beside").select_option(label="the same with BM25")
+    page.get_by_role("heading", name="hce fused with BM25").wait_for()
+    assert page.locator("section").count() == 2
+
+
+def test_an_addition_appears_by_itself_as_text_and_nothing_of_it_runs(visit, url):
+    page = visit("/#q=open+archive")
+    page.locator(".hit").first.wait_for()
+    with Client(url) as client:
+        client.add([NEW])
+    try:
+        page.get_by_role("button", name=NEW["title"]).wait_for()
+        assert page.locator(".hit", has_text="archive <b>of</b> files").locator(".new").count() == 1
+        assert page.locator(".hit mark").first.evaluate("node => node.textContent").lower() in ("open", "archive")
+    finally:
+        with Client(url) as client:
+            client.delete(["zip.open"])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_accessible_on_a_screen_and_on_a_telephone(visit, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    grounds = set()
+    for width in (1200, 390):
+        page = visit(
+            "/#q=split+a+string&beside=%2BBM25",
+            color_scheme=scheme,
+            viewport={"width": width, "height": 800},
+            bypass_csp=True,
+        )
+        page.locator(".hit").first.wait_for()
+        page.locator(".title").first.click()
+        assert axe.run(page).response["violations"] == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        grounds.add(page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
+    assert grounds == ({"rgb(252, 251, 248)"} if scheme == "light" else {"rgb(19, 25, 27)"})
