@@ -6,6 +6,7 @@ Run: python -m pytest tests/end_to_end/test_pages.py
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,16 @@ import pytest
 
 from tests.end_to_end.tiny_project import environment, make_project
 
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+DAGSTER, MLFLOW, SERVICE = _free_ports(3)
 EVIL = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
 UPGRADE = {
     "connection": "Upgrade",
@@ -44,11 +55,11 @@ HOSTILE = {
 def ports(tmp_path_factory):
     """The three doors' ports, which are all that the processes of `freshet ui` and `freshet serve` listen on."""
     project = make_project(tmp_path_factory.mktemp("pages") / "project")
-    family = [_start(project, "ui", "--dagster-port", "3971", "--mlflow-port", "5971"),
-              _start(project, "serve", "--port", "8971")]  # fmt: skip
+    family = [_start(project, "ui", "--dagster-port", str(DAGSTER), "--mlflow-port", str(MLFLOW)),
+              _start(project, "serve", "--port", str(SERVICE))]  # fmt: skip
     try:
-        for port, process in ((3971, family[0]), (5971, family[0]), (8971, family[1])):
-            path = "health/live" if port == 8971 else ""
+        for port, process in ((DAGSTER, family[0]), (MLFLOW, family[0]), (SERVICE, family[1])):
+            path = "health/live" if port == SERVICE else ""
             _wait(lambda page=f"{port}/{path}": httpx.get(f"http://127.0.0.1:{page}").status_code == 200, process)
         _wait(lambda: "freshness" in _ask("{sensorsOrError(repositorySelector:{repositoryName:\"__repository__\","
               "repositoryLocationName:\"freshet\"}){... on Sensors{results{name}}}}").text, family[0])  # fmt: skip
@@ -72,7 +83,7 @@ def _start(project: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 def _ask(query: str) -> httpx.Response:
     return httpx.post(
-        "http://127.0.0.1:3971/graphql", json={"query": query}, headers={"origin": "http://127.0.0.1:3971"}
+        f"http://127.0.0.1:{DAGSTER}/graphql", json={"query": query}, headers={"origin": f"http://127.0.0.1:{DAGSTER}"}
     )
 
 
@@ -90,7 +101,7 @@ def _wait(condition, process, seconds: float = 180.0) -> None:
 
 
 def test_the_three_doors_are_there_and_nothing_else_listens(ports):
-    assert ports == {3971, 5971, 8971}
+    assert ports == {DAGSTER, MLFLOW, SERVICE}
 
 
 @pytest.mark.parametrize("attempt", HOSTILE)
@@ -104,6 +115,6 @@ def test_a_hostile_page_is_refused_at_every_port(ports, attempt):
 
 def test_what_the_page_itself_asks_is_answered(ports):
     assert _ask("{version}").json()["data"]["version"]
-    own = {"origin": "http://127.0.0.1:8971", "sec-fetch-site": "same-origin"}
-    asked = httpx.post("http://127.0.0.1:8971/search", json={"text": "x"}, headers=own)
+    own = {"origin": f"http://127.0.0.1:{SERVICE}", "sec-fetch-site": "same-origin"}
+    asked = httpx.post(f"http://127.0.0.1:{SERVICE}/search", json={"text": "x"}, headers=own)
     assert (asked.status_code, "nothing is live" in asked.text) == (503, True)

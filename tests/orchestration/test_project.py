@@ -112,7 +112,7 @@ def test_a_second_holder_waits(tmp_path):
         thread.start()
         thread.join(timeout=0.2)
         order.append("first")
-    thread.join(timeout=5)
+    thread.join(timeout=30)
     assert order == ["first", "second"]
 
 
@@ -130,7 +130,7 @@ def test_who_holds_it_goes_on_and_still_holds_it_after_an_inner_block(tmp_path):
         thread.start()
         thread.join(timeout=0.2)
         order.append("outer")
-    thread.join(timeout=5)
+    thread.join(timeout=30)
     assert order == ["inner", "outer", "second"]
 
 
@@ -146,7 +146,7 @@ def test_who_must_wait_says_for_what_and_who_need_not_is_silent(tmp_path, capsys
         thread.start()
         thread.join(timeout=0.2)
         assert said == [""]
-    thread.join(timeout=5)
+    thread.join(timeout=30)
     assert said[0] == ""
     assert said[1].startswith(f"waiting for the first: process {os.getpid()} (")
 

@@ -70,7 +70,7 @@ class FakeSearcher:
 
     def search(self, text, k=10, filters=(), hybrid=None):
         if text == "slow":
-            assert self.live.gate.wait(10)
+            assert self.live.gate.wait(30)
         if filters:
             raise FreshetError("no document has a field 'colour'; fields: package")
         if text == "bug":
@@ -120,7 +120,7 @@ class FakeCollection:
         pass
 
     def receive(self, rows, source, only_known=False):
-        assert self.live.door.wait(10)
+        assert self.live.door.wait(30)
         if source == "refused":
             raise FreshetError("the ledger refuses this source")
         good = [row for row in rows if row.get("text") and (not only_known or row["_id"] in self.live.generations[-1])]
@@ -141,7 +141,7 @@ class FakeCollection:
     def apply(self, limit=None):
         if not (pending := list(self.live.pending)):
             return None
-        assert self.live.gate.wait(10)
+        assert self.live.gate.wait(30)
         if self.live.failing:
             raise FreshetError(self.live.failing)
         self.live.batches.append(len(pending))

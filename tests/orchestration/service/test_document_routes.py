@@ -346,7 +346,7 @@ def test_nothing_live_is_said_and_ends_by_itself(serve, project):
     assert client.post("/documents", json={"documents": [CAKE]}).status_code == 200
 
 
-def _until(condition, seconds: float = 5.0) -> bool:
+def _until(condition, seconds: float = 30.0) -> bool:
     latest = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > latest:

@@ -34,7 +34,7 @@ with registered(Path(sys.argv[1])) as registration:
 def holder(tmp_path):
     """Another process that is registered."""
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)})
-    latest = time.monotonic() + 10
+    latest = time.monotonic() + 30
     while running(tmp_path) is None and time.monotonic() < latest:
         time.sleep(0.02)
     yield process

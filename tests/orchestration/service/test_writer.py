@@ -30,7 +30,7 @@ def test_what_was_left_is_applied_first(resume):
     while resume and not live.batches:
         time.sleep(0.005)
     live.door.set()
-    assert job.applied.result(5).generation == (2 if resume else 1)
+    assert job.applied.result(30).generation == (2 if resume else 1)
     writer.stop()
     assert live.generations[-1] == {"a": "apple", "b": "bread", "left": "over", "new": "tea"}
     assert live.batches == ([1, 1] if resume else [2])
@@ -44,7 +44,7 @@ def test_what_is_held_up_does_not_hold_up_the_end():
     live.gate.clear()
     writer.start(resume=False)
     job = queue.put(addition([{"_id": "new", "text": "tea"}], "test"))
-    assert job.received.result(5).events == (0,)
+    assert job.received.result(30).events == (0,)
     assert not writer.stop(0.05)
     writer.release()
     assert job.applied.result(0).generation is None
@@ -64,11 +64,11 @@ def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
 
     writer = Writer(lambda: collection, queue, lambda: order.append("job") or ("hce", 1), lambda *each: None, spare)
     writer.start(resume=False)
-    assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(5)
+    assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(30)
     while len(left) > 1:
         time.sleep(0.005)
-    assert queue.put(addition([{"_id": "other", "text": "tea"}], "test")).applied.result(5)
-    assert finished.wait(5)
+    assert queue.put(addition([{"_id": "other", "text": "tea"}], "test")).applied.result(30)
+    assert finished.wait(30)
     writer.stop()
     assert order == ["job", "spare", "spare", "spare", "job", "spare"], "and never while nothing was added"
 
@@ -84,9 +84,9 @@ def test_upkeep_that_fails_ends_nothing(monkeypatch):
     queue = JobQueue()
     writer = Writer(lambda: FakeCollection(live), queue, first_generation, lambda *each: None, spare)
     writer.start(resume=False)
-    assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(5)
-    assert tried.wait(5)
-    assert queue.put(addition([{"_id": "other", "text": "tea"}], "test")).applied.result(5)
+    assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(30)
+    assert tried.wait(30)
+    assert queue.put(addition([{"_id": "other", "text": "tea"}], "test")).applied.result(30)
     writer.stop()
     assert live.generations[-1]["other"] == "tea"
 
@@ -100,9 +100,9 @@ def test_what_the_database_does_not_take_fails_its_own_request_alone():
     bad, good = queue.put(Job(1, refused)), queue.put(addition([{"_id": "new", "text": "tea"}], "test"))
     writer = Writer(lambda: FakeCollection(live), queue, first_generation, lambda *each: None)
     writer.start(resume=False)
-    assert good.applied.result(5).generation == 1
+    assert good.applied.result(30).generation == 1
     with pytest.raises(Failed, match="not received: a NUL byte"):
-        bad.received.result(5)
+        bad.received.result(30)
     writer.stop()
     assert writer.failure is None
 
