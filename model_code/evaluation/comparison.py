@@ -185,3 +185,14 @@ def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> d
     seen = sorted(touched)
     unseen = sorted(set(query_ids) - touched)
     return {"unseen": unseen, "seen": seen} if min(len(seen), len(unseen)) >= SMALLEST_GROUP else {}
+
+
+def telling_queries(
+    best: SystemScores, other: SystemScores, metric: str, number: int = 10
+) -> dict[str, list[tuple[str, float]]]:
+    """The queries that `best` "won" and "lost" by most against another system, each with the difference; ties by id."""
+    difference = (best.values[metric] - other.values[metric]).sort_index()
+    ascending = difference.sort_values(kind="stable")
+    won, lost = ascending[ascending > 0].iloc[::-1], ascending[ascending < 0]
+    return {name: [(str(one), round(float(value), DIGITS)) for one, value in part.iloc[:number].items()]
+            for name, part in (("won", won), ("lost", lost))}  # fmt: skip

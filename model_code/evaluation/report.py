@@ -18,6 +18,8 @@ GROUPS = {
     "unseen": "queries none of whose relevant documents answers a query of another split: ",
     "seen": "queries with a relevant document that also answers a query of another split: ",
 }
+LONG = 24  # characters of a cell that may break
+MARK = "✓"  # before a relevant document
 DEV_NOTE = "dev queries chose checkpoints and settings, so trained systems look better here than they are: "
 JUDGES = {
     "qrels": "judged by the corpus's own qrels",
@@ -91,6 +93,23 @@ def differences_table(part: Mapping[str, Any], metric: str, family: str, title: 
     return Table(title, caption, ("difference", metric, "p", "p (Holm)"), tuple(rows))
 
 
+def examples_table(comparison: Mapping[str, Any], outcome: str) -> Table:
+    """The queries that the best system `won` or `lost` against the next best, with what both found first."""
+    found, main = comparison["examples"], comparison["main_metric"]
+    names = [found[name] for name in ("system", "reference")] if found else ["", ""]
+
+    def ranking(documents: Sequence[tuple[str, bool]]) -> Cell:
+        return Cell("; ".join(f"{MARK} {name}" if relevant else name for name, relevant in documents))
+
+    rows = [
+        (Cell(row["query"]), Cell(f"{row['difference']:+.3f}"), *(ranking(row["first"][name]) for name in names))
+        for row in found.get(outcome, ())
+    ]
+    title = f"Queries that {names[0]} {outcome} against {names[1]}"
+    caption = f"those with the largest differences in {main}; the first documents of both, {MARK} where judged relevant"
+    return Table(title, caption, ("query", main, *names), tuple(rows))
+
+
 def spoken_p(p: float) -> str:
     """A p-value in three digits.
 
@@ -120,6 +139,7 @@ th, td { padding: .4rem .9rem; border-bottom: 1px solid var(--line); text-align:
 th:first-child, td:first-child { padding-left: .2rem; text-align: left; font-weight: 600 }
 thead th { border-bottom-width: 2px; color: var(--soft); font-size: .85rem }
 tbody tr:hover { background: var(--band) }
+td.text { max-width: 24rem; white-space: normal; overflow-wrap: anywhere; text-align: left }
 td small { display: block; color: var(--soft); font-size: .75rem }
 td b { color: var(--best) }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); gap: 1.5rem;
@@ -172,7 +192,8 @@ def _html_table(table: Table) -> str:
 def _html_cell(cell: Cell) -> str:
     text = escape(cell.text)
     detail = f"<small>{escape(cell.detail)}</small>" if cell.detail else ""
-    return f"<td>{f'<b>{text}</b>' if cell.best else text}{detail}</td>"
+    kind = ' class="text"' if len(cell.text) > LONG else ""
+    return f"<td{kind}>{f'<b>{text}</b>' if cell.best else text}{detail}</td>"
 
 
 def _figure(picture: Picture) -> str:
@@ -218,6 +239,7 @@ def make_report(comparison: Mapping[str, Any], pictures: Sequence[Picture]) -> R
         tables.append(differences_table(part, main, SYSTEMS, f"{title}: differences in {main}", confidence))
     if comparison["dev"]:
         tables.append(metrics_table(comparison["dev"], headline, "Dev", confidence, DEV_NOTE))
+    tables += [examples_table(comparison, outcome) for outcome in ("won", "lost")]
     details = [metrics_table(comparison, metrics, "All metrics", confidence)]
     others = [metric for metric in metrics if metric != main]
     for metric in others:

@@ -6,14 +6,24 @@ from pathlib import Path
 from typing import Any
 
 from model_code.context import StageContext, left_out
-from model_code.corpus.tables import load_corpus
+from model_code.corpus.tables import Corpus, load_corpus
 from model_code.errors import FreshetError
 from model_code.evaluation import plots
-from model_code.evaluation.comparison import FAMILY, compare_groups, compare_systems, is_variant, query_groups
+from model_code.evaluation.comparison import (
+    FAMILY,
+    compare_groups,
+    compare_systems,
+    is_variant,
+    query_groups,
+    telling_queries,
+)
 from model_code.evaluation.plots import History, Picture, level_table, recall_table, training_table
 from model_code.evaluation.report import headline_metrics, make_report
+from model_code.evaluation.runs import read_run
 from model_code.evaluation.scores import SystemScores, load_all_scores
 from model_code.files import read_json, write_json, write_text
+
+SHOWN = 3  # documents of a ranking in the report
 
 
 def run(context: StageContext) -> dict[str, Any]:
@@ -23,7 +33,7 @@ def run(context: StageContext) -> dict[str, Any]:
     `inputs["evaluations"]` holds one evaluation folder for each of them and `inputs["histories"]` one `history.json`;
     `inputs["corpus"]` tells which test queries have unseen documents.
     `comparison.json` is what `comparison.compare_systems` returns on the test queries (on dev, if there are none), with
-    "groups" and "dev" holding the same for parts of them and for the dev queries.
+    "groups" and "dev" holding the same for parts of them and for the dev queries, and "examples" queries won and lost.
     """
     comparison = compare(context)
     histories = {name: read_json(context.inputs["histories"] / name / "history.json") for name in _retrievers(context)}
@@ -62,8 +72,40 @@ def compare(context: StageContext) -> dict[str, Any]:
         | {
             "groups": compare_groups(systems, groups, settings, seed),
             "dev": compare_systems(dev, settings, seed) if dev else {},
+            "examples": _examples(context, systems, corpus, settings.main_metric),
         }
     )
+
+
+def _examples(context: StageContext, systems: list[SystemScores], corpus: Corpus, metric: str) -> dict[str, Any]:
+    """What the best system found for the queries that it won and lost by most against the next best, and what that
+    one found; none with a single system. A relevant document is marked where the corpus's qrels name it."""
+    ranked = sorted(
+        (one for one in systems if not is_variant(one.system)), key=lambda one: (-one.values[metric].mean(), one.system)
+    )
+    if len(ranked) < 2:
+        return {}
+    pair = ranked[:2]
+    runs = {one.system: read_run(_folder(context, one.system) / f"run.{one.split}.trec") for one in pair}
+    texts = dict(zip(corpus.queries["query_id"], corpus.queries["text"], strict=True))
+    relevant = set(zip(corpus.qrels["query_id"], corpus.qrels["document_id"], strict=True))
+
+    def row(query: str, difference: float) -> dict[str, Any]:
+        first = {
+            name: [[document, (query, document) in relevant] for document, _ in run.get(query, [])[:SHOWN]]
+            for name, run in runs.items()
+        }
+        return {"query": texts.get(query, query), "difference": difference, "first": first}
+
+    told = telling_queries(*pair, metric)
+    return {"system": pair[0].system, "reference": pair[1].system} | {
+        name: [row(*one) for one in part] for name, part in told.items()
+    }
+
+
+def _folder(context: StageContext, system: str) -> Path:
+    own = context.inputs["evaluations"] / system
+    return own if own.is_dir() else context.inputs["baselines"] / system
 
 
 def _retrievers(context: StageContext) -> list[str]:

@@ -9,7 +9,14 @@ import pandas as pd
 import pytest
 
 from model_code.errors import FreshetError
-from model_code.evaluation.comparison import FAMILY, compare_groups, compare_systems, in_order, query_groups
+from model_code.evaluation.comparison import (
+    FAMILY,
+    compare_groups,
+    compare_systems,
+    in_order,
+    query_groups,
+    telling_queries,
+)
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
@@ -160,3 +167,10 @@ def test_only_the_evaluated_queries_are_grouped():
     assert "u00" not in groups["unseen"]
     assert "s00" not in groups["seen"]
     assert len(groups["unseen"]) + len(groups["seen"]) == len(kept)
+
+
+def test_the_most_telling_queries_are_few_and_draws_are_none_of_them():
+    values = [pd.DataFrame({"hit@1": column}, list("abcd")) for column in ([0.9, 1.0, 0.2, 0.5], [0.4, 0.0, 0.3, 0.5])]
+    one, other = (SystemScores(name, "qrels", "test", table) for name, table in zip("xy", values, strict=True))
+    assert telling_queries(one, other, "hit@1") == {"won": [("b", 1.0), ("a", 0.5)], "lost": [("c", -0.1)]}
+    assert telling_queries(one, other, "hit@1", number=1)["won"] == [("b", 1.0)]

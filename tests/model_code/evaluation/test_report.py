@@ -35,6 +35,7 @@ def comparison(source="qrels", names=("bm25", "zero_shot", "hce<1>|x")):
         | {
             "groups": compare_groups(systems, groups, SETTINGS, 0),
             "dev": compare_systems(dev, SETTINGS, 0),
+            "examples": {},
         }
     )
 

@@ -138,6 +138,22 @@ def test_the_json_is_the_contract_of_results(result):
     assert report["values"]["hce"] == content["systems"]["hce"]["nDCG@10"]["value"]
 
 
+def test_what_the_best_won_and_lost_against_the_next_is_shown_with_both_rankings(result):
+    _, output = result
+    found = read_json(output / "comparison.json")["examples"]
+    assert (found["system"], found["reference"]) == ("hce", "contrastive")
+    assert (len(found["won"]), len(found["lost"])) == (9, 7), "where one of the two is right"
+    for outcome, sign, first in (("won", 1, "hce"), ("lost", -1, "contrastive")):
+        for row in found[outcome]:
+            assert row["difference"] * sign > 0
+            assert row["query"] in {" ".join(text.split()[3:]) for text in TEXTS.values()}
+            assert [relevant for _, relevant in row["first"][first]] == [True, False]
+            assert len({name for ranking in row["first"].values() for name, _ in ranking}) == 2
+    page = (output / "comparison.html").read_text()
+    assert "Queries that hce won against contrastive" in page
+    assert page.count("✓ ") == 32 + 2, "in each ranking, and in the captions"
+
+
 def test_unseen_queries_and_dev_stand_apart(result):
     content = read_json(result[1] / "comparison.json")
     assert {name: part["queries"] for name, part in content["groups"].items()} == {"seen": 24, "unseen": 24}
