@@ -9,11 +9,11 @@ import subprocess
 from types import SimpleNamespace
 
 import pytest
+from dvc.repo import Repo
 
 from model_code.files import hash_path
 from orchestration.cli import garbage
 from orchestration.freshness import pilot
-from orchestration.pipeline.dvc_process import dvc_command
 from orchestration.project import LOCK_HELD, Project
 from orchestration.registry import versions
 
@@ -131,6 +131,7 @@ def test_outputs_of_former_commits_stay_in_dvc_s_cache(tmp_path, monkeypatch, pl
     (root / ".dvc").mkdir(parents=True)
     (root / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
     (root / "dvc.yaml").write_text(PIPELINE)
+    monkeypatch.chdir(root)
 
     def run(*command):
         subprocess.run(command, cwd=root, check=True, capture_output=True)
@@ -138,7 +139,7 @@ def test_outputs_of_former_commits_stay_in_dvc_s_cache(tmp_path, monkeypatch, pl
     run("git", "init", "-q", str(tmp_path))
     for text in ("of a commit", "of the next", "of none", "of the working tree"):
         (root / "in").write_text(text)
-        run(*dvc_command("repro", "-q"))
+        Repo(str(root)).reproduce()
         if text.startswith("of a") or text.startswith("of the n"):
             run("git", "add", "in", "dvc.yaml", "dvc.lock", ".dvc/config")
             run("git", "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", text)
