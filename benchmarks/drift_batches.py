@@ -115,7 +115,14 @@ def _read(settings: CorpusSettings, root: Path) -> Pairs:
     queries = {line.values["id"]: line.values["text"] for line in source.rows("queries")}
     asked = {line.values["document_id"]: queries[line.values["query_id"]] for line in source.rows("qrels")}
     documents = (line.values for line in source.rows("documents"))
-    return [(f"{one['title']} {one['text']}", asked[one["id"]]) for one in documents if one["id"] in asked]
+    chosen = [one for one in documents if one["id"] in asked]
+    return [(f"{one['title']} {_without(one['text'], asked[one['id']])}", asked[one["id"]]) for one in chosen]
+
+
+def _without(text: str, query: str) -> str:
+    """The text without a first paragraph that is the query."""
+    first, _, others = text.partition("\n\n")
+    return others if first.split() == query.split() else text
 
 
 def _some(pairs: Pairs, plan: StudyPlan) -> Pairs:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,41 @@ def passage_texts(passages: pd.DataFrame, include_title: bool) -> list[str]:
     if not include_title:
         return passages["text"].tolist()
     return [f"{title} {text}".strip() for title, text in zip(passages["title"], passages["text"], strict=True)]
+
+
+_FIRST = re.compile(r"(.+?)\n[^\S\n]*\n\s*", re.DOTALL)  # paragraph, with what parts it from the second
+
+
+def own_queries(corpus: Corpus) -> dict[str, str]:
+    """Document id -> its first paragraph, with the blank lines behind, where that is a query which asks for it.
+
+    Such a corpus judges itself: docstrings by their summary lines, reports by their headlines.
+    """
+    firsts = {
+        document: found
+        for document, text in zip(corpus.documents["document_id"], corpus.documents["text"], strict=True)
+        if (found := _FIRST.match(text))
+    }
+    texts = dict(zip(corpus.queries["query_id"], corpus.queries["text"], strict=True))
+    return {
+        document: firsts[document][0]
+        for query, document in zip(corpus.qrels["query_id"], corpus.qrels["document_id"], strict=True)
+        if document in firsts and firsts[document][1].split() == texts[query].split()
+    }
+
+
+def judged_corpus(corpus: Corpus) -> Corpus:
+    """The corpus as it is judged and trained on: documents without the lines of `own_queries`; rows stay as they are.
+
+    What is built and goes live is whole.
+    """
+    lines = own_queries(corpus)
+
+    def without(table: pd.DataFrame) -> pd.DataFrame:
+        pairs = zip(table["document_id"], table["text"], strict=True)
+        return table.assign(text=[text.removeprefix(lines.get(document, "")) for document, text in pairs])
+
+    return replace(corpus, documents=without(corpus.documents), passages=without(corpus.passages))
 
 
 def judged(corpus: Corpus, pseudo_queries: pd.DataFrame, split: str) -> Judgements:

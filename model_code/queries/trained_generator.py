@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from model_code.context import StageContext
-from model_code.corpus.tables import Corpus, load_corpus
+from model_code.corpus.tables import Corpus, judged_corpus, load_corpus
 from model_code.encoding.base_models import load_tokenizer, locate, quiet
 from model_code.encoding.hardware import pick_device
 from model_code.encoding.layout import read_layout
@@ -71,7 +71,7 @@ Pairs = Sequence[GeneratorPair]
 def train_generator(context: StageContext) -> dict[str, Any]:
     """Write `model/` and `history.json`; report what it learned from, which step was best, and its round trips."""
     training: GeneratorTrainingSettings = context.settings[TRAINING_GROUP]
-    corpus = load_corpus(context.inputs["corpus"])
+    corpus = judged_corpus(load_corpus(context.inputs["corpus"]))
     pairs, held_out = generator_pairs(corpus, training.held_out_share, context.settings["seed"])
     loaded = _start(context)
     report = _train(context, loaded, pairs, held_out)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -114,7 +115,12 @@ class EncodedRetriever(ABC, Generic[Queries]):
 
 
 class IndexedRetriever(EncodedRetriever[Queries]):
-    """A retriever over the folder of its indexes, beside which a live collection puts segments of later documents."""
+    """A retriever over the folder of its indexes, beside which a live collection puts segments of later documents.
+
+    learns_documents: training has made the vectors of documents, so that these are of the texts that it was shown.
+    """
+
+    learns_documents = False
 
     @abstractmethod
     def write_segment(self, folder: Path, new: NewPassages) -> None:
@@ -191,7 +197,8 @@ class SegmentedRetriever(EncodedRetriever[Any]):
         FreshetError if an allowed document is unknown.
         """
         if allowed is None:
-            rankings = [_surviving(segment, queries, k) for segment in self.segments if segment.documents]
+            found = [segment for segment in self.segments if segment.documents]
+            rankings = [_surviving(segment, segment.retriever.search_encoded, queries, k) for segment in found]
             return _merged(rankings, len(queries), k)
         shares = _shares(self.segments, allowed)
         rankings = [segment.retriever.search_encoded(queries, k, own) for segment, own in shares.items()]
@@ -214,6 +221,18 @@ class SegmentedRetriever(EncodedRetriever[Any]):
         """Of a document's vectors (H,) the nearest to a query (H,)."""
         return owner(self.segments, document_id).retriever.nearest_vector(query, document_id)
 
+    def variants(self) -> Mapping[str, Search]:
+        """Those of the kind, over all segments."""
+
+        def search(name: str, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+            if allowed is not None:
+                raise FreshetError(f"variant {name} searches all documents of several segments")
+            found = [segment for segment in self.segments if segment.documents]
+            own = [_surviving(segment, segment.retriever.variants()[name], texts, k) for segment in found]
+            return _merged(own, len(texts), k)
+
+        return {name: partial(search, name) for name in self.first.variants()}
+
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """Which tokens matched, the heaviest first; FreshetError if the kind does not score by token."""
         return owner(self.segments, document_id).retriever.explain(text, document_id)
@@ -235,9 +254,9 @@ def _shares(segments: Sequence[Segment], document_ids: Collection[str]) -> dict[
     return shares
 
 
-def _surviving(segment: Segment, queries: Any, k: int) -> list[Ranking]:
+def _surviving(segment: Segment, search: Callable[[Any, int], list[Ranking]], queries: Any, k: int) -> list[Ranking]:
     """The k best documents of a segment for each query that are not removed; fewer only where no others match."""
-    search, removed = segment.retriever.search_encoded, segment.removed
+    removed = segment.removed
     if not removed:
         return search(queries, k)
     return search_kept(search, queries, k, lambda document: document not in removed, k + SPARE, k + len(removed))

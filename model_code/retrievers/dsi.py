@@ -39,6 +39,8 @@ class Scales(NamedTuple):
 class DsiRetriever(DenseRetriever):
     """A dense retriever of one learned vector per document, with what learning one for a new document needs."""
 
+    learns_documents = True
+
     def __init__(
         self, encoder: Encoder, index: DenseIndex, fingerprint: str, representatives: Representatives, scales: Scales
     ) -> None:

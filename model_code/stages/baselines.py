@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,17 @@ def run(context: StageContext) -> dict[str, Any]:
     bench, output = Bench.load(context), context.output
     parts = {"zero_shot": _zero_shot(context, output / "zero_shot"), "bm25": _bm25(context, output / "bm25")}
     opened = {name: open_retriever(*folders, settings=context.settings["encoder"]) for name, folders in parts.items()}
-    by_words = bench.search(opened["bm25"].search)
+    judged = {name: bench.held_out(retriever) for name, retriever in opened.items()}
+    by_words = bench.search(judged["bm25"].search)
     report = {
         "bm25": bench.evaluate("bm25", by_words, output / "bm25"),
-        "zero_shot": bench.evaluate_retriever("zero_shot", opened["zero_shot"], by_words, output / "zero_shot"),
+        "zero_shot": bench.evaluate_retriever("zero_shot", judged["zero_shot"], by_words, output / "zero_shot"),
         "untrained": fuse(bench, "untrained", parts, UNTRAINED, context, output / "untrained"),
     }
     if "sequence_to_sequence" in context.settings["pseudo_queries.generators"]:
-        folders = _bm25(context, context.checkpoints / "bm25_generated", generated=True)
-        runs = bench.search(open_retriever(*folders).search)
+        written = generated_queries(pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet"))
+        folders = _bm25(context, context.checkpoints / "bm25_generated", written)
+        runs = bench.search(bench.held_out(open_retriever(*folders), written).search)
         report["bm25_generated"] = bench.evaluate("bm25_generated", runs, output / "bm25_generated")
     return report
 
@@ -56,13 +59,11 @@ def _zero_shot(context: StageContext, folder: Path) -> Folders:
     return encoder, index
 
 
-def _bm25(context: StageContext, folder: Path, generated: bool = False) -> Folders:
-    """BM25 over the very texts that the encoder sees, titles included or not; with generated queries, if so asked."""
+def _bm25(context: StageContext, folder: Path, written: Mapping[str, Sequence[str]] | None = None) -> Folders:
+    """BM25 over the very texts that the encoder sees, titles included or not, with queries behind them if any are."""
     passages = load_corpus(context.inputs["corpus"]).passages
     texts, ids = passage_texts(passages, context.settings["encoder"].include_title), passages["document_id"].tolist()
-    if generated:
-        table = pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
-        texts = expanded_texts(texts, ids, generated_queries(table))
+    texts = expanded_texts(texts, ids, written or {})
     encoder, index = folder / BUILD / "encoder", folder / BUILD / "index"
     bm25.build_folders(texts, ids, context.settings["bm25"], encoder, index)
     return encoder, index

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from model_code.context import StageContext, leave_out, left_out
-from model_code.corpus.tables import Judgements, judged, load_corpus
+from model_code.corpus.tables import Corpus, Judgements, judged, judged_corpus, load_corpus, own_queries, passage_texts
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run
 from model_code.evaluation.runs import read_run
@@ -25,8 +26,13 @@ from model_code.evaluation.system_evaluation import (
     sampled,
     search_splits,
 )
+from model_code.files import hash_text, replace_folder
 from model_code.hierarchy.tree import Hierarchy
+from model_code.index.id_map import IdMap
+from model_code.queries.pseudo_queries import expanded_texts
 from model_code.retriever import Retriever
+from model_code.retrievers.base import EncodedRetriever, IndexedRetriever, NewPassages, Segment
+from model_code.retrievers.fused import FusedRetriever, FusedSearch
 from model_code.retrievers.kinds import open_retriever
 
 
@@ -40,18 +46,73 @@ def run(context: StageContext) -> dict[str, Any]:
         return leave_out(context.output, reason)
     bench = Bench.load(context)
     folders = context.inputs["trained"] / "encoder", context.inputs["index"]
-    retriever = open_retriever(*folders, settings=context.settings["encoder"])
+    retriever = bench.held_out(open_retriever(*folders, settings=context.settings["encoder"]))
     bm25 = bench.read_runs(context.inputs["baselines"] / "bm25")
     return bench.evaluate_retriever(str(context.name), retriever, bm25, context.output)
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """What a corpus that judges itself is searched as: documents without the lines by which they are asked for.
+
+    passages: of the documents that dev or test queries ask for. left_out: those that only training asks for, which are
+    found by nobody: never to find them would be rewarded, as they answer no query. folder: where the passages are kept
+    as each retriever indexes them.
+    """
+
+    passages: NewPassages
+    left_out: frozenset[str]
+    folder: Path
+
+    @classmethod
+    def of(cls, corpus: Corpus, asked: frozenset[str], include_title: bool, folder: Path) -> HeldOut:
+        """asked: the documents that dev and test queries ask for."""
+        changed, passages = frozenset(own_queries(corpus)), judged_corpus(corpus).passages
+        passages = passages[passages["document_id"].isin(list(changed & asked))]
+        new = NewPassages(passage_texts(passages, include_title), passages["document_id"].tolist())
+        return cls(new, changed - asked, folder)
+
+    def __bool__(self) -> bool:
+        """Whether any document is judged by a line of its own."""
+        return bool(self.passages.document_ids or self.left_out)
+
+    def over(self, segments: Sequence[Segment]) -> EncodedRetriever:
+        """The search of segments with these passages in the place of the whole ones, as far as they are in there."""
+        first = segments[0].retriever
+        if isinstance(first, FusedRetriever):
+            own = {name: [segment.of(segment.retriever.parts[name]) for segment in segments] for name in first.parts}
+            return FusedSearch({name: self.over(segments) for name, segments in own.items()}, first.fusion)
+        learned = segments[0] if first.learns_documents else ()  # from texts without the lines
+        found = {document for document in self.passages.document_ids if document not in learned}
+        found = {document for document in found if any(document in segment for segment in segments)}
+        gone = found | self.left_out
+        kept = [replace(own, removed=own.removed | {one for one in gone if one in own.rows}) for own in segments]
+        return type(first).joined([*kept, *([self._segment(first, found)] if found else [])])
+
+    def _segment(self, retriever: IndexedRetriever, documents: set[str]) -> Segment:
+        pairs = zip(self.passages.texts, self.passages.document_ids, strict=True)
+        texts, ids = zip(*((text, document) for text, document in pairs if document in documents), strict=True)
+        folder = self.folder / hash_text("\0".join((retriever.fingerprint, *texts)))
+        if not folder.is_dir():
+            aside = folder.with_name(f"{folder.name}.making")
+            shutil.rmtree(aside, ignore_errors=True)
+            retriever.write_segment(aside, NewPassages(texts, ids))
+            replace_folder(aside, folder)
+        return Segment(retriever.reopen(folder), IdMap(ids))
+
+
+@dataclass(frozen=True)
 class Bench:
-    """What every system is evaluated on: the judged queries of dev and test, and each document's nodes."""
+    """What every system is evaluated on: the judged queries of dev and test, and each document's nodes.
+
+    documents: the document of each passage.
+    """
 
     judgements: Mapping[str, Judgements]
     nodes: Nodes
     settings: EvaluationSettings
+    documents: IdMap
+    lines: HeldOut
 
     @classmethod
     def load(cls, context: StageContext) -> Bench:
@@ -59,9 +120,29 @@ class Bench:
         corpus = load_corpus(context.inputs["corpus"])
         pseudo_queries = pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
         settings = context.settings["evaluation"]
-        judgements = sampled({split: judged(corpus, pseudo_queries, split) for split in SPLITS}, settings)
-        hierarchy = Hierarchy.load(context.inputs["hierarchy"])
-        return cls(judgements, document_nodes(hierarchy, corpus.passages["document_id"].tolist()), settings)
+        judgements = {split: judged(corpus, pseudo_queries, split) for split in SPLITS}
+        asked = frozenset().union(*(relevant for own in judgements.values() for relevant in own.qrels.values()))
+        title, folder = context.settings["encoder"].include_title, context.checkpoints / "held_out"
+        nodes = document_nodes(Hierarchy.load(context.inputs["hierarchy"]), corpus.passages["document_id"].tolist())
+        documents, lines = IdMap(corpus.passages["document_id"]), HeldOut.of(corpus, asked, title, folder)
+        return cls(sampled(judgements, settings), nodes, settings, documents, lines)
+
+    def held_out(
+        self, retriever: IndexedRetriever, written: Mapping[str, Sequence[str]] | None = None
+    ) -> EncodedRetriever:
+        """A retriever over the corpus's documents as it is judged; written: queries that are searched with them."""
+        if not self.lines:
+            return retriever
+        new = self.lines.passages
+        texts = expanded_texts(new.texts, new.document_ids, written or {})
+        return replace(self.lines, passages=replace(new, texts=texts)).over([Segment(retriever, self.documents)])
+
+    def search_live(self, segments: Sequence[Segment]) -> Search:
+        """The search of what else has documents of the corpus, as it is judged and with rankings of these alone."""
+        held = {document for segment in segments for document in segment.rows.document_ids if document in segment}
+        known = {document for document in held if document in self.documents}
+        shared = None if held == known else known - self.lines.left_out
+        return lambda texts, k: self.lines.over(segments).search(texts, k, shared)
 
     def search(self, search: Search) -> dict[str, Run]:
         """The system's run on each split."""

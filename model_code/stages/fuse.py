@@ -58,16 +58,16 @@ def fuse(
     """Build the fusion of opened `parts` below `output`, evaluate it there, and return its report."""
     opened = {part: open_retriever(*folders, settings=context.settings["encoder"]) for part, folders in parts.items()}
     scales = {part: Scale.of(own.dense.index.vectors) for part, own in opened.items() if own.dense is not None}
+    judged = {part: bench.held_out(own) for part, own in opened.items()}
     fusion = Fusion(settings.weights or default_weights(settings.of, scales), scales, settings.depth, settings.feedback)
     learned = not settings.weights and can_learn(bench.judgements["dev"])
     if learned:
         metric, dev = bench.settings.main_metric, sample_queries(bench.judgements["dev"], MOST)
-        fusion = learn_weights(FusedSearch(opened, fusion), dev, metric)
+        fusion = learn_weights(FusedSearch(judged, fusion), dev, metric)
     encoder, index = output / BUILD / "encoder", output / BUILD / "index"
     build_folders(parts, fusion, encoder, index)
     add_facts(index, {PRECISION: context.settings["encoder"].precision})
-    search = FusedSearch(opened, fusion)
-    report = bench.evaluate(name, bench.search(search.search), output)
+    report = bench.evaluate(name, bench.search(FusedSearch(judged, fusion).search), output)
     return report | {"weights": dict(fusion.weights), "learned": learned}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from model_code.context import StageContext
-from model_code.corpus.tables import Corpus, judged, load_corpus
+from model_code.corpus.tables import Corpus, judged, judged_corpus, load_corpus
 from model_code.queries.filtering import REASONS, drop_lost, make_search, reasons_to_drop, source_ranks
 from model_code.queries.generators import TRAINED_FOLDER, make_generator
 from model_code.queries.pseudo_queries import PseudoQuery, split_of
@@ -23,7 +23,7 @@ COLUMNS = ("query_id", "document_id", "text", "kind", "split")
 def run(context: StageContext) -> dict[str, Any]:
     """Write `pseudo_queries.parquet`; the report counts queries, what was dropped and why, and lengths in words."""
     settings: PseudoQuerySettings = context.settings["pseudo_queries"]
-    corpus = load_corpus(context.inputs["corpus"])
+    corpus = judged_corpus(load_corpus(context.inputs["corpus"]))
     initial = corpus.documents[corpus.documents["part"] == "initial"]
     documents = dict(zip(initial["document_id"], initial["text"], strict=True))
     splits = _splits(corpus, documents, settings, context.settings["seed"])

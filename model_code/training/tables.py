@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from model_code.context import StageContext
-from model_code.corpus.tables import Corpus, Judgements, judged, load_corpus, passage_texts
+from model_code.corpus.tables import Corpus, Judgements, judged, judged_corpus, load_corpus, passage_texts
 from model_code.errors import FreshetError
 from model_code.training.data import DevQueries, Pairs, Passages, TrainingData, make_pairs
 from model_code.training.dev_evaluation import DevEvaluator
@@ -34,7 +34,8 @@ class TrainingTables:
     def load(cls, context: StageContext) -> TrainingTables:
         """The tables in `inputs["corpus"]` and `inputs["pseudo_queries"]`."""
         pseudo_queries = pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
-        return cls(load_corpus(context.inputs["corpus"]), pseudo_queries, context.settings["encoder"].include_title)
+        corpus = judged_corpus(load_corpus(context.inputs["corpus"]))
+        return cls(corpus, pseudo_queries, context.settings["encoder"].include_title)
 
     def training_data(self, settings: TrainingSettings) -> TrainingData:
         """The pairs that `settings.supervision` asks for; joint training does without qrels if there are none."""

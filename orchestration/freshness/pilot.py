@@ -29,7 +29,7 @@ from orchestration.freshness.workspace import START, WORKSPACE, keep_start, make
 from orchestration.live.ledger import open_ledger, standing_of
 from orchestration.live.retrain_plan import Plan, generation_of, make_plan
 from orchestration.project import DAY, Project, file_lock
-from orchestration.registry.gate import score, search_within
+from orchestration.registry.gate import score
 
 Show = Callable[[str], Any]
 FOLDER, LOCK = "pilot", "pilot.lock"  # in the project's state
@@ -170,7 +170,7 @@ def _asked(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]:
 
 def _searched(workspace: Project, live: Searcher) -> SystemScores:
     output, name = workspace.root.parent / "searched", live.generation.retriever
-    return load_scores(score(workspace, name, search_within(workspace, live), output), "test")
+    return load_scores(score(workspace, name, [view.segment for view in live.views], output), "test")
 
 
 def _train(workspace: Project, retriever: str, show: Show) -> SystemScores:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from model_code.context import StageContext
 from model_code.evaluation.promotion import Verdict, judge_promotion, judge_retrain
 from model_code.evaluation.scores import SystemScores, load_scores
 from model_code.evaluation.settings import PromotionSettings
+from model_code.files import read_json
+from model_code.hierarchy.tree import DOCUMENT_IDS
+from model_code.index.id_map import IdMap
 from model_code.live.collection import Collection
-from model_code.live.documents import read_columns
-from model_code.live.generation import DOCUMENTS, ENCODER, INDEX
+from model_code.live.generation import ENCODER, HIERARCHY, INDEX
 from model_code.live.searcher import Searcher
-from model_code.retriever import Search
+from model_code.retrievers.base import Segment
 from model_code.retrievers.kinds import open_retriever
 from orchestration import parameters
 from orchestration.project import Project
@@ -86,25 +89,29 @@ def rescore(project: Project, champion: Version) -> Path:
     challenger's corpus was taken, are left out of its rankings.
     """
     output = project.state / "rescored" / champion.version
-    return score(project, champion.retriever, _search(project, champion), output)
+    return score(project, champion.retriever, _segments(project, champion), output)
 
 
-def score(project: Project, system: str, search: Search, output: Path) -> Path:
-    """Evaluate `search` on the judged queries under `artifacts/`; returns the scores' folder, `output`."""
+def score(project: Project, system: str, segments: Sequence[Segment], output: Path) -> Path:
+    """Evaluate the search of segments on the judged queries under `artifacts/`; returns the scores' folder, `output`.
+
+    Documents that `artifacts/` lacks are left out of the rankings.
+    """
     from model_code.stages.evaluate import Bench
 
     settings = parameters.load(project.params_file)
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    context = StageContext(
-        root=project.root,
-        inputs={name: project.artifacts / name for name in INPUTS},
-        output=output,
-        settings={"evaluation": settings.evaluation},
-        checkpoints=output,
-    )
-    bench = Bench.load(context)
-    bench.evaluate(system, bench.search(search), output)
+    with TemporaryDirectory() as aside:
+        context = StageContext(
+            root=project.root,
+            inputs={name: project.artifacts / name for name in INPUTS},
+            output=output,
+            settings={"encoder": settings.encoder, "evaluation": settings.evaluation},
+            checkpoints=Path(aside),
+        )
+        bench = Bench.load(context)
+        bench.evaluate(system, bench.search(bench.search_live(segments)), output)
     return output
 
 
@@ -116,17 +123,10 @@ def live_searcher(project: Project, champion: Version) -> Searcher | None:
     return Searcher.open(project.live, champion.retriever)
 
 
-def _search(project: Project, champion: Version) -> Search:
+def _segments(project: Project, champion: Version) -> list[Segment]:
     live = live_searcher(project, champion)
-    if live is None:
-        files = versions.files(project, champion)
-        return open_retriever(files / ENCODER, files / INDEX).search
-    return search_within(project, live)
-
-
-def search_within(project: Project, live: Searcher) -> Search:
-    """What is live, with rankings of the documents under `artifacts/` alone."""
-    (known,) = read_columns(project.artifacts / "corpus" / DOCUMENTS, "document_id")
-    held = {document for view in live.views for document in view.document_ids()}
-    shared = None if held <= set(known) else held & set(known)
-    return lambda texts, k: live.retriever.search(texts, k, shared)
+    if live is not None:
+        return [view.segment for view in live.views]
+    files = versions.files(project, champion)
+    rows = IdMap(read_json(files / HIERARCHY / DOCUMENT_IDS))
+    return [Segment(open_retriever(files / ENCODER, files / INDEX), rows)]

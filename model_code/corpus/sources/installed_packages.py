@@ -1,8 +1,12 @@
 """The default corpus: docstrings of the standard library and of installed packages, which every machine has at hand.
 
-A document is a public definition: its title the qualified name, its text the docstring's body. The summary line is held
-out as the query that the document answers. Kept are those with a unique summary of at least 4 words and a body of at
-least 30. Sources are parsed with `ast`, never imported or run.
+A document is what has a docstring of its own: its title the public name, its text the whole docstring, the summary line
+first. Of the packages that this program itself imports, a process of its own tells what their public modules offer,
+C functions and generated docstrings included; the sources of others are parsed with `ast`, and never imported or run.
+
+Summary lines are the queries of at most `MOST_QUERIES` documents, as `judged_corpus` holds them out where it is judged
+or trained. A query's id is the last part of the name, and there is one of each: what has the same name elsewhere
+(`numpy.sort`, `numpy.ndarray.sort`) says nearly the same, and is never in another split.
 """
 
 from __future__ import annotations
@@ -11,33 +15,46 @@ import ast
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
+import re
+import subprocess
 import sys
 import sysconfig
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from model_code.corpus.rows import Row, Table
 from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.sources import definitions
 from model_code.errors import FreshetError
+from model_code.files import canonical_json, hash_text
 from model_code.progress import Progress, silent, tracked
 
 _KINDS = {ast.Module: "module", ast.ClassDef: "class", ast.FunctionDef: "function", ast.AsyncFunctionDef: "function"}
+_PARAGRAPHS = re.compile(r"\n[^\S\n]*\n\s*")
+_SIGNATURE = re.compile(r"[\w.]+\(.*\)(\s*->.*)?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Docstring:
-    """A definition's docstring: its qualified `name`, `kind` (module, class or function), summary and body."""
+    """A definition's docstring: its public `name`, its `kind` (module, class, function or attribute), whole text."""
 
     name: str
     kind: str
-    summary: str
-    body: str
+    text: str
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """The first paragraph, in one line."""
+        return " ".join(_PARAGRAPHS.split(self.text, 1)[0].split())
 
 
 def read_docstrings(source: bytes, module: tuple[str, ...]) -> list[Docstring]:
@@ -48,7 +65,7 @@ def read_docstrings(source: bytes, module: tuple[str, ...]) -> list[Docstring]:
 
     >>> source = b'def sort(x):\\n    "Return a sorted copy.\\\\n\\\\n    Stable."\\ndef _help(): "Private."'
     >>> read_docstrings(source, ("numpy", "_core", "fromnumeric"))
-    [Docstring(name='numpy.sort', kind='function', summary='Return a sorted copy.', body='Stable.')]
+    [Docstring(name='numpy.sort', kind='function', text='Return a sorted copy.\\n\\nStable.', aliases=())]
     """
     public = public_name(module)
     tree = _parsed(source)
@@ -87,14 +104,26 @@ def _definitions(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple
 
 
 def _docstring(name: str, node: ast.AST) -> Docstring | None:
-    text = ast.get_docstring(node)  # type: ignore[arg-type]
-    if not text or not text.strip():
-        return None
-    summary, _, body = text.strip().partition("\n\n")
-    return Docstring(name, _KINDS[type(node)], " ".join(summary.split()), body.strip())
+    text = (ast.get_docstring(node) or "").strip()  # type: ignore[arg-type]
+    return Docstring(name, _KINDS[type(node)], summary_first(text)) if text else None
 
 
-MIN_SUMMARY_WORDS, MIN_BODY_WORDS = 4, 30
+def summary_first(text: str) -> str:
+    """A docstring whose first paragraph is its signature, as of many C functions, with the second one before it.
+
+    >>> summary_first("permutation(x)\\n\\nPermute a sequence.\\n\\nx: array")
+    'Permute a sequence.\\n\\npermutation(x)\\n\\nx: array'
+    """
+    first, *others = _PARAGRAPHS.split(text, 2)
+    if not others or not _SIGNATURE.fullmatch(first):
+        return text
+    return "\n\n".join([others[0], first, *others[1:]])
+
+
+MIN_WORDS = 4  # of a docstring, and of the summary that becomes a query
+MOST_SUMMARY_WORDS, MIN_BODY_WORDS = 40, 20
+MOST_QUERIES = 3000
+TIME_LIMIT = 300  # seconds for what takes about three
 _SKIPPED = {"tests", "test", "conftest", "site-packages", "idlelib", "lib2to3", "turtledemo", "ensurepip"}
 
 
@@ -106,9 +135,9 @@ class InstalledPackagesSource:
         self._found: list[tuple[str, Docstring]] | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Each package's version, and one hash of the modules that are read, names included."""
-        digest = hashlib.sha256()
-        for package in self.packages:
+        """Each package's version, and one hash of what is imported and of the modules that are parsed, with names."""
+        digest = hashlib.sha256(hash_text(canonical_json(self._offered)).encode())
+        for package in self._parsed:
             for module, path in modules(package):
                 digest.update(f"{package}\0{'.'.join(module)}\0".encode())
                 digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -116,40 +145,79 @@ class InstalledPackagesSource:
         return {"versions": versions, "watermark": None, "content_hash": digest.hexdigest()}
 
     def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row]:
-        """Yield the documents, their summaries as queries, or the qrels that join them; both go by the same id."""
+        """Yield the documents, the summaries that are queries, or the qrels that join them."""
         if self._found is None:  # parsing takes seconds, and three tables come out of it
-            self._found = self._kept(progress)
-        for package, item in self._found:
-            yield Row(table, item.name, _values(table, package, item))
+            self._found = self._all(progress)
+        if table == "documents":
+            for package, item in self._found:
+                yield Row(table, item.name, _document(package, item))
+        else:
+            for query, item in chosen_queries(item for _, item in self._found).items():
+                values = {"id": query, "text": item.summary}
+                answer = {"query_id": query, "document_id": item.name}
+                yield Row(table, query, values if table == "queries" else answer)
 
-    def _kept(self, progress: Progress) -> list[tuple[str, Docstring]]:
-        docstrings = self._all(progress)
-        times = Counter(item.summary.casefold() for _, item in docstrings)
-        return [
-            (package, item)
-            for package, item in docstrings
-            if times[item.summary.casefold()] == 1
-            and len(item.summary.split()) >= MIN_SUMMARY_WORDS
-            and len(item.body.split()) >= MIN_BODY_WORDS
-        ]
+    @property
+    def _parsed(self) -> list[str]:
+        return [package for package in self.packages if package not in definitions.MODULES]
+
+    @cached_property
+    def _offered(self) -> list[dict[str, Any]]:
+        """The rows of `definitions`, of the packages that are imported."""
+        imported = [package for package in self.packages if package in definitions.MODULES]
+        return read_definitions(imported) if imported else []
 
     def _all(self, progress: Progress) -> list[tuple[str, Docstring]]:
-        """All public docstrings, the first one of each name: a name defined twice is an overload or a setter."""
-        files = [(package, *module) for package in self.packages for module in modules(package)]
+        """All docstrings that say something, the first one of each name and of each text.
+
+        A name defined twice in a source is an overload or a setter.
+        """
         first: dict[str, tuple[str, Docstring]] = {}
+        for row in self._offered:
+            item = Docstring(row["name"], row["kind"], summary_first(row["text"]), tuple(row["aliases"]))
+            first.setdefault(item.name, (row["package"], item))
+        files = [(package, *module) for package in self._parsed for module in modules(package)]
         for package, module, path in tracked(files, len(files), progress, "modules"):
             for item in read_docstrings(path.read_bytes(), module):
                 first.setdefault(item.name, (package, item))
-        return list(first.values())
+        return [(package, item) for package, item in first.values() if len(item.text.split()) >= MIN_WORDS]
 
 
-def _values(table: Table, package: str, item: Docstring) -> dict[str, Any]:
-    if table == "documents":
-        fields = {"package": package, "kind": item.kind}
-        return {"id": item.name, "title": item.name, "text": item.body, "fields": fields}
-    if table == "queries":
-        return {"id": item.name, "text": item.summary}
-    return {"query_id": item.name, "document_id": item.name}
+def read_definitions(packages: list[str]) -> list[dict[str, Any]]:
+    """What `definitions` prints of packages, in a process of its own; FreshetError if that fails or takes too long."""
+    command = [sys.executable, "-P", "-B", definitions.__file__, *packages]
+    environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONWARNINGS": "ignore"}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=TIME_LIMIT, check=True)
+    except subprocess.TimeoutExpired as error:
+        raise FreshetError(f"importing {', '.join(packages)} took more than {TIME_LIMIT} seconds") from error
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise FreshetError(f"the docstrings of {', '.join(packages)} cannot be read: {last}") from error
+    return json.loads(done.stdout)
+
+
+def chosen_queries(docstrings: Iterator[Docstring]) -> dict[str, Docstring]:
+    """Documents that their summary asks for, by query id: what it says is said of nothing else, and more follows.
+
+    Of definitions with the same last name it is the one with the shortest name, and where there are too many those with
+    the smallest hashes stay, so that documents that come or go change few.
+    """
+    found = sorted(docstrings, key=lambda item: (item.name.count("."), item.name))
+    times = Counter(item.summary.casefold() for item in found)
+    queries: dict[str, Docstring] = {}
+    for item in found:
+        asked, words = len(item.summary.split()), len(item.text.split())
+        unique = times[item.summary.casefold()] == 1
+        if unique and MIN_WORDS <= asked <= MOST_SUMMARY_WORDS and words - asked >= MIN_BODY_WORDS:
+            queries.setdefault(item.name.rpartition(".")[2].casefold(), item)
+    kept = sorted(queries, key=hash_text)[:MOST_QUERIES]
+    return {query: queries[query] for query in sorted(kept)}
+
+
+def _document(package: str, item: Docstring) -> dict[str, Any]:
+    text = item.text + (f"\n\nAlso called {', '.join(item.aliases)}." if item.aliases else "")
+    return {"id": item.name, "title": item.name, "text": text, "fields": {"package": package, "kind": item.kind}}
 
 
 def modules(package: str) -> list[tuple[tuple[str, ...], Path]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pyarrow.parquet as pq
 
-from model_code.corpus.tables import TABLES, Corpus, frame, judged, load_corpus, write_table
+from model_code.corpus.tables import TABLES, Corpus, frame, judged, judged_corpus, load_corpus, own_queries, write_table
 
 
 def corpus(qrels: list[tuple[str, str, str]], new: tuple[str, ...] = ()) -> Corpus:
@@ -79,3 +79,20 @@ def test_tables_survive_the_disk_and_an_empty_column_keeps_its_type(tmp_path):
         pd.testing.assert_frame_equal(getattr(load_corpus(tmp_path), name), getattr(written, name), check_dtype=False)
     assert str(pq.read_schema(tmp_path / "documents.parquet").field("date").type) == "string"
     assert str(pq.read_schema(tmp_path / "passages.parquet").field("ordinal").type) == "int64"
+
+
+def test_a_document_that_begins_with_its_query_is_judged_without_it():
+    texts = {"d1": "Sort a\ncopy of it.\n\nStable.", "d2": "Find it.\n\nFast.", "d3": "Sort a copy of it. Stable."}
+    asked = [("q1", "d1", "Sort a copy of it."), ("q2", "d2", "find it."), ("q3", "d3", "Sort a copy of it.")]
+    rows = [{"document_id": name, "title": name, "text": text} for name, text in texts.items()]
+    windows = [*rows, {"document_id": "d1", "title": "d1", "text": "Stable."}]
+    queries = frame("queries", [{"query_id": query, "text": text} for query, _, text in asked])
+    qrels = frame("qrels", [{"query_id": q, "document_id": d, "relevance": 1, "split": "test"} for q, d, _ in asked])
+    whole = Corpus(
+        frame("documents", rows), frame("passages", [{"ordinal": 0, **row} for row in windows]), queries, qrels
+    )
+    assert own_queries(whole) == {"d1": "Sort a\ncopy of it.\n\n"}
+    seen = judged_corpus(whole)
+    assert seen.documents["text"].tolist() == ["Stable.", texts["d2"], texts["d3"]]
+    assert seen.passages["text"].tolist() == ["Stable.", texts["d2"], texts["d3"], "Stable."]
+    assert whole.documents["text"].tolist() == list(texts.values()), "what is built and goes live is whole"

@@ -4,10 +4,12 @@ variants beside the main system whose hybrids are what BM25's run and the retrie
 
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from model_code.context import StageContext
-from model_code.corpus.tables import load_corpus, passage_texts
+from model_code.corpus.tables import judged_corpus, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FingerprintMismatch, FreshetError
@@ -17,6 +19,10 @@ from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import hash_path, read_json
 from model_code.fusion import reciprocal_rank_fusion
 from model_code.index.dense_index import DenseIndex
+from model_code.index.settings import Bm25Settings
+from model_code.retrievers import bm25
+from model_code.retrievers.fused import FusedRetriever, Fusion, Scale
+from model_code.retrievers.kinds import open_retriever
 from model_code.stages import evaluate
 from tests.model_code.evaluation.tiny_corpus import (
     DOCUMENTS,
@@ -144,3 +150,81 @@ def test_another_encoders_index_is_refused(inputs, tmp_path):
     write_index(inputs["corpus"].parent, tmp_path / "other", tmp_path / "index")
     with pytest.raises(FingerprintMismatch):
         run_stage(inputs | {"index": tmp_path / "index"}, tmp_path / "hce")
+
+
+SECOND = "and {} word of what follows"
+
+
+@pytest.fixture(scope="module")
+def own_lines(tmp_path_factory):
+    """The same, of documents that begin with their queries: train asks for the first 18, test for the last 24."""
+    root = tmp_path_factory.mktemp("own_lines")
+    write_corpus(root / "corpus")
+    passages = pd.read_parquet(root / "corpus" / "passages.parquet")
+    passages["text"] = [f"{ask(name)}\n\n{SECOND.format(name)} {text}" for name, text in TEXTS.items()]
+    passages.to_parquet(root / "corpus" / "passages.parquet")
+    passages.assign(part="initial", fields="{}", date=None).to_parquet(root / "corpus" / "documents.parquet")
+    qrels = pd.read_parquet(root / "corpus" / "qrels.parquet")
+    qrels = qrels[(qrels["split"] != "test") | qrels["document_id"].isin(DOCUMENTS[24:])]
+    qrels.to_parquet(root / "corpus" / "qrels.parquet")
+    queries = qrels.assign(text=[ask(name) for name in qrels["document_id"]])
+    queries.drop(columns=["document_id", "relevance"]).to_parquet(root / "corpus" / "queries.parquet")
+    write_pseudo_queries(root / "pseudo_queries")
+    write_hierarchy(root / "hierarchy")
+    make_tiny_encoder(root / "trained" / "encoder", passages["text"])
+    write_index(root, root / "trained" / "encoder", root / "index")
+    return {name: root / name for name in ("corpus", "pseudo_queries", "hierarchy", "trained", "index")}
+
+
+def ask(name):
+    return f"{name} {name} who asks for {name}"
+
+
+def bench_of(inputs, folder):
+    encoder = EncoderSettings(base="unused", max_tokens=32, include_title=False, precision="float32", device="cpu")
+    settings = {"encoder": encoder, "evaluation": EvaluationSettings()}
+    return evaluate.Bench.load(
+        StageContext(root=folder, inputs=inputs, output=folder, checkpoints=folder, settings=settings)
+    )
+
+
+@pytest.mark.parametrize("kind", ["dense", "bm25", "fused"])
+def test_what_judges_itself_is_searched_without_the_lines_that_ask_for_it(own_lines, tmp_path, kind):
+    """As an index of the judged texts alone would be, without the documents that training asks for."""
+    bench, whole = bench_of(own_lines, tmp_path), load_corpus(own_lines["corpus"]).passages
+    judged_passages = judged_corpus(load_corpus(own_lines["corpus"])).passages[18:]
+    asked = list(bench.judgements["test"].queries.values())
+    assert not any(text in passage for text in asked for passage in judged_passages["text"])
+    retriever, expected = (build(kind, own_lines, table, tmp_path / name) for name, table in [
+        ("whole", whole), ("judged", judged_passages)
+    ])  # fmt: skip
+    before = hash_path(tmp_path / "whole")
+    found, wanted = bench.held_out(retriever).search(asked, 48), expected.search(asked, 48)
+    assert [[name for name, _ in own] for own in found] == [[name for name, _ in own] for own in wanted]
+    if kind != "fused":  # whose scale is that of what is built
+        assert [score for own in found for _, score in own] == pytest.approx([s for own in wanted for _, s in own])
+    assert hash_path(tmp_path / "whole") == before
+    assert retriever.search(asked, 1) != [own[:1] for own in found], "what goes live is whole"
+
+
+def build(kind, inputs, passages, folder):
+    texts, ids = passages["text"].tolist(), passages["document_id"].tolist()
+    if kind == "bm25":
+        bm25.build_folders(texts, ids, Bm25Settings(), folder / "encoder", folder / "index")
+        return open_retriever(folder / "encoder", folder / "index")
+    encoder = Encoder.load(inputs["trained"] / "encoder", max_tokens=32, precision="float32")
+    DenseIndex.build(encoder.encode(texts), ids, encoder.fingerprint()).save(folder / "index")
+    dense = open_retriever(inputs["trained"] / "encoder", folder / "index", EncoderSettings(
+        base="unused", max_tokens=32, precision="float32", device="cpu"
+    ))  # fmt: skip
+    if kind == "dense":
+        return dense
+    words = build("bm25", inputs, passages, folder / "words")
+    scale = Scale.of(np.eye(dense.index.dimension, dtype=np.float32))
+    return FusedRetriever({"hce": dense, "bm25": words}, Fusion({"hce": 1.0, "bm25": 2.0}, {"hce": scale}))
+
+
+def test_a_corpus_that_others_judge_is_searched_as_it_is(inputs, tmp_path):
+    bench = bench_of(inputs, tmp_path)
+    retriever = build("bm25", inputs, load_corpus(inputs["corpus"]).passages, tmp_path)
+    assert bench.held_out(retriever) is retriever

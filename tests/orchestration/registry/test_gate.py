@@ -12,7 +12,7 @@ from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.documents import Document
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.scores import SystemScores, load_scores
-from model_code.files import read_json, write_text
+from model_code.files import read_json, write_json, write_text
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.index.dense_index import DenseIndex
 from model_code.live.build import open_generation_zero
@@ -45,6 +45,7 @@ def project(tmp_path):
     vectors = encoder.encode(passage_texts(passages, include_title=False))
     index = DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint())
     index.save(tmp_path / "build" / "index")
+    write_json(tmp_path / "build" / "hierarchy" / DOCUMENT_IDS, passages["document_id"].tolist())
     return Project(tmp_path)
 
 

@@ -5,6 +5,7 @@ The tests of this file follow one registry through its life, in the order they a
 
 from __future__ import annotations
 
+import json
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
@@ -52,6 +53,7 @@ def build(tmp_path_factory):
     )
     (root / "hierarchy").mkdir()
     (root / "hierarchy" / "hierarchy.json").write_text("{}")
+    (root / "hierarchy" / "document_ids.json").write_text(json.dumps(["d1", "d2"]))
     paths = {name: root / name for name in ("encoder", "index", "hierarchy")}
     evaluation = write_scores(root / "even", 0.0)
     documents = root / "documents.parquet"
@@ -313,8 +315,8 @@ def test_a_champion_that_is_not_live_is_searched_in_the_registrys_files_while_th
     tracked_project, build, tmp_path, monkeypatch
 ):
     def again(project, champion):
-        (ranking,) = gate._search(project, champion)(["sort an array"], 1)
-        assert ranking[0][0] == "d1"
+        (segment,) = gate._segments(project, champion)
+        assert segment.retriever.search(["sort an array"], 1)[0][0][0] == "d1"
         return write_scores(tmp_path / "again", 0.3)
 
     monkeypatch.setattr(gate, "rescore", again)

@@ -1,14 +1,22 @@
-"""Guards which definitions are public, what they are called, and that no source is ever run."""
+"""Guards which definitions are public, what they are called, which queries ask for them, and what is never imported."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
 
 from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.sources import definitions, installed_packages
 from model_code.corpus.sources.base import make_lock
-from model_code.corpus.sources.installed_packages import InstalledPackagesSource, modules, read_docstrings
+from model_code.corpus.sources.installed_packages import (
+    Docstring,
+    InstalledPackagesSource,
+    chosen_queries,
+    modules,
+    read_docstrings,
+)
 from model_code.errors import FreshetError
 
 SOURCE = b'''"""A module about tides.
@@ -41,11 +49,11 @@ def blank(): "  "
 
 def test_public_definitions_with_summary_and_body():
     found = read_docstrings(SOURCE, ("sea", "tides"))
-    assert [(item.name, item.kind, item.summary, item.body) for item in found] == [
-        ("sea.tides", "module", "A module about tides.", "It has a body."),
-        ("sea.tides.Tide", "class", "The tide of a sea.", "High or low."),
-        ("sea.tides.Tide.rise", "function", "Rise.", ""),
-        ("sea.tides.Tide.fall", "function", "Fall slowly.", ""),
+    assert [(item.name, item.kind, item.summary, item.text) for item in found] == [
+        ("sea.tides", "module", "A module about tides.", "A module about tides.\n\nIt has a body."),
+        ("sea.tides.Tide", "class", "The tide of a sea.", "The tide\nof a sea.\n\nHigh or low."),
+        ("sea.tides.Tide.rise", "function", "Rise.", "Rise."),
+        ("sea.tides.Tide.fall", "function", "Fall slowly.", "Fall slowly."),
     ]
 
 
@@ -75,7 +83,7 @@ def package(tmp_path, monkeypatch):
     (folder / "__init__.py").write_text("raise RuntimeError('imported')\n")
     (folder / "waves.py").write_text(
         function("crest", "Return the highest point.") + function("crest", "Return another highest point.")
-        + function("trough", "Return the depth between waves.") + function("short", "Two words.")
+        + function("trough", "Return the depth between waves.") + function("short", "Two words.", "")
         + function("thin", "Return much too little text.", "few words")
     )  # fmt: skip
     (folder / "_core" / "impl.py").write_text(
@@ -92,20 +100,86 @@ def source(*packages: str) -> InstalledPackagesSource:
 
 def test_documents_queries_and_qrels_of_a_package(package):
     tidal = source("tidal")
-    documents = [row.values for row in tidal.rows("documents")]
-    # trough is left out for its summary, which is not unique; the second crest is an overload of the first
-    assert [values["id"] for values in documents] == ["tidal.waves.crest", "tidal.flow"]
-    assert documents[0] == {
-        "id": "tidal.waves.crest", "title": "tidal.waves.crest", "text": BODY,
+    documents = {row.values["id"]: row.values for row in tidal.rows("documents")}
+    # the second crest is an overload of the first; "short" says next to nothing
+    assert sorted(documents) == [
+        "tidal.flow", "tidal.trough", "tidal.waves.crest", "tidal.waves.thin", "tidal.waves.trough",
+    ]  # fmt: skip
+    assert documents["tidal.waves.crest"] == {
+        "id": "tidal.waves.crest", "title": "tidal.waves.crest", "text": f"Return the highest point.\n\n{BODY}",
         "fields": {"package": "tidal", "kind": "function"},
     }  # fmt: skip
-    assert [row.values["text"] for row in tidal.rows("queries")] == [
-        "Return the highest point.", "Return the current's speed."
+    # the summaries of both troughs are not unique, and little follows that of thin
+    assert [row.values for row in tidal.rows("queries")] == [
+        {"id": "crest", "text": "Return the highest point."}, {"id": "flow", "text": "Return the current's speed."},
     ]  # fmt: skip
     assert [row.values for row in tidal.rows("qrels")] == [
-        {"query_id": name, "document_id": name} for name in ("tidal.waves.crest", "tidal.flow")
-    ]
+        {"query_id": "crest", "document_id": "tidal.waves.crest"}, {"query_id": "flow", "document_id": "tidal.flow"},
+    ]  # fmt: skip
     assert "tidal" not in sys.modules
+
+
+def test_one_query_of_each_last_name_so_that_near_duplicates_are_never_in_two_splits(monkeypatch):
+    said = [("a.b.Sort", "Sort a copy of it."), ("a.sort", "Sort this very one."), ("a.find", "Find where it is.")]
+    found = [Docstring(name, "function", f"{summary}\n\n{BODY}") for name, summary in said]
+    assert {query: item.name for query, item in chosen_queries(found).items()} == {"find": "a.find", "sort": "a.sort"}
+    monkeypatch.setattr(installed_packages, "MOST_QUERIES", 1)
+    (kept,) = chosen_queries(found)
+    assert list(chosen_queries(found[::-1])) == [kept], "by hash, whatever the order"
+
+
+@pytest.fixture(scope="module")
+def offered():
+    """The documents of the default packages, by id."""
+    return {row.values["id"]: row.values for row in source("stdlib", "numpy", "pandas").rows("documents")}
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("pandas.read_csv", "comma-separated"), ("pandas.DataFrame.merge", "database-style join"),
+    ("pandas.DataFrame.groupby", "Group DataFrame"), ("numpy.random.permutation", "Randomly permute"),
+    ("os.path.join", "Join two or more pathname components"), ("dict.update", "Update D from"),
+    ("str.split", "substrings"), ("pandas.DataFrame.head", "Also called pandas.Series.head."),
+    ("random.randint", "Return random integer"), ("pandas.Series.str.split", "separator"),
+])  # fmt: skip
+def test_what_people_ask_for_is_there_under_the_name_that_they_know(offered, name, said):
+    assert said in offered[name]["text"]
+
+
+def test_what_is_imported_is_public_and_small_talk_is_left_out(offered):
+    assert 6000 < len(offered) < 10_000
+    assert not [name for name in offered if any(part.startswith("_") for part in name.split("."))]
+    assert not {name.split(".")[0] for name in offered} & {
+        "antigravity",
+        "this",
+        "idlelib",
+        "turtle",
+        "tkinter",
+        "test",
+    }
+    assert not {"math.pi", "os.sep", "posixpath.join"} & set(offered)
+
+
+@pytest.mark.parametrize("code", [
+    "import socket; socket.create_connection(('localhost', 1))", "import subprocess; subprocess.run(['true'])",
+    "open('written', 'w')", "import os; os.system('true')",
+])  # fmt: skip
+def test_an_import_cannot_write_connect_or_start_anything(code, tmp_path):
+    child = f"import sys; sys.argv = ['x']; sys.path.insert(0, {str(tmp_path)!r})\nimport sneaky"
+    (tmp_path / "sneaky.py").write_text(code)
+    guarded = f"import runpy, sys; guard = runpy.run_path({definitions.__file__!r}); sys.addaudithook(guard['refuse'])"
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", f"{guarded}\n{child}"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert "an import wanted" in done.stderr
+    assert not (tmp_path / "written").exists()
+
+
+def test_what_cannot_be_imported_is_said(monkeypatch, tmp_path):
+    broken = tmp_path / "definitions.py"
+    broken.write_text("raise RuntimeError('an import wanted socket.connect')")
+    monkeypatch.setattr(definitions, "__file__", str(broken))
+    with pytest.raises(FreshetError, match="docstrings of stdlib cannot be read: RuntimeError: an import wanted"):
+        installed_packages.read_definitions(["stdlib"])
 
 
 def test_the_lock_follows_the_sources_that_are_read(package, tmp_path):
