@@ -104,6 +104,11 @@ def _change(path: str, wait: bool, body: Any) -> Call[ChangeResult]:
     return Call("POST", f"{path}?wait={str(wait).lower()}", ChangeResult.of, body, CHANGE_SECONDS)
 
 
+def _feedback(query: str, document_id: str, verdict: str, rank: int, who: str) -> Call[str]:
+    body = {"query": query, "document_id": document_id, "verdict": verdict, "rank": rank, "who": who}
+    return Call("POST", "/feedback", lambda answer: answer["verdict"], body)
+
+
 STATUS: Call[dict[str, Any]] = Call("GET", "/status", dict)
 FIELDS = Call("GET", "/fields", FieldValues.of)
 
@@ -163,6 +168,14 @@ class Client:
     def apply(self) -> ChangeResult:
         """Make searchable what the ledger has already, such as what `freshet add` recorded."""
         return self._send(_change("/documents/apply", True, None))
+
+    def feedback(self, query: str, document_id: str, verdict: str, *, rank: int = 1, who: str = "") -> str:
+        """Say "up" or "down" of a hit, or "click" that it was opened; the verdict that counts now.
+
+        rank: the hit's, by which clicks are discounted. Of one person, query and document the latest verdict counts,
+        but a click takes no thumb back. Retrains learn from it.
+        """
+        return self._send(_feedback(query, document_id, verdict, rank, who))
 
     def status(self) -> dict[str, Any]:
         """Where the service stands, as `GET /status` says."""
@@ -273,6 +286,10 @@ class AsyncClient:
     async def apply(self) -> ChangeResult:
         """See `Client.apply`."""
         return await self._send(_change("/documents/apply", True, None))
+
+    async def feedback(self, query: str, document_id: str, verdict: str, *, rank: int = 1, who: str = "") -> str:
+        """See `Client.feedback`."""
+        return await self._send(_feedback(query, document_id, verdict, rank, who))
 
     async def status(self) -> dict[str, Any]:
         """See `Client.status`."""

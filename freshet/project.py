@@ -17,7 +17,7 @@ from model_code.errors import FreshetError
 from orchestration.project import Project
 from orchestration.service import routes
 from orchestration.service.errors import Refusal
-from orchestration.service.models import BatchRequest
+from orchestration.service.models import BatchRequest, FeedbackRequest
 from orchestration.service.service import Service
 from orchestration.service.writer import Job, addition, application, deletion
 
@@ -84,6 +84,12 @@ class LocalProject:
     def apply(self) -> ChangeResult:
         """See `Client.apply`."""
         return self._change(application(), wait=True)
+
+    def feedback(self, query: str, document_id: str, verdict: str, *, rank: int = 1, who: str = "") -> str:
+        """See `Client.feedback`."""
+        with _one_kind_of_errors():
+            said = {"query": query, "document_id": document_id, "verdict": verdict, "rank": rank, "who": who}
+            return routes.judge(self._service, FeedbackRequest.model_validate(said))
 
     def status(self) -> dict[str, Any]:
         """See `Client.status`."""

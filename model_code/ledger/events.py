@@ -33,6 +33,31 @@ class EventState(StrEnum):
     ABSORBED = "absorbed"
 
 
+class Opinion(StrEnum):
+    """What a person said of a document that a search found, with a thumb or by opening it."""
+
+    UP = "up"
+    DOWN = "down"
+    CLICK = "click"
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """A verdict of `who` on a document that was the `rank`-th hit (from 1) of a query; received: seconds since 1970."""
+
+    query: str
+    document_id: str
+    verdict: str
+    rank: int = 1
+    who: str = ""
+    received: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """Of person, query and document."""
+        return hash_text("\0".join((self.who, self.query, self.document_id)))
+
+
 @dataclass(frozen=True)
 class Rejection:
     """A row that was refused: its number in its source (from 1), the id that it seems to have, and why."""

@@ -14,10 +14,20 @@ from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.files import hash_text
 from model_code.ledger.database import Database, chunks, open_database
-from model_code.ledger.events import ANOTHER, Event, EventKind, Position, Receipt, Rejection, Standing
+from model_code.ledger.events import (
+    ANOTHER,
+    Event,
+    EventKind,
+    Feedback,
+    Opinion,
+    Position,
+    Receipt,
+    Rejection,
+    Standing,
+)
 from model_code.ledger.history import Revert, contains
 from model_code.ledger.states import LogView, head_of, history_of, mark_of, position_at, repeats_of, within
-from model_code.ledger.tables import batches, drift_reports, events, log, migrated, rejections, training_runs
+from model_code.ledger.tables import batches, drift_reports, events, feedback, log, migrated, rejections, training_runs
 from model_code.ledger.work_table import WorkTable
 
 Contents = Mapping[str, tuple[str, Document]]
@@ -132,7 +142,33 @@ class Ledger:
             for ids in chunks(sorted(document_ids)):
                 put = events.c.document_id.in_(ids) & (events.c.kind == EventKind.PUT)
                 connection.execute(sa.update(events).where(put).values(payload=None))
+                connection.execute(sa.delete(feedback).where(feedback.c.document_id.in_(ids)))
         self._database.forget()
+
+    # What people say of it
+
+    def judge(self, said: Feedback, now: float | None = None) -> str:
+        """Keep a verdict, and return the one that counts: of one person, query and document the latest, save that a
+        click takes no thumb back.
+        """
+        row = vars(said) | {"received": time.time() if now is None else now}
+        same = feedback.c.hash == said.key
+        with self._database.write() as connection:
+            before = connection.scalar(sa.select(feedback.c.verdict).where(same))
+            if before is None:
+                connection.execute(sa.insert(feedback).values(hash=said.key, **row))
+            elif said.verdict == Opinion.CLICK and before != Opinion.CLICK:
+                return before
+            else:
+                connection.execute(sa.update(feedback).where(same).values(**row))
+        return said.verdict
+
+    def feedback(self) -> list[Feedback]:
+        """All verdicts that count, oldest first."""
+        columns = [feedback.c[name] for name in Feedback.__dataclass_fields__]
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(*columns).order_by(feedback.c.received, feedback.c.hash))
+            return [Feedback(**row._mapping) for row in rows]
 
     # Going back
 

@@ -59,18 +59,26 @@ class LiveSnapshot:
 def migrate(database: Database, found: LiveSnapshot) -> None:
     """Bring the tables to the version of today, unless another process did so meanwhile."""
     with database.write() as connection:
-        if connection.scalar(sa.text("SELECT version FROM ledger_version")) != BEFORE:
-            return
-        _back_up(connection)
-        head, undone = head_of_old(connection), _undone(connection, found)
-        _make_tables(connection)
-        _hash_anew(connection)
-        standings = list(_standings(connection, found, undone, head))
-        _append_block(connection, undone, head, found)
-        if standings:
-            connection.execute(sa.insert(migrated), standings)
-        migrate_decisions(connection)
-        connection.execute(sa.update(log).values(version=tables.VERSION, log=uuid4().hex))
+        version = connection.scalar(sa.text("SELECT version FROM ledger_version"))
+        if version == BEFORE:
+            _give_identity(connection, found)
+        if version < tables.VERSION:
+            tables.metadata.create_all(connection)  # of version 2 only the feedback is missing
+            connection.execute(sa.update(log).values(version=tables.VERSION))
+
+
+def _give_identity(connection: sa.Connection, found: LiveSnapshot) -> None:
+    """From version 1 to 2."""
+    _back_up(connection)
+    head, undone = head_of_old(connection), _undone(connection, found)
+    _make_tables(connection)
+    _hash_anew(connection)
+    standings = list(_standings(connection, found, undone, head))
+    _append_block(connection, undone, head, found)
+    if standings:
+        connection.execute(sa.insert(migrated), standings)
+    migrate_decisions(connection)
+    connection.execute(sa.update(log).values(log=uuid4().hex))
 
 
 def head_of_old(connection: sa.Connection) -> int:

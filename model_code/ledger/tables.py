@@ -4,6 +4,7 @@ log            the identity of this log, and the version of its tables
 events         what arrived, in order; and what a revert appended
 batches        files that were received, by name
 rejections     rows that were refused
+feedback       what people said of documents that a search found, their latest word
 migrated       where the generations of a project stand that was made before logs had an identity
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from sqlalchemy import JSON, BigInteger, Column, Float, Index, Integer, MetaData, String, Table, Text, literal_column
 
-VERSION = 2
+VERSION = 3
 metadata = MetaData()
 Number = BigInteger().with_variant(Integer, "sqlite")  # of an event; SQLite's integers are of 64 bits anyway
 
@@ -58,6 +59,18 @@ rejections = Table(
     Column("row", Integer, nullable=False),
     Column("reason", Text, nullable=False),
     Column("source", String, nullable=False),
+    Column("received", Float(53), nullable=False),
+)
+
+feedback = Table(
+    "ledger_feedback",
+    metadata,
+    Column("hash", String, primary_key=True),  # of person, query and document, of which one verdict counts
+    Column("who", String, nullable=False),
+    Column("query", Text, nullable=False),
+    Column("document_id", String, nullable=False),
+    Column("verdict", String, nullable=False),
+    Column("rank", Integer, nullable=False),
     Column("received", Float(53), nullable=False),
 )
 

@@ -167,13 +167,18 @@ def repair(
     say("\n".join(done) or "there was nothing to mend")
 
 
-def export(retriever: Retriever = None) -> None:
+def export(
+    retriever: Retriever = None,
+    feedback: Annotated[bool, typer.Option("--feedback", help="What people said of hits instead.")] = False,
+) -> None:
     """Print every document that is live as JSON lines, as freshet add takes them: freshet export > all.jsonl"""
     from model_code.live.collection import default_retriever
     from orchestration.live.backup import export as rows_of
+    from orchestration.live.ledger import all_feedback
 
     project = Project.find()
-    for row in rows_of(project, retriever or default_retriever(project.live)):
+    said = (vars(each) for each in all_feedback(project)) if feedback else None
+    for row in said or rows_of(project, retriever or default_retriever(project.live)):
         say(json.dumps(row, ensure_ascii=False))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from model_code.corpus.tables import Judgements
 from model_code.documents import Document
 from model_code.drift.measures import RANKS, reciprocal_ranks
 from model_code.drift.reference import Question
+from model_code.ledger.events import Feedback, Opinion
 from model_code.live.generation import Generation, trained_documents
 from model_code.live.part import Part
 from model_code.live.searcher import Searcher
@@ -22,6 +25,7 @@ from model_code.retriever import Search
 from orchestration.live.ledger import arrived_documents
 from orchestration.project import Project
 
+CLICKS = 2.0  # weight of clicks from which a document counts as relevant
 PSEUDO_QUERIES = "pseudo_queries/pseudo_queries.parquet"  # in the folder of artifacts
 NO_LOG = "there is no query log; freshet serve --query-log keeps one, on this machine"
 
@@ -193,3 +197,31 @@ def answers(documents: Iterable[Document]) -> dict[str, frozenset[str]]:
         for text in document.queries:
             by_text.setdefault(text, set()).add(document.document_id)
     return {text: frozenset(ids) for text, ids in by_text.items()}
+
+
+def relevance(said: Iterable[Feedback]) -> dict[str, dict[str, int]]:
+    """What people's verdicts come to, by query text and document: 1 relevant, 0 not.
+
+    Thumbs decide where more of them point one way. Else clicks do, once they weigh `CLICKS`: one at rank r weighs
+    log2(1 + r), the inverse of how likely a hit there is looked at (as DCG discounts; inverse propensity weighting,
+    Joachims et al., 2017). So one click on the first hit says nothing yet, and one on the third does.
+
+    >>> up, click = Feedback("how?", "a", "up"), Feedback("how?", "b", "click")
+    >>> relevance([up, click, Feedback("how?", "c", "click", rank=3), Feedback("why?", "a", "down")])
+    {'how?': {'a': 1, 'c': 1}, 'why?': {'a': 0}}
+    """
+    thumbs: Counter[tuple[str, str]] = Counter()
+    clicks: dict[tuple[str, str], float] = {}
+    for one in said:
+        pair = one.query, one.document_id
+        if one.verdict == Opinion.CLICK:
+            clicks[pair] = clicks.get(pair, 0.0) + math.log2(1 + one.rank)
+        else:
+            thumbs[pair] += 1 if one.verdict == Opinion.UP else -1
+    judged: dict[str, dict[str, int]] = {}
+    for query, document in sorted(thumbs.keys() | clicks.keys()):
+        if thumb := thumbs[query, document]:
+            judged.setdefault(query, {})[document] = int(thumb > 0)
+        elif clicks.get((query, document), 0.0) >= CLICKS:
+            judged.setdefault(query, {})[document] = 1
+    return judged

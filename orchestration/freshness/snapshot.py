@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ from model_code.errors import FreshetError
 from model_code.files import fsync_tree, hash_text, replace_folder
 from model_code.live.documents import read_columns
 from model_code.live.generation import DOCUMENTS, Generation, removed_by_part
-from orchestration.freshness.queries import answers
-from orchestration.live.ledger import arrived_documents
+from orchestration.freshness.queries import answers, relevance
+from orchestration.live.ledger import all_feedback, arrived_documents
 from orchestration.project import Project
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ def export(project: Project, generation: Generation, folder: Path, only: Set[str
     """Write the snapshot of a generation to `folder`, whole or not at all; an existing one is replaced.
 
     only: the documents to take; None: all that are live.
-    Queries that documents arrived with become judged ones, answered by all documents that arrived with the same text.
+    Queries that documents arrived with become judged ones, answered by all documents that arrived with the same text,
+    and so do those on which people's feedback found a document relevant; what they found irrelevant is kept as such.
     One that the corpus judges already stays that one, in its split; others are split by their ids like those of a
     source without splits.
     FreshetError if the corpus, whose queries are taken over, is not built.
@@ -36,11 +37,13 @@ def export(project: Project, generation: Generation, folder: Path, only: Set[str
     shutil.rmtree(aside, ignore_errors=True)
     documents = sorted(_chosen(live_documents(generation), only), key=lambda row: row["id"])
     known = {row["id"] for row in documents}
-    given = {
-        text: sorted(own & known)
-        for text, own in answers(arrived_documents(project, generation)).items()
-        if own & known
+    given: dict[str, dict[str, int]] = {
+        text: dict.fromkeys(own, 1) for text, own in answers(arrived_documents(project, generation)).items()
     }
+    for text, own in relevance(all_feedback(project)).items():
+        given[text] = given.get(text, {}) | own
+    given = {text: {one: given[text][one] for one in sorted(given[text].keys() & known)} for text in given}
+    given = {text: own for text, own in given.items() if any(own.values())}
     judged = (*_given_qrels(project, given), *_qrels(project, known))  # the corpus's own count, where both judge a pair
     qrels = {(row["query_id"], row["document_id"]): row for row in judged}
     asked = {query for query, _ in qrels}
@@ -76,14 +79,14 @@ def _qrels(project: Project, documents: Set[str]) -> Iterable[Row]:
         yield _judgement(row.query_id, row.document_id, int(row.relevance), row.assigned_split)
 
 
-def _given_qrels(project: Project, given: Mapping[str, Sequence[str]]) -> Iterator[Row]:
-    """Judgements of the texts that documents arrived with; given: the documents of each."""
+def _given_qrels(project: Project, given: Mapping[str, Mapping[str, int]]) -> Iterator[Row]:
+    """Judgements of texts that documents arrived with or people judged; given: each one's documents, how relevant."""
     table = _corpus_table(project, "queries").dropna(subset="assigned_split")
     judged = zip(table["query_id"], table["assigned_split"], strict=True)
     known = dict(zip(map(str.casefold, table["text"]), judged, strict=True))
     for text, documents in sorted(given.items()):
         query, split = known.get(text.casefold(), (query_id(text), None))
-        yield from (_judgement(query, document, 1, split) for document in documents)
+        yield from (_judgement(query, document, relevant, split) for document, relevant in documents.items())
 
 
 def _judgement(query: str, document: str, relevance: int, split: str | None) -> Row:

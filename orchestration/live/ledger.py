@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from model_code.documents import Document
 from model_code.errors import FreshetError
-from model_code.ledger.events import ANOTHER, Position, Standing
+from model_code.ledger.events import ANOTHER, Feedback, Position, Standing
 from model_code.live.collection import CURRENT, Collection, default_retriever, retrievers
 from model_code.live.documents import document_of
 from model_code.live.generation import Generation, held
@@ -72,6 +72,12 @@ def arrived_documents(project: Project, generation: Generation) -> Iterator[Docu
     """The documents of a generation that came through the log, by id."""
     ledger = existing_ledger(project)
     return iter(()) if ledger is None else ledger.seen_from(standing_of(ledger, generation)).snapshot()
+
+
+def all_feedback(project: Project) -> list[Feedback]:
+    """What people said of hits, oldest first; looking makes no ledger."""
+    ledger = existing_ledger(project)
+    return [] if ledger is None else ledger.feedback()
 
 
 def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from freshet.results import RejectedRow, SearchResult
+from model_code.ledger.events import Opinion
 
 EXAMPLE = [
     {"_id": "numpy.sort", "title": "numpy.sort", "text": "Return a sorted copy of an array.", "package": "numpy"}
@@ -97,6 +98,29 @@ class DeleteRequest(BaseModel):
 
     ids: list[Annotated[Any, AfterValidator(_text), WithJsonSchema({"type": "string"})]] = Field(min_length=1)
     source: str = Field(default="service", max_length=1000, description="Who deletes them, for the ledger.")
+
+
+class FeedbackRequest(BaseModel):
+    """What a person says of a hit."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    query: str = Field(min_length=1, max_length=1000, description="The text that was searched.")
+    document_id: str = Field(max_length=1000, description="A document that it found.")
+    verdict: Opinion = Field(description="A thumb up or down, or that it was opened.")
+    rank: int = Field(default=1, ge=1, le=1000, description="The hit's, by which a click is discounted.")
+    who: str = Field(
+        default="",
+        max_length=100,
+        pattern=r"^[A-Za-z0-9._@:+-]*$",
+        description="Of one person, query and document the latest verdict counts; a click takes no thumb back.",
+    )
+
+
+class FeedbackResponse(BaseModel):
+    """The verdict that counts now."""
+
+    verdict: Opinion
 
 
 class RefusedResponse(BaseModel):

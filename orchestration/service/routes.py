@@ -22,6 +22,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from freshet.results import ChangeResult, DocumentPage, FieldValues, RejectedRow, SearchResult, StoredDocument
 from model_code.documents import Document
 from model_code.errors import FreshetError
+from model_code.ledger.events import Feedback, Opinion
 from model_code.live.collection import retrievers
 from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
@@ -36,6 +37,8 @@ from orchestration.service.models import (
     BatchRequest,
     BatchResponse,
     DeleteRequest,
+    FeedbackRequest,
+    FeedbackResponse,
     HealthResponse,
     LiveState,
     RefusedResponse,
@@ -164,6 +167,21 @@ def _entry(wanted: BatchRequest, text: str, generation: Generation, hits: Sequen
     top = hits[0] if hits else None
     best = {"hits": len(hits), "first": top and top.document_id, "score": top and top.score}
     return {"retriever": generation.retriever, "generation": generation.number} | search | best
+
+
+@router.post("/feedback", tags=["search"])
+async def give_feedback(wanted: FeedbackRequest, request: Request) -> FeedbackResponse:
+    """Say that a hit answers a search, or does not: retrains learn from it, and the gate judges by it."""
+    return FeedbackResponse(verdict=Opinion(await run_sync(judge, request.app.state.service, wanted)))
+
+
+def judge(service: Service, wanted: FeedbackRequest) -> str:
+    """See `give_feedback`; NotFound if there is no such document."""
+    require_queries([wanted.query])
+    require("\0" not in wanted.query, "the query holds a character 0")  # which PostgreSQL keeps in no text
+    stored(service, wanted.document_id)
+    query = " ".join(wanted.query.split())
+    return service.judge(Feedback(**wanted.model_dump() | {"query": query, "verdict": str(wanted.verdict)}))
 
 
 @router.get("/fields", tags=["search"])

@@ -18,6 +18,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from model_code.ledger.database import is_there
+from model_code.ledger.events import Feedback
 from model_code.live.searcher import Searcher
 from orchestration.freshness import query_log
 from orchestration.freshness.query_log import QueryLog
@@ -159,6 +160,10 @@ class Service:
             return self._told(lambda: self._current_collection().status(), None)
         except NotReady:
             return None
+
+    def judge(self, said: Feedback) -> str:
+        """Keep a person's verdict on a hit; the one that counts."""
+        return self._current_collection().ledger.judge(said)
 
     def log_query(self, entry: dict[str, Any]) -> None:
         """Write one search to the query log, if there is one; one that cannot be written is counted and told."""

@@ -15,13 +15,14 @@ import pytest
 
 import freshet
 from freshet import AsyncClient, Client, InvalidRequest, NotFoundError, Unavailable
+from orchestration.live.ledger import all_feedback
 from orchestration.service import routes
 from orchestration.service.server import _bound
 from tests.model_code.live.conftest import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
 CHANGES = ("add", "update", "delete", "apply")
-VERBS = ("search", "search_many", "get", "page", "documents", "fields", *CHANGES, "status", "close")
+VERBS = ("search", "search_many", "get", "page", "documents", "fields", *CHANGES, "feedback", "status", "close")
 LINES = {"_id": "io/lines.md", "title": "Lines", "text": "Read all lines of a file.", "year": 2024}
 
 
@@ -119,6 +120,26 @@ def test_several_searches_are_answered_from_one_generation(api):
     results = api.search_many(texts, 3)
     assert results == [api.search(text, 3) for text in texts]
     assert {len(result.hits) for result in results} == {3}
+
+
+def test_feedback_is_kept_and_what_makes_no_sense_is_refused(api, project):
+    query = "split  a\nstring by feedback"
+    assert api.feedback(query, "str.split", "up", who="ada") == "up"
+    assert api.feedback(query, "str.split", "click", rank=3, who="ada") == "up"
+    kept = [each for each in all_feedback(project) if each.query == "split a string by feedback"]
+    assert [(each.document_id, each.verdict, each.who) for each in kept] == [("str.split", "up", "ada")]
+    with pytest.raises(NotFoundError, match="there is no document 'none'"):
+        api.feedback(query, "none", "up")
+    for wrong in (
+        {"verdict": "great"},
+        {"rank": 0},
+        {"who": "a b"},
+        {"query": " "},
+        {"query": "a\0b"},
+        {"query": "a" * 1001},
+    ):
+        with pytest.raises(InvalidRequest):
+            api.feedback(**{"query": query, "document_id": "str.split", "verdict": "up"} | wrong)
 
 
 def test_what_is_wrong_is_an_error_that_says_so(api, monkeypatch):

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from freshet import Client
+from orchestration.live.ledger import all_feedback
 
 CHROMIUM = Path("/usr/bin/chromium")
 NEW = {
@@ -102,12 +103,27 @@ def test_an_addition_appears_by_itself_as_text_and_nothing_of_it_runs(visit, url
     with Client(url) as client:
         client.add([NEW])
     try:
-        page.get_by_role("button", name=NEW["title"]).wait_for()
+        page.get_by_role("button", name=NEW["title"], exact=True).wait_for()
         assert page.locator(".hit", has_text="archive <b>of</b> files").locator(".new").count() == 1
         assert page.locator(".hit mark").first.evaluate("node => node.textContent").lower() in ("open", "archive")
     finally:
         with Client(url) as client:
             client.delete(["zip.open"])
+
+
+def test_thumbs_and_keys_judge_a_hit_and_the_latest_counts(visit, project):
+    page = visit("/#q=split+a+string")
+    first = page.locator(".hit").first
+    name = first.get_attribute("data-id") or first.evaluate("item => item.dataset.id")
+    first.get_by_role("button", name=f"{name} answers").click()
+    first.locator(".up[aria-pressed=true]").wait_for()
+    page.get_by_role("button", name=name, exact=True).press("-")
+    first.locator(".down[aria-pressed=true]").wait_for()
+    page.get_by_role("button", name=name, exact=True).click()
+    page.locator(".whole").wait_for()
+    (said,) = [each for each in all_feedback(project) if each.document_id == name and each.query == "split a string"]
+    assert (said.verdict, said.rank) == ("down", 1)
+    assert re.fullmatch("[0-9a-f]{16}", said.who)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -24,8 +24,8 @@ GENERATED = settings(
     suppress_health_check=list(HealthCheck),
 )
 OPERATIONS = {
-    "search", "search_by_address", "search_batch", "list_fields", "list_documents", "get_document", "add_documents",
-    "apply_changes", "delete_documents", "delete_document", "status", "health", "liveness", "metrics",
+    "search", "search_by_address", "search_batch", "give_feedback", "list_fields", "list_documents", "get_document",
+    "add_documents", "apply_changes", "delete_documents", "delete_document", "status", "health", "liveness", "metrics",
 }  # fmt: skip
 
 

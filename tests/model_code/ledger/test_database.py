@@ -5,15 +5,20 @@ from __future__ import annotations
 import gc
 import os
 import sqlite3
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
+from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.ledger import tables as schema
 from model_code.ledger.database import is_there, open_database
+from model_code.ledger.events import Feedback
 from model_code.ledger.ledger import Ledger
+from model_code.ledger.migration import LiveSnapshot, migrate
 from model_code.ledger.states import REVERTS, _last
 
 
@@ -30,7 +35,7 @@ def test_another_version_is_refused(tmp_path):
     open_database(url).close()
     with sqlite3.connect(tmp_path / "ledger.sqlite") as connection:
         connection.execute("UPDATE ledger_version SET version = 99")
-    with pytest.raises(FreshetError, match=r"is a ledger of version 99, but this Freshet reads 2"):
+    with pytest.raises(FreshetError, match=r"is a ledger of version 99, but this Freshet reads 3"):
         open_database(url)
 
 
@@ -84,3 +89,20 @@ def test_the_tables_and_the_longest_question_are_valid_postgresql():
         assert "CREATE TABLE" in str(sa.schema.CreateTable(table).compile(dialect=postgresql.dialect()))
     for query in (_last([(0, 2), (5, 9)]).select(), REVERTS):
         assert "FROM ledger_events" in str(query.compile(dialect=postgresql.dialect()))
+
+
+def test_a_ledger_of_version_2_gets_a_place_for_feedback_and_keeps_the_rest(tmp_path):
+    url = f"sqlite:///{tmp_path}/ledger.sqlite"
+    with Ledger.open(url) as ledger:
+        ledger.receive([Document("a", "A", "text")], "test")
+        identity = ledger.id
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as connection, connection:
+        connection.execute("DROP TABLE ledger_feedback")
+        connection.execute("UPDATE ledger_version SET version = 2")
+    nothing_live = LiveSnapshot(None, None, False, {}, lambda ids: {})
+    with Ledger.open(url, migrate=lambda database: migrate(database, nothing_live)) as ledger:
+        assert (ledger.id, ledger.watermark(), ledger.feedback()) == (identity, 1, [])
+        verdicts = (("ada", "click", 2), ("ada", "up", 1), ("ada", "click", 3), ("bob", "click", 1), ("ada", "down", 4))
+        said = [Feedback("q", "a", verdict, rank, who) for who, verdict, rank in verdicts]
+        assert [ledger.judge(each, now=i) for i, each in enumerate(said)] == ["click", "up", "up", "click", "down"]
+        assert ledger.feedback() == [replace(said[3], received=3), replace(said[4], received=4)]

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from model_code.corpus.tables import frame
+from model_code.ledger.events import Feedback
 from model_code.live.collection import Collection
 from orchestration.freshness.snapshot import export, query_id
 from tests.orchestration.live_example import collection_of, make_project
@@ -86,3 +87,22 @@ def test_a_query_that_the_corpus_judges_already_stays_that_one_in_its_split(proj
     assert sorted(rows) == [
         ("1", "list.sort", "test"), ("1", "numpy.sort", "test"), (query_id("new"), "list.sort", ""),
     ]  # fmt: skip
+
+
+def test_what_people_said_of_hits_is_judged_like_the_corpus_and_a_thumb_down_is_no_relevance(project, tmp_path):
+    collection = collection_of(project)
+    said = [
+        ("new", "numpy.sort", "up", 1, "ada"), ("new", "str.split", "down", 2, "ada"),
+        ("how to sort", "str.split", "click", 3, "ada"), ("how to sort", "numpy.sort", "down", 1, "ada"),
+        ("first only", "numpy.sort", "click", 1, "ada"), ("only down", "numpy.sort", "down", 1, "ada"),
+        ("of what is gone", "gone", "up", 1, "ada"),
+    ]  # fmt: skip
+    for query, document, verdict, rank, who in said:
+        collection.ledger.judge(Feedback(query, document, verdict, rank, who))
+    found = snapshot(project, tmp_path)
+    assert set(found["queries"]["text"]) == {"how to sort", "new"}
+    rows = found["qrels"][["query_id", "document_id", "relevance", "split"]].itertuples(index=False, name=None)
+    assert sorted(rows) == sorted([
+        ("1", "numpy.sort", 1, "test"), ("1", "str.split", 1, "test"),
+        (query_id("new"), "numpy.sort", 1, None), (query_id("new"), "str.split", 0, None),
+    ])  # fmt: skip
