@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from model_code.corpus.tables import COLUMNS
+from model_code.drift.calibration import Calibration
 from model_code.files import write_text
 from orchestration.project import Project
 from tests.orchestration.freshness.builds import make_build, open_build
 from tests.orchestration.freshness.subjects import PARAMS, SEA, documents, queries
+
+DRAWN: dict[tuple, np.ndarray] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def drawn_once():
+    """Null distributions follow from reference, settings, scores and size alone: one draws them for all tests."""
+    draw = Calibration._draw
+
+    def once(self, measure, size):
+        key = self.key, self.old(measure).tobytes(), measure.name, size
+        if key not in DRAWN:
+            DRAWN[key] = draw(self, measure, size)
+        return DRAWN[key].copy()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Calibration, "_draw", once)
+        yield
 
 
 @pytest.fixture(scope="module")
