@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 
 EXPERIMENT = "freshet"
-TRAINING = {"mlflow.experimentKind": "custom_model_development"}  # its page opens on runs, not on traces
+TRAINING = {"mlflow.experimentKind": "custom_model_development"}  # what MLflow takes it for
 PAGE = "http://127.0.0.1:5000"
+RUNS_PAGE = "/#/experiments/1/runs?workflowType=machine_learning"  # its own first page is of traces
 ARTIFACT_ROOT = "FRESHET_MLFLOW_ARTIFACTS"
 POOL = "MLFLOW_SQLALCHEMYSTORE_POOL"  # how the names of MLflow's variables for its connections begin
 KEY, STAGE, COMMIT, DIRTY, DAGSTER_RUN = (

@@ -16,6 +16,7 @@ import pytest
 from model_code.errors import FreshetError
 from orchestration.pipeline import dvc_process, run_stage, runs
 from orchestration.pipeline.runs import (
+    RUNS_PAGE,
     RunStore,
     StageRecord,
     find_run,
@@ -157,6 +158,7 @@ def test_the_store_lies_in_the_state_folder_unless_the_environment_names_another
 def test_one_process_opens_a_store_once(tracked_project, tracker):
     assert run_store(Project(tracked_project.root)) is tracker
     assert isinstance(tracker, RunStore)
+    assert f"/experiments/{tracker.experiment}/" in RUNS_PAGE, "which `freshet ui` prints before a store is opened"
 
 
 def test_forty_looks_leave_no_file_of_the_store_open(tracked_project):
