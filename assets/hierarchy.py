@@ -8,16 +8,22 @@ import dagster as dg
 from assets.pages import Preview, index_page, pictures, table
 from assets.stage_assets import Page, stage_assets
 from model_code.files import read_json
+from model_code.hierarchy.topics import TOPICS
 from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
 
 
 def preview_hierarchy(folder: Path) -> Preview:
-    """The sizes of each level, and the tree as a picture."""
+    """The sizes of each level, the names of the first, and the tree as a picture."""
     levels = read_json(folder / "statistics.json")["levels"]
     names = ("level", "nodes", "passages_min", "passages_median", "passages_max", "cosine_mean")
     shown = [{name: level[name] for name in names} for level in levels]
-    return {"levels": table(shown), "tree": pictures({"hierarchy": (folder / "hierarchy.png").read_bytes()})}
+    topics = [{"topic": name} for name in read_json(folder / TOPICS)[0]]
+    return {
+        "levels": table(shown),
+        "topics": table(topics),
+        "tree": pictures({"hierarchy": (folder / "hierarchy.png").read_bytes()}),
+    }
 
 
 BASE_INDEX = Page("hierarchy", frozenset({"faiss"}), index_page)

@@ -41,6 +41,7 @@ def _hit(values: Mapping[str, Any]) -> Hit:
     plain = known(Hit, values) | {
         "marks": tuple((start, end) for start, end in values["marks"]),
         "path": tuple(values["path"]),
+        "topics": tuple(values.get("topics", ())),
         "tokens": tokens and tuple(TokenMatch(**known(TokenMatch, token)) for token in tokens),
     }
     return Hit(**plain)

@@ -28,8 +28,8 @@ class Hit:
 
     rank: from 1. text: the passage, `start` to `end` of the document's text (characters), below the heading `section`.
     snippet: its sentences around the query's words, which stand at `marks` in it (begin and end). date: ISO. path: the
-    hierarchy's nodes above the passage, root first. tokens: what the score is made of, tokens or the parts of a fused
-    retriever; None where nobody asked.
+    hierarchy's nodes above the passage, root first; topics: their names. tokens: what the score is made of, tokens or
+    the parts of a fused retriever; None where nobody asked.
     """
 
     rank: int
@@ -47,6 +47,7 @@ class Hit:
     path: tuple[int, ...]
     generation: int
     tokens: tuple[TokenMatch, ...] | None = None
+    topics: tuple[str, ...] = ()
 
 
 class Retriever(Protocol):

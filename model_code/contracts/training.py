@@ -27,6 +27,7 @@ from model_code.dsi.vectors import DocumentVectors
 from model_code.evaluation.plots import metrics_among
 from model_code.files import read_json
 from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes
+from model_code.hierarchy.topics import TOPICS
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, Hierarchy
 from model_code.retrievers.kinds import Kind
 
@@ -160,7 +161,7 @@ ROUNDING = 1e-3  # of a unit vector's norm, in float32
 def check_hierarchy(context: StageContext) -> None:
     """`Hierarchy` refuses what is no tree; here are its place in the corpus, its size, its centroids and statistics."""
     folder, documents = context.output, passage_documents(context.inputs["corpus"])
-    require_files(folder, [TENSORS, SUMMARY, DOCUMENT_IDS, "statistics.json", "hierarchy.png"])
+    require_files(folder, [TENSORS, SUMMARY, DOCUMENT_IDS, TOPICS, "statistics.json", "hierarchy.png"])
     tree = Hierarchy.load(folder)
     passages = len(documents)
     require(len(tree.leaves) == passages, f"{TENSORS} places {len(tree.leaves)} passages; the corpus has {passages}")
@@ -172,6 +173,9 @@ def check_hierarchy(context: StageContext) -> None:
     for level, centroids in enumerate(tree.centroids, start=1):
         _check_centroids(f"{TENSORS}: centroids.{level}", centroids)
     _check_summary(tree, read_json(folder / SUMMARY))
+    topics = read_json(folder / TOPICS)
+    counts = [sum(map(bool, names)) for names in topics]
+    require(counts == [len(each) for each in tree.parents], f"{TOPICS} must name each node of each level")
     _check_statistics(tree, read_json(folder / "statistics.json")["levels"])
 
 

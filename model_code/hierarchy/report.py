@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ DIGITS = 5
 CHUNK = 8192
 GAP = 0.06  # between two rows, in heights of a row
 FINE = 0.003  # of the width: narrower boxes have no outline, or one would see nothing else
+NAMED = 0.07  # wider boxes show their name, too
 LABELLED = 0.03  # of the width: wider boxes name their number of passages
 
 
@@ -92,11 +94,12 @@ def _rounded(value: float) -> float:
     return round(float(value), DIGITS)
 
 
-def draw_hierarchy(tree: Hierarchy, vectors: np.ndarray, path: Path) -> None:
+def draw_hierarchy(tree: Hierarchy, vectors: np.ndarray, path: Path, topics: Sequence[Sequence[str]] = ()) -> None:
     """Draw the tree over the passages' unit `vectors` (N, H) as a PNG at `path`; equal trees give equal bytes.
 
     Above, the tree as an icicle plot: children under their parent, coloured by the mean cosine of a node's passages to
     its centroid. Below, how many passages the nodes of each level have, and how near their centroids the passages are.
+    topics: the nodes' names, level by level, which large nodes show.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -105,7 +108,7 @@ def draw_hierarchy(tree: Hierarchy, vectors: np.ndarray, path: Path) -> None:
     figure = Figure(figsize=(11, 7), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplot_mosaic([["tree", "tree"], ["sizes", "cosines"]], height_ratios=[1.6, 1])
-    boxes = _draw_tree(axes["tree"], tree, cosines)
+    boxes = _draw_tree(axes["tree"], tree, cosines, topics)
     figure.colorbar(boxes, ax=axes["tree"], label="mean cosine to the centroid", fraction=0.03, pad=0.01)
     _draw_sizes(axes["sizes"], tree)
     _draw_cosines(axes["cosines"], cosines)
@@ -113,7 +116,9 @@ def draw_hierarchy(tree: Hierarchy, vectors: np.ndarray, path: Path) -> None:
         figure.savefig(aside, format="png", metadata={"Software": None})
 
 
-def _draw_tree(axes: Axes, tree: Hierarchy, cosines: list[np.ndarray]) -> PolyCollection:
+def _draw_tree(
+    axes: Axes, tree: Hierarchy, cosines: list[np.ndarray], topics: Sequence[Sequence[str]]
+) -> PolyCollection:
     from matplotlib.collections import PolyCollection
 
     total, corners, outlines, means = len(tree.leaves), [], [], []
@@ -125,9 +130,12 @@ def _draw_tree(axes: Axes, tree: Hierarchy, cosines: list[np.ndarray]) -> PolyCo
         for x0, x1 in zip(ends - sizes, ends, strict=True):
             corners.append([(x0, top), (x1, top), (x1, bottom), (x0, bottom)])
         outlines += np.where(sizes > FINE * total, 0.5, 0.0).tolist()
-        for end, size in zip(ends, sizes, strict=True):
+        names = topics[level - 1] if topics else [""] * len(sizes)
+        for end, size, name in zip(ends, sizes, names, strict=True):
             if size > LABELLED * total:
-                axes.text(end - size / 2, level + 0.5, f"{size:,}", ha="center", va="center", color="white", size=8)
+                named = name.replace(", ", "\n") if size > NAMED * total else ""
+                text = f"{named}\n{size:,}".strip()
+                axes.text(end - size / 2, level + 0.5, text, ha="center", va="center", color="white", size=8)
     colours = np.concatenate(means)
     boxes = PolyCollection(corners, array=colours, edgecolors="white", linewidths=outlines, cmap="viridis")
     axes.add_collection(boxes)

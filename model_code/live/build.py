@@ -13,6 +13,7 @@ import numpy as np
 
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json
+from model_code.hierarchy.topics import TOPICS
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, Hierarchy
 from model_code.index.id_map import IdMap
 from model_code.ledger.events import Standing
@@ -114,6 +115,8 @@ def copy_build(
             f"{encoder} is encoder {opened.fingerprint[:12]}, but {index} was built with {stated['fingerprint'][:12]}; "
             "run the stage index again"
         )
+    if (hierarchy / TOPICS).is_file():  # which builds of earlier versions have not
+        shutil.copyfile(hierarchy / TOPICS, folder / HIERARCHY / TOPICS)
     passages, tree = IdMap(read_json(folder / PASSAGES)), Hierarchy.load(hierarchy)
     _check_hierarchy(hierarchy, len(tree.leaves), passages, stated["documents"])
     _place(folder, tree, opened.passage_vectors(passages.document_ids))

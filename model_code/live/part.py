@@ -13,6 +13,7 @@ import numpy as np
 
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json, replacing
+from model_code.hierarchy.topics import TOPICS
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.id_map import IdMap
 from model_code.live.collection import Reading
@@ -196,6 +197,12 @@ class Base(Part):
                 f"{generation.fingerprint[:12]}; the folder was changed: freshet repair"
             )
         return cls(folder, retriever, IdMap(read_json(folder / PASSAGES)), Hierarchy.load(folder / HIERARCHY))
+
+    @cached_property
+    def topics(self) -> list[list[str]]:
+        """The names of the tree's nodes, level by level; none where an earlier version built it."""
+        path = self.folder / HIERARCHY / TOPICS
+        return read_json(path) if path.is_file() else []
 
 
 def open_segment(base: Part, folder: Path) -> Part:

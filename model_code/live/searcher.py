@@ -198,6 +198,7 @@ class Searcher:
         place = self._place(document.text, best, len(rows))
         passage = document.text[place.start : place.end]
         shown = snippet(passage, text)
+        path = tuple(part.placements.paths[rows[best]].tolist())
         return Hit(
             rank=rank,
             score=score,
@@ -211,7 +212,8 @@ class Searcher:
             marks=marks(shown, text),
             fields=document.fields,
             date=document.date,
-            path=tuple(part.placements.paths[rows[best]].tolist()),
+            path=path,
+            topics=tuple(names[node] for names, node in zip(self.base.topics, path, strict=False)),
             generation=self.generation.number,
         )
 

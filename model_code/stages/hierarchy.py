@@ -12,6 +12,7 @@ from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.hierarchy.build import build_hierarchy, unit_vectors
 from model_code.hierarchy.report import compare_with_flat, draw_hierarchy, level_statistics
+from model_code.hierarchy.topics import TOPICS, topic_names
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.scale.clustering import make_lloyd
 
@@ -19,7 +20,7 @@ COMPARED = 1_000_000  # passages up to which the tree is compared with flat k-me
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write the hierarchy, each passage's document, `statistics.json` and `hierarchy.png`; report sizes."""
+    """Write the hierarchy, nodes' names, passages' documents, `statistics.json` and `hierarchy.png`; report sizes."""
     settings, seed = context.settings["hierarchy"], context.settings["seed"]
     vectors = _passage_vectors(context)
     tree = build_hierarchy(vectors, settings, seed, context.progress("cluster"), make_lloyd)
@@ -31,7 +32,9 @@ def run(context: StageContext) -> dict[str, Any]:
     if len(unit) <= COMPARED:  # as costly as clustering bottom-up
         flat = compare_with_flat(tree, unit, settings, seed, context.progress("cluster flat"), make_lloyd)
     write_json(context.output / "statistics.json", {"levels": levels, "compared_with_flat": flat})
-    draw_hierarchy(tree, unit, context.output / "hierarchy.png")
+    topics = topic_names(tree, _texts(context))
+    write_json(context.output / TOPICS, topics)
+    draw_hierarchy(tree, unit, context.output / "hierarchy.png", topics)
     report = {"method": settings.method, "passages": len(tree.leaves), "depth": tree.depth}
     for level in levels:
         report |= {f"level_{level['level']}_{key}": level[key] for key in ("nodes", "passages_max", "cosine_mean")}
@@ -42,6 +45,12 @@ def _document_ids(context: StageContext) -> list[str]:
     """The document of each passage that the tree places."""
     table = pyarrow.parquet.read_table(context.inputs["corpus"] / "passages.parquet", columns=["document_id"])
     return table["document_id"].to_pylist()
+
+
+def _texts(context: StageContext) -> list[str]:
+    """Title and text of each passage."""
+    table = pyarrow.parquet.read_table(context.inputs["corpus"] / "passages.parquet", columns=["title", "text"])
+    return [f"{title} {text}" for title, text in zip(*(column.to_pylist() for column in table), strict=True)]
 
 
 def _passage_vectors(context: StageContext) -> np.ndarray:

@@ -96,6 +96,6 @@ def tokens_text(tokens: Sequence[TokenMatch]) -> str:
 
 
 def _hit_text(hit: Hit) -> str:
-    path = "/".join(str(node) for node in hit.path)
+    path = " › ".join(hit.topics) or "/".join(str(node) for node in hit.path)
     lines = [f"{hit.rank:3}  {hit.score:.3f}  {hit.title}", f"{hit.document_id}  [{path}]", hit.snippet]
     return f"\n{' ' * 12}".join(lines if hit.tokens is None else [*lines, tokens_text(hit.tokens)])

@@ -43,7 +43,7 @@ from tests.tiny_encoder import make_tiny_encoder
 def cluster(folder, **settings):
     place = context(folder, 60, 60, **settings)
     with pytest.MonkeyPatch.context() as patch:  # drawing takes longer than all the rest
-        patch.setattr(hierarchy, "draw_hierarchy", lambda tree, unit, path: path.write_bytes(b"png"))
+        patch.setattr(hierarchy, "draw_hierarchy", lambda tree, unit, path, topics: path.write_bytes(b"png"))
         hierarchy.run(place)
     return place
 
@@ -93,6 +93,7 @@ def test_whole_trees_pass(tmp_path, method):
     ("damage", "message"),
     [
         (removed("hierarchy.png"), "must hold hierarchy.png"),
+        (json_edited("topics.json", lambda topics: topics[-1].pop()), "topics.json must name each node of each level"),
         (written("hierarchy.safetensors", "no tensors"), "cannot be read|safetensors"),
         (json_with("hierarchy.json", passages=61), "hierarchy.json must state the tree's own passages"),
         (json_with("hierarchy.json", format=0), "format 0"),

@@ -23,7 +23,7 @@ def test_both_forms_give_hits_of_a_stated_generation(serve):
         "hits": [
             {"rank": 1, "score": 1.0, "document_id": "a", "title": "generation 0", "text": "apple",
              "start": 0, "end": 5, "section": None, "snippet": "apple", "marks": [[0, 5]],
-             "fields": {"kind": "food"}, "date": None, "path": [0, 1], "generation": 0, "tokens": None}
+             "fields": {"kind": "food"}, "date": None, "path": [0, 1], "generation": 0, "tokens": None, "topics": []}
         ],
     }  # fmt: skip
     assert client.get("/search", params={"text": "a", "k": 1}).json() == posted

@@ -1,0 +1,88 @@
+"""Names of the nodes: the words by which a node's passages differ from those beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from model_code.hierarchy.tree import Hierarchy
+from model_code.words import UNSPACED, words
+
+TOPICS = "topics.json"
+WORDS = 3  # of a name
+SAME = 5  # letters at the beginning that make two words one: sort, sorted
+CHARACTER = re.compile(f"[{UNSPACED}]")
+LONGEST = 20  # letters of a word that is one, and no identifier or number
+
+
+def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
+    """A name for each node of each level, by the `texts` of the tree's passages.
+
+    Class-based tf-idf with a node's parent as the collection: a word that a share p of the node's passages have, and a
+    share q of the parent's, weighs p log(p / q), its part of the divergence of the two. So words that all have, such
+    as "the", weigh nothing, and no list of them is needed. A node that is all of its parent keeps its name.
+    """
+    found, vocabulary = _presence(texts)
+    above, over = np.asarray(found.mean(axis=0)), np.zeros(len(texts), np.int64)
+    named: list[list[str]] = []
+    for level in range(1, tree.depth + 1):
+        nodes, sizes = tree.paths()[:, level - 1], tree.sizes(level)
+        member = csr_matrix((1 / sizes[nodes], (nodes, np.arange(len(nodes)))), (len(sizes), len(nodes)))
+        shares = (member @ found).tocsr()
+        parents = tree.parents[level - 1]
+        named.append([])
+        for node, (start, end) in enumerate(pairwise(shares.indptr)):
+            own, terms = shares.data[start:end], shares.indices[start:end]
+            weights = own * np.log(own / _row(above, parents[node], terms))
+            order = np.lexsort((terms, -weights.round(9)))[: (weights > 1e-9).sum()]
+            best = [vocabulary[term] for term in terms[order]]
+            alone = level > 1 and sizes[node] == over[parents[node]]
+            named[-1].append(named[-2][parents[node]] if alone else ", ".join(_different(best)) or f"topic {node + 1}")
+        above, over = shares, sizes
+    return named
+
+
+def _presence(texts: Sequence[str]) -> tuple[csr_matrix, np.ndarray]:
+    """Which passage has which word: 0 or 1 (N, V); and the words."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    vectorizer = CountVectorizer(analyzer=_words_of, binary=True, dtype=np.float64)
+    try:
+        return vectorizer.fit_transform(texts), vectorizer.get_feature_names_out()
+    except ValueError:  # no text has any word
+        return csr_matrix((len(texts), 0)), np.array([])
+
+
+def _words_of(text: str) -> set[str]:
+    """The words of a text that may be part of a name; of scripts without blanks each two neighbours.
+
+    >>> sorted(_words_of("Sort it in 2024, sort_values!")), sorted(_words_of("排序算法"))
+    (['sort', 'sort_values'], ['序算', '排序', '算法'])
+    """
+    found = words(text.lower())
+    alone = [CHARACTER.match(word) is not None for word in found]
+    pairs = {
+        first + second for (first, second), both in zip(pairwise(found), pairwise(alone), strict=True) if all(both)
+    }
+    return pairs | {word for word in found if 2 < len(word) <= LONGEST and not word[0].isdigit()}
+
+
+def _row(matrix: csr_matrix | np.ndarray, row: int, columns: np.ndarray) -> np.ndarray:
+    """Some values of a row."""
+    if isinstance(matrix, np.ndarray):
+        return matrix[0, columns]
+    return matrix[row, columns].toarray()[0]
+
+
+def _different(best: Sequence[str]) -> list[str]:
+    """The first words of which none begins like another."""
+    chosen: dict[str, str] = {}
+    for word in best:
+        if len(chosen) == WORDS:
+            break
+        chosen.setdefault(word[:SAME], word)
+    return list(chosen.values())

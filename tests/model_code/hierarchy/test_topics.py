@@ -1,0 +1,43 @@
+"""Guards the names of nodes: what tells a node from its siblings, readable, the same whatever else is the same."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from model_code.hierarchy.topics import topic_names
+from model_code.hierarchy.tree import Hierarchy
+
+TEXTS = [
+    "the sort of an array, sorted", "sort the array by its axis", "the array has an axis, sort it",
+    "read the csv file", "write the csv file", "the csv file is closed",
+    "parse a json document of the file", "the json document in a file",
+]  # fmt: skip
+
+
+def tree(leaves: list[int], parents: list[int]) -> Hierarchy:
+    ends = np.eye(len(parents), dtype=np.float32)
+    tops = np.eye(len(parents), dtype=np.float32)[: max(parents) + 1]
+    return Hierarchy(
+        (tops, ends), (np.zeros(len(tops), np.int32), np.array(parents, np.int32)), np.array(leaves, np.int32)
+    )
+
+
+def test_a_node_is_named_by_what_the_nodes_beside_it_lack():
+    above, below = topic_names(tree([0, 0, 0, 1, 1, 1, 2, 2], [0, 1, 1]), TEXTS)
+    assert set(above[0].split(", ")) == {"array", "sort", "axis"}
+    assert "file" in above[1].split(", ")
+    assert below[0] == above[0], "a node that is all of its parent keeps its name"
+    assert below[1].split(", ")[0] == "csv"
+    assert set(below[2].split(", ")[:2]) == {"document", "json"}
+    assert "the" not in ", ".join(above + below).split(", ")
+
+
+def test_names_are_stable_and_every_node_has_one():
+    leaves = [0, 0, 0, 1, 1, 1, 2, 2]
+    first = topic_names(tree(leaves, [0, 1, 1]), TEXTS)
+    assert first == topic_names(tree(leaves, [0, 1, 1]), TEXTS)
+    assert topic_names(tree(leaves, [0, 1, 1]), ["!"] * 8) == [
+        ["topic 1", "topic 2"],
+        ["topic 1", "topic 2", "topic 3"],
+    ]
+    assert topic_names(tree([0, 1], [0, 0]), ["排序算法", "排序文件"])[1] == ["序算, 算法", "序文, 文件"]
