@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from model_code.ledger.work import EventRange, Work, WorkKind, WorkState
 from model_code.live.collection import Collection, default_retriever, retrievers
 from orchestration.live.collection import subscribers
-from orchestration.live.ledger import backlog_of, existing_ledger, standing_of
+from orchestration.live.ledger import backlog_of, existing_ledger, own_ledger, standing_of
 from orchestration.project import Project
 
 
@@ -30,12 +30,12 @@ class Account:
 
 
 def account(project: Project) -> Account | None:
-    """That of the retriever that is searched by default; None where nothing is live."""
+    """That of the default retriever; None where nothing is live. FreshetError if its log is lost."""
     if not retrievers(project.live):
         return None
     current = Collection(project.live, default_retriever(project.live)).current()
     numbers = current.number, current.manifest["documents"]
-    ledger = existing_ledger(project, current.retriever)
+    ledger = own_ledger(project, current)
     if ledger is None:
         return Account(*numbers)
     with closing(ledger):

@@ -7,9 +7,11 @@ import urllib.request
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from model_code.errors import FreshetError
 from model_code.ledger.work import WorkState
-from model_code.live.collection import retrievers
+from model_code.live.collection import Collection, retrievers
 from orchestration import parameters
+from orchestration.live.ledger import own_ledger
 from orchestration.live.status import live_status
 from orchestration.project import Project
 from orchestration.registry import history
@@ -22,9 +24,15 @@ def problems(project: Project) -> dict[str, str]:
     """Everything that is wrong now, in words, by a key that another occurrence of the same does not have."""
     found: dict[str, str] = {}
     for name in retrievers(project.live):
-        ledger = live_status(project, name)["ledger"]
-        if ledger is not None:
-            found |= _waiting(name, ledger["lag"]) | _drifted(name, ledger["drift"]) | _failed(ledger["work"])
+        try:
+            if (own := own_ledger(project, Collection(project.live, name).current())) is None:
+                continue
+            own.close()
+            ledger = live_status(project, name)["ledger"]
+        except FreshetError as error:  # a lost log, a damaged generation: what is asked of the others is asked on
+            found[f"broken {name} {error}"] = f"{name}: {error}"
+            continue
+        found |= _waiting(name, ledger["lag"]) | _drifted(name, ledger["drift"]) | _failed(ledger["work"])
     return found | _refused(history.read(project)[-1:])
 
 

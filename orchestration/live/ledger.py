@@ -97,6 +97,20 @@ def require_sound(ledger: Ledger, generation: Generation) -> Standing:
     return standing
 
 
+def own_ledger(project: Project, generation: Generation) -> Ledger | None:
+    """The log that a generation stands in; None if no document ever arrived. FreshetError if it is lost, or another."""
+    ledger = existing_ledger(project, generation.retriever)
+    if ledger is None and in_a_log(generation):
+        raise FreshetError(lost(generation, "there is none here"))
+    if ledger is not None:
+        try:
+            require_sound(ledger, generation)
+        except FreshetError:
+            ledger.close()
+            raise
+    return ledger
+
+
 def in_a_log(generation: Generation) -> bool:
     """Whether a generation stands in a log, so that it says what it holds."""
     standing = generation.standing

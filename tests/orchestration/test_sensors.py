@@ -18,6 +18,7 @@ from dagster._core.definitions.freshness_evaluator import FRESHNESS_EVALUATORS_B
 from dagster._core.test_utils import freeze_time
 
 from assets.live import MEASURED, SEARCHABLE, SYNCED
+from model_code.errors import FreshetError
 from orchestration import parameters
 from orchestration.definitions import definitions
 from orchestration.live import sync as syncing
@@ -102,6 +103,23 @@ def test_the_sensor_vouches_while_nothing_waits_and_the_policy_fails_when_it_no_
             shown = _notices(project)(dg.build_sensor_context(instance)).skip_message
             assert "measured_drift: not fresh since" in shown
             assert "searchable" not in shown, "its last state was good"
+
+
+def test_a_lost_ledger_and_a_damaged_generation_are_told_and_not_vouched_for(project):
+    receive(project, "a")
+    collection_of(project).apply()
+    (project.live / "ledger.sqlite").rename(project.root / "away.sqlite")
+    with dg.DagsterInstance.ephemeral() as instance:
+        page = Page(project, instance)
+        with pytest.raises(FreshetError, match="holds the documents up to event 1 of its log, but there is none here"):
+            page.look()
+        told = _notices(project)(dg.build_sensor_context(instance)).skip_message
+        assert "but there is none here" in told
+        (project.root / "away.sqlite").rename(project.live / "ledger.sqlite")
+        assert len(page.look().asset_events) == 2
+        manifest = next((project.live / "hce" / "generations").glob("000001/manifest.json"))
+        manifest.write_text("torn")
+        assert "hce: " in _notices(project)(dg.build_sensor_context(instance)).skip_message
 
 
 def test_what_a_service_made_searchable_is_looked_at_for_drift_and_asked_for_once(project):
