@@ -87,7 +87,10 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
     from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
     from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
 
-    config = AutoConfig.from_pretrained(folder)
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except ValueError as error:  # of a kind that transformers does not know, such as model2vec's static ones
+        raise FreshetError(f"{folder}: {str(error).splitlines()[0]}") from error
     dropout = {key: value for key, value in vars(config).items() if "dropout" in key and isinstance(value, float)}
     for key in dropout:
         setattr(config, key, 0.0)

@@ -204,8 +204,11 @@ class Bm25:
 
     def of(self, query: Bm25Query, document_ids: Sequence[str]) -> np.ndarray:
         """The scores (n,) of documents, each its best passage's; 0 where no term is shared. FreshetError if unknown."""
-        scores = self._scores(query)
-        return np.array([scores[self._rows([document])].max() for document in document_ids], np.float32)
+        rows = self._rows(document_ids)
+        best: dict[str, float] = {}
+        for document, score in zip(self._ids[rows].tolist(), self._scores(query)[rows].tolist(), strict=True):
+            best[document] = max(score, best.get(document, 0.0))
+        return np.array([best[document] for document in document_ids], np.float32)
 
     def best_passage(self, query: Bm25Query, document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) scores highest; the first of equals."""

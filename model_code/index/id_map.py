@@ -65,7 +65,7 @@ class IdMap:
 
     def require_known(self, document_ids: Set[str]) -> None:
         """FreshetError if one of the documents has no row."""
-        unknown = sorted(document_ids - self._rows.keys())
+        unknown = sorted(document for document in document_ids if document not in self._rows)
         if unknown:
             raise FreshetError(f"the index holds no document {unknown[0]!r} ({len(unknown)} unknown in all)")
 

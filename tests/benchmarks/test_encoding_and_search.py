@@ -64,9 +64,10 @@ def test_operations_are_those_of_the_matrix_products(base: Path) -> None:
     assert encoding._operations(encoder, texts) == pytest.approx(counter.get_total_flops(), rel=0.02)
 
 
-def test_search() -> None:
+def test_search(base: Path) -> None:
     pytest.importorskip("faiss")
-    found = search.rows(passages=2000, dimension=16, queries=10, rounds=1)
+    found = search.rows(passages=2000, dimension=16, queries=10, rounds=1, documents=200, base=base)
+    assert [line["goal"] for line in found if "fused" in line["what"]] == ["<= 1.3"] * 2
     check(found)
     assert sum("HNSW" in line["what"] for line in found) == sum("hierarchy" in line["what"] for line in found) == 2
     assert [line["ours"] >= 0.9 for line in found if "recall@10" in line["what"]] == [True]

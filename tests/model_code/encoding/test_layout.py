@@ -158,3 +158,41 @@ def test_minilm_is_the_official_model_and_survives_saving(texts: list[str], tmp_
     np.testing.assert_allclose(encoder.encode(texts), expected, atol=2e-6)
     encoder.save(tmp_path)
     np.testing.assert_allclose(peer_vectors(tmp_path, texts), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["BertModel", "MPNetModel", "XLMRobertaModel", "ModernBertModel"])
+def test_bases_of_other_layouts_load_and_give_the_vectors_that_they_give_there(
+    texts: list[str], tmp_path: Path, kind: str
+) -> None:
+    """Plain transformers folders of MPNet, E5's and GTE's bases; a trained one is the same as it was."""
+    import transformers
+
+    tokenizer = make_tokenizer(texts)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = getattr(transformers, kind)
+    special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "cls", "sep")}
+    positions = {"max_position_embeddings": 64}
+    config = model.config_class(vocab_size=len(tokenizer), **sizes, **special, **positions, bos_token_id=None)
+    torch.manual_seed(0)
+    model(config).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    encoder = Encoder.load(tmp_path / "base", 20, precision="float32", device="cpu")
+    searching = Encoder.load(tmp_path / "base", 20, precision="float32", device="cpu", for_search=True)
+    assert searching.fingerprint() == encoder.fingerprint()
+    encoder.save(tmp_path / "ours")
+    for own in (encoder, searching):
+        np.testing.assert_allclose(own.encode(texts), peer_vectors(tmp_path / "ours", texts), atol=2e-6)
+
+
+@pytest.mark.parametrize("written", ["by sentence-transformers", "by model2vec"])
+def test_a_static_base_is_refused_by_name(texts: list[str], tmp_path: Path, written: str) -> None:
+    from sentence_transformers.models import StaticEmbedding
+
+    if written == "by model2vec":
+        make_tokenizer(texts).save_pretrained(tmp_path)
+        write_json(tmp_path / "config.json", {"model_type": "model2vec", "architectures": ["StaticModel"]})
+    else:
+        static = StaticEmbedding(make_tokenizer(texts), embedding_dim=8)
+        sentence_transformers.SentenceTransformer(modules=[static], device="cpu").save(str(tmp_path))
+    with pytest.raises(FreshetError, match="StaticEmbedding|model2vec"):
+        Encoder.load(tmp_path, 20)
