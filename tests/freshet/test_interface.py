@@ -18,7 +18,7 @@ from freshet import AsyncClient, Client, InvalidRequest, NotFoundError, Unavaila
 from orchestration.live.ledger import all_feedback
 from orchestration.service import routes
 from orchestration.service.server import _bound
-from tests.model_code.live.conftest import DOCUMENTS
+from tests.model_code.live.conftest import DOCUMENTS, NAMES
 
 ROOT = Path(__file__).parents[2]
 CHANGES = ("add", "update", "delete", "apply")
@@ -72,6 +72,7 @@ def test_a_document_is_added_read_found_changed_and_deleted(api):
     found = api.search("Lines Read all lines of a file", 1, min_generation=added.generation)
     (hit,) = found.hits
     assert (found.retriever, hit.document_id, hit.title, hit.text) == ("hce", "io/lines.md", "Lines", LINES["text"])
+    assert hit.topics == (NAMES[hit.path[0]],), "an addition stands below the node that it is placed in"
     assert (found.generation, hit.generation, hit.fields) == (added.generation, added.generation, {"year": 2024})
     assert api.get("io/lines.md") == freshet.StoredDocument("io/lines.md", "Lines", LINES["text"], {"year": 2024}, None)
     assert api.update([{**LINES, "text": "Read no line."}]).searchable

@@ -12,6 +12,7 @@ import pytest
 
 from model_code.encoding.encoder import Encoder
 from model_code.files import write_json
+from model_code.hierarchy.topics import TOPICS
 from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 from model_code.index.dense_index import DenseIndex
 from model_code.live.build import open_generation_zero
@@ -30,6 +31,7 @@ DOCUMENTS = {
     "str.split": "Split a string into a list of words on whitespace.",
     "time.sleep": "Wait for a number of seconds.",
 }
+NAMES = ["of lists", "of files", "of strings"]  # of the hierarchy's nodes
 PASSAGES = [*DOCUMENTS, "csv.reader"]
 RULES = TextRules(include_title=True, words=11, stride=5)
 
@@ -62,6 +64,7 @@ def make_build(folder: Path, seed: int = 0) -> Build:
     build.hierarchy.mkdir()
     Hierarchy((centroids,), (np.zeros(3, np.int32),), leaves).save(build.hierarchy)
     write_json(build.hierarchy / DOCUMENT_IDS, PASSAGES)
+    write_json(build.hierarchy / TOPICS, [NAMES])
     rows = [(document, document, text, fields_of(document), "initial") for document, text in DOCUMENTS.items()]
     rows.append(("later.document", "later.document", "Not searchable yet.", "{}", "new"))
     frame = pd.DataFrame(rows[::-1], columns=["document_id", "title", "text", "fields", "part"])

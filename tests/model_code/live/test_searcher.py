@@ -21,7 +21,7 @@ from model_code.live.generation import Generation
 from model_code.live.hybrid import Hybrid, HybridSettings
 from model_code.live.searcher import Searcher
 from model_code.live.texts import TextRules, marks, snippet
-from tests.model_code.live.conftest import DOCUMENTS, PASSAGES, RULES, Build
+from tests.model_code.live.conftest import DOCUMENTS, NAMES, PASSAGES, RULES, Build
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,7 @@ def test_path_is_that_of_the_best_passage(searcher: Searcher, build: Build) -> N
     for hit in searcher.search("read a table from a file", 9):
         passages = [row for row, document in enumerate(PASSAGES) if document == hit.document_id]
         assert hit.path in {tree.path(row) for row in passages}
+        assert hit.topics == (NAMES[hit.path[0]],)
     first = searcher.search("csv.reader " + DOCUMENTS["csv.reader"], 1)[0]
     assert (first.document_id, first.path) == ("csv.reader", tree.path(1))
 
