@@ -165,9 +165,12 @@ class PassageSettings(Settings):
     """How documents become passages, each of which is encoded; a document is ranked by its best one."""
 
     words: int = Field(
-        180, ge=0, description="a longer document becomes windows of so many words; 0: one passage per document"
+        150,
+        ge=0,
+        description="a longer document becomes windows of so many words, long words and code counting as several: 150 "
+        "fit 256 tokens; 0: one passage per document, cut at encoder.max_tokens",
     )
-    stride: int = Field(150, description="words between the starts of two windows")
+    stride: int = Field(120, description="words between the starts of two windows")
     cut: Literal["words", "lines", "sections"] = Field(
         "words",
         description="lines: each line after the first is a passage with the first before it, as in lists; sections: "

@@ -27,7 +27,7 @@ corpus:
   quarantine_limit: 0.5                # share of files or rows that cannot be read, past which the build stops
   max_characters: 2000000              # of a document
 
-passages: {{cut: sections, words: 180, stride: 150}}   # no passage crosses a heading
+passages: {{cut: sections, words: 150, stride: 120}}   # of long documents; so many words fit max_tokens
 
 pseudo_queries:
   generators: [inverse_cloze]          # queries cut out of the documents, to train on and to judge by

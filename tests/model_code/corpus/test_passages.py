@@ -46,3 +46,12 @@ def test_a_passage_is_its_slice_of_the_text_after_what_it_is_a_part_of(by):
     read = " ".join(text[place.start : place.end] for place in found).split()
     headings = {"lines": ["One", "two", "three."], "sections": ["#", "A", "##", "B"], "words": []}[by]
     assert sorted([*read, *headings]) == sorted(text.split())
+
+
+def test_what_makes_many_tokens_counts_as_many_words():
+    """Half of the passages of package documentation ran past 256 tokens where addresses and code counted as prose."""
+    address = "https://example.org/a/long/path"
+    assert len(windows("plain words of prose that are short", 7, 7)) == 1
+    assert len(windows(f"{address} and {address}", 7, 7)) == 3
+    assert max(map(len, windows("=" * 1_000, 60, 60))) == 80
+    assert "".join(windows("=" * 1_000, 60, 60)) == "=" * 1_000

@@ -33,7 +33,7 @@ DOCUMENTS = {
 }
 NAMES = ["of lists", "of files", "of strings"]  # of the hierarchy's nodes
 PASSAGES = [*DOCUMENTS, "csv.reader"]
-RULES = TextRules(include_title=True, words=11, stride=5)
+RULES = TextRules(include_title=True, words=12, stride=5)
 
 
 @dataclass(frozen=True)
