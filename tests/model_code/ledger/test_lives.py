@@ -17,7 +17,7 @@ from model_code.ledger import states
 from model_code.ledger.events import Standing
 from tests.model_code.ledger.lives import Killed, Refused, World, effective, fold, step
 
-LIVES = int(os.environ.get("FRESHET_LIVES", 30))
+LIVES = int(os.environ.get("FRESHET_LIVES", 60))
 STEPS = 25
 
 
