@@ -163,13 +163,13 @@ def test_a_corpus_without_qrels_trains_and_chooses_on_pseudo_queries(tmp_path: P
 
 def test_the_base_indexs_vectors_stand_for_step_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     context = make_context(tmp_path, evaluate_every=None)
-    encoded, encode = [], Encoder.encode
+    encoded, encode = [], Encoder._encode
 
-    def spy(encoder: Encoder, texts: list[str], *rest: object) -> np.ndarray:
+    def spy(encoder: Encoder, forward: object, texts: list[str], *rest: object) -> np.ndarray:
         encoded.append(len(texts))
-        return encode(encoder, texts, *rest)
+        return encode(encoder, forward, texts, *rest)
 
-    monkeypatch.setattr(Encoder, "encode", spy)
+    monkeypatch.setattr(Encoder, "_encode", spy)
     train.run(context)
     assert encoded == [4, 22, 4]  # dev queries at step 0; passages and dev queries at the end
 
