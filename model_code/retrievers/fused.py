@@ -34,6 +34,7 @@ from model_code.retrievers.dense import DenseRetriever
 
 FORMAT, KIND = 1, "fused"
 FUSION, SCALES = "fusion.json", "scales.safetensors"
+LEAST_VARIANCE = 1e-6  # of a query's products: those of one document, or of equal ones, differ by rounding alone
 BEST = 3  # documents of the first pass that a query is moved towards
 
 
@@ -58,7 +59,7 @@ class Scale:
         """
         wide = query.astype(np.float64)
         variance = float(wide @ (self.covariance @ wide))
-        return (scores - float(self.mean @ wide)) / np.sqrt(max(variance, np.finfo(np.float32).tiny))
+        return (scores - float(self.mean @ wide)) / np.sqrt(max(variance, LEAST_VARIANCE))
 
 
 @dataclass(frozen=True, eq=False)

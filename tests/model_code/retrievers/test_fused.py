@@ -138,3 +138,10 @@ def test_learned_weights_are_the_best_of_the_grid() -> None:
     weights = learn_weights(search, dev, "nDCG@10").weights
     assert weights["good"] == 1.0
     assert weights["bad"] <= 1.0, "the largest that does no harm, as it was 3"
+
+
+def test_the_products_of_one_document_are_no_more_than_what_rounding_makes_of_them():
+    vector = np.random.default_rng(0).standard_normal(384).astype(np.float32)
+    vector /= np.linalg.norm(vector)
+    (score,) = Scale.of(vector[None]).standardised(vector, np.array([vector @ vector], np.float32))
+    assert abs(score) < 0.01
