@@ -14,6 +14,7 @@ from torch import nn
 
 from model_code.dsi.batches import QueryVectors
 from model_code.dsi.settings import DocumentVectorSettings
+from model_code.encoding.layout import Prompts
 from model_code.progress import Progress, silent
 from model_code.training.data import DevQueries, Pairs, Passages, TrainingData
 from model_code.training.dev_evaluation import DevEvaluator
@@ -46,6 +47,7 @@ class KnownQueries(nn.Module):
         return self.vectors[[int(text) for text in texts]]
 
     tokenize = encode  # of nothing: the trainer looks vectors up
+    prompts = Prompts()
 
 
 def learn(
