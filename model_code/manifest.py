@@ -41,7 +41,8 @@ def read_manifest(folder: Path, format_version: int, *older: int, remedy: str = 
         raise Damaged(f"{path} is torn", remedy) from None
     if manifest.get("format") not in (format_version, *older):
         found = manifest.get("format")
-        raise FreshetError(f"{folder} has format {found}, but this version reads {format_version}; build it again")
+        remedy = "update Freshet" if isinstance(found, int) and found > format_version else "build it again"
+        raise FreshetError(f"{folder} has format {found}, but this version reads {format_version}; {remedy}")
     return manifest
 
 

@@ -133,7 +133,9 @@ def existing_database(url: str, migrate: Callable[[Database], None] | None = Non
         return database
     database.close()
     if version is not None:
-        raise FreshetError(f"{_shown(url)} is a ledger of version {version}, but this Freshet reads {tables.VERSION}")
+        raise FreshetError(
+            f"{_shown(url)} is a ledger of version {version}, but this Freshet reads {tables.VERSION}; update it"
+        )
     return None
 
 
