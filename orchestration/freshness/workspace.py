@@ -13,7 +13,7 @@ from pathlib import Path
 
 from model_code.encoding.sides import QUERY_ENCODER
 from model_code.errors import FreshetError
-from model_code.files import hash_path, read_json
+from model_code.files import hash_path, read_json, replace_folder
 from model_code.live.generation import ENCODER, INDEX, Generation
 from model_code.manifest import MANIFEST
 from orchestration import parameters
@@ -61,7 +61,7 @@ def make_workspace(
         aside = folder.with_name(f".{folder.name}.making")
         shutil.rmtree(aside, ignore_errors=True)
         _fill(project.root, aside, snapshot, start)
-        aside.rename(folder)
+        replace_folder(aside, folder)
     workspace = workspace_at(project, folder)
     if share_cache:
         _share_cache(project, workspace)

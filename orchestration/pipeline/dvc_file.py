@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from model_code.files import replacing
 from orchestration.pipeline import code_lock
 from orchestration.pipeline.stages import TABLE, Stage
 
@@ -53,7 +54,7 @@ def write(path: Path, own_code: bool = True) -> None:
 
     yaml = YAML()
     yaml.width = 120
-    with path.open("w", encoding="utf-8") as stream:
+    with replacing(path) as aside, aside.open("w", encoding="utf-8") as stream:
         stream.write(HEADER if own_code else "")
         yaml.dump(render(own_code), stream)
 
