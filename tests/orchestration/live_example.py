@@ -13,7 +13,7 @@ from model_code.documents import Change, Document
 from model_code.ledger.events import Position, Standing
 from model_code.live.changes import Applied, net_effect
 from model_code.live.collection import Collection, Freed, set_default_retriever
-from model_code.live.documents import document_row, write_rows
+from model_code.live.documents import COLUMNS, document_row, read_columns, write_rows
 from model_code.live.generation import DOCUMENTS, Generation, read_removed, write_removed
 from orchestration.live.collection import LiveCollection, held
 from orchestration.live.ledger import open_ledger
@@ -100,35 +100,44 @@ class StandInWriter:
         self.opened = None
 
     def compact(self, standing: Standing) -> Generation:
-        return _switch(self.collection, [], self.collection.current(), standing, {"compact": True})
+        before = self.collection.current()
+        gone = read_removed(before)
+        parts = ((each, before.sibling(each) / DOCUMENTS) for each in before.segments)
+        tables = ((each, zip(*read_columns(file, *COLUMNS), strict=True)) for each, file in parts)
+        rows = [dict(zip(COLUMNS, row, strict=True)) for each, table in tables for row in table
+                if row[0] not in gone.get(each, ())]  # fmt: skip
+        return _switch(self.collection, rows, before, standing, {"compact": True}, merged=True)
 
     def collect_garbage(self, keep: int, registered: Iterable[int] = ()) -> Freed:
         return self.collection.collect_garbage(keep, set(registered))
 
 
-def _switch(
+def _switch(collection: Collection, *arguments: object, **options: object) -> Generation:
+    return collection.switch(make_generation(collection, *arguments, **options).number)
+
+
+def make_generation(
     collection: Collection,
     rows: Iterable[dict[str, str]],
     before: Generation | None,
     standing: Standing,
     provenance: Mapping[str, object],
     gone: Iterable[str] = (),
+    merged: bool = False,
 ) -> Generation:
+    """A generation that nobody searches yet; merged: its rows stand for all segments of the one before."""
     with collection.aside(after=before and before.number) as folder:
         number = collection.next_number()
         rows = list(rows)
         write_rows(rows, folder / DOCUMENTS)
-        removed = dict(read_removed(before)) if before else {}
-        parts = (before.base, *before.segments) if before else ()
-        for part in parts:
-            removed[part] = removed.get(part, frozenset()) | frozenset(gone)
-        write_removed(folder, removed)
+        parts = (before.base, *(() if merged else before.segments)) if before else ()
+        removed = read_removed(before) if before else {}
+        write_removed(folder, {part: removed.get(part, frozenset()) | frozenset(gone) for part in parts})
         (folder / "number").write_text(str(number))  # two generations of equal content stay two
         facts = {
             "provenance": dict(provenance), "fingerprint": "f", "documents": 0, "passages": 0, "text": None,
             "base": before.base if before else number, "build": before.build if before else number,
-            "segments": [*before.segments, *([number] if rows else [])] if before else [], "removed": number,
+            "segments": [*parts[1:], *([number] if rows else [])] if before else [], "removed": number,
         }  # fmt: skip
         collection.seal(folder, facts, standing, before and before.number)
-        made = collection.keep(folder)
-    return collection.switch(made.number)
+        return collection.keep(folder)
