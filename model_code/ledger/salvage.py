@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from model_code.documents import Change, Document, Remove
-from model_code.ledger.events import EventKind
-from model_code.ledger.tables import events
+from model_code.ledger.events import EventKind, Feedback
+from model_code.ledger.tables import events, feedback
 
 
 def salvaged(file: Path, after: int) -> dict[str, Change]:
     """The last change of each document that an event after this one names, as far as it can be read, by id."""
-    rows = {row[0]: row for order in ("ASC", "DESC") for row in _rows(file, after, order)}
-    return {row[2]: _change(*row[1:]) for _, row in sorted(rows.items()) if row[1] != EventKind.REVERT}
+    rows = _rows(file, f"SELECT id, kind, document_id, payload FROM {events.name} WHERE id > {after:d} ORDER BY id")
+    return {row[2]: _change(*row[1:]) for row in sorted(rows) if row[1] != EventKind.REVERT}
+
+
+def salvaged_feedback(file: Path) -> list[Feedback]:
+    """What people said of hits, as far as it can be read."""
+    names = ", ".join(Feedback.__dataclass_fields__)
+    return [Feedback(*row) for row in _rows(file, f"SELECT {names} FROM {feedback.name} ORDER BY rowid")]
 
 
 def _change(kind: str, document_id: str, payload: str | None) -> Change:
@@ -28,11 +33,12 @@ def _change(kind: str, document_id: str, payload: str | None) -> Change:
     )
 
 
-def _rows(file: Path, after: int, order: str) -> Iterator[tuple[Any, ...]]:
-    """The events in one direction, up to the first page that is torn."""
-    query = f"SELECT id, kind, document_id, payload FROM {events.name} WHERE id > ? ORDER BY id {order}"
+def _rows(file: Path, query: str) -> set[tuple[Any, ...]]:
+    """The rows of a query, read from both ends, each up to the first page that is torn."""
+    rows: set[tuple[Any, ...]] = set()
     with closing(sqlite3.connect(file)) as connection:
-        try:
-            yield from connection.execute(query, (after,))
-        except (sqlite3.DatabaseError, UnicodeDecodeError):
-            return
+        for order in ("ASC", "DESC"):
+            with suppress(sqlite3.DatabaseError, UnicodeDecodeError):
+                for row in connection.execute(f"{query} {order}"):
+                    rows.add(row)
+    return rows

@@ -198,7 +198,7 @@ def restore(
     from orchestration.live.backup import restore as put_back
 
     project = put_back(folder, into.resolve())
-    say(f"{project.live} is restored and whole")
+    say(f"{project.live} is restored and whole, as it was then: what was erased since is here again, so erase it again")
 
 
 def compact(retriever: Retriever = None) -> None:

@@ -79,7 +79,7 @@ def backup(project: Project, target: Path) -> str | None:
 
 
 def _copy_ledger(project: Project, target: Path) -> str | None:
-    file = _ledger_file(project)
+    file = ledger_file(project)
     if file is None:
         return "the ledger is on a server: dump it now, with its own tool such as pg_dump"
     if file.is_file():
@@ -96,7 +96,7 @@ def _link(source: str, target: str) -> None:
         shutil.copyfile(source, target)
 
 
-def _ledger_file(project: Project) -> Path | None:
+def ledger_file(project: Project) -> Path | None:
     """The ledger's file; None where it is on a server."""
     url = sa.make_url(ledger_url(project))
     return Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
@@ -110,7 +110,7 @@ def restore(source: Path, root: Path) -> Project:
     project = Project(root)
     if not (source / "live").is_dir():
         raise FreshetError(f"{source} is no backup: it has no folder live")
-    file = _ledger_file(project)
+    file = ledger_file(project)
     for taken in (project.live, *([file] if file else [])):
         if taken.exists():
             raise FreshetError(f"{taken} is there: move it away first, and delete it once the backup has what you miss")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from model_code.errors import FreshetError
 from model_code.live.collection import retrievers
 from model_code.live.documents import read_columns
 from model_code.live.generation import DOCUMENTS
+from orchestration.live.backup import ledger_file
 from orchestration.live.collection import LiveCollection
 from orchestration.live.commands import Outcome, delete_documents
 from orchestration.live.garbage import planned
+from orchestration.live.repair import DAMAGED
+from orchestration.project import Project
 
 
 def erase_documents(live: LiveCollection, document_ids: Sequence[str], source: str = "freshet delete") -> Outcome:
@@ -25,6 +29,7 @@ def erase_documents(live: LiveCollection, document_ids: Sequence[str], source: s
     collections = [live, *(LiveCollection(live.project, name) for name in others)]
     left = [line for each in collections for line in _erase(each, outcome.erased)]
     live.ledger.erase(outcome.erased)
+    left += [f"{path}, which was set aside: delete it if you miss nothing" for path in _set_aside(live.project)]
     if left:
         raise FreshetError("deleted, and no search finds them; but texts remain: " + "; ".join(left))
     return outcome
@@ -42,6 +47,13 @@ def _erase(live: LiveCollection, document_ids: Sequence[str]) -> Iterator[str]:
         if number in live.generation.needs:
             reason = "the build that is searched: take them out of the corpus's source, and build again"
         yield f"generation {number} of {live.retriever}, {reason}"
+
+
+def _set_aside(project: Project) -> list[Path]:
+    """Copies of the ledger, and generations, that an upgrade or a repair kept, which may hold any text."""
+    file = ledger_file(project)
+    copies = file.parent.glob(f"{file.name}.*") if file else ()
+    return sorted([*copies, *project.live.glob(f"*/{DAMAGED}")])
 
 
 def _holders(live: LiveCollection, document_ids: Sequence[str]) -> set[int]:

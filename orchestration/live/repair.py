@@ -156,7 +156,7 @@ def _open_log(project: Project, after: int, done: list[str]) -> tuple[Ledger, di
         ledger.close()
     except Damaged:
         pass
-    from model_code.ledger.salvage import salvaged
+    from model_code.ledger.salvage import salvaged, salvaged_feedback
 
     file = Path(str(sa.make_url(ledger_url(project)).database))
     aside = _free_name(file.with_name(f"{file.name}.{DAMAGED}"))
@@ -164,7 +164,10 @@ def _open_log(project: Project, after: int, done: list[str]) -> tuple[Ledger, di
         if (path := file.with_name(file.name + suffix)).exists():
             path.rename(aside.with_name(aside.name + suffix))
     done.append(f"the ledger was damaged: it is set aside as {aside}, and a new one is written")
-    return open_ledger(project), salvaged(aside, after)
+    ledger = open_ledger(project)
+    for said in salvaged_feedback(aside):
+        ledger.judge(said, said.received)
+    return ledger, salvaged(aside, after)
 
 
 def _free_name(path: Path) -> Path:

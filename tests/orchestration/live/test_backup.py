@@ -10,9 +10,12 @@ import json
 import threading
 
 import pytest
+from typer.testing import CliRunner
 
 from model_code.errors import FreshetError
+from model_code.ledger.events import Feedback
 from model_code.live.searcher import Searcher
+from orchestration.cli.app import app
 from orchestration.live.backup import backup, export, restore
 from orchestration.live.collection import LiveCollection
 from orchestration.live.erasure import erase_documents
@@ -105,6 +108,8 @@ def test_what_was_erased_is_in_no_file_and_does_not_come_back(own, tmp_path, mon
         live.receive([row("n1", text, queries=["what is quokka"]), row("n2", "word3")], "test")
         live.apply()
     assert len(set(held_in(own.live, "quokka"))) >= 3, "two generations, and the ledger"
+    live.ledger.judge(Feedback("where do quokka live", "n1", "up"))
+    backup(own, tmp_path / "earlier")
     outcome = erase_documents(live, ["n1", "unknown"])
     assert (outcome.deleted, outcome.erased) == (["n1"], ["n1"])
     assert [refused["document_id"] for refused in outcome.rejected] == ["unknown"]
@@ -112,6 +117,10 @@ def test_what_was_erased_is_in_no_file_and_does_not_come_back(own, tmp_path, mon
     assert list(problems(own)) == []
     backup(own, tmp_path / "copy")
     assert list(held_in(tmp_path / "copy", "quokka")) == []
+    said = CliRunner().invoke(app, ["restore", str(tmp_path / "earlier"), "--into", str(tmp_path / "elsewhere")])
+    assert said.exit_code == 0
+    assert "what was erased since is here again" in said.output.replace("\n", " ")
+    assert list(held_in(tmp_path / "elsewhere" / "live", "quokka"))
     assert [event.payload is None for event in live.seen.life("n1")] == [True] * 3
     again = LiveCollection(own)
     again.receive([row("n1", "word2 quokka two", queries=["what is quokka"])], "test")
@@ -124,3 +133,12 @@ def test_a_text_of_the_build_stays_until_it_is_built_again_and_that_is_said(own,
     with pytest.raises(FreshetError, match="texts remain: generation 0 of r, the build that is searched"):
         erase_documents(live, ["d03"])
     assert "d03" not in {hit.document_id for hit in Searcher.open(own.live).search("word3", 99)}
+
+
+def test_what_was_set_aside_may_hold_an_erased_text_and_that_is_said(live):
+    (live.live / "ledger.sqlite.damaged").write_text("word1")
+    collection = LiveCollection(live)
+    with pytest.raises(FreshetError, match=r"ledger\.sqlite\.damaged, which was set aside: delete it"):
+        erase_documents(collection, ["n1"])
+    (live.live / "ledger.sqlite.damaged").unlink()
+    assert erase_documents(collection, ["n1"]).erased == ["n1"]

@@ -13,12 +13,13 @@ import sys
 import pytest
 
 from model_code.errors import Damaged, FreshetError
+from model_code.ledger.events import Feedback
 from model_code.live.collection import Collection, retrievers
 from model_code.live.generation import document_hashes
 from model_code.live.searcher import Searcher
 from orchestration import cli
 from orchestration.live.collection import LiveCollection
-from orchestration.live.ledger import open_ledger
+from orchestration.live.ledger import all_feedback, open_ledger
 from orchestration.live.repair import repair
 from orchestration.live.verify import problems
 from tests.orchestration.live.test_collection import row
@@ -124,7 +125,8 @@ def test_a_torn_file_is_told_in_one_line_and_mended_by_the_command_that_it_names
 
 
 def test_what_waits_in_a_torn_ledger_is_read_out_of_it(live, capsys, monkeypatch):
-    collection = LiveCollection(live)
+    collection, said = LiveCollection(live), Feedback("what is word1", "d03", "up", 2, "me", 5.0)
+    collection.ledger.judge(said, said.received)
     collection.receive([row("waiting", "word7 " * 2000), row("d03", "word8")], "test")
     collection.ledger.close()
     file = live.live / "ledger.sqlite"
@@ -133,6 +135,7 @@ def test_what_waits_in_a_torn_ledger_is_read_out_of_it(live, capsys, monkeypatch
         pytest.skip("this page was free")
     repair(live)
     assert list(problems(live)) == []
+    assert all_feedback(live) == [said]
 
 
 def test_where_nothing_is_whole_the_message_says_what_opens_the_build_again(live):
