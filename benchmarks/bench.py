@@ -26,11 +26,12 @@ BENCHES: Mapping[str, str] = {
     "incdsi": "benchmarks.incdsi",
     "faults": "benchmarks.faults.bench",
     "freshness": "benchmarks.freshness",
+    "hostile": "benchmarks.hostile",
 }
 OWNERS = {  # whose option it is
     "kills": ("faults",),
-    "seconds": ("freshness",),
-    "passages": ("freshness",),
+    "seconds": ("freshness", "hostile"),
+    "passages": ("freshness", "hostile"),
     "large": ("cluster", "growth", "incdsi", "search"),
     "gpu": ("cluster", "encode", "incdsi", "train"),
 }
@@ -45,8 +46,10 @@ def bench(
     kills: Annotated[
         int | None, typer.Option(min=1, help="faults: how many processes to kill, a tenth of them retrains.")
     ] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.1, help="freshness: how long to read under writes.")] = None,
-    passages: Annotated[int | None, typer.Option(min=100, help="freshness: size of the collection.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="freshness, hostile: how long to read under writes.")
+    ] = None,
+    passages: Annotated[int | None, typer.Option(min=100, help="freshness, hostile: size of the collection.")] = None,
     large: Annotated[
         bool, typer.Option("--large", help="cluster, growth, search, incdsi: a million documents, in up to 12 GB.")
     ] = False,

@@ -13,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks import bench as benches
-from benchmarks import overhead
+from benchmarks import hostile, overhead
 from benchmarks.bench import OWNERS, bench
 from benchmarks.measurement import row, skipped
 from model_code.errors import FreshetError, SettingsError
@@ -116,3 +116,9 @@ def test_freshet_bench_passes_its_arguments_on(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(command, "CLONE", tmp_path)
     with pytest.raises(FreshetError, match="run from a clone of the repository"):
         command.bench(types.SimpleNamespace(args=[]))
+
+
+def test_fifty_kinds_of_hostile_requests_are_sent_to_every_route_and_differ():
+    kinds = dict(hostile.requests(1000))
+    assert len(kinds) >= 50 == len(set(kinds.values()))
+    assert all(any(path.encode() in content for content in kinds.values()) for path in hostile.POST)
