@@ -44,7 +44,8 @@ def bench(
         typer.Argument(help=f"{', '.join(BENCHES)}; without one all of them, which takes hours."),
     ] = None,
     kills: Annotated[
-        int | None, typer.Option(min=1, help="faults: how many processes to kill, a tenth of them retrains.")
+        int | None,
+        typer.Option(min=1, help="faults: how many to kill, a tenth retrains, a quarter at the doors."),
     ] = None,
     seconds: Annotated[
         float | None, typer.Option(min=0.1, help="freshness, hostile: how long to read under writes.")

@@ -5,7 +5,7 @@ garbage, and lets the other retriever follow. It is killed at a random moment, e
 revert; then a search of each retriever must answer from one whole generation, with the documents of before or after the
 change that was interrupted. After the next writers, in any order, nothing may be missing, doubled or pending, and what
 a receipt had acknowledged, or the log alone had received, must be there. What it opens is built in a moment: `retrains`
-kills real retrains.
+kills real retrains, and `doors` the service, the inbox and syncs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.faults import checks
+from benchmarks.faults.doors import door_rows
 from benchmarks.faults.project import DEFAULT, OTHER, make_project
 from benchmarks.faults.retrains import retrain_rows
 from benchmarks.faults.worker import DOCUMENTS, Journal, work
@@ -29,7 +30,7 @@ from model_code.live.collection import Collection
 from orchestration.live.collection import LiveCollection
 
 KILLS = 200
-SHARE = 10  # one in so many kills a retrain: see `retrains`
+SHARE, DOORS = 10, 4  # one in so many kills a retrain, or what stands at a door: see `retrains` and `doors`
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
 PATIENCE = 120  # seconds until a worker must have finished its first change, or begun a revert
 REVERTS, REVERT_SECONDS = 4, 0.15  # one in so many kills is aimed at a revert, which takes about so long
@@ -38,13 +39,13 @@ PROBLEMS = ("searches not from one whole generation", "lost, doubled or half-vis
 
 
 def rows(kills: int = KILLS, encoder: str | Path = BASE, longest: float = 1.0, seed: int = 0) -> list[dict[str, Any]]:
-    """Kill `kills` processes, a tenth of them retrains, and count what went wrong.
+    """Kill `kills` processes, a tenth of them retrains and a quarter at the doors, and count what went wrong.
 
     The others each change documents and are killed at most `longest` seconds after their first change. A retrain costs
     a minute for every kill, so there are not more of them.
     """
-    in_retrains = kills // SHARE
-    others = kills - in_retrains
+    in_retrains, at_doors = kills // SHARE, kills // DOORS
+    others = kills - in_retrains - at_doors
     with tempfile.TemporaryDirectory() as folder:
         trial = Trial(Path(folder), encoder, seed)
         for number in range(others):
@@ -55,6 +56,7 @@ def rows(kills: int = KILLS, encoder: str | Path = BASE, longest: float = 1.0, s
         *(row_stated(f"{what} after {others} kills", found[what], 0, "= 0", not found[what]) for what in PROBLEMS),
         row_stated("kills that interrupted a change", interrupted, others, "> half", interrupted * 2 > others),
         row_stated("kills in the middle of a revert", reverts, others, "> tenth", reverts * 10 > others),
+        *(door_rows(at_doors, encoder, seed) if at_doors else ()),
         *(retrain_rows(in_retrains, encoder, seed) if in_retrains else ()),
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from benchmarks.bench import BENCHES
 from benchmarks.faults import bench as faults
 from benchmarks.faults import checks
+from benchmarks.faults.doors import DoorTrial
 from benchmarks.faults.project import OTHER, document_text
 from benchmarks.faults.worker import ACTIONS, Journal, draw, follow, perform
 from model_code.errors import FreshetError
@@ -47,6 +48,28 @@ def test_kills_do_no_harm(trial):
     journals = [Journal(path).read() for path in sorted(trial.root.glob("journal-*"))]
     assert all(any("end" in line for line in journal) for journal in journals)
     assert len(journals) == 3
+
+
+@pytest.fixture
+def doors(tmp_path, encoder, monkeypatch):
+    for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    return DoorTrial(tmp_path, encoder, seed=3)
+
+
+def test_kills_at_the_doors_do_no_harm(doors):
+    for number in range(3):
+        doors.kill(number)
+    assert doors.problems == []
+    assert doors.dropped == 6
+
+
+def test_what_is_lost_at_a_door_is_noticed(doors, monkeypatch):
+    """The one who finishes for a process that was killed loses the last document of each file."""
+    monkeypatch.setattr(DoorTrial, "_killed", lambda self, work: nullcontext())
+    monkeypatch.setattr(Ledger, "receive", halved(Ledger.receive))
+    doors.kill(1)
+    assert any("at_the_inbox" in problem and "missing" in problem for problem in doors.problems)
 
 
 def test_a_lost_document_is_noticed(trial):

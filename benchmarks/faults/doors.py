@@ -1,0 +1,202 @@
+"""Kill -9 what stands at the doors: the service, whoever takes files out of the inbox, and a sync.
+
+A client of the service knows what was acknowledged; of its last request nobody may say. A file that was dropped into
+the inbox, and a source that was written, are acknowledged by lying there: the next look has to finish them.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.faults import checks
+from benchmarks.faults.project import DEFAULT, OTHER, document_text, make_project
+from benchmarks.faults.worker import DOCUMENTS
+from benchmarks.measurement import row_stated
+from freshet.errors import ServiceError
+from model_code.errors import FreshetError
+from orchestration.live.client import client_of, registered
+from orchestration.live.collection import LiveCollection
+from orchestration.live.inbox import INBOX, take_all, waiting
+from orchestration.live.sync import sync
+from orchestration.project import Project
+
+PATIENCE = 120  # seconds until a service answers
+LONGEST = 0.4  # seconds until a kill, from the first answer or from the moment when work lies there
+SOURCE = "source.jsonl"
+PRELOADED = [
+    "torch",
+    "transformers",
+    "sqlalchemy",
+    "pandas",
+    "model_code.live.searcher",
+    "orchestration.service.server",
+]
+
+
+def door_rows(kills: int, encoder: str | Path, seed: int = 0) -> list[dict[str, Any]]:
+    """Kill so many processes, each door in turn, and count what went wrong."""
+    with tempfile.TemporaryDirectory(prefix="freshet-doors-") as folder:
+        trial = DoorTrial(Path(folder), encoder, seed)
+        for number in range(kills):
+            trial.kill(number)
+    wrong = len(trial.problems)
+    return [row_stated(f"lost, doubled or half-visible after {kills} kills at the doors", wrong, 0, "== 0")]
+
+
+def serve_forever(root: Path) -> None:
+    """The service on a free port, until it is killed or left alone."""
+    from orchestration.service.server import serve
+
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    project = Project(root)
+    with registered(project.state) as registration:
+        serve(project, "127.0.0.1", 0, False, registration)
+
+
+def take_forever(root: Path) -> None:
+    """What the sensor does with the inbox, again and again."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    live = LiveCollection(Project(root))
+    while True:
+        if take_all(live):
+            live.apply()
+        time.sleep(0.01)
+
+
+def sync_forever(root: Path) -> None:
+    """`freshet sync`, again and again."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    live = LiveCollection(Project(root))
+    while True:
+        sync(live, SOURCE, force=True, cwd=root)
+        time.sleep(0.01)
+
+
+def _end_with_parent() -> None:
+    while (parent := multiprocessing.parent_process()) is not None and parent.is_alive():
+        time.sleep(1)
+    os._exit(1)
+
+
+class DoorTrial:
+    """One project through many crashes at its doors, beside the plain model of what it must hold."""
+
+    def __init__(self, root: Path, encoder: str | Path, seed: int) -> None:
+        self.root, self.chance = root, random.Random(seed)
+        self.project, self.state = make_project(root, encoder)
+        self.dropped = 0
+        self.fell: Counter[str] = Counter()
+        self.problems: list[str] = []
+        self.processes = multiprocessing.get_context("forkserver")
+        self.processes.set_forkserver_preload([*PRELOADED, __name__])
+
+    def kill(self, number: int) -> None:
+        """Let one door work, kill it, let the next comer finish, and compare."""
+        door = (self.at_the_service, self.at_the_inbox, self.at_the_source)[number % 3]
+        allowed = door()
+        default, other = LiveCollection(self.project, DEFAULT), LiveCollection(self.project, OTHER)
+        for collection in self.chance.sample([default, other], 2):
+            collection.begin()
+            collection.apply()
+        self.state, name = checks.searched(default), f"{door.__name__}, kill {number}"
+        if self.state not in allowed:
+            self.problems.append(f"{name}: {checks.difference(self.state, allowed[-1])}")
+        if (same := checks.searched(other)) != self.state:
+            self.problems.append(f"{name}, {OTHER}: {checks.difference(same, self.state)}")
+        ids = [*self.state, *(f"new-{number}" for number in range(DOCUMENTS))]
+        for collection in (default, other):
+            if problem := checks.ledger_problem(collection, self.state, ids):
+                self.problems.append(f"{name}, {collection.retriever}: {problem}")
+            collection.ledger.close()
+
+    @contextmanager
+    def _killed(self, work: Callable[[Path], None]) -> Iterator[Any]:
+        """A process that works in this block, and is killed at its end."""
+        process = self.processes.Process(target=work, args=(self.root,))
+        process.start()
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.join()
+
+    def at_the_service(self) -> tuple[checks.State, ...]:
+        """Requests, one after the other, until it answers no more."""
+        state, action = self.state, None
+        with self._killed(serve_forever) as process:
+            end = time.monotonic() + PATIENCE
+            while (client := client_of(self.project)) is None:
+                if not process.is_alive() or time.monotonic() > end:
+                    raise FreshetError("the service did not start")
+                time.sleep(0.01)
+            timer = threading.Timer(self.chance.uniform(0, LONGEST), process.kill)
+            timer.start()
+            while True:
+                action = self._drawn()
+                try:
+                    if action["kind"] == "put":
+                        rows = [{"_id": one, "title": one, "text": text} for one, text in action["documents"].items()]
+                        client.add(rows, wait=self.chance.random() < 0.5)
+                    else:
+                        client.delete(action["ids"], wait=self.chance.random() < 0.5)
+                except ServiceError:
+                    break
+                state = checks.changed(state, action, {})
+                self.fell["acknowledged"] += 1
+            timer.join()
+        after = checks.changed(state, action, {})
+        live = LiveCollection(self.project)
+        arrived = checks.received(live, action, state)
+        live.ledger.close()
+        return (after,) if arrived else (state, after)
+
+    def at_the_inbox(self) -> tuple[checks.State, ...]:
+        """Files that are dropped at once; the next look takes what is left."""
+        folder, state = self.root / INBOX, self.state
+        folder.mkdir(exist_ok=True)
+        with self._killed(take_forever):
+            for _ in range(6):
+                self.dropped += 1
+                documents = self._drawn(put=True)["documents"]
+                lines = [json.dumps({"id": one, "title": one, "text": text}) for one, text in documents.items()]
+                part = folder / f"{self.dropped}.jsonl.part"
+                part.write_text("\n".join(lines) + "\n")
+                part.rename(part.with_suffix(""))
+                state = state | documents
+            time.sleep(self.chance.uniform(0, LONGEST))
+        self.fell[f"{len(waiting(self.project))} files left"] += 1
+        live = LiveCollection(self.project)
+        take_all(live)
+        live.ledger.close()
+        if waiting(self.project):
+            self.problems.append(f"files stay in the inbox: {waiting(self.project)}")
+        return (state,)
+
+    def at_the_source(self) -> tuple[checks.State, ...]:
+        """A source that changes; the next sync finishes."""
+        held = {f"source-{i}": document_text(self.chance.randrange(10_000)) for i in self.chance.sample(range(9), 5)}
+        lines = [json.dumps({"id": one, "title": one, "text": text}) for one, text in held.items()]
+        (self.root / SOURCE).write_text("\n".join(lines) + "\n")
+        with self._killed(sync_forever):
+            time.sleep(self.chance.uniform(0, LONGEST))
+        live = LiveCollection(self.project)
+        sync(live, SOURCE, force=True, cwd=self.root)
+        live.ledger.close()
+        return ({one: text for one, text in self.state.items() if not one.startswith("source-")} | held,)
+
+    def _drawn(self, put: bool = False) -> dict[str, Any]:
+        ids = [f"new-{number}" for number in self.chance.sample(range(DOCUMENTS), self.chance.randint(1, 4))]
+        if put or self.chance.random() < 0.7:
+            return {"kind": "put", "documents": {one: document_text(self.chance.randrange(10_000)) for one in ids}}
+        return {"kind": "remove", "ids": ids}
