@@ -22,6 +22,7 @@ SIMPLE = re.compile(r"\w+")
 UNSEEN = re.compile(  # C0 and C1 but for tab and line feed, marks of direction, invisible line ends, no UTF-8
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 LAST_SIMPLE = "\u02ff"  # up to here no character is a mark, or of a script without blanks
 
 
@@ -60,6 +61,16 @@ def slices(text: str, places: list[tuple[int, int]], start: int, end: int) -> st
     ('a b c', '序算')
     """
     return " ".join(text[places[start][0] : places[end - 1][1]].split()) if start < end else ""
+
+
+def first_sentence(text: str) -> tuple[str, str]:
+    """The first sentence or line of a text, and the rest.
+
+    >>> first_sentence("Sort a list. In place.")
+    ('Sort a list.', ' In place.')
+    """
+    first, *_ = SENTENCE.split(text.strip(), maxsplit=1)
+    return " ".join(first.split()), text.strip()[len(first) :]
 
 
 def words(text: str) -> list[str]:

@@ -5,7 +5,6 @@ Z of a live collection is, for each document, the mean of these vectors.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +24,6 @@ from model_code.retrievers.dsi import DsiRetriever
 from model_code.scale.encoding import encode_resumably
 
 SPAN = 12  # words, about as many as a long query has
-SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
 
 
 def constraint_texts(title: str, text: str, spans: int) -> list[str]:
@@ -36,7 +34,7 @@ def constraint_texts(title: str, text: str, spans: int) -> list[str]:
     >>> constraint_texts("sort", "Sort a list. In place, that is.", spans=4)
     ['sort', 'Sort a list.', 'In place, that is.']
     """
-    first, rest = _first_sentence(text)
+    first, rest = words.first_sentence(text)
     places = words.spans(rest)
     last = max(0, len(places) - SPAN)
     count = min(spans, -(-len(places) // SPAN))
@@ -47,11 +45,6 @@ def constraint_texts(title: str, text: str, spans: int) -> list[str]:
         *(words.slices(rest, places, start, min(start + SPAN, len(places))) for start in starts),
     ]
     return [one for one in dict.fromkeys(found) if one]
-
-
-def _first_sentence(text: str) -> tuple[str, str]:
-    first, *_ = SENTENCE.split(text.strip(), maxsplit=1)
-    return " ".join(first.split()), text.strip()[len(first) :]
 
 
 def read_texts(part: Part) -> dict[str, tuple[str, str]]:

@@ -39,6 +39,7 @@ def compare_systems(systems: Sequence[SystemScores], settings: EvaluationSetting
     "differences": [{"system", "reference", "family", "metric", "difference", "low", "high", "p", "p_holm"}]}. Each
     system is tested against each of `settings.references` that stands before it in `in_order`, each variant (`R.NAME`)
     against R and against bm25. The two are families of their own, so that trying a variant costs the systems no power.
+    Where people judged nothing, there are no differences: made queries tell no system from another.
     Raises `FreshetError` for systems with different queries, judges or metrics.
     """
     systems = in_order(systems, settings.references)
@@ -48,7 +49,7 @@ def compare_systems(systems: Sequence[SystemScores], settings: EvaluationSetting
         "source": systems[0].source,
         "queries": systems[0].queries,
         "systems": _estimates(systems, settings, seed),
-        "differences": _differences(systems, settings, seed),
+        "differences": _differences(systems, settings, seed) if systems[0].source == "qrels" else [],
     }
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from model_code.context import StageContext
-from model_code.corpus.tables import load_corpus, passage_texts
+from model_code.corpus.tables import Corpus, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.evaluation.scores import check_comparable, load_all_scores, load_scores
@@ -51,7 +51,7 @@ def test_all_are_evaluated_on_the_same_queries(inputs, tmp_path):
     report = run_stage(inputs, tmp_path / "baselines")
     assert sorted(path.name for path in (tmp_path / "baselines").iterdir()) == ["bm25", "untrained", "zero_shot"]
     for name in report:
-        found = {key: value for key, value in report[name].items() if key not in ("variants", "weights", "learned")}
+        found = {key: value for key, value in report[name].items() if key not in ("variants", "weights", "learned_by")}
         assert found == read_json(tmp_path / "baselines" / name / "metrics.json")
         assert report[name]["test"]["queries"] == 48
     check_comparable([load_scores(tmp_path / "baselines" / name, "test") for name in report])
@@ -101,6 +101,33 @@ def test_each_can_be_opened_and_finds_what_was_evaluated(inputs, tmp_path):
         assert retriever.search([TEXTS["river-01"]], 1)[0][0][0] == "river-01"
         assert retriever.fingerprint == read_json(build / "index" / "manifest.json")["fingerprint"]
         assert len(retriever.passage_vectors(passages)) == len(passages)
+
+
+def test_titles_choose_the_weights_where_nobody_judged_enough(inputs, tmp_path):
+    """The tiny encoder knows nothing, so that words are all that counts; what is built has the titles."""
+    shutil.copytree(inputs["corpus"], tmp_path / "corpus")
+    for table in ("documents", "passages"):
+        path = tmp_path / "corpus" / f"{table}.parquet"
+        rows = pd.read_parquet(path)
+        rows.assign(title=[f"the {text.split()[-1]} own{i}" for i, text in enumerate(TEXTS.values())]).to_parquet(path)
+    report = run_stage(inputs | {"corpus": tmp_path / "corpus"}, tmp_path / "baselines")["untrained"]
+    assert report["learned_by"] == "titles"
+    assert report["weights"]["bm25"] > report["weights"]["zero_shot"]
+    build = tmp_path / "baselines" / "bm25" / "build"
+    assert open_retriever(build / "encoder", build / "index").search(["own7"], 1)[0][0][0] == list(TEXTS)[7]
+
+
+def test_a_document_loses_the_title_or_first_sentence_that_it_is_asked_for_by():
+    rows = [
+        ("a", 0, "Sort a list", "Sort a list. In place."), ("a", 1, "Sort a list", "Stable."),
+        ("b", 0, "Notes", "A first line\nand a second"), ("c", 0, "Only a title", ""), ("d", 0, "", "one sentence"),
+    ]  # fmt: skip
+    passages = pd.DataFrame(rows, columns=["document_id", "ordinal", "title", "text"])
+    titles, new = fuse.held_out_titles(Corpus(passages, passages, passages, passages), include_title=True)
+    assert titles.queries == {"a": "Sort a list", "b": "A first line"}
+    assert titles.qrels == {"a": {"a": 1}, "b": {"b": 1}}
+    found = sorted(zip(new.document_ids, new.texts, strict=True))
+    assert found == [("a", ". In place."), ("a", "Stable."), ("b", "Notes \nand a second")]
 
 
 def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_called(inputs, tmp_path):
