@@ -17,8 +17,9 @@ from benchmarks.encoding import mixed_texts
 from benchmarks.measurement import all_seconds, read_rate, row, row_below, row_without_goal
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
-from model_code.hierarchy.build import build_hierarchy, build_inverted_file
+from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
+from model_code.hierarchy.tree import Hierarchy
 from model_code.index.bm25 import Bm25Segment
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import Bm25Settings, IndexSettings
@@ -149,6 +150,22 @@ def _inverted_files(vectors: np.ndarray) -> tuple[Any, Any]:
     theirs.train(vectors)
     theirs.add(vectors)
     return own, theirs
+
+
+def build_inverted_file(tree: Hierarchy, vectors: np.ndarray) -> Any:
+    """A hierarchy's by-product: an `IndexIVFFlat` over `vectors` (N, H) whose lists are the nodes of the last level.
+
+    faiss need not train anything: the centroids are the tree's.
+    """
+    import faiss
+
+    centroids = tree.centroids[-1]
+    quantiser = faiss.IndexFlatIP(tree.dimension)
+    quantiser.add(centroids)
+    index = faiss.IndexIVFFlat(quantiser, tree.dimension, len(centroids), faiss.METRIC_INNER_PRODUCT)
+    index.is_trained = True
+    index.add(vectors)
+    return index
 
 
 def _tuned(knob: str, index: Any, asked: np.ndarray, true: np.ndarray, k: int) -> Search:

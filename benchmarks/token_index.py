@@ -144,7 +144,7 @@ def make_queries(
         texts = [places[document], *chance.integers(len(ids), size=2)]
         related = [bags.tokens[ends[text] - bags.lengths[text] : ends[text]] for text in texts]
         tokens = np.unique(np.concatenate([own, *related]))
-        rarity = np.log((len(ids) + 1) / (index.document_frequencies(tokens) + 0.5)).astype(np.float32)
+        rarity = np.log((len(ids) + 1) / (index.blocks.counts(tokens) + 0.5)).astype(np.float32)
         rarity = np.where(np.isin(tokens, own), rarity, rarity * chance.random(len(tokens)) / 2)
         chosen = tokens[np.argsort(-rarity, kind="stable")[:WIDE]]
         queries.append((chosen, (5.8 * (1 + np.arange(len(chosen)) / 4) ** -0.43).astype(np.float32)))
@@ -192,7 +192,7 @@ def changes_are_exact(index: TokenIndex, bags: Bags, queries: Sequence[Sparse], 
     bags_left = Bags(bags.tokens[left[bags.passages]], bags.lengths[left])
     anew = TokenIndex.build(bags_left, [name for name, stays in zip(ids, left, strict=True) if stays], fingerprint)
     tokens = np.unique(bags.tokens)
-    counts = [one.document_frequencies(tokens) for one in (grown, anew)]
+    counts = [one.blocks.counts(tokens) for one in (grown, anew)]
     rankings = [one.search(queries, k, fingerprint) for one in (grown, anew)]
     return same and rankings[0] == rankings[1] and bool((counts[0] == counts[1]).all())
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch.nn.functional import normalize
@@ -15,9 +13,6 @@ from model_code.hierarchy.lloyd import Lloyd, MakeLloyd
 from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes
 from model_code.hierarchy.tree import Hierarchy
 from model_code.progress import Progress, silent
-
-if TYPE_CHECKING:
-    import faiss
 
 
 def build_hierarchy(
@@ -139,25 +134,3 @@ def arrange(centroids: list[torch.Tensor], parents: list[torch.Tensor], leaves: 
         number[order] = np.arange(len(order), dtype=np.int32)
         arrays.append((vectors.cpu().numpy()[order], above[order]))
     return Hierarchy(tuple(c for c, _ in arrays), tuple(p for _, p in arrays), number[leaves.cpu().numpy()])
-
-
-def build_inverted_file(tree: Hierarchy, vectors: np.ndarray, level: int | None = None) -> faiss.IndexIVFFlat:
-    """An index as by-product: an inner-product `IndexIVFFlat` over `vectors` (N, H), numbered by row.
-
-    Its coarse quantiser are the nodes of a level, by default the last.
-    faiss need not train anything: the centroids are the tree's. A query looks through the lists of its `nprobe` nearest
-    nodes, and each vector is in the list of the node nearest to it (at the last level of a bottom-up tree, its own).
-    The vectors may come from a later encoder than the tree's: recall then tells how well the tree still fits.
-    """
-    import faiss
-
-    level = tree.depth if level is None else level
-    if not 1 <= level <= tree.depth:
-        raise FreshetError(f"the hierarchy has levels 1 to {tree.depth}, not {level}; choose one of these")
-    centroids = tree.centroids[level - 1]
-    quantiser = faiss.IndexFlatIP(tree.dimension)
-    quantiser.add(centroids)
-    index = faiss.IndexIVFFlat(quantiser, tree.dimension, len(centroids), faiss.METRIC_INNER_PRODUCT)
-    index.is_trained = True
-    index.add(np.ascontiguousarray(vectors, np.float32))
-    return index

@@ -24,9 +24,9 @@ from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
 from model_code.training.data import TrainingData
 from model_code.training.dev_evaluation import DEPTH, DevEvaluator
 from model_code.training.fit import data_report, result_report
+from model_code.training.loop import TrainingResult
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables
-from model_code.training.trainer import TrainingResult
 
 DIGITS = 12  # of a document's number, so that ties, which token searches have many of, break as by the documents' ids
 

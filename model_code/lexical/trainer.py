@@ -27,6 +27,7 @@ from model_code.training.batches import BatchSchedule
 from model_code.training.collator import Ancestors, membership
 from model_code.training.data import TrainingData
 from model_code.training.negatives import Drawing, Negatives, sample
+from model_code.training.optimisation import adamw
 from model_code.training.settings import TrainingSettings
 from model_code.training.trainer import Trainer, to_device
 
@@ -237,13 +238,8 @@ def make_optimizer(encoder: LexicalEncoder, settings: TrainingSettings) -> torch
     head = {name: learning.pop(name) for name in list(learning) if "body.head." in name}
     biases = {id(side.bias) for side in encoder.sides}
     bias = {name: learning.pop(name) for name in list(learning) if id(learning[name]) in biases}
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in learning.values() if p.ndim > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in learning.values() if p.ndim <= 1], "weight_decay": 0.0},
+    others: list[dict[str, Any]] = [
         {"params": list(head.values()), "weight_decay": 0.0, "lr": HEAD_RATE * settings.learning_rate},
         {"params": list(bias.values()), "weight_decay": 0.0, "lr": BIAS_LEARNING_RATE},
     ]
-    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=settings.learning_rate, fused=True)
-    for group in optimizer.param_groups:
-        group["peak"] = group["lr"]
-    return optimizer
+    return adamw(learning.values(), settings.learning_rate, settings.weight_decay, others)

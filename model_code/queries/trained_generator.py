@@ -111,7 +111,7 @@ def _train(context: StageContext, loaded: Loaded, pairs: Pairs, held_out: Pairs)
         "pairs": len(pairs),
         "held_out_pairs": len(held_out),
         f"start_{METRIC}": result.history[0].get(METRIC),
-        f"best_{METRIC}": result.best,
+        f"best_{METRIC}": result.best_metric,
         "best_step": result.best_step,
         "steps": result.steps,
         "trained_parameters": result.trained_parameters,

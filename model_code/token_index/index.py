@@ -98,10 +98,6 @@ class TokenIndex:
         """The tokens of a document's passage (0, 1, ...), ascending int64."""
         return self.blocks.bag(int(self.ids.rows_of([document_id])[passage]))
 
-    def document_frequencies(self, tokens: np.ndarray) -> np.ndarray:
-        """In how many passages each of the different `tokens` (t,) is, (t,) int64."""
-        return self.blocks.counts(np.asarray(tokens, dtype=np.int64))
-
     def add(self, bags: AnyBags, document_ids: Sequence[str], fingerprint: str) -> None:
         """Add passages of new documents; FreshetError if one of the documents is there already."""
         self._require(fingerprint)

@@ -23,9 +23,10 @@ from model_code.index.dense_index import DenseIndex
 from model_code.scale.clustering import make_lloyd
 from model_code.settings import require
 from model_code.training.data import TrainingData
+from model_code.training.loop import TrainingResult
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables
-from model_code.training.trainer import Trainer, TrainingResult
+from model_code.training.trainer import Trainer
 
 
 def fit_encoder(

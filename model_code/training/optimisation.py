@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -67,16 +67,28 @@ def transformer_layers(backbone: Any) -> nn.ModuleList:
 
 
 def make_optimizer(objective: Objective, settings: TrainingSettings) -> torch.optim.AdamW:
-    """Fused AdamW: a group of matrices, one of biases and norms (no decay), one of centroids (own rate, no decay)."""
-    learning = [p for p in objective.encoder.parameters() if p.requires_grad]
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in learning if p.ndim > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in learning if p.ndim <= 1], "weight_decay": 0.0},
-    ]
+    """`adamw` of the encoder, with a group of centroids (own rate, no decay) where there are any."""
+    centroids: list[dict[str, Any]] = []
     if objective.hierarchy is not None:
         rate = settings.centroid_learning_rate
-        groups.append({"params": list(objective.hierarchy.parameters()), "weight_decay": 0.0, "lr": rate})
-    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=settings.learning_rate, fused=True)
+        centroids = [{"params": list(objective.hierarchy.parameters()), "weight_decay": 0.0, "lr": rate}]
+    return adamw(objective.encoder.parameters(), settings.learning_rate, settings.weight_decay, centroids)
+
+
+def adamw(
+    weights: Iterable[nn.Parameter], rate: float, decay: float, others: Sequence[dict[str, Any]] = ()
+) -> torch.optim.AdamW:
+    """Fused AdamW of those of `weights` that learn: a group of matrices, one of biases and norms (no decay), `others`.
+
+    Each group remembers its highest rate, as `set_learning_rate` needs it.
+    """
+    learning = [weight for weight in weights if weight.requires_grad]
+    groups = [
+        {"params": [weight for weight in learning if weight.ndim > 1], "weight_decay": decay},
+        {"params": [weight for weight in learning if weight.ndim <= 1], "weight_decay": 0.0},
+        *others,
+    ]
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=rate, fused=True)
     for group in optimizer.param_groups:
         group["peak"] = group["lr"]
     return optimizer

@@ -9,14 +9,11 @@ mean over its batches however many processes there are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from model_code.encoding.encoder import DocumentSide, Encoder
 from model_code.encoding.settings import LayerSettings
@@ -25,7 +22,6 @@ from model_code.hierarchy.tree import Hierarchy
 from model_code.progress import Progress, silent
 from model_code.training.batches import BatchSchedule
 from model_code.training.checkpoints import (
-    Row,
     TrainingState,
     latest_checkpoint,
     load_negatives,
@@ -35,13 +31,13 @@ from model_code.training.checkpoints import (
 from model_code.training.collator import Collator
 from model_code.training.data import TrainingData
 from model_code.training.dev_evaluation import DevEvaluator
+from model_code.training.loop import TrainingLoop, TrainingResult
 from model_code.training.negatives import make_negatives
 from model_code.training.objective import LAST_LAYER, Objective
 from model_code.training.optimisation import (
     CUT_BY,
     choose_attention,
     freeze,
-    learning_rate_factor,
     make_accelerator,
     make_optimizer,
     require_positions,
@@ -53,20 +49,7 @@ CPU_BATCH_TOKENS = 512  # few tokens keep a core busy, and small parts waste les
 GPU_BATCH_TOKENS = 16_384
 
 
-@dataclass(frozen=True)
-class TrainingResult:
-    """What a finished training run is reported with; the encoder itself was trained in place."""
-
-    best_step: int  # 0: no checkpoint was better than the encoder that training started from
-    best_metric: float | None  # on the dev queries; None without any
-    steps: int  # taken
-    pairs: int  # seen, with repetition
-    trained_parameters: int  # of the encoder, both sides of it
-    reclustered_at: tuple[int, ...]  # steps
-    history: tuple[Row, ...]
-
-
-class Trainer:
+class Trainer(TrainingLoop):
     """Trains `encoder` in place on `data`; `fit` leaves it with the weights of the best evaluated step.
 
     hierarchy: needed if `settings.needs_hierarchy`. dev: chooses the best step; without it the last one is kept.
@@ -91,6 +74,7 @@ class Trainer:
     ) -> None:
         _check(data, settings, hierarchy, dev, cluster)
         self.encoder, self.data, self.settings, self.seed = encoder.eval(), data, settings, seed + settings.seed_offset
+        self.trained, self.metric, self.start_vectors = self.encoder, None if dev is None else dev.metric, None
         self.dev, self.cluster, self.checkpoints, self.progress = dev, cluster, checkpoints, progress
         self.layers = layers
         self.accelerator = make_accelerator(encoder.device, encoder.precision, settings.accumulation)
@@ -109,28 +93,14 @@ class Trainer:
         if checkpoint is not None:
             self.accelerator.load_state(str(checkpoint), load_kwargs={"weights_only": True})
 
-    @property
-    def steps(self) -> int:
-        """Steps of the whole run, unless it stops early."""
-        return self.schedule.steps
-
     def fit(self, start_vectors: np.ndarray | None = None) -> TrainingResult:
         """Train to the end, or on to it from the last checkpoint.
 
         start_vectors: (N, H), the passages as the untrained encoder encodes documents, if they are at hand and one
           vector each: saves doing so.
         """
-        if self.state.step == 0:
-            self._evaluate(start_vectors)
-        while self.state.step < self.steps and not self._stalled():
-            self._refresh_negatives(start_vectors)
-            self.take_step()
-            self._after_step()
-        self._log()
-        if self.dev is not None and self.dev.metric not in self.state.row():
-            self._evaluate()
-        self._restore_best()
-        return self._result()
+        self.start_vectors = start_vectors
+        return super().fit()
 
     def _prepare(self, objective: Objective, optimizer: Any, hierarchy: Hierarchy | None) -> None:
         self.hierarchy = hierarchy
@@ -139,6 +109,7 @@ class Trainer:
         self.model, self.optimizer = self.accelerator.prepare(objective, optimizer)
         leaves = None if hierarchy is None else hierarchy.leaves
         self.schedule = BatchSchedule(self.data, self.settings, self.seed, leaves)
+        self.steps, self.pairs_per_step = self.schedule.steps, self.schedule.per_step * len(self.schedule[0])
         tokens = CPU_BATCH_TOKENS if self.accelerator.device.type == "cpu" else GPU_BATCH_TOKENS
         self.collate = self._make_collator(hierarchy, tokens)
 
@@ -154,14 +125,12 @@ class Trainer:
             self.data, self.settings, self.encoder.tokenize, self.seed, hierarchy, batch_tokens, own, prompts
         )
 
-    def _refresh_negatives(self, start_vectors: np.ndarray | None) -> None:
-        if self.negatives.needs_refresh(self.state.step):
-            self.negatives.refresh(self.encoder, start_vectors if self.state.step == 0 else None)
-
     def take_step(self) -> None:
         """One step of the optimiser: forward and backward through its batches, and the update."""
         accelerator = self.accelerator
-        set_learning_rate(self.optimizer, self._rate_factor())
+        if self.negatives.needs_refresh(self.state.step):
+            self.negatives.refresh(self.encoder, self.start_vectors if self.state.step == 0 else None)
+        set_learning_rate(self.optimizer, self._rate_factor(self.state.step))
         first = self.state.step * self.schedule.per_step
         numbers = range(first + accelerator.process_index, first + self.schedule.per_step, accelerator.num_processes)
         for number in numbers:
@@ -174,23 +143,15 @@ class Trainer:
             self.state.window.append({name: part.detach() for name, part in parts.items()})
         self.state.step += 1
 
-    def _after_step(self) -> None:
-        step, settings = self.state.step, self.settings
-        if step % settings.log_every == 0:
-            self._log()
-        if settings.evaluate_every and step % settings.evaluate_every == 0:
-            self._evaluate()
-        if self.checkpoints is not None and step % settings.checkpoint_every == 0:
-            self._log()
-            changed = self.hierarchy if self.state.reclustered_at else None
-            save_checkpoint(self.checkpoints, self.accelerator, self.state, changed, self.negatives.state())
-        self.progress(step, self.steps, "steps")
+    def _save(self, folder: Path) -> None:
+        changed = self.hierarchy if self.state.reclustered_at else None
+        save_checkpoint(folder, self.accelerator, self.state, changed, self.negatives.state())
 
-    def _evaluate(self, vectors: np.ndarray | None = None) -> None:
+    def _evaluate(self) -> None:
         """Note the dev metric; if it is the best so far, keep the weights and, in co-training, re-cluster."""
         if self.dev is None:
             return
-        documents = DocumentSide(self.encoder)
+        documents, vectors = DocumentSide(self.encoder), self.start_vectors if self.state.step == 0 else None
         ranked = self.dev.encode_passages(documents) if vectors is None else vectors[self.dev.rows]
         improved = self.state.evaluated(self.dev.metric, self.dev.score(self.encoder, ranked), self._trained_weights())
         renews = self.settings.cotraining and self.settings.needs_hierarchy
@@ -204,37 +165,6 @@ class Trainer:
         optimizer = recluster(objective, self.optimizer.optimizer, hierarchy, self.settings)
         self._prepare(objective, optimizer, hierarchy)
         self.state.reclustered_at.append(self.state.step)
-
-    def _trained_weights(self) -> dict[str, Tensor]:
-        return {name: weight for name, weight in self.encoder.named_parameters() if weight.requires_grad}
-
-    def _restore_best(self) -> None:
-        weights = self._trained_weights()
-        for name, value in self.state.best_weights.items():
-            weights[name].data.copy_(value)
-
-    def _rate_factor(self) -> float:
-        return learning_rate_factor(self.state.step, self.steps, self.settings.warmup_share)
-
-    def _log(self) -> None:
-        last = learning_rate_factor(self.state.step - 1, self.steps, self.settings.warmup_share)
-        self.state.log(self.settings.learning_rate * last, partial(self.accelerator.reduce, reduction="mean"))
-
-    def _stalled(self) -> bool:
-        patience = self.settings.patience
-        return patience is not None and self.state.evaluations_since_best >= patience
-
-    def _result(self) -> TrainingResult:
-        state = self.state
-        return TrainingResult(
-            best_step=state.best_step if self.dev is not None else state.step,
-            best_metric=state.best_metric,
-            steps=state.step,
-            pairs=state.step * self.schedule.per_step * len(self.schedule[0]),
-            trained_parameters=sum(weight.numel() for weight in self._trained_weights().values()),
-            reclustered_at=tuple(state.reclustered_at),
-            history=tuple(state.history),
-        )
 
 
 def to_device(batch: Any, device: Any) -> Any:

@@ -87,7 +87,7 @@ def test_an_overfitted_model_writes_queries_that_find_their_documents(tmp_path: 
     loaded = load(kind, tmp_path)
     assert found_first(loaded, tmp_path / "before") < 0.2
     result = make_trainer(loaded, steps=60, batch_size=16, evaluate_every=30).fit()
-    assert result.best > result.history[0][METRIC] + 2
+    assert result.best_metric > result.history[0][METRIC] + 2
     assert found_first(loaded, tmp_path / "after") > 0.8
 
 
@@ -107,7 +107,7 @@ def test_killed_and_resumed_is_as_if_never_stopped(tmp_path: Path, kind: str):
     resumed = make_trainer(loaded, tmp_path / "checkpoints")
     assert resumed.state.step == 4
     assert resumed.fit() == expected
-    for model, name in ((whole.weights, "whole"), (resumed.weights, "resumed")):
+    for model, name in ((whole.trained, "whole"), (resumed.trained, "resumed")):
         save_sequence_model(model, loaded[1], tmp_path / name, SECTION_TOKENS)
     assert hash_path(tmp_path / "whole") == hash_path(tmp_path / "resumed")
 
@@ -132,18 +132,18 @@ def test_the_best_step_is_kept_and_patience_ends_training(tmp_path: Path):
 
     def evaluate() -> None:
         at_step[trainer.state.step] = loaded[0].shared.weight.detach().clone()
-        trainer.state.evaluated(METRIC, next(values), trainer._learned())
+        trainer.state.evaluated(METRIC, next(values), trainer._trained_weights())
 
     trainer._evaluate = evaluate
     result = trainer.fit()
-    assert (result.best_step, result.best, result.steps) == (2, -1.0, 6)
+    assert (result.best_step, result.best_metric, result.steps) == (2, -1.0, 6)
     assert torch.equal(loaded[0].shared.weight, at_step[2])
     assert not torch.equal(at_step[2], at_step[6])
 
 
 def test_without_held_out_pairs_the_last_step_is_kept(tmp_path: Path):
     result = make_trainer(load("t5", tmp_path), tmp_path / "checkpoints", held_out=[]).fit()
-    assert (result.best_step, result.best, result.steps) == (12, None, 12)
+    assert (result.best_step, result.best_metric, result.steps) == (12, None, 12)
 
 
 def test_frozen_layers_stay_as_they_are(tmp_path: Path):

@@ -74,7 +74,7 @@ def assert_same(index: TokenIndex, collection: Collection, seed: int) -> None:
     queries, tokens, rebuilt = make_queries(seed), np.arange(VOCABULARY + 5)[::-1], build(collection)
     assert index.document_ids == collection.document_ids
     assert index.search(queries, 30, "f") == oracle(queries, collection, 30)
-    assert (index.document_frequencies(tokens) == rebuilt.document_frequencies(tokens)).all()
+    assert (index.blocks.counts(tokens) == rebuilt.blocks.counts(tokens)).all()
     assert index.blocks.postings() == rebuilt.blocks.postings() == sum(map(len, collection.bags))
     pools = [collection.documents[i::3] for i in range(3)] * 4
     assert index.rank(queries, pools, "f") == rebuilt.rank(queries, pools, "f")
@@ -129,7 +129,7 @@ def test_everything_deleted(tmp_path: Path) -> None:
     index = build(collection)
     index.delete(collection.documents)
     assert index.search(queries, 5, "f") == [[]] * len(queries)
-    assert index.document_frequencies(np.arange(5)).tolist() == [0] * 5
+    assert index.blocks.counts(np.arange(5)).tolist() == [0] * 5
     index.save(tmp_path)
     index = TokenIndex.load(tmp_path)
     index.add([[3]], ["a"], "f")

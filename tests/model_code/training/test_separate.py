@@ -133,7 +133,7 @@ def test_a_resumed_run_is_as_if_never_stopped(tmp_path: Path, changes: dict) -> 
 def test_negatives_and_dev_are_of_documents_and_queries_by_their_sides(tmp_path: Path, pooling: str) -> None:
     trainer = make_trainer(tmp_path, pooling, negatives="mined")
     torch.nn.init.normal_(trainer.encoder.query_encoder.backbone.embeddings.word_embeddings.weight, std=3.0)
-    trainer._refresh_negatives(None)
+    trainer.negatives.refresh(trainer.encoder, None)
     documents, queries = (Encoder.encode(side, trainer.data.passages.texts) for side in one_sided(trainer.encoder))
     encoded = one_sided(trainer.encoder)[1].encode(list(trainer.data.pairs.queries))
     for pair, scores in enumerate(encoded @ documents.T):
