@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 
 from benchmarks.measurement import row, row_below, seconds
 from model_code.hierarchy.build import unit_vectors
-from model_code.hierarchy.kmeans import spherical_kmeans
+from model_code.hierarchy.kmeans import KMeans
 from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes
 
 BLOCK = 2**24  # inner products at once
@@ -166,7 +166,7 @@ def _ours(device: str) -> Cluster:
     def cluster(vectors: torch.Tensor, clusters: int, iterations: int, seed: int) -> torch.Tensor:
         settings = HierarchySettings().replace(max_iterations=iterations, device=device)
         with torch.inference_mode():
-            return spherical_kmeans(vectors, clusters, settings, seed).centroids
+            return KMeans(settings, seed).divide(vectors, clusters).centroids
 
     return cluster
 

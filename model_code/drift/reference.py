@@ -221,13 +221,13 @@ def twin(
     than PER_LEAF passages on average. At most CLUSTERED of the others are clustered.
     """
     from model_code.hierarchy.build import unit_vectors
-    from model_code.hierarchy.kmeans import spherical_kmeans
+    from model_code.hierarchy.kmeans import KMeans
     from model_code.hierarchy.settings import HierarchySettings
 
     others = np.setdiff1d(np.arange(len(vectors)), rows)
     others = np.sort(np.random.default_rng([seed, len(others)]).permutation(others)[:CLUSTERED])
     leaves = min(len(hierarchy.centroids[-1]), max(1, len(others) // PER_LEAF))
     settings = HierarchySettings(max_iterations=ITERATIONS, device="cpu")
-    clustering = spherical_kmeans(unit_vectors(vectors[others], "cpu"), leaves, settings, seed)
+    clustering = KMeans(settings, seed).divide(unit_vectors(vectors[others], "cpu"), leaves)
     centroids = clustering.centroids.cpu().numpy()
     return centroids, hierarchy.place(centroids)[:, level - 1]

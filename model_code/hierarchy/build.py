@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 
 from model_code.encoding.hardware import pick_device
 from model_code.errors import FreshetError
-from model_code.hierarchy.kmeans import spherical_kmeans, split_groups
+from model_code.hierarchy.kmeans import KMeans
 from model_code.hierarchy.lloyd import Lloyd, MakeLloyd
 from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes
 from model_code.hierarchy.tree import Hierarchy
@@ -31,7 +31,7 @@ def build_hierarchy(
     sizes = level_sizes(len(unit), settings.branching or default_branching(len(unit)))
     with torch.inference_mode():
         method = top_down if settings.method == "top_down" else bottom_up
-        return method(unit, sizes, settings, seed, progress, make_lloyd)
+        return method(unit, sizes, KMeans(settings, seed, progress, make_lloyd))
 
 
 def unit_vectors(vectors: np.ndarray, device: str) -> torch.Tensor:
@@ -49,14 +49,7 @@ def unit_vectors(vectors: np.ndarray, device: str) -> torch.Tensor:
     return normalize(tensor, dim=1)
 
 
-def bottom_up(
-    vectors: torch.Tensor,
-    sizes: list[int],
-    settings: HierarchySettings,
-    seed: int,
-    progress: Progress = silent,
-    make_lloyd: MakeLloyd = Lloyd,
-) -> Hierarchy:
+def bottom_up(vectors: torch.Tensor, sizes: list[int], kmeans: KMeans) -> Hierarchy:
     """Cluster unit vectors (N, H) into `sizes[-1]` nodes, their centroids into `sizes[-2]`, up to `sizes[0]`.
 
     The last level is flat k-means of the passages, and costs O(N K H) per iteration, K = N / b. Centroids count alike
@@ -65,7 +58,7 @@ def bottom_up(
     centroids: list[torch.Tensor] = []
     links: list[torch.Tensor] = []  # the node above each passage, then above each node, level by level upwards
     for size in reversed(sizes):
-        clustering = spherical_kmeans(vectors, size, settings, seed, progress, make_lloyd)
+        clustering = kmeans.divide(vectors, size)
         vectors = clustering.centroids
         centroids.insert(0, vectors)
         links.insert(0, clustering.labels)
@@ -73,14 +66,7 @@ def bottom_up(
     return arrange(centroids, [root, *links[:-1]], links[-1])
 
 
-def top_down(
-    vectors: torch.Tensor,
-    sizes: list[int],
-    settings: HierarchySettings,
-    seed: int,
-    progress: Progress = silent,
-    make_lloyd: MakeLloyd = Lloyd,
-) -> Hierarchy:
+def top_down(vectors: torch.Tensor, sizes: list[int], kmeans: KMeans) -> Hierarchy:
     """Split unit vectors (N, H) into `sizes[0]` nodes, the passages of these into `sizes[1]` altogether, and so on.
 
     A node gets children in proportion to its passages, b on average, so a level costs O(N b H) per iteration and a
@@ -90,8 +76,7 @@ def top_down(
     centroids, parents = [], []
     labels = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
     for size in sizes:
-        passages = torch.bincount(labels)
-        clustering = split_groups(vectors, labels, apportion(passages, size), settings, seed, progress, make_lloyd)
+        clustering = kmeans.split(vectors, labels, apportion(torch.bincount(labels), size))
         centroids.append(clustering.centroids)
         parents.append(clustering.groups)
         labels = clustering.labels

@@ -28,78 +28,59 @@ class Clustering:
     iterations: int  # until no point moved, or the cap
 
 
-def spherical_kmeans(
-    vectors: torch.Tensor,
-    clusters: int,
-    settings: HierarchySettings,
-    seed: int,
-    progress: Progress = silent,
-    make_lloyd: MakeLloyd = Lloyd,
-) -> Clustering:
-    """Divide unit vectors (N, H) into at most `clusters` clusters: fewer where there are fewer distinct vectors.
+@dataclass(frozen=True)
+class KMeans:
+    """How points are clustered. make_lloyd: the engine that compares them with centroids, `Lloyd` in this process."""
 
-    The best of `STARTS` by the objective where N times `clusters` is at most `SMALL`, else one.
-    make_lloyd: the engine that compares points with centroids, `Lloyd` in this process.
+    settings: HierarchySettings
+    seed: int
+    progress: Progress = silent
+    make_lloyd: MakeLloyd = Lloyd
 
-    >>> vectors = torch.eye(4)[[0, 0, 1, 2, 2]]
-    >>> spherical_kmeans(vectors, 4, HierarchySettings(), seed=0).objective
-    5.0
-    """
-    groups = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
-    counts = groups.new_tensor([min(clusters, len(vectors))])
-    starts = STARTS if len(vectors) * int(counts) <= SMALL else 1
-    shown = [progress, *[silent] * (starts - 1)]
-    runs = (_cluster(vectors, groups, counts, settings, seed + APART * i, shown[i], make_lloyd) for i in range(starts))
-    return max(runs, key=lambda clustering: clustering.objective)
+    def divide(self, vectors: torch.Tensor, clusters: int) -> Clustering:
+        """Divide unit vectors (N, H) into at most `clusters` clusters: fewer where there are fewer distinct vectors.
 
+        The best of `STARTS` by the objective where N times `clusters` is at most `SMALL`, else one.
 
-def split_groups(
-    vectors: torch.Tensor,
-    groups: torch.Tensor,
-    counts: torch.Tensor,
-    settings: HierarchySettings,
-    seed: int,
-    progress: Progress = silent,
-    make_lloyd: MakeLloyd = Lloyd,
-) -> Clustering:
-    """Divide the points of each group g, one of `groups` (N,), into at most `counts[g]` clusters, all at once."""
-    order = torch.argsort(groups, stable=True)
-    counts = torch.minimum(counts, torch.bincount(groups, minlength=len(counts)))
-    sorted_ = _cluster(vectors[order], groups[order], counts, settings, seed, progress, make_lloyd)
-    labels = torch.empty_like(order)
-    labels[order] = sorted_.labels
-    return replace(sorted_, labels=labels)
+        >>> KMeans(HierarchySettings(), seed=0).divide(torch.eye(4)[[0, 0, 1, 2, 2]], 4).objective
+        5.0
+        """
+        groups = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
+        counts = groups.new_tensor([min(clusters, len(vectors))])
+        others = range(1, STARTS if len(vectors) * int(counts) <= SMALL else 1)
+        starts = [self, *(replace(self, seed=self.seed + APART * i, progress=silent) for i in others)]
+        runs = (start._cluster(vectors, groups, counts) for start in starts)
+        return max(runs, key=lambda clustering: clustering.objective)
 
+    def split(self, vectors: torch.Tensor, groups: torch.Tensor, counts: torch.Tensor) -> Clustering:
+        """Divide the points of each group g, one of `groups` (N,), into at most `counts[g]` clusters, all at once."""
+        order = torch.argsort(groups, stable=True)
+        counts = torch.minimum(counts, torch.bincount(groups, minlength=len(counts)))
+        sorted_ = self._cluster(vectors[order], groups[order], counts)
+        labels = torch.empty_like(order)
+        labels[order] = sorted_.labels
+        return replace(sorted_, labels=labels)
 
-def _cluster(
-    vectors: torch.Tensor,
-    groups: torch.Tensor,
-    counts: torch.Tensor,
-    settings: HierarchySettings,
-    seed: int,
-    progress: Progress,
-    make_lloyd: MakeLloyd,
-) -> Clustering:
-    """`split_groups` for `groups` that ascend, of which none has fewer points than `counts` asks for clusters."""
-    run = make_lloyd(vectors, groups, counts)
-    initialise(run, seed)
-    iterations = _iterate(run, settings, progress)
-    kept = run.sizes() > 0
-    labels = (torch.cumsum(kept, 0) - 1)[run.labels]
-    return Clustering(run.centroids[kept], run.group_of[kept], labels, run.objective, iterations)
+    def _cluster(self, vectors: torch.Tensor, groups: torch.Tensor, counts: torch.Tensor) -> Clustering:
+        """`split` for `groups` that ascend, of which none has fewer points than `counts` asks for clusters."""
+        run = self.make_lloyd(vectors, groups, counts)
+        initialise(run, self.seed)
+        iterations = self._iterate(run)
+        kept = run.sizes() > 0
+        labels = (torch.cumsum(kept, 0) - 1)[run.labels]
+        return Clustering(run.centroids[kept], run.group_of[kept], labels, run.objective, iterations)
 
-
-def _iterate(run: Lloyd, settings: HierarchySettings, progress: Progress) -> int:
-    """Step until no point moves, rounding lowers the objective, or the cap; return the number of steps."""
-    objective = -math.inf
-    for iteration in range(1, settings.max_iterations + 1):
-        going = run.step()
-        progress(iteration, settings.max_iterations, "k-means iterations")
-        previous, objective = objective, run.objective
-        if not going or objective < previous:
-            break
-    run.refresh()
-    return iteration
+    def _iterate(self, run: Lloyd) -> int:
+        """Step until no point moves, rounding lowers the objective, or the cap; return the number of steps."""
+        objective, most = -math.inf, self.settings.max_iterations
+        for iteration in range(1, most + 1):
+            going = run.step()
+            self.progress(iteration, most, "k-means iterations")
+            previous, objective = objective, run.objective
+            if not going or objective < previous:
+                break
+        run.refresh()
+        return iteration
 
 
 def initialise(run: Lloyd, seed: int) -> None:

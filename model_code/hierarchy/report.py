@@ -11,11 +11,8 @@ import torch
 
 from model_code.files import replacing
 from model_code.hierarchy.build import unit_vectors
-from model_code.hierarchy.kmeans import spherical_kmeans
-from model_code.hierarchy.lloyd import Lloyd, MakeLloyd
-from model_code.hierarchy.settings import HierarchySettings
+from model_code.hierarchy.kmeans import KMeans
 from model_code.hierarchy.tree import Hierarchy
-from model_code.progress import Progress, silent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,28 +59,20 @@ def level_statistics(tree: Hierarchy, vectors: np.ndarray) -> list[dict[str, Any
     return rows
 
 
-def compare_with_flat(
-    tree: Hierarchy,
-    vectors: np.ndarray,
-    settings: HierarchySettings,
-    seed: int,
-    progress: Progress = silent,
-    make_lloyd: MakeLloyd = Lloyd,
-) -> list[dict[str, Any]]:
+def compare_with_flat(tree: Hierarchy, vectors: np.ndarray, kmeans: KMeans) -> list[dict[str, Any]]:
     """One row per level: the mean cosine of the tree's clusters and of flat k-means with as many, on unit `vectors`.
 
     `lost` is the share of flat k-means's objective that the tree gives up for being a tree; it may be negative, since
     k-means finds local optima only, and is 0 if the objective is: passages that cancel out. The last level of a
     bottom-up tree is flat k-means, so it is not clustered again.
     """
-    tensor = unit_vectors(vectors, settings.device)
+    tensor = unit_vectors(vectors, kmeans.settings.device)
     rows = []
     for level in range(1, tree.depth + 1):
         ours = flat = float(cosines_at(tree, level, vectors).mean(dtype=np.float64))
-        if level < tree.depth or settings.method != "bottom_up":
+        if level < tree.depth or kmeans.settings.method != "bottom_up":
             with torch.inference_mode():
-                clusters = len(tree.parents[level - 1])
-                clustering = spherical_kmeans(tensor, clusters, settings, seed, progress, make_lloyd)
+                clustering = kmeans.divide(tensor, len(tree.parents[level - 1]))
             flat = clustering.objective / len(vectors)
         lost = _rounded(1 - ours / flat) + 0.0 if _rounded(flat) else 0.0  # + 0.0 turns -0.0 into 0.0
         rows.append({"level": level, "cosine_tree": _rounded(ours), "cosine_flat": _rounded(flat), "lost": lost})

@@ -11,6 +11,7 @@ from model_code.context import StageContext
 from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.hierarchy.build import build_hierarchy, unit_vectors
+from model_code.hierarchy.kmeans import KMeans
 from model_code.hierarchy.report import compare_with_flat, draw_hierarchy, level_statistics
 from model_code.hierarchy.topics import TOPICS, topic_names
 from model_code.hierarchy.tree import DOCUMENT_IDS
@@ -30,7 +31,7 @@ def run(context: StageContext) -> dict[str, Any]:
     levels = level_statistics(tree, unit)
     flat = []
     if len(unit) <= COMPARED:  # as costly as clustering bottom-up
-        flat = compare_with_flat(tree, unit, settings, seed, context.progress("cluster flat"), make_lloyd)
+        flat = compare_with_flat(tree, unit, KMeans(settings, seed, context.progress("cluster flat"), make_lloyd))
     write_json(context.output / "statistics.json", {"levels": levels, "compared_with_flat": flat})
     topics = topic_names(tree, _texts(context))
     write_json(context.output / TOPICS, topics)

@@ -12,7 +12,7 @@ import torch
 from model_code.errors import FreshetError
 from model_code.files import hash_path
 from model_code.hierarchy.build import apportion, arrange, bottom_up, build_hierarchy, top_down
-from model_code.hierarchy.kmeans import spherical_kmeans
+from model_code.hierarchy.kmeans import KMeans
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import Hierarchy
 
@@ -89,13 +89,13 @@ def test_no_vectors_are_refused() -> None:
 
 def test_the_last_level_is_flat_kmeans(topics: np.ndarray) -> None:
     vectors, settings = torch.from_numpy(topics), HierarchySettings()
-    tree = bottom_up(vectors, [5, 38], settings, seed=1)
-    flat = spherical_kmeans(vectors, 38, settings, seed=1)
+    tree = bottom_up(vectors, [5, 38], KMeans(settings, seed=1))
+    flat = KMeans(settings, seed=1).divide(vectors, 38)
     np.testing.assert_array_equal(tree.centroids[1][tree.leaves], flat.centroids.numpy()[flat.labels])
 
 
 def test_a_centroid_is_the_unweighted_mean_of_its_children(topics: np.ndarray) -> None:
-    tree = bottom_up(torch.from_numpy(topics), [2, 9, 60], HierarchySettings(), seed=1)
+    tree = bottom_up(torch.from_numpy(topics), [2, 9, 60], KMeans(HierarchySettings(), seed=1))
     assert [len(parents) for parents in tree.parents] == [2, 9, 60]
     for level in (1, 2):
         for node, centroid in enumerate(tree.centroids[level - 1]):
@@ -104,12 +104,12 @@ def test_a_centroid_is_the_unweighted_mean_of_its_children(topics: np.ndarray) -
 
 
 def test_members_are_placed_where_they_are(topics: np.ndarray) -> None:
-    tree = bottom_up(torch.from_numpy(topics), [5, 38], HierarchySettings(), seed=1)
+    tree = bottom_up(torch.from_numpy(topics), [5, 38], KMeans(HierarchySettings(), seed=1))
     np.testing.assert_array_equal(tree.place(topics), tree.paths())
 
 
 def test_a_centroid_is_the_mean_of_its_passages(topics: np.ndarray) -> None:
-    tree = top_down(torch.from_numpy(topics), [2, 9, 60], HierarchySettings(), seed=1)
+    tree = top_down(torch.from_numpy(topics), [2, 9, 60], KMeans(HierarchySettings(), seed=1))
     assert [len(parents) for parents in tree.parents] == [2, 9, 60]
     for level in (1, 2, 3):
         for node, centroid in enumerate(tree.centroids[level - 1]):
@@ -118,7 +118,7 @@ def test_a_centroid_is_the_mean_of_its_passages(topics: np.ndarray) -> None:
 
 
 def test_greedy_descent_finds_every_passage(topics: np.ndarray) -> None:
-    tree = top_down(torch.from_numpy(topics), [4, 40], HierarchySettings(), seed=1)
+    tree = top_down(torch.from_numpy(topics), [4, 40], KMeans(HierarchySettings(), seed=1))
     for vector, path in zip(topics, tree.paths(), strict=True):
         node = 0
         for level in (1, 2):
@@ -128,13 +128,13 @@ def test_greedy_descent_finds_every_passage(topics: np.ndarray) -> None:
 
 
 def test_members_are_mostly_placed_where_they_are(topics: np.ndarray) -> None:
-    tree = top_down(torch.from_numpy(topics), [5, 38], HierarchySettings(), seed=1)
+    tree = top_down(torch.from_numpy(topics), [5, 38], KMeans(HierarchySettings(), seed=1))
     assert (tree.place(topics) == tree.paths()).all(axis=1).mean() > 0.75
 
 
 def test_a_lone_passage_is_a_chain_to_the_last_level() -> None:
     vectors = torch.nn.functional.normalize(torch.tensor([[1.0, 0], [1, 0.1], [1, 0.2], [-1, 0]]), dim=1)
-    tree = top_down(vectors, [2, 3], HierarchySettings(), seed=0)
+    tree = top_down(vectors, [2, 3], KMeans(HierarchySettings(), seed=0))
     lone = tree.path(3)
     assert tree.documents_under(1, lone[0]).tolist() == [3]
     assert tree.children(1, lone[0]).tolist() == [lone[1]]

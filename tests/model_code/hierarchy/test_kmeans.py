@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model_code.hierarchy import kmeans
-from model_code.hierarchy.kmeans import APART, ROUNDS, STARTS, initialise, spherical_kmeans, split_groups
+from model_code.hierarchy.kmeans import APART, ROUNDS, STARTS, KMeans, initialise
 from model_code.hierarchy.lloyd import Lloyd
 from model_code.hierarchy.settings import HierarchySettings
 
@@ -19,7 +19,7 @@ def test_objective_within_one_percent_of_faiss(topics: np.ndarray, clusters: int
     settings = HierarchySettings(max_iterations=25)
     ours, peers = [], []
     for seed in range(1, 21):  # single runs differ by percents where there are fewer clusters than topics
-        ours.append(spherical_kmeans(torch.from_numpy(topics), clusters, settings, seed).objective)
+        ours.append(KMeans(settings, seed).divide(torch.from_numpy(topics), clusters).objective)
         peer = faiss.Kmeans(16, clusters, niter=25, spherical=True, seed=seed, min_points_per_centroid=1)
         peer.train(topics)
         peers.append((topics @ peer.centroids.T).max(axis=1).sum())
@@ -27,7 +27,7 @@ def test_objective_within_one_percent_of_faiss(topics: np.ndarray, clusters: int
 
 
 def test_outcome_is_consistent(topics: np.ndarray) -> None:
-    clustering = spherical_kmeans(torch.from_numpy(topics), 30, HierarchySettings(), seed=0)
+    clustering = KMeans(HierarchySettings(), seed=0).divide(torch.from_numpy(topics), 30)
     labels, centroids = clustering.labels.numpy(), clustering.centroids.numpy()
     assert len(centroids) == 30
     assert np.bincount(labels, minlength=30).min() >= 1
@@ -39,7 +39,7 @@ def test_outcome_is_consistent(topics: np.ndarray) -> None:
 
 
 def test_equal_seeds_give_equal_bytes(noise: np.ndarray) -> None:
-    one, two, other = (spherical_kmeans(torch.from_numpy(noise), 9, HierarchySettings(), seed) for seed in (1, 1, 2))
+    one, two, other = (KMeans(HierarchySettings(), seed).divide(torch.from_numpy(noise), 9) for seed in (1, 1, 2))
     assert one.centroids.numpy().tobytes() == two.centroids.numpy().tobytes()
     assert one.centroids.numpy().tobytes() != other.centroids.numpy().tobytes()
 
@@ -49,7 +49,7 @@ def test_equal_seeds_give_equal_bytes(noise: np.ndarray) -> None:
 )
 def test_duplicates_and_more_clusters_than_points(distinct: int, copies: int, wanted: int) -> None:
     vectors = torch.eye(8)[:distinct].repeat(copies, 1)
-    clustering = spherical_kmeans(vectors, wanted, HierarchySettings(), seed=0)
+    clustering = KMeans(HierarchySettings(), seed=0).divide(vectors, wanted)
     assert len(clustering.centroids) == min(distinct, wanted)
     assert torch.equal(clustering.labels.unique(), torch.arange(min(distinct, wanted)))
     if wanted >= distinct:
@@ -58,7 +58,7 @@ def test_duplicates_and_more_clusters_than_points(distinct: int, copies: int, wa
 
 def test_splitting_groups_is_clustering_each(topics: np.ndarray) -> None:
     groups = torch.from_numpy(np.random.default_rng(0).integers(0, 3, 300))
-    clustering = split_groups(torch.from_numpy(topics), groups, torch.tensor([1, 4, 500]), HierarchySettings(), seed=0)
+    clustering = KMeans(HierarchySettings(), seed=0).split(torch.from_numpy(topics), groups, torch.tensor([1, 4, 500]))
     assert torch.equal(clustering.groups[clustering.labels], groups)
     sizes = torch.bincount(groups)
     assert torch.bincount(clustering.groups).tolist() == [1, 4, int(sizes[2])]
@@ -70,7 +70,7 @@ def test_a_small_run_is_the_best_of_some_starts(noise: np.ndarray, monkeypatch: 
     vectors, settings = torch.from_numpy(noise), HierarchySettings()
 
     def objective(seed: int) -> float:
-        return spherical_kmeans(vectors, 12, settings, seed).objective
+        return KMeans(settings, seed).divide(vectors, 12).objective
 
     best = objective(0)
     monkeypatch.setattr("model_code.hierarchy.kmeans.SMALL", 12 * len(noise) - 1)
@@ -85,7 +85,7 @@ def test_stops_at_the_cap(noise: np.ndarray) -> None:
         reported.append(seen)
 
     def iterations(**settings: float) -> int:
-        return spherical_kmeans(vectors, 12, HierarchySettings(**settings), 0, progress).iterations
+        return KMeans(HierarchySettings(**settings), 0, progress).divide(vectors, 12).iterations
 
     assert iterations(max_iterations=3) == 3
     assert reported == [(1, 3, "k-means iterations"), (2, 3, "k-means iterations"), (3, 3, "k-means iterations")]

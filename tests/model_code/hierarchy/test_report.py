@@ -11,7 +11,7 @@ import torch
 
 from model_code.files import canonical_json
 from model_code.hierarchy.build import build_hierarchy
-from model_code.hierarchy.kmeans import spherical_kmeans
+from model_code.hierarchy.kmeans import KMeans
 from model_code.hierarchy.report import compare_with_flat, draw_hierarchy, level_statistics
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import Hierarchy
@@ -41,8 +41,8 @@ def test_level_statistics_equal_loops(topics: np.ndarray, method: str) -> None:
 def test_a_bottom_up_tree_loses_nothing_at_its_last_level(topics: np.ndarray) -> None:
     settings = HierarchySettings(branching=5)
     tree = build_hierarchy(topics, settings, seed=0)
-    rows = compare_with_flat(tree, topics, settings, seed=0)
-    flat = spherical_kmeans(torch.from_numpy(topics), len(tree.parents[-1]), settings, seed=0)
+    rows = compare_with_flat(tree, topics, KMeans(settings, seed=0))
+    flat = KMeans(settings, seed=0).divide(torch.from_numpy(topics), len(tree.parents[-1]))
     assert rows[-1]["cosine_tree"] == pytest.approx(flat.objective / len(topics), abs=1e-5)
     assert (rows[-1]["cosine_flat"], rows[-1]["lost"]) == (rows[-1]["cosine_tree"], 0)
     assert "-0.0" not in canonical_json(rows)
@@ -51,7 +51,7 @@ def test_a_bottom_up_tree_loses_nothing_at_its_last_level(topics: np.ndarray) ->
 def test_a_bad_tree_loses_much(topics: np.ndarray) -> None:
     settings = HierarchySettings(method="top_down", branching=5)
     tree = build_hierarchy(topics[np.random.default_rng(0).permutation(300)], settings, seed=0)
-    assert all(row["lost"] > 0.3 for row in compare_with_flat(tree, topics, settings, seed=0))
+    assert all(row["lost"] > 0.3 for row in compare_with_flat(tree, topics, KMeans(settings, seed=0)))
 
 
 def test_passages_that_cancel_out_lose_nothing() -> None:
@@ -59,7 +59,7 @@ def test_passages_that_cancel_out_lose_nothing() -> None:
         angles = np.arange(count) * 2 * np.pi / count  # of seven, the objective is not 0, but rounding
         vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
         tree = Hierarchy([vectors[:1]], [np.zeros(1, np.int32)], np.zeros(count, np.int32))
-        (row,) = compare_with_flat(tree, vectors, HierarchySettings(method="top_down"), 0)
+        (row,) = compare_with_flat(tree, vectors, KMeans(HierarchySettings(method="top_down"), 0))
         assert (row["cosine_flat"], row["lost"]) == (0.0, 0.0)
 
 

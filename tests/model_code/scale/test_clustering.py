@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model_code.hierarchy.build import build_hierarchy
-from model_code.hierarchy.kmeans import Clustering, spherical_kmeans, split_groups
+from model_code.hierarchy.kmeans import Clustering, KMeans
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.scale import clustering, engine
 from model_code.scale.engine import ScaleSettings
@@ -23,12 +23,12 @@ def vectors() -> torch.Tensor:
 
 
 def flat(vectors: torch.Tensor) -> Clustering:
-    return spherical_kmeans(vectors, 40, SETTINGS, seed=1, make_lloyd=clustering.make_lloyd)
+    return KMeans(SETTINGS, seed=1, make_lloyd=clustering.make_lloyd).divide(vectors, 40)
 
 
 def grouped(vectors: torch.Tensor) -> Clustering:
     groups = torch.arange(len(vectors)) % 7
-    return split_groups(vectors, groups, torch.arange(7) + 2, SETTINGS, seed=3, make_lloyd=clustering.make_lloyd)
+    return KMeans(SETTINGS, seed=3, make_lloyd=clustering.make_lloyd).split(vectors, groups, torch.arange(7) + 2)
 
 
 def agree(found: Clustering, expected: Clustering) -> None:
