@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
@@ -25,7 +26,7 @@ from model_code.contracts.rules import (
 )
 from model_code.corpus.tables import Judgements
 from model_code.evaluation.comparison import is_variant
-from model_code.evaluation.runs import escape, unescape
+from model_code.evaluation.runs import escape
 from model_code.evaluation.scores import DIGITS, SPLITS, VARIANTS
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import RERANK, RRF
@@ -62,7 +63,7 @@ def read_frame(path: Path) -> pd.DataFrame:
     )
     frame: pd.DataFrame = table.to_pandas().astype({"score": np.float32})
     for name in ("query_id", "document_id"):
-        frame[name] = frame[name].cat.rename_categories([unescape(value) for value in frame[name].cat.categories])
+        frame[name] = frame[name].cat.rename_categories([unquote(value) for value in frame[name].cat.categories])
     return frame
 
 

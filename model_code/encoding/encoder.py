@@ -206,22 +206,20 @@ class Encoder(TwoSided):
         side = self.query_side
         return side._encode(side, side.prompts.to_queries(texts), 1, progress, batch_tokens)
 
-    def encode_documents(
-        self, texts: Sequence[str], progress: Progress = silent, batch_tokens: int | None = None
-    ) -> np.ndarray:
+    def encode_documents(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
         """Unit vectors (n * v, H) float32 of documents, v = `vectors_per_passage` rows for each text; see `encode`.
 
         Of several rows, which follow the numbers of their layers, the last is the last layer's.
         """
         texts = self.prompts.to_documents(texts)
-        return self._encode(self.documents_forward, texts, self.vectors_per_passage, progress, batch_tokens)
+        return self._encode(self.documents_forward, texts, self.vectors_per_passage, progress)
 
     def encode_passages(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
         """One vector (n, H) float32 of each document: that of the last layer."""
-        return self._encode(self, self.prompts.to_documents(texts), 1, progress, None)
+        return self._encode(self, self.prompts.to_documents(texts), 1, progress)
 
     def _encode(
-        self, forward: Forward, texts: Sequence[str], per_text: int, progress: Progress, batch_tokens: int | None
+        self, forward: Forward, texts: Sequence[str], per_text: int, progress: Progress, batch_tokens: int | None = None
     ) -> np.ndarray:
         batch_tokens = batch_tokens or (CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS)
         vectors = np.empty((len(texts), per_text, self.dimension), dtype=np.float32)

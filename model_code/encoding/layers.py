@@ -8,7 +8,6 @@ from torch import Tensor
 
 from model_code.encoding.bert import Bert
 from model_code.encoding.settings import LayerSettings
-from model_code.errors import FreshetError
 
 if TYPE_CHECKING:
     from model_code.encoding.encoder import Encoder
@@ -27,21 +26,8 @@ def hidden_states(backbone: Any, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...
 def represent_documents(encoder: Encoder, settings: LayerSettings) -> None:
     """Have `encoder` index documents by the layers that `settings` ask for; SettingsError if it has no such layer.
 
-    Self-contrastive pooling uses its layers in training only: what it searches is an ordinary encoder.
+    Where that is the last one alone, it is an ordinary encoder. Self-contrastive pooling uses its layers in training
+    only: what it searches is an ordinary encoder, too.
     """
-    encoder.layers = indexed_layers(encoder, settings)
-
-
-def require_represented(encoder: Encoder, settings: LayerSettings) -> None:
-    """FreshetError unless `represent_documents` has prepared `encoder` for these settings."""
-    if encoder.layers != indexed_layers(encoder, settings):
-        raise FreshetError(
-            f"the encoder indexes documents by layers {list(encoder.layers) or [encoder.depth]}, which are not those "
-            f"of {settings}; call represent_documents(encoder, layers) first"
-        )
-
-
-def indexed_layers(encoder: Encoder, settings: LayerSettings) -> tuple[int, ...]:
-    """The layers that documents are searched by, ascending; empty if that is the last one alone."""
     numbers = settings.chosen(encoder.depth)
-    return numbers if settings.pooling == "multi_vector" and len(numbers) > 1 else ()
+    encoder.layers = numbers if settings.pooling == "multi_vector" and len(numbers) > 1 else ()

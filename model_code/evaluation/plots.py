@@ -266,8 +266,8 @@ def _legend_beside(axes: Axes) -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
 
 
-def _number_ticks(axes: Axes, numbers: list[int], labels: list[str] | None = None) -> None:
+def _number_ticks(axes: Axes, numbers: list[int]) -> None:
     """Plain numbers in place of powers on a logarithmic axis."""
-    axes.set_xticks(numbers, labels or [str(number) for number in numbers])
+    axes.set_xticks(numbers, [str(number) for number in numbers])
     axes.minorticks_off()
     axes.tick_params(color=GRID)

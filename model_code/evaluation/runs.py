@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -59,21 +60,12 @@ def read_run(path: Path) -> dict[str, list[tuple[str, float]]]:
 def escape(name: str) -> str:
     """Percent-encode what would break a space-separated line; ids without white space and % stay as they are.
 
+    `urllib.parse.unquote` is the inverse.
+
     >>> escape("my notes/100%.md")
     'my%20notes/100%25.md'
     """
     return re.sub(r"[\s%]", lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
-
-
-def unescape(name: str) -> str:
-    """The inverse of `escape`.
-
-    >>> unescape(escape("50 %"))
-    '50 %'
-    """
-    if "%" not in name:  # nearly all of a run's millions of fields
-        return name
-    return re.sub(r"(%[0-9A-F]{2})+", lambda match: bytes.fromhex(match[0].replace("%", "")).decode(), name)
 
 
 def _rows(path: Path) -> list[list[str]]:
@@ -83,5 +75,5 @@ def _rows(path: Path) -> list[list[str]]:
         if values and len(values) != FIELDS:
             raise FreshetError(f"{path}:{number} has {len(values)} fields where a TREC run has {FIELDS}")
         if values:
-            rows.append([unescape(value) for value in values])
+            rows.append([unquote(value) for value in values])
     return rows

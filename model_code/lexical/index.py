@@ -178,12 +178,10 @@ def _write(stream: BinaryIO, found: Sequence[Sparse]) -> None:
     np.savez(stream, ids=np.stack([ids for ids, _ in found]), weights=np.stack([weights for _, weights in found]))
 
 
-def index_tokens(
-    encoder: LexicalEncoder, texts: Sequence[str], document_ids: Sequence[str], progress: Progress = silent
-) -> TokenIndex:
+def index_tokens(encoder: LexicalEncoder, texts: Sequence[str], document_ids: Sequence[str]) -> TokenIndex:
     """Index the tokens of whole passages, longer ones than the encoder sees included. Nothing is encoded.
 
     Tokens that may carry no weight are indexed, too: they match nothing, as no query gives them any.
     """
     bags = TokenBags(encoder.tokenizer)
-    return TokenIndex.build(bags(texts, progress), document_ids, bags.fingerprint)
+    return TokenIndex.build(bags(texts), document_ids, bags.fingerprint)

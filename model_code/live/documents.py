@@ -92,11 +92,6 @@ class DocumentFile:
         return {ids[row]: table.slice(row, 1).to_pylist()[0] for row in range(len(ids)) if ids[row] in wanted}
 
 
-def read_documents(path: Path, document_ids: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Title, text, fields and content hash of each of `document_ids` in a file that `write_rows` wrote, by id."""
-    return DocumentFile(path).read(document_ids)
-
-
 def read_columns(path: Path, *columns: str) -> list[list[str]]:
     """Whole columns of a file that `write_rows` wrote, each in the order of the documents' ids.
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from model_code.encoding.batching import Features, encode
 from model_code.encoding.encoder import Encoder
-from model_code.encoding.layers import require_represented
 from model_code.encoding.settings import LayerSettings
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.contrastive import contrastive_losses
@@ -44,8 +43,6 @@ class Objective(nn.Module):
         super().__init__()
         self.encoder, self.settings, self.layers = encoder, settings, layers
         self.numbers = layers.chosen(encoder.depth) if layers.numbers else ()
-        if self.numbers:
-            require_represented(encoder, layers)
         self.hierarchy: HierarchyLoss | None = None
         if hierarchy is not None and settings.hierarchy_weight > 0:
             self.recluster(hierarchy)

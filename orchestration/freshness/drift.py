@@ -18,7 +18,7 @@ from model_code.drift.reference import Question
 from model_code.drift.report import NOT_REFINED, Arrivals, Report, make_report
 from model_code.errors import FreshetError
 from model_code.ledger.work import EventRange, WorkKind, WorkState
-from model_code.live.documents import read_documents
+from model_code.live.documents import DocumentFile
 from model_code.live.generation import added_since_training, trained_documents
 from model_code.live.searcher import Searcher
 from orchestration import parameters
@@ -179,7 +179,7 @@ class Gatherer:
             inside = [document_id for document_id in document_ids if document_id in view]
             if inside:
                 vectors.append(document_vectors(view.part, inside))
-                rows = read_documents(view.part.documents, inside)
+                rows = DocumentFile(view.part.documents).read(inside)
                 texts |= {document_id: row["text"] for document_id, row in rows.items()}
         return np.concatenate(vectors), dict(sorted(texts.items()))
 

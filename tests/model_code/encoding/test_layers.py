@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import normalize
 
 from model_code.encoding.encoder import DocumentSide, Encoder
-from model_code.encoding.layers import represent_documents, require_represented
+from model_code.encoding.layers import represent_documents
 from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError, SettingsError
 from tests.tiny_encoder import make_tiny_encoder, make_tokenizer
@@ -123,14 +123,3 @@ def test_what_is_searched_by_the_last_layer_is_an_ordinary_encoder(
     represent_documents(deep, settings)
     assert deep.layers == ()
     assert deep.fingerprint() == before
-    require_represented(deep, settings)
-
-
-def test_training_refuses_an_encoder_that_indexes_otherwise(deep: Encoder, texts: list[str]) -> None:
-    with pytest.raises(FreshetError, match="call represent_documents"):
-        require_represented(deep, TWO)
-    represent_documents(deep, TWO)
-    require_represented(deep, TWO)
-    for other in (LayerSettings(numbers=(2,), pooling="multi_vector"), LayerSettings(numbers=(1,))):
-        with pytest.raises(FreshetError, match="call represent_documents"):
-            require_represented(deep, other)

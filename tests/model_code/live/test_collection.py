@@ -13,7 +13,7 @@ from model_code.files import hash_path, read_json, write_json
 from model_code.ledger.events import Standing
 from model_code.live import collection
 from model_code.live.collection import Collection, default_retriever, retrievers, set_default_retriever
-from model_code.live.documents import read_documents
+from model_code.live.documents import DocumentFile
 from model_code.live.generation import DOCUMENTS, Generation
 from model_code.live.searcher import Searcher
 from tests.model_code.live.conftest import Build
@@ -33,7 +33,7 @@ def test_generation_zero_states_what_it_is(build: Build, tmp_path: Path) -> None
     assert manifest["provenance"] == {"model_version": 3}
     assert Collection(tmp_path / "live", "hce").current() == generation
     assert default_retriever(tmp_path / "live") == "hce"
-    assert set(read_documents(generation.folder / DOCUMENTS, ["csv.reader", "later.document"])) == {"csv.reader"}
+    assert set(DocumentFile(generation.folder / DOCUMENTS).read(["csv.reader", "later.document"])) == {"csv.reader"}
 
 
 def test_it_is_a_copy(build: Build, tmp_path: Path) -> None:

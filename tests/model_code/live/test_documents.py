@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from model_code.documents import Document
-from model_code.live.documents import COLUMNS, ROW_GROUP, DocumentFile, document_row, read_documents, write_rows
+from model_code.live.documents import COLUMNS, ROW_GROUP, DocumentFile, document_row, write_rows
 
 IDS = [f"package.module{number % 7}.näme{number}" for number in range(5 * ROW_GROUP + 3)]
 
@@ -30,7 +30,7 @@ def test_every_document_is_found_by_its_id(path: Path):
     for one in sorted(IDS)[:: ROW_GROUP // 2 - 1]:
         assert file.read([one]) == {one: rows[one]}
     chosen = random.Random(0).sample(IDS, 10)
-    assert read_documents(path, chosen) == {one: rows[one] for one in chosen}
+    assert file.read(chosen) == {one: rows[one] for one in chosen}
 
 
 def test_others_are_left_out(path: Path):

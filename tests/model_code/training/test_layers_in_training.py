@@ -13,7 +13,6 @@ from model_code.encoding.batching import encode
 from model_code.encoding.encoder import DocumentSide
 from model_code.encoding.layers import represent_documents
 from model_code.encoding.settings import LayerSettings
-from model_code.errors import FreshetError
 from model_code.losses.hierarchy import level_losses
 from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
 from model_code.training.batches import BatchSchedule
@@ -74,12 +73,6 @@ def test_the_last_layer_alone_is_ordinary_training(tmp_path: Path, pooling: str)
     objective, batch, _, _ = build(tmp_path, layers_of(pooling, 2))
     plain, _, _, _ = build(tmp_path, LayerSettings())
     torch.testing.assert_close(objective(batch)["loss"], plain(batch)["loss"], rtol=0, atol=0)
-
-
-def test_an_encoder_that_indexes_otherwise_is_refused(tmp_path: Path):
-    objective, _, encoder, _ = build(tmp_path, layers_of("multi_vector"))
-    with pytest.raises(FreshetError, match="call represent_documents"):
-        Objective(encoder, objective.settings, None, layers_of("self_contrastive"))
 
 
 def train(tmp_path: Path, layers: LayerSettings, checkpoints: Path | None = None, **changes) -> Trainer:
