@@ -60,9 +60,13 @@ class EmbeddingIndex:
         """Index the embeddings of passages, number i of document `document_ids[i]`, over `size` vocabulary entries."""
         if len(embeddings) != len(document_ids):
             raise FreshetError(f"{len(embeddings)} embeddings do not fit {len(document_ids)} passages")
-        entries, passages, weights = _flat(embeddings, first=0)
+        entries = np.concatenate([*(ids for ids, _ in embeddings), np.empty(0, np.int64)])
+        weights = np.concatenate([*(values for _, values in embeddings), np.empty(0, np.float32)]).astype(np.float32)
+        passages = np.repeat(np.arange(len(embeddings), dtype=np.int32), [len(ids) for ids, _ in embeddings])
         _require_sound(entries, weights, size, precision)
-        return cls(*_inverted(entries, passages, weights.astype(precision), size), IdMap(document_ids), fingerprint)
+        order = np.argsort(entries, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(entries, minlength=size))]).astype(np.int64)
+        return cls(starts, passages[order], weights[order].astype(precision), IdMap(document_ids), fingerprint)
 
     @property
     def size(self) -> int:
@@ -111,34 +115,6 @@ class EmbeddingIndex:
         pairs = zip(query[0].tolist(), query[1].tolist(), strict=True)
         return np.array([weight * self._weight(entry, passage) for entry, weight in pairs], dtype=np.float64)
 
-    def add(self, embeddings: Sequence[Sparse], document_ids: Sequence[str], fingerprint: str) -> None:
-        """Add passages of new documents; FreshetError if one of the documents is there already."""
-        self._require(fingerprint)
-        first, ids = len(self.ids), self.ids.added(document_ids)
-        entries, passages, weights = _flat(embeddings, first)
-        _require_sound(entries, weights, self.size, str(self.weights.dtype))
-        self._replace(
-            np.concatenate([self._entries(), entries]),
-            np.concatenate([self.passages, passages]),
-            np.concatenate([self.weights, weights.astype(self.weights.dtype)]),
-        )
-        self.ids = ids
-
-    def delete(self, document_ids: Collection[str]) -> None:
-        """Remove documents with all their passages; FreshetError if one is unknown."""
-        rows = self.ids.rows_of(document_ids)
-        kept = ~np.isin(self.passages, rows)
-        renumbered = np.arange(len(self.ids)) - np.searchsorted(rows, np.arange(len(self.ids)))
-        passages = renumbered[self.passages[kept]].astype(np.int32)
-        self._replace(self._entries()[kept], passages, self.weights[kept])
-        self.ids = self.ids.without(rows)
-
-    def update(self, embeddings: Sequence[Sparse], document_ids: Sequence[str], fingerprint: str) -> None:
-        """Replace all passages of documents that the index holds by new ones."""
-        self._require(fingerprint)
-        self.delete(sorted(set(document_ids)))
-        self.add(embeddings, document_ids, fingerprint)
-
     def save(self, folder: Path) -> None:
         """Write the arrays, the document ids and the manifest: equal indexes, equal bytes."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -169,35 +145,12 @@ class EmbeddingIndex:
         place = start + np.searchsorted(self.passages[start:end], passage)
         return float(self.weights[place]) if place < end and self.passages[place] == passage else 0.0
 
-    def _entries(self) -> np.ndarray:
-        return np.repeat(np.arange(self.size), np.diff(self.starts))
-
-    def _replace(self, entries: np.ndarray, passages: np.ndarray, weights: np.ndarray) -> None:
-        self.starts, self.passages, self.weights = _inverted(entries, passages, weights, self.size)
-
     def _require(self, fingerprint: str) -> None:
         if fingerprint != self.fingerprint:
             raise FingerprintMismatch(
                 f"the embeddings were made by encoder {self.fingerprint[:12]}, these come from {fingerprint[:12]}; "
                 "build the index again with that encoder, or encode with the index's own"
             )
-
-
-def _flat(embeddings: Sequence[Sparse], first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Entries, passages (numbered from `first`) and weights of all embeddings, one after another."""
-    entries = np.concatenate([*(ids for ids, _ in embeddings), np.empty(0, np.int64)])
-    weights = np.concatenate([*(values for _, values in embeddings), np.empty(0, np.float32)])
-    lengths = [len(ids) for ids, _ in embeddings]
-    passages = np.repeat(np.arange(first, first + len(embeddings), dtype=np.int32), lengths)
-    return entries, passages, weights.astype(np.float32)
-
-
-def _inverted(
-    entries: np.ndarray, passages: np.ndarray, weights: np.ndarray, size: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    order = np.lexsort((passages, entries))
-    starts = np.concatenate([[0], np.cumsum(np.bincount(entries, minlength=size))]).astype(np.int64)
-    return starts, passages[order].astype(np.int32), weights[order]
 
 
 def _require_sound(entries: np.ndarray, weights: np.ndarray, size: int, precision: str) -> None:
