@@ -70,7 +70,7 @@ def _documents(
 
 def sound_document(row: Row, settings: CorpusSettings) -> Document:
     """The clean document in a row; raises `Unfit` where `document_of` does, or without the date that its part needs."""
-    document = document_of(row, settings.max_characters, settings.keep_title_only)
+    document = document_of(row, settings.max_characters)
     part_of(document, settings.parts)
     return document
 

@@ -48,15 +48,15 @@ def clean_line(text: str) -> str:
     return " ".join(clean_text(text).split())
 
 
-def document_of(row: Row, max_characters: int, keep_title_only: bool) -> Document:
+def document_of(row: Row, max_characters: int) -> Document:
     """The clean document in a row; raises `Unfit` if it has no id, no text or too much, or bytes that are no UTF-8."""
     document_id = identifier(row.values, "id")
     title = clean_line(text_in(row.values, "title", default=""))
     text = clean_text(text_in(row.values, "text"))
     if len(text) + len(title) > max_characters:
         raise Unfit("huge text", f"{len(text):,} characters, corpus.max_characters is {max_characters:,}")
-    if not text and not (title and keep_title_only):
-        raise Unfit("empty text", "title only; corpus.keep_title_only keeps such documents" if title else "no title")
+    if not text and not title:
+        raise Unfit("empty text", "no title")
     fields, written = dict(row.values.get("fields") or {}), row.values.get("date")
     instant = parse_date(written)
     if instant is None and written is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from model_code.documents import parse_date
-from model_code.settings import Field, Settings, require
+from model_code.settings import Constant, Field, Settings, require
 
 COLUMNS: dict[str, dict[str, str]] = {  # by table: our name of a column, and the setting that holds the source's
     "documents": {"id": "document_id", "title": "title", "text": "text", "date": "date"},
@@ -93,7 +93,7 @@ class QuerySplitSettings(Settings):
 
     test_share: float = Field(0.5, ge=0, lt=1, description="of the queries")
     dev_share: float = Field(0.1, ge=0, lt=1, description="also carved out of train where a source has no dev split")
-    seed: int = Field(0, description="of the split")
+    seed: int = Constant(0, description="of the split")
 
     def check(self) -> None:
         """Refuse shares that leave nothing."""
@@ -112,7 +112,7 @@ class PartSettings(Settings):
     tuning_share: float = Field(0.01, ge=0, lt=1, description="by share: that tune how these are added")
     tuning_from: str | None = Field(None, description="by date: documents from this day on tune; null: none")
     new_from: str | None = Field(None, description="by date: documents from this day on are new, such as '2025-01-01'")
-    seed: int = Field(0, description="of the shares")
+    seed: int = Constant(0, description="of the shares")
 
     def check(self) -> None:
         """Refuse too much, and days that are none."""
@@ -144,7 +144,6 @@ class CorpusSettings(Settings):
     columns: ColumnSettings = Field(default_factory=ColumnSettings)
     limit: int | None = Field(None, gt=0, description="documents that are read; null: all")
     max_characters: int = Field(200_000, gt=0, description="a longer text is quarantined")
-    keep_title_only: bool = Field(False, description="keep documents that have a title and no text")
     merge_duplicates: Literal["text", "title", "either", "none"] = Field(
         "text", description="what makes two documents one"
     )
@@ -184,16 +183,8 @@ class PassageSettings(Settings):
 
 
 class AcceptanceSettings(Settings):
-    """What a finished corpus must satisfy before anything is trained on it; lengths are in words."""
+    """What a finished corpus must satisfy before anything is trained on it."""
 
     min_documents: int = Field(1, description="fewer stop the build")
     min_queries: int = Field(1, description="fewer stop the build")
-    min_mean_words: float = Field(1.0, description="of a document, at least on average")
-    max_mean_words: float = Field(5_000.0, description="of a document, at most on average")
-    max_empty_title_share: float = Field(1.0, ge=0, le=1, description="of the documents")
-    max_query_words: int = Field(500, description="of any query")
     max_repeated_query_share: float = Field(0.2, ge=0, le=1, description="of the queries")
-
-    def check(self) -> None:
-        """Refuse an empty range."""
-        require(self.min_mean_words <= self.max_mean_words, "min_mean_words must not exceed max_mean_words")

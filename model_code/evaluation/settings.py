@@ -25,23 +25,17 @@ class EvaluationSettings(Settings):
     permutations: int = Constant(10_000, ge=100, description="behind every p-value")
     confidence: float = Constant(0.95, ge=0.5, lt=1, description="of every interval")
     variants: bool = Field(True, description="also evaluate other searches of the same build and hybrids with BM25")
-    rerank_depth: int = Field(100, ge=1, description="BM25's documents that bm25_rerank sorts anew; at most depth")
-    fusion_constant: int = Field(
+    fusion_constant: int = Constant(
         60, ge=0, description="of reciprocal-rank fusion; the larger, the less a first rank counts"
     )
 
     def check(self) -> None:
-        """Refuse metrics that a run of this depth cannot give, and hybrids of more documents than BM25's runs hold."""
+        """Refuse metrics that a run of this depth cannot give."""
         for name in self.metrics:
             cutoff = Metric.parse(name).cutoff
             require(cutoff is None or cutoff <= self.depth, f"metric {name} needs depth >= {cutoff}, not {self.depth}")
         require(self.main_metric in self.metrics, f"main_metric {self.main_metric!r} must be one of metrics")
         require(len(set(self.metrics)) == len(self.metrics), "metrics names a metric twice")
-        require(
-            not self.variants or self.rerank_depth <= self.depth,
-            f"rerank_depth {self.rerank_depth} needs depth >= {self.rerank_depth}, not {self.depth}: the documents "
-            "that are sorted anew are those of BM25's run; lower rerank_depth, or set variants: false",
-        )
 
 
 class PromotionSettings(Settings):

@@ -153,7 +153,7 @@ def retriever_runs(
     for name, search in retriever.variants().items():
         yield name, search_splits(search, judgements, settings.depth)
     yield RRF, {split: fused(runs[split], bm25[split], settings) for split in judgements}
-    first = {split: [_ids(bm25[split][query][: settings.rerank_depth]) for query in runs[split]] for split in runs}
+    first = {split: [_ids(bm25[split][query]) for query in runs[split]] for split in runs}
     yield RERANK, _answered(judgements, lambda split: retriever.rerank_encoded(encoded[split], first[split]))
 
 

@@ -40,11 +40,11 @@ class LexicalSettings(Settings):
     semi_parametric: bool = Field(
         True, description="whether the stage with the whole loss follows; without it the first stage is all"
     )
-    terms: tuple[Term, ...] = Field(
+    terms: tuple[Term, ...] = Constant(
         ("full", "beta", "alpha"),
         description="of the whole loss; [full] alone is the paper's ablation without the semi-parametric objective",
     )
-    score_scale: Literal["measured", "raw"] = Field(
+    score_scale: Literal["measured", "raw"] = Constant(
         "measured",
         description="measured divides scores by a quarter of their deviation before training; raw is the paper's, at "
         "home with a masked language model and many epochs",
@@ -69,7 +69,7 @@ class LexicalSettings(Settings):
         description="the main one: full E(q).E(p); alpha T(q).E(p); beta E(q).T(p), from the token index alone; "
         "beta_own: beta by the query's own tokens; beta_rerank: the best of beta ranked by full",
     )
-    rerank_depth: int = Field(100, ge=1, description="passages that beta_rerank ranks")
+    rerank_depth: int = Constant(100, ge=1, description="passages that beta_rerank ranks")
     embeddings: bool = Field(
         True,
         description="whether the index holds E(p) of every passage, which full and alpha need; without, it holds the "
@@ -81,10 +81,6 @@ class LexicalSettings(Settings):
         require(
             self.embeddings or self.search not in ("full", "alpha"),
             f"search: {self.search} reads the passages' embeddings, and embeddings is false; set it true, or take beta",
-        )
-        require(
-            len(self.terms) > 0 and len(set(self.terms)) == len(self.terms),
-            f"terms is {list(self.terms)}, but names the parts of the loss, each once: such as [full, beta, alpha]",
         )
         require(
             self.semi_parametric or self.first_stage_steps > 0,

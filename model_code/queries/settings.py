@@ -34,7 +34,7 @@ class GeneratorTrainingSettings(Settings):
     revision: str | None = Field(None, description="the hub's commit or branch")
     epochs: float = Field(3.0, gt=0, description="passes over the training pairs")
     steps: int | None = Constant(None, ge=1, description="overrides epochs")
-    batch_size: int = Field(16, ge=1, description="pairs per step")
+    batch_size: int = Constant(16, ge=1, description="pairs per step")
     learning_rate: float = Field(
         1e-4, ge=0, description="falls linearly to 0 after the warm-up; T5 learns well at 3e-4, others at 5e-5"
     )

@@ -40,9 +40,7 @@ LIMITS = {"min_value": "at least", "max_value": "at most"}
 WORDS = {  # what is wrong where an expectation fails; the last ones by their column
     "expect_table_row_count_to_be_between": "too few",
     "expect_column_values_to_be_unique": "there twice",
-    "expect_column_mean_to_be_between": "too short or too long on average, in words",
-    "expect_column_values_to_not_be_null": "without a title",
-    "expect_column_values_to_be_between": "empty or too long, in words",
+    "expect_column_values_to_be_between": "without words",
     "repeated": "equal to another",
     "document_exists": "of a document that is not there",
 }

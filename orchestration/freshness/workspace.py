@@ -42,7 +42,6 @@ SETTINGS = (  # what is live was accepted once: nothing is merged, cut off, held
     "corpus.path=snapshot",
     "corpus.limit=null",
     "corpus.merge_duplicates=none",
-    "corpus.keep_title_only=true",
     "corpus.quarantine_limit=0.0",
     "corpus.parts={by: none}",
 )

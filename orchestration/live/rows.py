@@ -87,7 +87,7 @@ def clean(rows: Iterable[RawRow], settings: CorpusSettings, source: str) -> Clea
     """Clean the rows; what the corpus stage would put into quarantine is refused, with the same reason."""
 
     def check(row: Row) -> tuple[int, Document]:
-        document = document_of(row, settings.max_characters, settings.keep_title_only)
+        document = document_of(row, settings.max_characters)
         return _number(row), replace(document, queries=_clean_queries(row.values["queries"]))
 
     quarantine = Quarantine()

@@ -79,7 +79,7 @@ def variants(own: System, retriever: Retriever, bm25: Bm25, bm25_system: System,
         return [reciprocal_rank_fusion(pair, k, evaluation.fusion_constant) for pair in both]
 
     def rerank(texts: Sequence[str], k: int) -> list[Ranking]:
-        candidates = [[d for d, _ in ranking] for ranking in bm25.search(texts, evaluation.rerank_depth)]
+        candidates = [[d for d, _ in ranking] for ranking in bm25.search(texts, evaluation.depth)]
         return [ranking[:k] for ranking in retriever.rerank(texts, candidates)]
 
     hybrid_bytes = own.index_bytes + bm25_system.index_bytes

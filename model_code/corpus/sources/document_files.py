@@ -41,6 +41,8 @@ def read_document(path: Path, document_id: str, name: str) -> Row | Malformed:
     location = f"{name}:1"
     try:
         values = _READERS[path.suffix.lower()](_bytes(path))
+        if not values["text"].strip():
+            raise Unfit("empty text", "the file holds none")
     except Unfit as unfit:
         return Malformed("documents", location, unfit.reason, unfit.detail, "", document_id)
     except Exception as error:  # libraries raise whatever a broken file makes them stumble over

@@ -73,7 +73,7 @@ def test_no_row_is_lost_and_contracts_hold_whatever_comes_in(row_source, seed):
     parts = draw.choice(
         [PartSettings(), PartSettings(by="share", new_share=0.4), PartSettings(by="date", new_from="2025-01-01")]
     )
-    settings = ALL.replace(max_characters=300, keep_title_only=draw.random() < 0.5, parts=parts,
+    settings = ALL.replace(max_characters=300, parts=parts,
         merge_duplicates=draw.choice(["text", "title", "either", "none"]), limit=draw.choice([None, 40]),
     )  # fmt: skip
     built = build_corpus(row_source(**rows), settings, PassageSettings(words=2, stride=1))

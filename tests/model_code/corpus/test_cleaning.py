@@ -24,8 +24,8 @@ from model_code.documents import Document, parse_date
 LETTERS = "ab é\u0301\u200b\ufeff\x00\x07\x85\t \n\r\u2028京🙂"
 
 
-def document(keep_title_only=False, limit=100, **values):
-    return document_of(Row("documents", "here:1", values), limit, keep_title_only)
+def document(limit=100, **values):
+    return document_of(Row("documents", "here:1", values), limit)
 
 
 def test_cleaning_is_idempotent_and_keeps_every_visible_letter():
@@ -53,7 +53,7 @@ def test_cleaning_is_idempotent_and_keeps_every_visible_letter():
         ({"id": "1", "text": ["t"]}, "wrong type"),
         ({"id": "1", "text": "t", "title": 3}, "wrong type"),
         ({"id": "1", "text": " \x00 "}, "empty text"),
-        ({"id": "1", "text": None, "title": "t"}, "empty text"),
+        ({"id": "1", "text": None, "title": " "}, "empty text"),
         ({"id": "1", "text": "t" * 101}, "huge text"),
         ({"id": "1", "text": "caf\udce9"}, "invalid UTF-8"),
         ({"id": "\udce9", "text": "t"}, "invalid UTF-8"),
@@ -82,10 +82,9 @@ def test_numbers_that_json_does_not_have_are_null():
     }
 
 
-def test_a_document_with_a_title_only_is_kept_on_demand():
-    assert document(id=7, title="A title", text="", keep_title_only=True).document_id == "7"
-    with pytest.raises(Unfit, match="keep_title_only"):
-        document(id=7, title="A title", text="")
+@pytest.mark.parametrize("text", ["", None])
+def test_a_title_alone_is_a_document(text):
+    assert document(id=7, title="A title", text=text).title == "A title"
 
 
 def test_the_content_hash_changes_exactly_with_the_content():

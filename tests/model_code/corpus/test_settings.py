@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_code.corpus.settings import AcceptanceSettings, CorpusSettings, PassageSettings
+from model_code.corpus.settings import CorpusSettings, PassageSettings
 from model_code.errors import SettingsError
 from model_code.settings import parse
 
@@ -37,8 +37,3 @@ def test_impossible_corpus_settings_are_refused(mapping, message):
 def test_passages_that_would_skip_text_are_refused(mapping):
     with pytest.raises(SettingsError, match=r"^passages(\.words is -1|: stride is)"):
         parse(PassageSettings, mapping, "passages")
-
-
-def test_acceptance_bounds_must_be_possible():
-    with pytest.raises(SettingsError, match="min_mean_words"):
-        AcceptanceSettings(min_mean_words=10, max_mean_words=5)

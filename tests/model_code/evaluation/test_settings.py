@@ -17,9 +17,7 @@ from model_code.settings import parse
         ({"metrics": ["accuracy"]}, "write one of nDCG@k"),
         ({"metrics": ["MAP", "MAP"], "main_metric": "MAP"}, "names a metric twice"),
         ({"max_queries": 0}, "at least 1, or null"),
-        ({"rerank_depth": 200}, "rerank_depth 200 needs depth >= 200, not 100"),
-        ({"rerank_depth": 0}, "rerank_depth is 0, but must be at least 1"),
-        ({"fusion_constant": -1}, "fusion_constant is -1, but must be at least 0"),
+        ({"rerank_depth": 50}, "evaluation.depth"),
     ],
 )
 def test_evaluation_settings_refuse(values, message):

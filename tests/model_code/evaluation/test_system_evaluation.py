@@ -23,7 +23,7 @@ from model_code.evaluation.system_evaluation import (
 from model_code.files import hash_path, read_json
 from model_code.hierarchy.tree import Hierarchy
 
-SETTINGS = EvaluationSettings(metrics=("nDCG@10", "hit@1", "R@2"), depth=10, rerank_depth=10)
+SETTINGS = EvaluationSettings(metrics=("nDCG@10", "hit@1", "R@2"), depth=10)
 NODES = {name: [{i // 2}, {i}] for i, name in enumerate("abcd")}
 
 
@@ -156,7 +156,7 @@ def test_accuracy_falls_from_level_to_level_down_to_hit_at_one():
         assert [levels["level@1"][query], levels["level@2"][query]] == expected
 
 
-VARIANTS = EvaluationSettings(metrics=("hit@1",), main_metric="hit@1", depth=3, rerank_depth=2, fusion_constant=1)
+VARIANTS = EvaluationSettings(metrics=("hit@1",), main_metric="hit@1", depth=3, fusion_constant=1)
 JUDGED = {"dev": Judgements({}, {}, "qrels"), "test": Judgements({"q1": "x", "q2": "y"}, {}, "qrels")}
 RUNS = {"dev": {}, "test": {"q1": [("a", 3.0), ("b", 2.0), ("c", 1.0)], "q2": [("a", 1.0)]}}
 BM25 = {"dev": {}, "test": {"q1": [("c", 9.0), ("d", 8.0), ("a", 7.0)], "q2": []}}
@@ -192,7 +192,7 @@ def test_the_retrievers_own_come_first_then_both_hybrids_and_queries_are_encoded
     assert list(found) == [None, "beta", "rrf", "bm25_rerank"]
     assert found[None] == RUNS
     assert found["beta"] == {"dev": {}, "test": {"q1": [("z", 1.0)], "q2": [("z", 1.0)]}}
-    assert found["bm25_rerank"] == {"dev": {}, "test": {"q1": [("d", 100.0), ("c", 99.0)], "q2": []}}
+    assert found["bm25_rerank"] == {"dev": {}, "test": {"q1": [("d", 100.0), ("c", 99.0), ("a", 97.0)], "q2": []}}
     assert found["rrf"]["test"] == {
         "q1": [("a", 1 / 2 + 1 / 4), ("c", 1 / 4 + 1 / 2), ("b", 1 / 3)],
         "q2": [("a", 1 / 2)],

@@ -94,12 +94,6 @@ def test_only_the_terms_that_are_asked_for_train(tmp_path: Path) -> None:
     assert row["loss"] == pytest.approx(row["full"])
 
 
-@pytest.mark.parametrize("terms", [[], ["full", "full"], ["gamma"]])
-def test_terms_that_are_no_parts_of_the_loss_are_refused(terms: list[str]) -> None:
-    with pytest.raises(SettingsError, match="full"):
-        parse_retriever({"kind": "lexical", "lexical": {"terms": terms}}, {}, "svdr")
-
-
 @pytest.mark.parametrize("search", ["full", "beta_own", "beta_rerank"])
 def test_dev_metric_is_that_of_the_search_over_the_whole_build(tmp_path: Path, search: str) -> None:
     lexical = SETTINGS.replace(search=search)

@@ -34,7 +34,6 @@ def test_nested_groups_override_single_values():
         ({"consistency_filter": {"by": "dense"}}, "by is 'dense', but must be one of 'none', 'bm25', 'base'"),
         ({"training": {"epochs": 0}}, "epochs is 0"),
         ({"training": {"base": ""}}, "base is '', but must be of length at least 1, or null"),
-        ({"training": {"batch_size": 0}}, "batch_size is 0"),
         (
             {"generators": ["sequence_to_sequence"], "sequence_to_sequence": {"model": "trained"}},
             "training.base is null, so that no model is trained; set training.base",

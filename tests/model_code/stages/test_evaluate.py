@@ -115,7 +115,7 @@ def test_variants_have_evaluation_folders_of_the_same_form(inputs, tmp_path):
 
 
 def test_hybrids_are_made_of_bm25s_run_and_the_retrievers(inputs, tmp_path):
-    run_stage(inputs, tmp_path / "hce", rerank_depth=1, fusion_constant=5)
+    run_stage(inputs, tmp_path / "hce", fusion_constant=5)
     folder, bm25 = tmp_path / "hce", inputs["baselines"] / "bm25"
     own, lexical = read_run(folder / "run.test.trec"), read_run(bm25 / "run.test.trec")
     fused = read_run(folder / "variants" / "rrf" / "run.test.trec")
@@ -123,7 +123,7 @@ def test_hybrids_are_made_of_bm25s_run_and_the_retrievers(inputs, tmp_path):
     for query, ranking in own.items():
         expected = reciprocal_rank_fusion([ranking, lexical.get(query, [])], 100, constant=5)
         assert [document for document, _ in fused[query]] == [document for document, _ in expected]
-        assert [document for document, _ in reranked.get(query, [])] == [d for d, _ in lexical.get(query, [])[:1]]
+        assert {document for document, _ in reranked.get(query, [])} == {d for d, _ in lexical.get(query, [])}
 
 
 def test_variants_of_the_retriever_itself_are_evaluated(inputs, tmp_path, monkeypatch):

@@ -38,9 +38,7 @@ class FakeSearcher:
 def run(monkeypatch, tmp_path):
     """Runs the command with options; gives its output and what the searcher was asked."""
     searcher = FakeSearcher()
-    (tmp_path / "params.yaml").write_text(
-        "{retrievers: {hce: {}}, bm25: {k1: 1.2}, evaluation: {depth: 200, fusion_constant: 30}}"
-    )
+    (tmp_path / "params.yaml").write_text("{retrievers: {hce: {}}, bm25: {k1: 1.2}, evaluation: {depth: 200}}")
     (tmp_path / "dvc.yaml").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Searcher, "open", lambda live, retriever: searcher)
@@ -63,7 +61,7 @@ def test_a_plain_search_asks_for_nothing_more(run):
 def test_filters_and_hybrid_reach_the_searcher_with_the_projects_settings(run):
     _, asked = run("--filter", "package=numpy", "--filter", "kind=class", "--hybrid")
     assert asked[2] == ["package=numpy", "kind=class"]
-    assert asked[3] == HybridSettings(Bm25Settings(k1=1.2), depth=200, constant=30)
+    assert asked[3] == HybridSettings(Bm25Settings(k1=1.2), depth=200, constant=60)
 
 
 def test_explain_shows_the_tokens_of_each_hit(run):

@@ -75,7 +75,7 @@ def test_documents_become_searchable_and_twice_the_same_changes_nothing(project,
 def test_rows_are_cleaned_and_refused_by_the_corpus_rules(collection):
     rows = [
         {"_id": 7, "title": "Two\n lines", "text": "Cafe\u0301\x00 ", "package": "x"},
-        row("b", "   "),
+        row("b", "   ", title=" "),
         {"title": "no id", "text": "x"},
         row("c", 5),
         row("d", queries=["  what\tis d? ", ""], fields={"package": "y"}),
@@ -316,7 +316,7 @@ def test_status_reads_only_and_tells_states_lag_and_drift(project, collection):
     assert collection.status() == {"retriever": "hce", "generation": 0, "watermark": 0, "ledger": None, "newest": None}
     assert list(live_status_lines(collection.status())) == []
     assert not (project.live / "ledger.sqlite").exists()
-    collection.receive([row("a"), row("b", "")], "api")
+    collection.receive([row("a"), row("b", "", title="")], "api")
     collection.apply()
     collection.receive([row("c")], "api")
     report = {"measures": [{"name": "auc", "value": 0.61234, "threshold": 0.6, "tripped": True}]}

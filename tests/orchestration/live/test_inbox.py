@@ -36,7 +36,7 @@ def listing(collection) -> list[str]:
 
 def test_finished_files_are_received_in_order_and_moved(collection):
     drop(collection, "new.jsonl", LINE.format("a", "2"), age=1)
-    drop(collection, "old.csv", "_id,title,text\na,a,1\nb,b,\n", age=2)
+    drop(collection, "old.csv", "_id,title,text\na,a,1\nb,,\n", age=2)
     drop(collection, "growing.jsonl.part", "{")
     drop(collection, ".hidden.jsonl", "{")
     old, new = inbox.take_all(collection)
@@ -101,7 +101,7 @@ def test_a_file_that_was_refused_as_a_whole_is_received_again(collection, monkey
 
 
 def test_a_file_of_which_every_row_was_refused_fails_and_says_why(collection):
-    drop(collection, "bad.jsonl", LINE.format("a", "") * 25)
+    drop(collection, "bad.jsonl", '{"_id": "a", "title": "", "text": ""}\n' * 25)
     (taken,) = inbox.take_all(collection)
     assert (len(taken.receipt.rejected), taken.receipt.events) == (25, ())
     assert listing(collection) == [".lock", "failed/bad.jsonl", "failed/bad.jsonl.reason"]
