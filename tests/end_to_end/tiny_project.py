@@ -100,7 +100,9 @@ def write_encoder(folder: Path) -> None:
 
 def environment(program: Path = COLD, **extra: str) -> dict[str, str]:
     """What a command finds: this process's variables without the project's own, and `program` as its Python."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("FRESHET_", "DAGSTER_"))}
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.startswith(("FRESHET_", "DAGSTER_", "MLFLOW_"))
+    }
     path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
     return {**inherited, "PATH": path, "OMP_NUM_THREADS": "1", "DVC_NO_ANALYTICS": "1", **extra}
 
