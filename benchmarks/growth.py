@@ -23,7 +23,7 @@ from benchmarks.measurement import row_below
 from model_code.files import replacing
 from model_code.progress import Progress, silent
 
-FINGERPRINT, K, QUERIES, ADDED = "growth", 10, 50, 100
+FINGERPRINT, K, QUERIES = "growth", 10, 50
 ENCODED_SHARE = 100  # one passage in so many is encoded, as a text of 16 words: its cost per passage is what counts
 ITERATIONS = 25
 AT_LEAST = 0.2  # seconds that short work is repeated for
@@ -70,9 +70,9 @@ def _searching(passages: int, dimension: int) -> Cost:
     from model_code.index.dense_index import DenseIndex
     from model_code.index.settings import IndexSettings
 
-    vectors = synthetic_vectors(passages + ADDED, dimension, seed=0)
+    vectors = synthetic_vectors(passages, dimension, seed=0)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    ids = [f"{i:09d}" for i in range(passages + ADDED)]
+    ids = [f"{i:09d}" for i in range(passages)]
     kinds = {"exact": IndexSettings(factory="Flat"), "approximate": IndexSettings(flat_below=1)}
     for settings in kinds.values():  # what is loaded for the first time is none of the costs
         DenseIndex.build(vectors[:100], ids[:100], FINGERPRINT, settings).search(vectors[:1], 1, FINGERPRINT)
@@ -81,29 +81,26 @@ def _searching(passages: int, dimension: int) -> Cost:
         built: dict[str, Any] = {}
 
         def build(settings: IndexSettings = settings, built: dict[str, Any] = built) -> None:
-            built["index"] = DenseIndex.build(vectors[:passages], ids[:passages], FINGERPRINT, settings)
+            built["index"] = DenseIndex.build(vectors, ids, FINGERPRINT, settings)
 
         before = memory_in_use()
         seconds = processor_seconds(build, once=True)
         if name == "approximate":
             cost["build an approximate index"] = seconds
             cost["memory of an approximate index"] = peak_memory() - before
-        cost |= _use(built["index"], name, vectors, ids, passages)
+        cost[f"search, {name}"] = _seconds_of_a_query(built["index"], vectors)
     return cost
 
 
-def _use(index: Any, name: str, vectors: np.ndarray, ids: list[str], passages: int) -> Cost:
-    """Seconds of a query, and of adding `ADDED` documents at once."""
-    asked = np.ascontiguousarray(vectors[np.linspace(0, passages - 1, QUERIES).astype(int)])
+def _seconds_of_a_query(index: Any, vectors: np.ndarray) -> float:
+    asked = np.ascontiguousarray(vectors[np.linspace(0, len(vectors) - 1, QUERIES).astype(int)])
     index.search(asked[:1], K, FINGERPRINT)
 
     def search() -> None:
         for query in asked:
             index.search(query[None], K, FINGERPRINT)
 
-    searching = processor_seconds(search) / QUERIES
-    adding = processor_seconds(lambda: index.add(vectors[passages:], ids[passages:], FINGERPRINT), once=True)
-    return {f"search, {name}": searching, f"add {ADDED} to an index, {name}": adding}
+    return processor_seconds(search) / QUERIES
 
 
 def processor_seconds(work: Callable[[], Any], once: bool = False) -> float:
@@ -164,8 +161,6 @@ PROMISED = {  # exponents: why, and what of it need not be, is in benchmarks/REA
     "memory of an approximate index": 1.0,
     "search, exact": 1.0,
     "search, approximate": 0.5,
-    f"add {ADDED} to an index, exact": 1.0,
-    f"add {ADDED} to an index, approximate": 1.0,
 }
 SLACK = 0.1  # of an exponent over two decades: a factor of 1.6 in time
 

@@ -1,7 +1,6 @@
 """Approximate nearest-neighbour indexes by `faiss.index_factory`, addressed by stable keys.
 
-Such an index only proposes candidates: their scores are computed from the vectors themselves. So an entry that it
-cannot remove (HNSW) does no harm beyond costing a candidate. Kinds that would lose entries are refused.
+Such an index only proposes candidates: their scores are computed from the vectors themselves.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ class ApproximateIndex:
         with _fitting(factory, len(vectors)):
             approximate = cls(make_index(factory, *vectors.shape), settings)
             approximate.index.train(vectors)
-            approximate.add(vectors, keys)
+            with _one_thread():  # several threads link an HNSW graph differently every time
+                approximate.index.add_with_ids(vectors, keys)
         return approximate
 
     @classmethod
@@ -45,31 +45,8 @@ class ApproximateIndex:
 
         faiss.write_index(self.index, str(path))
 
-    def __len__(self) -> int:
-        """Number of entries, tombstones included."""
-        return self.index.ntotal
-
-    def add(self, vectors: np.ndarray, keys: np.ndarray) -> None:
-        """Add `vectors` (n, H) under `keys` (n,)."""
-        with _one_thread():  # several threads link an HNSW graph differently every time
-            self.index.add_with_ids(vectors, keys)
-
-    def remove(self, keys: np.ndarray) -> None:
-        """Remove the entries of `keys` where this kind of index can; where it cannot they stay, as tombstones."""
-        import faiss
-
-        try:
-            self.index.remove_ids(keys)
-        except RuntimeError:  # a graph: "remove_ids not implemented"
-            if not isinstance(self.index, faiss.IndexIDMap):
-                raise
-            # Key -1 is that of no passage: an update brings the old keys again, and they must mean the new entries.
-            held = faiss.vector_to_array(self.index.id_map)
-            faiss.copy_array_to_vector(np.where(np.isin(held, keys), -1, held), self.index.id_map)
-
     def candidates(self, queries: np.ndarray, count: int) -> np.ndarray:
-        """Keys of about the `count` nearest entries of each query: (q, count) int64, -1 for tombstones and where there
-        are fewer."""
+        """Keys of about the `count` nearest entries of each query: (q, count) int64, -1 where there are fewer."""
         _, keys = self.index.search(queries, count)
         return keys
 
@@ -123,34 +100,21 @@ def _one_thread() -> Iterator[None]:
 def make_index(factory: str, count: int, dimension: int) -> Any:
     """An empty inner-product index for `count` vectors of `dimension` components, whose entries get keys.
 
-    FreshetError for a kind that would lose entries or has more lists than vectors; FAISS's own RuntimeError for a
+    FreshetError for one that has keys of its own or more lists than vectors; FAISS's own RuntimeError for a
     string that it does not know.
     """
     import faiss
 
     index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     inside = list(parts(index))
-    _require_kinds(factory, inside)
+    if any(isinstance(part, faiss.IndexIDMap) for part in inside):
+        raise FreshetError(f"index.factory {factory!r} is refused: leave out IDMap: entries get keys in any case")
     lists = max((part.nlist for part in inside if isinstance(part, faiss.IndexIVF)), default=0)
     if lists > count:
         raise FreshetError(f"index.factory {factory!r} does not fit {count} vectors: each of {lists} lists needs one")
     # Inverted lists keep keys themselves, but what refines them numbers its vectors from 0.
     refined = any(isinstance(part, faiss.IndexRefine) for part in inside)
     return index if isinstance(inside[-1], faiss.IndexIVF) and not refined else faiss.IndexIDMap2(index)
-
-
-def _require_kinds(factory: str, inside: list[Any]) -> None:
-    import faiss
-
-    refused = {
-        (faiss.IndexFastScan, faiss.IndexIVFFastScan): "FAISS's FastScan loses what is added after a deletion; leave "
-        "out 'fs'",
-        (faiss.IndexNSG,): "FAISS adds nothing to an NSG graph once it is built; take HNSW",
-        (faiss.IndexIDMap,): "leave out IDMap: entries get keys in any case",
-    }
-    for kinds, remedy in refused.items():
-        if any(isinstance(part, kinds) for part in inside):
-            raise FreshetError(f"index.factory {factory!r} is refused: {remedy}")
 
 
 def set_depth(index: Any, settings: IndexSettings) -> None:
@@ -162,6 +126,8 @@ def set_depth(index: Any, settings: IndexSettings) -> None:
             part.nprobe = settings.nprobe
         elif isinstance(part, faiss.IndexHNSW):
             part.hnsw.efSearch = settings.ef_search
+        elif isinstance(part, faiss.IndexNSG):
+            part.nsg.search_L = settings.ef_search
 
 
 def parts(index: Any) -> Iterator[Any]:

@@ -36,6 +36,7 @@ FLOAT32_ROUNDING = 2.0**-24
 class DenseIndex:
     """Vectors (n, H) float32, the document of each, and the fingerprint of the encoder that made them.
 
+    It never changes: what a live collection adds is an index of its own, and what it deletes is masked there.
     Every method that takes vectors takes their encoder's fingerprint too, and refuses another one's with
     `FingerprintMismatch`: vectors of one width look alike whichever encoder made them.
 
@@ -101,7 +102,7 @@ class DenseIndex:
         """
         queries = self._accepted(queries, fingerprint)
         rankings: list[Ranking] = [[] for _ in queries]
-        waiting, entries, count = np.arange(len(queries)), self._entries, self._first_count(k)
+        waiting, entries, count = np.arange(len(queries)), len(self.ids), self._first_count(k)
         while len(waiting) and len(self.ids):
             count = min(count, entries)
             candidates = self._candidates(queries[waiting], count)  # (q, count)
@@ -156,32 +157,6 @@ class DenseIndex:
         rows = self.ids.rows_of([document_id])
         return self.vectors[rows[np.argmax(self._scores(query, rows))]]
 
-    def add(self, vectors: np.ndarray, document_ids: Sequence[str], fingerprint: str) -> None:
-        """Add passages of new documents; FreshetError if one of the documents is there already."""
-        vectors = self._accepted(vectors, fingerprint)
-        _require_rows(vectors, len(document_ids), self.dimension)
-        _require_whole_passages(document_ids, self.vectors_per_passage)
-        first, self.ids = len(self.ids), self.ids.added(document_ids)
-        self._replace_vectors(np.concatenate([self.vectors, vectors]))
-        if self.approximate is not None:
-            self.approximate.add(vectors, self.ids.keys[first:])
-
-    def delete(self, document_ids: Sequence[str]) -> None:
-        """Remove documents with all their passages; FreshetError if one is unknown."""
-        rows = self.ids.rows_of(document_ids)
-        if self.approximate is not None:
-            self.approximate.remove(self.ids.keys[rows])
-        self.ids = self.ids.without(rows)
-        self._replace_vectors(np.delete(self.vectors, rows, axis=0))
-
-    def update(self, vectors: np.ndarray, document_ids: Sequence[str], fingerprint: str) -> None:
-        """Replace all passages of documents that the index holds by new ones."""
-        vectors = self._accepted(vectors, fingerprint)
-        _require_rows(vectors, len(document_ids), self.dimension)
-        _require_whole_passages(document_ids, self.vectors_per_passage)  # before anything is deleted
-        self.delete(sorted(set(document_ids)))
-        self.add(vectors, document_ids, fingerprint)
-
     def save(self, folder: Path) -> None:
         """Write vectors, document ids, the FAISS index unless flat, and the manifest: equal indexes, equal bytes."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -221,17 +196,9 @@ class DenseIndex:
         _require_rows(vectors, len(vectors), self.dimension)
         return vectors
 
-    def _replace_vectors(self, vectors: np.ndarray) -> None:
-        self.vectors = vectors
-        self.__dict__.pop("_largest_norm", None)
-
     @cached_property
     def _largest_norm(self) -> float:
         return float(np.sqrt(np.einsum("nh,nh->n", self.vectors, self.vectors).max()))
-
-    @property
-    def _entries(self) -> int:
-        return len(self.ids) if self.approximate is None else len(self.approximate)
 
     def _first_count(self, k: int) -> int:
         """Candidates that hold k documents if all have equally many passages, and a margin."""

@@ -1,7 +1,7 @@
 """Which document each row of vectors belongs to. This map is the only owner of that knowledge.
 
-FAISS indexes that number their entries get keys that come from the document's id and the passage's ordinal, so that a
-key still means the same passage after rows were deleted, the index saved, or built in another order.
+FAISS indexes number their entries by keys that come from the document's id and the passage's ordinal, so that a key
+means the same passage in whatever order an index was built.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from functools import cached_property
 import numpy as np
 
 from model_code.errors import FreshetError
-
-SAME_KEY = "two passages have the same 63-bit key; rename one of the documents"
 
 
 def stable_key(document_id: str, ordinal: int) -> int:
@@ -74,19 +72,9 @@ class IdMap:
         known = sorted(document for document in set(document_ids) if document in self._rows)
         if known:
             raise FreshetError(f"the index already holds {known[0]!r} ({len(known)} such in all); update replaces it")
-        return self._grown(IdMap(document_ids))
-
-    def _grown(self, more: IdMap) -> IdMap:
-        """This map followed by `more`, of other documents; what is computed already is kept: hashes cost most."""
-        grown = IdMap([*self.document_ids, *more.document_ids])
+        more = IdMap(document_ids)
+        grown = IdMap([*self.document_ids, *document_ids])
         grown._rows = self._rows | {name: [len(self) + row for row in rows] for name, rows in more._rows.items()}
-        if "keys" in self.__dict__:
-            if (self.rows_with(more.keys) >= 0).any():
-                raise FreshetError(SAME_KEY)
-            grown.keys = np.concatenate([self.keys, more.keys])
-            order = more._by_key
-            places = np.searchsorted(self.keys, more.keys[order], sorter=self._by_key)
-            grown._by_key = np.insert(self._by_key, places, len(self) + order)
         return grown
 
     def without(self, rows: np.ndarray) -> IdMap:
@@ -102,7 +90,7 @@ class IdMap:
             for ordinal, row in enumerate(rows):
                 keys[row] = stable_key(document, ordinal)
         if len(np.unique(keys)) != len(keys):
-            raise FreshetError(SAME_KEY)
+            raise FreshetError("two passages have the same 63-bit key; rename one of the documents")
         return keys
 
     @cached_property

@@ -16,8 +16,7 @@ class IndexSettings(Settings):
 
     factory: str = Field(
         "auto",
-        description="auto, Flat (exact, without FAISS), or a faiss.index_factory string such as IVF1024,Flat; "
-        "kinds that would lose entries when documents come and go (FastScan, NSG) are refused",
+        description="auto, Flat (exact, without FAISS), or a faiss.index_factory string such as IVF1024,Flat",
     )
     flat_below: int = Field(
         50_000, ge=1, description="auto is exact below so many passages, and IVF with about 4 sqrt(n) lists from there"

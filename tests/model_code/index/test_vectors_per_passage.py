@@ -63,23 +63,8 @@ def test_saved_and_loaded_it_still_knows(vectors: np.ndarray, tmp_path: Path) ->
     assert loaded.vectors_per_passage == EACH
 
 
-def test_add_update_and_delete_equal_a_rebuild(vectors: np.ndarray) -> None:
-    index = build(vectors[:9], ROWS[:9])
-    index.add(vectors[9:12], ["c"] * EACH, "f")
-    index.update(vectors[12:15], ["a"] * EACH, "f")
-    index.delete(["b"])
-    rebuilt = build(vectors[9:15], ["c"] * EACH + ["a"] * EACH)
-    assert index.search(vectors, 5, "f") == rebuilt.search(vectors, 5, "f")
-    assert index.passages == 2
-
-
 def test_half_a_passage_is_refused(vectors: np.ndarray) -> None:
     with pytest.raises(FreshetError, match="3 vectors per passage"):
         build(vectors[:4], ["a"] * 4)
     with pytest.raises(FreshetError, match="3 vectors per passage"):
         build(vectors[:6], ["a", "a", "b", "b", "b", "a"])
-    index = build(vectors)
-    for change, document in ((index.add, "new"), (index.update, "a")):
-        with pytest.raises(FreshetError, match="3 vectors per passage"):
-            change(vectors[:2], [document] * 2, "f")
-    assert index.passages == 6  # nothing was deleted on the way
