@@ -50,6 +50,7 @@ NOT_OFFERED = {"__main__", "tests", "test", "expatbuilder", "windows_events", "w
 REFUSED = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.remove", "webbrowser.")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 MOST_ALIASES = 12
+OPTIONAL = "matplotlib"  # pandas imports it where it is there, and its first import asks the system for fonts
 
 
 def refuse(event: str, arguments: tuple[Any, ...]) -> None:
@@ -202,5 +203,6 @@ def definitions(packages: Sequence[str]) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     out, sys.stdout = sys.stdout, sys.stderr  # what an import prints is no definition
+    sys.modules[OPTIONAL] = None  # type: ignore[assignment]  # as if it were not installed
     sys.addaudithook(refuse)
     json.dump(definitions(sys.argv[1:]), out)

@@ -174,6 +174,12 @@ def test_an_import_cannot_write_connect_or_start_anything(code, tmp_path):
     assert not (tmp_path / "written").exists()
 
 
+def test_a_machine_that_never_drew_a_picture_is_read_all_the_same(monkeypatch, tmp_path):
+    """Matplotlib's first import starts a program that lists fonts, and pandas imports it where it is installed."""
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))
+    assert len(installed_packages.read_definitions(["pandas"])) > 1000
+
+
 def test_what_cannot_be_imported_is_said(monkeypatch, tmp_path):
     broken = tmp_path / "definitions.py"
     broken.write_text("raise RuntimeError('an import wanted socket.connect')")
