@@ -6,7 +6,9 @@ The system frees a lock when its holder dies: it is held as long as a file stays
 from __future__ import annotations
 
 import os
+import re
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from urllib.parse import quote
 from filelock import FileLock, Timeout
 
 from model_code.errors import FreshetError
+from model_code.files import write_text
 
 PROJECT = "FRESHET_PROJECT"
 LOCK_HELD = "FRESHET_LOCK_HELD"
@@ -92,6 +95,24 @@ class Project:
             if parts[i : i + 3] == (".dvc", "tmp", "exps"):
                 return Path(*parts[:i]) / ".freshet"
         return self.root / ".freshet"
+
+    @property
+    def promotions(self) -> Path:
+        """The history of promotions, which only grows."""
+        return self.state / "promotions.jsonl"
+
+    @property
+    def identity(self) -> str:
+        """What tells the project from others in a store of MLflow: its folder's name and eight signs, made once.
+
+        It moves with the project, and a temporary workspace has its home's.
+        """
+        path = self.state / "identity"
+        with file_lock(self.state / "identity.lock"):
+            if not path.exists():
+                name = re.sub(r"\W+", "-", (self.home or self.root).resolve().name, flags=re.ASCII).strip("-")
+                write_text(path, f"{name}-{uuid.uuid4().hex[:8]}\n")
+            return path.read_text(encoding="utf-8").strip()
 
     @property
     def token_file(self) -> Path:

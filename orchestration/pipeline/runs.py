@@ -27,14 +27,15 @@ from orchestration.project import Project, file_lock, sqlite_url
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Run
+    from mlflow.entities import Experiment, Metric, Run
 
 
-EXPERIMENT = "freshet"
+EXPERIMENT = "freshet"  # of the one project that has a store, or came first; others' end with their identity
+OWNER = "freshet.owner"  # the tag that names whose experiment, model or version it is
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}  # what MLflow takes it for
 PAGE = "http://127.0.0.1:5000"
 RUNS_PAGE = "/#/experiments/1/runs?workflowType=machine_learning"  # its own first page is of traces
-ARTIFACT_ROOT = "FRESHET_MLFLOW_ARTIFACTS"
+ARTIFACT_ROOT = "FRESHET_MLFLOW_ARTIFACTS"  # such as s3://bucket/freshet; fixed once the experiment exists
 POOL = "MLFLOW_SQLALCHEMYSTORE_POOL"  # how the names of MLflow's variables for its connections begin
 KEY, STAGE, COMMIT, DIRTY, DAGSTER_RUN = (
     "freshet.key", "freshet.stage", "mlflow.source.git.commit", "freshet.git_dirty", "dagster.run_id",
@@ -89,7 +90,11 @@ class StageRecord:
 
 def tracking_uri(project: Project) -> str:
     """MLFLOW_TRACKING_URI, or else the SQLite file in the project's state folder."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or sqlite_url(store_folder(project) / "mlflow.db")
+    return os.environ.get("MLFLOW_TRACKING_URI") or _own_uri(project)
+
+
+def _own_uri(project: Project) -> str:
+    return sqlite_url(store_folder(project) / "mlflow.db")
 
 
 def store_folder(project: Project) -> Path:
@@ -98,13 +103,13 @@ def store_folder(project: Project) -> Path:
 
 
 @lru_cache(maxsize=4)
-def _store(uri: str, folder: Path) -> RunStore:
-    return RunStore(uri, folder)
+def _store(uri: str, project: Project) -> RunStore:
+    return RunStore(project)
 
 
 def run_store(project: Project) -> RunStore:
     """The project's store of runs; one per process and address, as opening it takes seconds."""
-    return _store(tracking_uri(project), store_folder(project))
+    return _store(tracking_uri(project), project)
 
 
 def find_run(project: Project, key: str) -> str | None:
@@ -147,10 +152,11 @@ def git_state(root: Path) -> tuple[str | None, bool]:
 
 
 class RunStore:
-    """Records stages that ran and finds them again; runs lie in the experiment "freshet"."""
+    """Records stages that ran and finds them again; runs lie in the project's experiment."""
 
-    def __init__(self, uri: str, folder: Path) -> None:
-        self.client, self.experiment = open_store(uri, folder)
+    def __init__(self, project: Project) -> None:
+        self.client, experiment = open_store(project)
+        self.experiment: str = experiment.experiment_id
 
     def record_stage(self, record: StageRecord) -> str:
         """Keep `record` as one run below its build's; it counts as finished only once everything is stored.
@@ -261,11 +267,12 @@ def valid_name(name: str) -> str:
     return re.sub(r"[^\w./: -]", "_", name.replace("@", "_at_"))[:LONGEST_NAME]
 
 
-def open_store(uri: str, folder: Path) -> tuple[MlflowClient, str]:
-    """A client of the store at `uri`, and the id of the experiment; both are made if they are missing.
+def open_store(project: Project) -> tuple[MlflowClient, Experiment]:
+    """A client of the project's store, and its experiment; both are made if they are missing.
 
     Two processes that initialise a SQLite store at once would break it, so one waits for the other.
     """
+    uri, folder = tracking_uri(project), store_folder(project)
     with file_lock(folder / "open.lock"):
         from mlflow import MlflowClient
 
@@ -274,20 +281,34 @@ def open_store(uri: str, folder: Path) -> tuple[MlflowClient, str]:
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         if uri.startswith("sqlite:") and not any(name.startswith(POOL) for name in os.environ):
             os.environ[f"{POOL}CLASS"] = "NullPool"  # no file stays open between looks of a daemon
-        place = _artifact_root(uri, folder)
-        if place and uri == sqlite_url(folder / "mlflow.db") and not (folder / "mlflow.db").exists():
+        own = uri == _own_uri(project)
+        place = os.environ.get(ARTIFACT_ROOT) or ((folder / "artifacts").as_uri() if own else None)
+        if place and own and not (folder / "mlflow.db").exists():
             sound = set("?#%").isdisjoint(str(folder))
             require(sound, f"MLflow loses models below {folder}: move the project to where no ?, # or % is in the path")
             from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
             SqlAlchemyStore(uri, place)  # the client's own would name the working directory, whose quotes break its SQL
         client = MlflowClient(uri, uri)
-        experiment = client.get_experiment_by_name(EXPERIMENT)
-        if experiment is None:
-            return client, client.create_experiment(EXPERIMENT, place, TRAINING)
+        experiment = _experiment(client, project, uri, place)
         if ARTIFACT_ROOT not in os.environ and place and experiment.artifact_location != place:
             _follow_move(folder, experiment.artifact_location, place)
-        return client, experiment.experiment_id
+        return client, experiment
+
+
+def _experiment(client: MlflowClient, project: Project, uri: str, place: str | None) -> Experiment:
+    """The project's experiment, whose name the registered model has, too: `freshet`, unless it is another project's.
+
+    One that names no project is of before they did: of who is alone in the store, else of who was promoted before.
+    """
+    own, found = project.identity, client.get_experiment_by_name(EXPERIMENT)
+    owner = found.tags.get(OWNER) if found else own
+    if owner is None and (uri == _own_uri(project) or project.promotions.exists()):
+        client.set_experiment_tag(found.experiment_id, OWNER, own)
+        owner = own
+    name = EXPERIMENT if owner == own else f"{EXPERIMENT}-{own}"
+    found = client.get_experiment_by_name(name)
+    return found or client.get_experiment(client.create_experiment(name, place, {**TRAINING, OWNER: own}))
 
 
 def _follow_move(folder: Path, old: str, new: str) -> None:
@@ -296,15 +317,6 @@ def _follow_move(folder: Path, old: str, new: str) -> None:
         for table, column in PLACES:
             where = f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?"
             database.execute(where, (new, len(old) + 1, len(old), old))
-
-
-def _artifact_root(uri: str, folder: Path) -> str | None:
-    """The environment's `FRESHET_MLFLOW_ARTIFACTS`, else beside our own database; None: as another store has it.
-
-    Such as `s3://bucket/freshet`: any place that MLflow writes to. It is fixed once the experiment exists.
-    """
-    beside_database = (folder / "artifacts").as_uri() if uri == sqlite_url(folder / "mlflow.db") else None
-    return os.environ.get(ARTIFACT_ROOT) or beside_database
 
 
 def keep(project: Project, record: StageRecord) -> None:

@@ -7,17 +7,11 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from orchestration.project import Project
 
 MOVES = ("promote", "rollback", "moved by hand")  # the actions after which another version is champion
-
-
-def history_file(project: Project) -> Path:
-    """Where the history lies; nothing but `append` writes it."""
-    return project.state / "promotions.jsonl"
 
 
 def append(
@@ -30,7 +24,7 @@ def append(
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     line = {"when": now, "action": action, "from": before, "to": after, "verdict": verdict}
-    path = history_file(project)
+    path = project.promotions
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as stream:
         if _is_cut_off(stream):
@@ -59,7 +53,7 @@ def _is_cut_off(stream: BinaryIO) -> bool:
 
 def read(project: Project) -> list[dict[str, Any]]:
     """All lines, oldest first; a line that a crash cut off is left out."""
-    path = history_file(project)
+    path = project.promotions
     return list(_complete(path.read_text(encoding="utf-8"))) if path.exists() else []
 
 

@@ -95,7 +95,7 @@ def promote(project: Project, rules: Rules | None = None, challenger: Version | 
 
 
 def _promote(project: Project, registry: Registry, rules: Rules, challenger: Version | None) -> Move:
-    wanted, champion = _candidates(registry, challenger)
+    wanted, champion = _candidates(project, registry, challenger)
     if wanted.is_same(champion):
         open_version(project, wanted)
         return Move(wanted, True, _already(wanted), again=True)
@@ -157,7 +157,8 @@ def _settle(project: Project, registry: Registry) -> Move | None:
         return None
     rules, after = Rules.of(project), moved.after
     verdict = _verdict_by_hand(after, moved.before, rules) if after else None
-    refused = rules.settings.by_hand == "refuse" and verdict is not None and not verdict.passed
+    foreign = after is not None and moved.before is not None and after.is_foreign(project)
+    refused = foreign or (rules.settings.by_hand == "refuse" and verdict is not None and not verdict.passed)
     return (
         _follow(project, registry, moved, verdict)
         if verdict and not refused
@@ -194,6 +195,7 @@ def _put_back(project: Project, registry: Registry, moved: HandMove, verdict: Ve
 def _verdict_by_hand(wanted: Version, champion: Version | None, rules: Rules) -> Verdict:
     """The gate's verdict; where it cannot judge, as the scores are of other queries, that is against the move."""
     try:
+        versions.require_own(rules.project, wanted)
         return gate.may_promote(wanted, champion, rules)
     except FreshetError as error:
         return Verdict(False, (f"the gate cannot judge: {error}",), queries=0, source="none", intervals=())
@@ -202,7 +204,7 @@ def _verdict_by_hand(wanted: Version, champion: Version | None, rules: Rules) ->
 def judge(project: Project, rules: Rules | None = None, challenger: Version | None = None) -> Verdict:
     """What `promote` would decide now; nothing is moved."""
     with open_registry(project) as registry:
-        wanted, champion = _candidates(registry, challenger)
+        wanted, champion = _candidates(project, registry, challenger)
         if wanted.is_same(champion):
             return Verdict(True, (_already(wanted),), queries=0, source="none", intervals=())
         return gate.may_promote(wanted, champion, rules or Rules.of(project))
@@ -236,12 +238,13 @@ def rollback(project: Project) -> Move:
         return Move(previous, True, f"{previous} is the champion again, in place of {champion}")
 
 
-def _candidates(registry: Registry, challenger: Version | None) -> tuple[Version, Version | None]:
+def _candidates(project: Project, registry: Registry, challenger: Version | None) -> tuple[Version, Version | None]:
     """Who asks to be champion, and who is; the champion itself where nobody else does."""
     champion = registry.holder(CHAMPION)
     wanted = challenger or registry.holder(CHALLENGER) or champion
     if wanted is None:
         raise FreshetError("there is no challenger: register a built retriever first (`freshet register`)")
+    versions.require_own(project, wanted)
     return wanted, champion
 
 
@@ -280,6 +283,7 @@ def open_version(project: Project, version: Version) -> Generation:
     from model_code.live.build import Parts
     from orchestration.live.opening import MODEL_VERSION, open_build
 
+    versions.require_own(project, version)
     files = versions.files(project, version)  # not inside: a promotion holds the registry and waits for the writer
     parts = Parts(files / "encoder", files / "index", files / "documents.parquet", files / "hierarchy")
     provenance = {MODEL_VERSION: version.version, "stage_key": version.key, "mlflow_run": version.run_id}

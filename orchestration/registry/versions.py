@@ -21,16 +21,16 @@ from model_code.evaluation.promotion import Verdict
 from model_code.evaluation.scores import SystemScores, load_scores
 from model_code.files import read_json
 from model_code.ledger.events import Position
-from orchestration.pipeline.runs import KEY, PARENT, STAGE, open_store, store_folder, tracking_uri, valid_name
+from model_code.settings import require
+from orchestration.pipeline.runs import KEY, OWNER, PARENT, STAGE, open_store, store_folder, tracking_uri, valid_name
 from orchestration.project import Project, file_lock
 from orchestration.registry.build import ARTIFACT, Build, log_retriever
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import LoggedModel
+    from mlflow.entities import Experiment, LoggedModel
     from mlflow.entities.model_registry import ModelVersion
 
-MODEL = "freshet"
 ABOUT = "Retrievers of this project. `champion` is what is searched by default; moving it is a promotion."
 LOGGED, LONGEST_TAG = "models:/", 5000  # how a logged model's address begins, and what MLflow takes as a tag
 RUN_NAME = "register@"  # how the name of a run begins that a version was registered from
@@ -48,7 +48,8 @@ class Version:
 
     corpus: hash of the documents, queries and qrels that it was built and scored on. text: by which rules it cut
     documents into passages, as JSON; empty for a version of before they were kept. snapshot: the
-    position in the log of the documents that it was trained on.
+    position in the log of the documents that it was trained on. project: the identity of who registered it; empty for
+    a version of before that was kept, which counts as one's own.
     """
 
     version: str
@@ -59,6 +60,7 @@ class Version:
     run_id: str
     text: str = ""
     snapshot: Position = Position()
+    project: str = ""
 
     def __str__(self) -> str:
         return f"version {self.version} ({self.retriever})"
@@ -69,8 +71,12 @@ class Version:
         tags = registered.tags
         event = int(tags.get(EVENT, 0))
         snapshot = Position(tags.get(LOG, ""), event, tags.get(MARK, "")) if event else Position()
-        named = (tags[RETRIEVER], tags[KEY], tags[FINGERPRINT], tags[CORPUS])
-        return cls(str(registered.version), *named, registered.run_id, tags.get(TEXT, ""), snapshot)
+        named = (tags[RETRIEVER], tags[KEY], tags[FINGERPRINT], tags[CORPUS], registered.run_id)
+        return cls(str(registered.version), *named, tags.get(TEXT, ""), snapshot, tags.get(OWNER, ""))
+
+    def is_foreign(self, project: Project) -> bool:
+        """Whether another project registered it, so that its documents are of there."""
+        return self.project not in ("", project.identity)
 
     def is_same(self, other: Version | None) -> bool:
         """Whether both are the same registered version, whatever was noted on it meanwhile."""
@@ -78,14 +84,16 @@ class Version:
 
 
 class Registry:
-    """MLflow's model registry, by a client of the store and the experiment's id."""
+    """A project's versions in MLflow's model registry: those of the model that is called as its experiment."""
 
-    def __init__(self, client: MlflowClient, experiment: str) -> None:
-        self.client, self.experiment = client, experiment
+    def __init__(self, client: MlflowClient, experiment: Experiment, owner: str) -> None:
+        self.client, self.owner = client, owner
+        self.experiment: str = experiment.experiment_id
+        self.model: str = experiment.name
 
     def versions(self) -> list[Version]:
         """All of them, oldest first."""
-        registered = self.client.search_model_versions(f"name='{MODEL}'")
+        registered = self.client.search_model_versions(f"name='{self.model}'")
         return sorted(map(Version.read, registered), key=lambda version: int(version.version))
 
     def holder(self, role: str) -> Version | None:
@@ -100,27 +108,27 @@ class Registry:
 
     def set_challenger(self, version: Version) -> None:
         """Make a version the challenger."""
-        self.client.set_registered_model_alias(MODEL, CHALLENGER, version.version)
+        self.client.set_registered_model_alias(self.model, CHALLENGER, version.version)
 
     def end_challenge(self, version: Version | None = None) -> None:
         """There is no challenger any more; version: unless it is another one than this."""
         challenger = self._aliases().get(CHALLENGER)
         if challenger is not None and (version is None or str(challenger) == version.version):
-            self.client.delete_registered_model_alias(MODEL, CHALLENGER)
+            self.client.delete_registered_model_alias(self.model, CHALLENGER)
 
     def set_champion(self, version: Version) -> None:
         """Make a version champion; `record_predecessor` says beforehand whom it replaces."""
-        self.client.set_registered_model_alias(MODEL, CHAMPION, version.version)
-        self.client.set_registered_model_tag(MODEL, CHAMPION, version.version)
+        self.client.set_registered_model_alias(self.model, CHAMPION, version.version)
+        self.client.set_registered_model_tag(self.model, CHAMPION, version.version)
 
     def record_predecessor(self, version: Version, champion: Version | None) -> None:
         """Note on a version that is about to become champion whom a rollback of it goes back to."""
-        self.client.set_model_version_tag(MODEL, version.version, REPLACED, champion.version if champion else "")
+        self.client.set_model_version_tag(self.model, version.version, REPLACED, champion.version if champion else "")
 
     def note_verdict(self, version: Version, verdict: Verdict) -> None:
         """Say on the version's page what the gate found of it."""
         words = f"{'passed' if verdict.passed else 'refused'}: {'; '.join(verdict.reasons)}"[:LONGEST_TAG]
-        self.client.set_model_version_tag(MODEL, version.version, GATE, words)
+        self.client.set_model_version_tag(self.model, version.version, GATE, words)
         self._describe(version, words)
 
     def _describe(self, version: Version, gate: str) -> None:
@@ -135,7 +143,7 @@ class Registry:
             f"**Gate** {gate}",
             "\n".join(["| metric | dev | test |", "|---|---|---|", *rows]),
         ]
-        self.client.update_model_version(MODEL, version.version, "\n\n".join(card))
+        self.client.update_model_version(self.model, version.version, "\n\n".join(card))
 
     def add(self, build: Build) -> Version:
         """Register a build with a copy of its files; one with the same retriever and key is there already."""
@@ -146,12 +154,13 @@ class Registry:
             CORPUS: build.corpus,
         }
         number = self._find(identity) or self._create(identity, build)
-        facts = {TEXT: build.text}  # one that is there already gets today's: its documents are the same
+        # one that is there already gets today's: its documents are the same
+        facts = {TEXT: build.text, OWNER: self.owner}
         if build.snapshot.log and build.snapshot.event:
             facts |= {EVENT: str(build.snapshot.event), MARK: build.snapshot.mark, LOG: build.snapshot.log}
         for name, value in facts.items():
-            self.client.set_model_version_tag(MODEL, number, name, value)
-        return Version.read(self.client.get_model_version(MODEL, number))
+            self.client.set_model_version_tag(self.model, number, name, value)
+        return Version.read(self.client.get_model_version(self.model, number))
 
     def scores(self, version: Version) -> SystemScores:
         """The version's scores on the test queries, as they were when it was registered."""
@@ -159,8 +168,8 @@ class Registry:
             return load_scores(Path(self.client.download_artifacts(version.run_id, "evaluation", folder)), "test")
 
     def _find(self, identity: dict[str, str]) -> str | None:
-        for registered in self.client.search_model_versions(f"name='{MODEL}'"):
-            if identity.items() <= registered.tags.items():
+        for registered in self.client.search_model_versions(f"name='{self.model}'"):
+            if identity.items() <= registered.tags.items() and registered.tags.get(OWNER, self.owner) == self.owner:
                 return str(registered.version)
         return None
 
@@ -177,9 +186,9 @@ class Registry:
             model = log_retriever(build)
             if model.startswith(LOGGED):
                 mlflow.log_metrics(metrics, model_id=model.removeprefix(LOGGED))
-        if not self.client.search_registered_models(f"name='{MODEL}'"):
-            self.client.create_registered_model(MODEL, description=ABOUT)
-        created = self.client.create_model_version(MODEL, model, run.info.run_id, identity)
+        if not self.client.search_registered_models(f"name='{self.model}'"):
+            self.client.create_registered_model(self.model, {OWNER: self.owner}, ABOUT)
+        created = self.client.create_model_version(self.model, model, run.info.run_id, identity)
         self._describe(Version.read(created), "has not judged it yet")
         return str(created.version)
 
@@ -192,16 +201,16 @@ class Registry:
 
     def _predecessor(self) -> str | None:
         champion = self._aliases().get(CHAMPION)
-        return None if champion is None else self.client.get_model_version(MODEL, champion).tags.get(REPLACED)
+        return None if champion is None else self.client.get_model_version(self.model, champion).tags.get(REPLACED)
 
     def _aliases(self) -> dict[str, str]:
         """Alias -> version. Looking up a missing alias by itself is an error, and so is a model without versions."""
-        if not self.client.search_registered_models(f"name='{MODEL}'"):
+        if not self.client.search_registered_models(f"name='{self.model}'"):
             return {}
-        return dict(self.client.get_registered_model(MODEL).aliases)
+        return dict(self.client.get_registered_model(self.model).aliases)
 
     def _model_tags(self) -> dict[str, str]:
-        models = self.client.search_registered_models(f"name='{MODEL}'")
+        models = self.client.search_registered_models(f"name='{self.model}'")
         return dict(models[0].tags) if models else {}
 
 
@@ -210,12 +219,21 @@ def open_registry(project: Project) -> Iterator[Registry]:
     """The project's registry, while no other process changes it."""
     uri, folder = tracking_uri(project), store_folder(project)
     with file_lock(folder / LOCK):
-        registry = Registry(*open_store(uri, folder))
+        registry = Registry(*open_store(project), project.identity)
         import mlflow
 
         mlflow.set_tracking_uri(uri)  # for the functions that take no client: start_run, log_model, download_artifacts
         mlflow.set_registry_uri(uri)
         yield registry
+
+
+def require_own(project: Project, version: Version) -> None:
+    """FreshetError if another project registered the version."""
+    require(
+        not version.is_foreign(project),
+        f"{version} is of the project {version.project}, and this is {project.identity}: register a retriever of this "
+        f"one (`freshet register`); if both are the same, write {version.project} into {project.state / 'identity'}",
+    )
 
 
 def register(project: Project, build: Build) -> Version:
@@ -252,10 +270,10 @@ def scores(project: Project, version: Version) -> SystemScores:
 
 def files(project: Project, version: Version) -> Path:
     """A local folder with the version's `encoder/`, `index/`, `hierarchy/` and `documents.parquet`, to be read only."""
-    with open_registry(project):
+    with open_registry(project) as registry:
         from mlflow.artifacts import download_artifacts
 
-        return Path(download_artifacts(f"models:/{MODEL}/{version.version}")) / "artifacts" / ARTIFACT
+        return Path(download_artifacts(f"models:/{registry.model}/{version.version}")) / "artifacts" / ARTIFACT
 
 
 def own_files(project: Project, version: Version) -> Path | None:
@@ -277,7 +295,7 @@ def delete(project: Project, version: Version) -> None:
         role = registry.role_of(version)
         if role is not None:
             raise FreshetError(f"{version} is {role}: it cannot be deleted")
-        registry.client.delete_model_version(MODEL, version.version)
+        registry.client.delete_model_version(registry.model, version.version)
     if folder is not None:
         shutil.rmtree(folder)
 

@@ -47,7 +47,7 @@ from orchestration.registry import release, versions
 project = Project(Path.cwd())
 wanted = release.register(project, "hce")
 with versions.open_registry(project) as registry:
-    registry.client.set_registered_model_alias(versions.MODEL, versions.CHAMPION, wanted.version)
+    registry.client.set_registered_model_alias(registry.model, versions.CHAMPION, wanted.version)
 """
 
 RETRAIN = """

@@ -10,9 +10,9 @@ def test_lines_are_added_and_read_in_order(tmp_path):
     project = Project(tmp_path)
     assert history.read(project) == []
     history.append(project, "promote", None, "1", {"passed": True})
-    first = history.history_file(project).read_bytes()
+    first = project.promotions.read_bytes()
     history.append(project, "rollback", "1", "2", None)
-    assert history.history_file(project).read_bytes().startswith(first)
+    assert project.promotions.read_bytes().startswith(first)
     moves = [(line["action"], line["from"], line["to"], line["verdict"]) for line in history.read(project)]
     assert moves == [("promote", None, "1", {"passed": True}), ("rollback", "1", "2", None)]
 
@@ -20,7 +20,7 @@ def test_lines_are_added_and_read_in_order(tmp_path):
 def test_after_a_cut_off_line_the_history_goes_on(tmp_path):
     project = Project(tmp_path)
     history.append(project, "promote", None, "1", None)
-    with history.history_file(project).open("a") as stream:
+    with project.promotions.open("a") as stream:
         stream.write('{"action": "pro')
     assert len(history.read(project)) == 1
     history.append(project, "promote", "1", "2", None)

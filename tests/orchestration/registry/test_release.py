@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import dagster as dg
@@ -23,6 +25,8 @@ from model_code.live.texts import TextRules
 from orchestration.jobs import live_jobs
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import open_ledger
+from orchestration.pipeline import runs
+from orchestration.pipeline.runs import tracking_uri
 from orchestration.project import Project
 from orchestration.registry import history, release, versions
 from orchestration.registry.build import Build
@@ -214,7 +218,7 @@ def test_a_version_of_another_log_is_opened_with_all_that_this_one_has(builds, p
 
 def move_alias(project, number):
     with versions.open_registry(project) as registry:
-        registry.client.set_registered_model_alias(versions.MODEL, versions.CHAMPION, number)
+        registry.client.set_registered_model_alias(registry.model, versions.CHAMPION, number)
 
 
 def moves(project):
@@ -263,7 +267,7 @@ def test_by_the_other_setting_the_alias_goes_back_and_nothing_else_changes(build
 def test_an_alias_that_was_deleted_comes_back(builds, project):
     second(builds, project)
     with versions.open_registry(project) as registry:
-        registry.client.delete_registered_model_alias(versions.MODEL, versions.CHAMPION)
+        registry.client.delete_registered_model_alias(registry.model, versions.CHAMPION)
         assert registry.role_of(registry.versions()[1]) == "recorded champion", "so that nothing deletes it"
     assert str(release.moved_by_hand(project)) == "moved by hand from version 2 (r) to none"
     assert release.settle(project).champion.version == versions.holder(project).version == "2"
@@ -297,3 +301,60 @@ def test_the_sensor_sees_the_move_once_and_its_run_settles_it(builds, project, m
         assert "against the gate" in shown.metadata["what happened"].value
         assert "promoted last" in sensor(dg.build_sensor_context(instance)).skip_message
     assert build_version(project) == "1"
+
+
+@pytest.fixture
+def other(project, tmp_path, monkeypatch):
+    """A second project, with a build of its own registered, where MLflow's store is the first one's."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(project))
+    other = Project(tmp_path / "other notes")
+    other.root.mkdir()
+    shutil.copyfile(project.params_file, other.params_file)
+    settings(other, *CUT["b"])
+    return other
+
+
+def test_two_projects_of_one_store_have_a_champion_and_live_documents_each(builds, project, other):
+    assert release.promote(project).champion.key == "a" * 64
+    assert (versions.holder(other), release.moved_by_hand(other)) == (None, None), "what is there is not its own"
+    versions.register(other, build_of(builds, "b"))
+    move = release.promote(other)
+    assert (move.champion.version, move.champion.key, current(other).number) == ("1", "b" * 64, 0)
+    assert versions.holder(project).key == "a" * 64
+    assert (release.moved_by_hand(project), current(project).number) == (None, 0)
+    assert [version.project for version in versions.versions(project)] == [project.identity]
+    with versions.open_registry(project) as first, versions.open_registry(other) as second:
+        assert (first.model, second.model) == ("freshet", f"freshet-{other.identity}")
+        assert other.identity.startswith("other-notes-")
+        assert first.experiment != second.experiment, "nor does one clean up what the other registers"
+    workspace = Project(other.root / "workspace", home=other.root)
+    assert versions.holder(workspace).key == "b" * 64, "a retrain registers for its project"
+
+
+def test_a_version_that_a_person_copied_from_another_project_is_refused_by_name(builds, project, other):
+    second(builds, project)
+    versions.register(other, build_of(builds, "b"))
+    with versions.open_registry(project) as registry:
+        foreign = registry.client.copy_model_version(f"models:/freshet-{other.identity}/1", "freshet")
+        registry.client.set_registered_model_alias("freshet", versions.CHALLENGER, foreign.version)
+    with pytest.raises(FreshetError, match=rf"version 3 \(r\) is of the project {other.identity}, .*register"):
+        release.promote(project)
+    move_alias(project, foreign.version)
+    assert f"of the project {other.identity}" in release.settle(project).summary
+    assert (versions.holder(project).version, build_version(project)) == ("2", "2")
+    assert moves(project)[2:] == [("put back", "2", "3")]
+
+
+def test_a_store_of_before_projects_were_named_goes_on_with_who_was_promoted_there(project, other, monkeypatch):
+    release.promote(project)
+    with closing(sqlite3.connect(project.state / "mlflow" / "mlflow.db")) as database, database:
+        for table in ("experiment_tags", "model_version_tags"):
+            assert database.execute(f"DELETE FROM {table} WHERE key = 'freshet.owner'").rowcount == 1
+    (project.state / "identity").unlink()
+    assert versions.holder(other) is None, "a new project takes nothing that is not its own"
+    monkeypatch.setattr(runs, "_own_uri", lambda project: "another")
+    champion = versions.holder(project)
+    assert (champion.version, champion.project, champion.is_foreign(project)) == ("1", "", False)
+    assert release.open_live(project).number == 0
+    with versions.open_registry(project) as registry:
+        assert registry.client.get_experiment(registry.experiment).tags["freshet.owner"] == project.identity

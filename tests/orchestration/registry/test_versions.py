@@ -246,12 +246,12 @@ def test_a_version_s_page_says_what_it_is_its_metrics_and_what_the_gate_found(tr
     from orchestration.pipeline.runs import run_store
 
     client, champion = run_store(tracked_project).client, versions.holder(tracked_project)
-    card = client.get_model_version(versions.MODEL, champion.version).description
+    card = client.get_model_version("freshet", champion.version).description
     assert "**hce**" in card
     assert "**Gate** passed: there is no champion yet" in card
     assert "| nDCG_at_10 | 0.5 | 0.5 |" in card
     assert f"/runs/{champion.run_id})" in card
-    refused = client.get_model_version(versions.MODEL, "2")
+    refused = client.get_model_version("freshet", "2")
     assert refused.tags["gate"].startswith("refused: ")
     (model,) = [one for one in client.search_logged_models(["1"]) if one.source_run_id == champion.run_id]
     assert {metric.key: metric.value for metric in model.metrics}["test.nDCG_at_10"] == 0.5
@@ -282,8 +282,9 @@ def test_only_versions_without_a_role_can_be_deleted(tracked_project):
 
 @pytest.mark.parametrize("place", ["s3://bucket/freshet", "mlflow-artifacts:/1", "/somewhere/else"])
 def test_files_that_lie_elsewhere_are_not_the_project_s_and_not_fetched(tmp_path, monkeypatch, place):
-    client = SimpleNamespace(get_experiment=lambda _: SimpleNamespace(artifact_location=place))
-    monkeypatch.setattr(versions, "open_registry", lambda project: nullcontext(versions.Registry(client, "1")))
+    named = SimpleNamespace(experiment_id="1", name="freshet", artifact_location=place)
+    client = SimpleNamespace(get_experiment=lambda _: named)
+    monkeypatch.setattr(versions, "open_registry", lambda project: nullcontext(versions.Registry(client, named, "p-1")))
     monkeypatch.setattr(versions, "files", lambda *_: pytest.fail("the files were fetched"))
     assert versions.own_files(Project(tmp_path), SimpleNamespace(version="1")) is None
 
