@@ -47,6 +47,7 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
     "additions.precision": "passes are in float32; vectors never depended on it",
     "additions.device": "passes run on the CPU; vectors never depended on it",
     "retrievers.*.lexical.warmup_*": "the closed-form head and the first stage (first_stage_steps) are the start",
+    "retrievers.*.encoders": "one encoder is for both sides; two gained nothing (experiments/mlr_layers)",
     "retrievers.*.lexical.weights": "learned weights are stored in float16",
     **{
         f"{group}.{key}": DEFAULT

@@ -40,7 +40,7 @@ class KnownQueries(nn.Module):
     def __init__(self, vectors: np.ndarray) -> None:
         super().__init__()
         self.vectors, self.dimension, self.precision = vectors, vectors.shape[1], "float32"
-        self.device, self.backbone, self.sides = torch.device("cpu"), nn.Identity(), (self,)
+        self.device, self.backbone = torch.device("cpu"), nn.Identity()
 
     def encode(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
         """The vectors of the rows named by `texts`."""

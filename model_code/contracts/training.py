@@ -39,19 +39,16 @@ TRANSFORMER = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_
 LAYOUT = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 WITH_WEIGHTS = ("Dense", "LexicalHead")
 WITHOUT_FILES = ("Transformer", "Normalize")  # the transformer's lie at the top
-QUERY_ENCODER = "query_encoder"
 
 
-def check_encoder(folder: Path, kind: Kind, separate: bool) -> None:
-    """A trained encoder and, if `separate`, that of queries below it; else there must be none."""
+def check_encoder(folder: Path, kind: Kind) -> None:
+    """A trained encoder."""
     require(folder.is_dir(), f"{folder.name}/ is missing")
-    _check_side(folder, kind)
-    queries = folder / QUERY_ENCODER
-    if separate:
-        require(queries.is_dir(), f"encoders are separate, so {folder.name}/ must hold {QUERY_ENCODER}/")
-        _check_side(queries, kind)
-    else:
-        require(not queries.exists(), f"encoders are shared, so {folder.name}/ must not hold {QUERY_ENCODER}/")
+    require_files(folder, (*TRANSFORMER, *LAYOUT, *(("lexical.json",) if kind == "lexical" else ())))
+    for name, module in _modules(folder).items():
+        if module not in WITHOUT_FILES:
+            weights = ("model.safetensors",) if module in WITH_WEIGHTS else ()
+            require_files(folder / name, ("config.json", *weights))
     _check_weights(folder)
 
 
@@ -60,14 +57,6 @@ def check_sequence_model(folder: Path) -> None:
     require(folder.is_dir(), f"{folder.name}/ is missing")
     require_files(folder, (*TRANSFORMER, "generation_config.json"))
     _check_weights(folder)
-
-
-def _check_side(folder: Path, kind: Kind) -> None:
-    require_files(folder, (*TRANSFORMER, *LAYOUT, *(("lexical.json",) if kind == "lexical" else ())))
-    for name, module in _modules(folder).items():
-        if module not in WITHOUT_FILES:
-            weights = ("model.safetensors",) if module in WITH_WEIGHTS else ()
-            require_files(folder / name, ("config.json", *weights))
 
 
 def _modules(folder: Path) -> dict[str, str]:
@@ -104,7 +93,7 @@ def check_train(context: StageContext) -> None:
     """The curve, the encoder's folder, and what the retriever's kind has beside it."""
     retriever = context.settings["retriever"]
     check_history(context.output / "history.json")
-    check_encoder(context.output / "encoder", retriever.kind, separate=retriever.encoders == "separate")
+    check_encoder(context.output / "encoder", retriever.kind)
     if retriever.kind == "dsi":
         _check_document_vectors(context.output / "document_vectors", set(passage_documents(context.inputs["corpus"])))
     if (context.output / "first_stage.json").exists():

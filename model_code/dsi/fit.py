@@ -18,13 +18,11 @@ from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.trainer import DocumentTrainer, loop_settings, pooled
 from model_code.dsi.vectors import DocumentVectors, Representatives, document_means, random_vectors
 from model_code.encoding.encoder import DocumentSide, Encoder
-from model_code.encoding.sides import QUERY_ENCODER
 from model_code.files import write_json
 from model_code.hierarchy.tree import Hierarchy
 from model_code.scale.encoding import encode_resumably
-from model_code.settings import require
 from model_code.training.data import TrainingData
-from model_code.training.fit import data_report, result_report, start_folder, start_vectors
+from model_code.training.fit import data_report, result_report, start_encoder, start_vectors
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables
 
@@ -33,7 +31,7 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     """Train document vectors as the retriever's settings say; the report says what they saw and which step was best."""
     own: DocumentVectorSettings = context.settings["retriever"].document_vectors
     training: TrainingSettings = context.settings["retriever"].training
-    encoder = _start_encoder(context)
+    encoder = start_encoder(context, training.start)
     data = tables.training_data(training)
     start = _start(context, tables, encoder)
     vectors = torch.nn.Parameter(torch.from_numpy(start.copy()))
@@ -57,18 +55,6 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
             "encoding_scale": scale,
         }
     )
-
-
-def _start_encoder(context: StageContext) -> Encoder:
-    """Where training begins; SettingsError if that is two encoders, of which a dsi would read only the queries'."""
-    start = context.settings["retriever"].training.start
-    encoder = Encoder.from_settings(context.settings["encoder"], start_folder(context, start))
-    require(
-        encoder.query_encoder is None,
-        f"{start} has a query encoder of its own, and a dsi's encoder has queries only; set start: "
-        f"{start}/{QUERY_ENCODER}, or leave start out",
-    )
-    return encoder
 
 
 def _trainer(

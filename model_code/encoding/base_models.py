@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from model_code.encoding.sides import tokenizer_rules
 from model_code.errors import FreshetError
 from model_code.files import hash_path, write_json, write_text
 
@@ -45,6 +46,11 @@ def locate(source: str | Path) -> Path:
     Raises FreshetError if the files are not to be had, or a package carries other weights than the official ones.
     """
     folder = Path(source)
+    if (folder / "query_encoder").is_dir():
+        raise FreshetError(
+            f"{folder} has a query encoder of its own, of when queries and documents could have one each; train again, "
+            f"or name {folder / 'query_encoder'}"
+        )
     if folder.is_dir():
         return folder
     packaged = PACKAGED.get(str(source))
@@ -159,6 +165,22 @@ def save_tokenizer(tokenizer: Any, folder: Path, max_tokens: int) -> None:
     config = json.loads(path.read_text(encoding="utf-8")) | {"model_max_length": max_tokens}
     write_json(path, {key: value for key, value in config.items() if key not in MACHINE_KEYS + CALL_KEYS})
     write_text(folder / "tokenizer.json", tokenizer_rules(tokenizer))
+
+
+def tokenizer_rules(tokenizer: Any) -> str:
+    """The tokenizer as JSON without its padding and truncation, which are state of the last call."""
+    rules = json.loads(tokenizer.backend_tokenizer.to_str())
+    return json.dumps(rules | {"padding": None, "truncation": None}, sort_keys=True)
+
+
+def fingerprint(weights: Mapping[str, torch.Tensor], tokenizer: Any, pooling: str, max_tokens: int) -> str:
+    """SHA-256 over the weights (names sorted, float32), the tokenizer's rules, the pooling and the length limit."""
+    digest = hashlib.sha256(f"{pooling} {max_tokens}\n{tokenizer_rules(tokenizer)}\n".encode())
+    for name in sorted(weights):
+        values = weights[name].detach().to("cpu", torch.float32).contiguous().numpy()
+        digest.update(f"{name} {values.shape}\n".encode())
+        digest.update(np.ascontiguousarray(values, dtype="<f4").data)
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager

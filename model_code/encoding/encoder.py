@@ -3,8 +3,7 @@
 One class serves zero-shot use, training (it is an ordinary `torch.nn.Module`) and search. It reads and writes the
 sentence-transformers layout, so that `SentenceTransformer(folder)` gives the same vectors.
 
-Queries are always encoded by the last layer; documents are too, unless `layers` is set (MLR). Both are by
-one set of weights, unless queries have an encoder of their own (`sides.py`).
+Queries are always encoded by the last layer; documents are too, unless `layers` is set (MLR).
 """
 
 from __future__ import annotations
@@ -17,7 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from model_code.encoding.base_models import load_tokenizer, load_transformer, locate, save_tokenizer, save_transformer
+from model_code.encoding.base_models import (
+    fingerprint,
+    load_tokenizer,
+    load_transformer,
+    locate,
+    save_tokenizer,
+    save_transformer,
+)
 from model_code.encoding.batching import Features, pad, token_batches
 from model_code.encoding.bert import PlainTokenizer, is_plain_bert, load_plain_bert
 from model_code.encoding.hardware import pack, packing, pick_device, uses_bfloat16
@@ -34,7 +40,6 @@ from model_code.encoding.layout import (
     write_layout,
 )
 from model_code.encoding.settings import EncoderSettings, Pooling, Precision
-from model_code.encoding.sides import QUERY_ENCODER, TwoSided, fingerprint, require_one_side
 from model_code.errors import FreshetError
 from model_code.progress import Progress, silent
 
@@ -44,11 +49,12 @@ CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 65536
 Forward = Callable[[Features], torch.Tensor]
 
 
-class Encoder(TwoSided):
+class Encoder(torch.nn.Module):
     """Map texts to unit vectors of `dimension` numbers; texts are cut to `max_tokens` tokens.
 
     backbone: the transformers model, dropout off.  tokenizer: its fast tokenizer.  pooling: "mean" or "cls".
     layers: the numbers of those that documents are indexed by, if that is not the last one alone.
+    prompts: what stands before queries and documents.
     """
 
     def __init__(
@@ -65,6 +71,7 @@ class Encoder(TwoSided):
         self.pooling, self.max_tokens, self.precision = pooling, max_tokens, precision
         self.projections = torch.nn.ModuleList(projections)
         self.layers: tuple[int, ...] = ()
+        self.prompts = Prompts()
         self.dimension: int = projections[-1][0].out_features if projections else backbone.config.hidden_size
 
     @classmethod
@@ -95,8 +102,6 @@ class Encoder(TwoSided):
         projections = [load_projection(folder) for folder in layout.projections]
         encoder = cls(backbone, tokenizer, pooling or layout.pooling or "mean", limit, precision, projections)
         encoder.layers, encoder.prompts = read_layers(folder), read_prompts(folder)
-        if (folder / QUERY_ENCODER).is_dir():
-            encoder.query_encoder = cls.load(folder / QUERY_ENCODER, limit, None, precision, device, for_search)
         backbone.config.output_hidden_states = False  # which queries do not need
         encoder.to(pick_device(device)).eval()
         if for_search and (kind := packing(precision, encoder.device)):
@@ -107,12 +112,9 @@ class Encoder(TwoSided):
     def from_settings(cls, settings: EncoderSettings, source: Path | None = None, for_search: bool = False) -> Encoder:
         """Load `source` (default: the settings' base) as `settings` say; for_search: see `load`.
 
-        A trained encoder's folder states its own pooling and prompts: those of the settings are the base's, which has
-        one side.
+        A trained encoder's folder states its own pooling and prompts: those of the settings are the base's.
         """
         folder, pooling = (settings.base, settings.pooling) if source is None else (source, None)
-        if source is None:
-            require_one_side(locate(settings.base))
         encoder = cls.load(folder, settings.max_tokens, pooling, settings.precision, settings.device, for_search)
         if source is None:
             stated = {side: prompt for side, prompt in dict(settings.prompts).items() if prompt is not None}
@@ -203,8 +205,7 @@ class Encoder(TwoSided):
         batch_tokens: tokens per batch, padding included; texts of like length share a batch. None: on a CPU few enough
         for a layer's activations to stay in its cache (a quarter faster than 4096), on a GPU enough to fill it.
         """
-        side = self.query_side
-        return side._encode(side, side.prompts.to_queries(texts), 1, progress, batch_tokens)
+        return self._encode(self, self.prompts.to_queries(texts), 1, progress, batch_tokens)
 
     def encode_documents(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
         """Unit vectors (n * v, H) float32 of documents, v = `vectors_per_passage` rows for each text; see `encode`.
@@ -258,14 +259,12 @@ class Encoder(TwoSided):
         write_layout(folder, pooled, self.pooling, self.max_tokens, len(self.projections), self.prompts)
         if self.layers:
             write_layers(folder, self.layers)
-        if self.query_encoder is not None:
-            self.query_encoder.save(folder / QUERY_ENCODER)
 
-    def own_fingerprint(self) -> str:
-        """SHA-256 of what decides this side's vectors: weights, tokenizer, pooling, layers, prompts, `max_tokens`."""
+    def fingerprint(self) -> str:
+        """SHA-256 of what decides the vectors: weights, tokenizer, pooling, layers, prompts, `max_tokens`."""
         layers = f" {MULTI_VECTOR} {list(self.layers)}" if self.layers else ""
         prompts = f" {self.prompts}" if self.prompts != Prompts() else ""
-        return fingerprint(self.own_weights(), self.tokenizer, self.pooling + layers + prompts, self.max_tokens)
+        return fingerprint(self.state_dict(), self.tokenizer, self.pooling + layers + prompts, self.max_tokens)
 
 
 @dataclass(frozen=True)

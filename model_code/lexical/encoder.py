@@ -18,11 +18,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from model_code.encoding.base_models import fingerprint, tokenizer_rules
 from model_code.encoding.batching import pad, token_batches
 from model_code.encoding.encoder import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, WINDOW
 from model_code.encoding.hardware import uses_bfloat16
+from model_code.encoding.layout import Prompts
 from model_code.encoding.settings import Precision
-from model_code.encoding.sides import TwoSided, fingerprint, tokenizer_rules
 from model_code.progress import Progress, silent
 from model_code.token_index.queries import Sparse
 
@@ -139,12 +140,11 @@ class LexicalConfig:
     query_top_k: int
 
 
-class LexicalEncoder(TwoSided):
+class LexicalEncoder(nn.Module):
     """Map texts, cut to `max_tokens` tokens, to positive weights over the V entries of the tokenizer's vocabulary.
 
     body: (input_ids, attention_mask) -> features (B, T, D) of the tokens; its `backbone` is the transformer alone.
     decoder, bias: (V, D) and (V,), so that features times decoder rows plus bias are logits.
-    What encodes queries by name goes to the `query_side`; all else, `encode` too, is this side's own.
     """
 
     def __init__(
@@ -160,6 +160,7 @@ class LexicalEncoder(TwoSided):
         super().__init__()
         self.body, self.decoder, self.bias = body, decoder, bias
         self.tokenizer, self.config, self.max_tokens, self.precision = tokenizer, config, max_tokens, precision
+        self.prompts = Prompts()  # none: it reads words
         blocked = blocked_tokens(tokenizer, len(decoder), config.punctuation)
         self.register_buffer("blocked", torch.from_numpy(blocked), persistent=False)
         self.open_entries = int((~blocked).sum())
@@ -244,19 +245,19 @@ class LexicalEncoder(TwoSided):
 
     def encode_queries(self, texts: Sequence[str]) -> list[Sparse]:
         """E(q): the `query_top_k` largest weights of each query."""
-        return self.query_side.encode(texts, self.config.query_top_k)
+        return self.encode(texts, self.config.query_top_k)
 
     def encode_own(self, texts: Sequence[str]) -> list[Sparse]:
         """E(q) at the tokens of the query itself, and nowhere else: learned term weights without expansion."""
-        blocked, side = self.blocked.cpu().numpy(), self.query_side
+        blocked = self.blocked.cpu().numpy()
 
         def own(features: Features, ids: list[list[int]]) -> list[Sparse]:
             bags = [own_tokens(row, blocked) for row in ids]
             entries = pad(bags, 0)["input_ids"].to(self.device)
-            weights = side.at(features, entries).cpu().numpy()
+            weights = self.at(features, entries).cpu().numpy()
             return [(bag, row[: len(bag)]) for bag, row in zip(bags, weights, strict=True)]
 
-        return side._encode(texts, own, silent)
+        return self._encode(texts, own, silent)
 
     def _encode(
         self, texts: Sequence[str], read: Callable[[Features, list[list[int]]], list[Sparse]], progress: Progress
@@ -283,6 +284,6 @@ class LexicalEncoder(TwoSided):
             for rows in token_batches([len(row) for row in ids], most):
                 yield [start + row for row in rows], [ids[row] for row in rows]
 
-    def own_fingerprint(self) -> str:
-        """SHA-256 of what decides this side's weights: parameters, tokenizer, head, `max_tokens`, how many are kept."""
-        return fingerprint(self.own_weights(), self.tokenizer, f"lexical {self.config}", self.max_tokens)
+    def fingerprint(self) -> str:
+        """SHA-256 of what decides a text's weights: parameters, tokenizer, head, `max_tokens`, how many are kept."""
+        return fingerprint(self.state_dict(), self.tokenizer, f"lexical {self.config}", self.max_tokens)

@@ -47,7 +47,7 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
         report["first_stage"] = result_report(results[0], training)
     report |= data_report(tables, data, training) | result_report(results[-1], training)
     report["dev_search"] = stages.dev_search
-    return report | {"fingerprint": encoder.fingerprint()} | encoder.side_facts()
+    return report | {"fingerprint": encoder.fingerprint()}
 
 
 class _Stages:
@@ -98,9 +98,6 @@ class _Stages:
         return trainer.fit()
 
     def _second(self) -> TrainingResult:
-        """The first stage, which encodes queries alone, is a start for both sides: they part here, if they do."""
-        if self.context.settings["retriever"].encoders == "separate":
-            self.encoder.separate()
         texts, retrieved = self.tables.passages.texts, self.lexical.in_training_negatives > 0
         numbers = [str(passage) for passage in range(len(texts))]
         trainer = LexicalTrainer(

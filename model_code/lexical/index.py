@@ -22,7 +22,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from model_code.encoding.sides import joined, require_sides
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.lexical.embedding_index import PRECISION, EmbeddingIndex, PassagesOnTheFly
 from model_code.lexical.encoder import LexicalEncoder
@@ -134,7 +133,6 @@ def build_folder(
         PassagesOnTheFly.save(folder / PASSAGES, texts, document_ids, fingerprint)
     facts = {"kind": KIND, "fingerprint": fingerprint, "passages": len(texts), "documents": len(set(document_ids))}
     facts |= {"search": settings.search, "rerank_depth": settings.rerank_depth, "embeddings": settings.embeddings}
-    facts |= encoder.side_facts()
     seal(folder, FORMAT, facts | {"weights": PRECISION})
     return facts
 
@@ -147,11 +145,10 @@ def open_folder(folder: Path, encoder: LexicalEncoder) -> tuple[LexicalIndex, di
             f"{folder} holds no lexical index but one of kind {manifest.get('kind')}; name the right one"
         )
     verify(folder, manifest)
-    sides = encoder.fingerprints()
-    require_sides(sides, manifest, folder)
-    if manifest["fingerprint"] != joined(sides):
+    fingerprint = encoder.fingerprint()
+    if manifest["fingerprint"] != fingerprint:
         raise FingerprintMismatch(
-            f"{folder} was built with encoder {manifest['fingerprint'][:12]}, this is {joined(sides)[:12]}; "
+            f"{folder} was built with encoder {manifest['fingerprint'][:12]}, this is {fingerprint[:12]}; "
             "build the index again with this encoder"
         )
     passages: EmbeddingIndex | PassagesOnTheFly

@@ -24,7 +24,6 @@ from model_code.encoding.encoder import CPU_BATCH_TOKENS
 from model_code.encoding.hardware import pack, packing, pick_device
 from model_code.encoding.layout import read_layout
 from model_code.encoding.settings import EncoderSettings, Precision
-from model_code.encoding.sides import QUERY_ENCODER, require_one_side
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.lexical.encoder import LexicalConfig, LexicalEncoder, inverse_document_frequencies
@@ -50,7 +49,6 @@ def start_encoder(
     encoder: EncoderSettings, settings: LexicalSettings, texts: Sequence[str], seed: int
 ) -> LexicalEncoder:
     """The lexical encoder that training starts from, on the base's own head or on a closed-form one for `texts`."""
-    require_one_side(locate(encoder.base))
     layout = read_layout(locate(encoder.base))
     masked = settings.head == "mlm" or (settings.head == "auto" and has_masked_head(layout.transformer))
     head = "mlm" if masked else "closed_form"
@@ -113,7 +111,7 @@ def _token_pairs(encoder: LexicalEncoder, texts: Sequence[str]) -> Iterator[tupl
 
 
 def save_encoder(encoder: LexicalEncoder, folder: Path) -> None:
-    """Write the encoder to `folder`, and a query side below it; equal encoders give equal bytes, nothing is pickled."""
+    """Write the encoder to `folder`; equal encoders give equal bytes, nothing is pickled."""
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(encoder.body, MaskedModel):
         encoder.body.put(encoder.body.decoder)
@@ -125,8 +123,6 @@ def save_encoder(encoder: LexicalEncoder, folder: Path) -> None:
     write_json(folder / CONFIG, asdict(encoder.config) | {"max_tokens": encoder.max_tokens})
     _save_head(encoder, folder / HEAD)
     _write_modules(encoder, folder)
-    if encoder.query_encoder is not None:
-        save_encoder(encoder.query_encoder, folder / QUERY_ENCODER)
 
 
 def load_encoder(
@@ -152,8 +148,6 @@ def load_encoder(
         encoder.bias.data.copy_(_read_head(folder).get("bias", encoder.bias.data))
     else:
         encoder = _on_closed_form(folder, tokenizer, config, limit, precision)
-    if (folder / QUERY_ENCODER).is_dir():
-        encoder.query_encoder = load_encoder(folder / QUERY_ENCODER, limit, precision, device, for_search)
     encoder.to(pick_device(device)).eval()
     if for_search and (kind := packing(precision, encoder.device)):
         pack(encoder.body, kind)

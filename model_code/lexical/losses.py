@@ -252,10 +252,10 @@ class ScaledObjective(nn.Module):
         loss = joint_loss(losses, batch.unsupervised, self.training_settings.unsupervised_weight)
         return {"loss": loss} | level_means(hierarchy)
 
-    def _embed(self, texts: Buckets, side: LexicalEncoder) -> Tensor:
+    def _embed(self, texts: Buckets) -> Tensor:
         """E(x) of the texts with `top_k` entries, in their order: (n, V)."""
-        size, k = side.vocabulary_size, self.settings.top_k
-        return torch.cat([dense(*side.sparse(part, k, own=True), size) for part in texts.parts])[texts.rows]
+        size, k = self.encoder.vocabulary_size, self.settings.top_k
+        return torch.cat([dense(*self.encoder.sparse(part, k, own=True), size) for part in texts.parts])[texts.rows]
 
 
 class SemiParametricObjective(ScaledObjective):
@@ -276,12 +276,12 @@ class SemiParametricObjective(ScaledObjective):
         return parts | {name: term.detach().mean() for name, term in losses.items()}
 
     def _sides(self, batch: TrainingBatch) -> tuple[Views, Views]:
-        """Queries and documents, each by its side of the encoder."""
-        return self._views(batch.queries, self.encoder.query_side), self._views(batch.documents, self.encoder)
+        """Queries and documents."""
+        return self._views(batch.queries), self._views(batch.documents)
 
-    def _views(self, texts: Buckets, side: LexicalEncoder) -> Views:
-        tokens = torch.cat([side.own(part) for part in texts.parts])[texts.rows]
-        return Views(self._embed(texts, side), tokens)
+    def _views(self, texts: Buckets) -> Views:
+        tokens = torch.cat([self.encoder.own(part) for part in texts.parts])[texts.rows]
+        return Views(self._embed(texts), tokens)
 
     def _spread(self, batch: TrainingBatch) -> Tensor:
         queries, documents = self._sides(batch)
@@ -304,7 +304,7 @@ class BetaObjective(ScaledObjective):
 
     def _queries(self, batch: BagBatch) -> Tensor:
         """E(q): (B, V)."""
-        return self._embed(batch.queries, self.encoder.query_side)
+        return self._embed(batch.queries)
 
     def _scores(self, queries: Tensor, batch: BagBatch) -> Tensor:
         """E(q).T(p): (B, P)."""

@@ -236,8 +236,7 @@ def make_optimizer(encoder: LexicalEncoder, settings: TrainingSettings) -> torch
     """Fused AdamW with a rate for the closed-form transform and one for the biases, which start far from home."""
     learning = {name: weight for name, weight in encoder.named_parameters() if weight.requires_grad}
     head = {name: learning.pop(name) for name in list(learning) if "body.head." in name}
-    biases = {id(side.bias) for side in encoder.sides}
-    bias = {name: learning.pop(name) for name in list(learning) if id(learning[name]) in biases}
+    bias = {name: learning.pop(name) for name in list(learning) if learning[name] is encoder.bias}
     others: list[dict[str, Any]] = [
         {"params": list(head.values()), "weight_decay": 0.0, "lr": HEAD_RATE * settings.learning_rate},
         {"params": list(bias.values()), "weight_decay": 0.0, "lr": BIAS_LEARNING_RATE},

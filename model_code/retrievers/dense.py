@@ -13,11 +13,8 @@ import numpy as np
 
 from model_code.context import StageContext
 from model_code.encoding.encoder import DocumentSide, Encoder
-from model_code.encoding.sides import joined, require_sides
 from model_code.errors import FreshetError
-from model_code.files import read_json
 from model_code.index.dense_index import DenseIndex
-from model_code.manifest import MANIFEST
 from model_code.retriever import Ranking
 from model_code.retrievers.base import IndexedRetriever, NewPassages
 from model_code.retrievers.settings import RetrieverSettings
@@ -27,10 +24,7 @@ if TYPE_CHECKING:
 
 
 class DenseRetriever(IndexedRetriever[np.ndarray]):
-    """An encoder and the index of its vectors; see `Retriever`. Encoded queries are their vectors (q, H).
-
-    Of a `TwoSided` encoder with two sides, queries are encoded by one and new documents by the other.
-    """
+    """An encoder and the index of its vectors; see `Retriever`. Encoded queries are their vectors (q, H)."""
 
     encoding_scale = 1.0  # factor on the encoding of a document that is added
 
@@ -124,7 +118,7 @@ def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
     from model_code.training.fit import fit_encoder
 
     retriever: RetrieverSettings = context.settings["retriever"]
-    return fit_encoder(context, tables, retriever.training, retriever.layers, separate=retriever.encoders == "separate")
+    return fit_encoder(context, tables, retriever.training, retriever.layers)
 
 
 def index(context: StageContext) -> dict[str, Any]:
@@ -136,11 +130,5 @@ def index(context: StageContext) -> dict[str, Any]:
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> DenseRetriever:
-    """The retriever in two folders; loading: what else `Encoder.load` takes.
-
-    FingerprintMismatch if the index says which sides of an encoder built it, and one of these is another.
-    """
-    loaded, built = Encoder.load(encoder, **loading), DenseIndex.load(index)
-    fingerprints = loaded.fingerprints()
-    require_sides(fingerprints, read_json(index / MANIFEST), index)
-    return DenseRetriever(loaded, built, joined(fingerprints))
+    """The retriever in two folders; loading: what else `Encoder.load` takes."""
+    return DenseRetriever(Encoder.load(encoder, **loading), DenseIndex.load(index))

@@ -9,7 +9,6 @@ from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import DocumentSide, Encoder
 from model_code.index.approximate import require_factory
 from model_code.index.dense_index import DenseIndex
-from model_code.manifest import add_facts
 from model_code.scale.encoding import encode_resumably
 
 
@@ -28,10 +27,7 @@ def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
     index = DenseIndex.build(
         vectors, document_ids, encoder.fingerprint(), context.settings["index"], vectors_per_passage=per_passage
     )
-    report = save_index(index, context)
-    if encoder.query_encoder is not None:
-        add_facts(context.output / "index", encoder.side_facts())
-    return report
+    return save_index(index, context)
 
 
 def save_index(index: DenseIndex, context: StageContext) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from model_code import settings
 from model_code.dsi.settings import DocumentVectorSettings
@@ -23,11 +23,6 @@ class RetrieverSettings(settings.Settings):
         description="dense (a vector per passage, or several with layers: contrastive, HCE, MLR), lexical (SVDR: "
         "weights over the vocabulary) or dsi (a learned vector per document)",
     )
-    encoders: Literal["shared", "separate"] = Field(
-        "shared",
-        description="separate: one for queries and one for documents, copies at first, trained together; twice the "
-        "weights, and a search costs the same",
-    )
     layers: LayerSettings = Field(default_factory=LayerSettings)
     lexical: LexicalSettings = Field(default_factory=LexicalSettings)
     document_vectors: DocumentVectorSettings = Field(default_factory=DocumentVectorSettings)
@@ -44,7 +39,6 @@ class RetrieverSettings(settings.Settings):
             self._check_lexical()
         if self.kind == "dsi":
             self._check_dsi()
-        self._check_encoders()
 
     def _check_lexical(self) -> None:
         """Refuse what only dense vectors can be trained with."""
@@ -84,19 +78,6 @@ class RetrieverSettings(settings.Settings):
         settings.require(
             not self.training.cotraining or self.training.hierarchy_weight == 0,
             "cotraining clusters passages that the encoder encodes, and a dsi encodes none; set cotraining: false",
-        )
-
-    def _check_encoders(self) -> None:
-        shared = self.encoders == "shared"
-        settings.require(
-            shared or self.kind != "dsi",
-            "encoders: separate gives queries an encoder of their own, and a dsi's encoder has queries only: its "
-            "documents are learned vectors; leave encoders out",
-        )
-        settings.require(
-            shared or self.kind != "lexical" or self.lexical.semi_parametric,
-            "encoders: separate is trained by the semi-parametric loss, as the first stage encodes no document; set "
-            "lexical.semi_parametric: true, or encoders: shared",
         )
 
 

@@ -114,8 +114,7 @@ def _portable(encoder: Any, settings: ScaleSettings) -> Any:
     copied = copy.deepcopy(encoder)
     module = _module(copied).to("cpu")
     if settings.device == "cpu":
-        for side in module.sides:
-            side.precision = "bfloat16" if uses_bfloat16(side.precision, torch.device("cpu")) else "float32"
+        module.precision = "bfloat16" if uses_bfloat16(module.precision, torch.device("cpu")) else "float32"
     return copied
 
 

@@ -88,7 +88,7 @@ class TokenBags:
     def __init__(self, tokenizer: Any) -> None:
         from tokenizers import Tokenizer
 
-        from model_code.encoding.sides import tokenizer_rules
+        from model_code.encoding.base_models import tokenizer_rules
 
         rules, special = tokenizer_rules(tokenizer), sorted({*map(int, tokenizer.all_special_ids)})
         self.fingerprint = hashlib.sha256(f"token bags None {special}\n{rules}".encode()).hexdigest()

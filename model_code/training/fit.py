@@ -6,7 +6,6 @@ Writes `encoder/` in the sentence-transformers layout, and `history.json`, the r
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.dense_index import DenseIndex
 from model_code.scale.clustering import make_lloyd
-from model_code.settings import require
 from model_code.training.data import TrainingData
 from model_code.training.loop import TrainingResult
 from model_code.training.settings import TrainingSettings
@@ -30,18 +28,15 @@ from model_code.training.trainer import Trainer
 
 
 def fit_encoder(
-    context: StageContext,
-    tables: TrainingTables,
-    settings: TrainingSettings,
-    layers: LayerSettings,
-    separate: bool = False,
+    context: StageContext, tables: TrainingTables, settings: TrainingSettings, layers: LayerSettings
 ) -> dict[str, Any]:
     """Train a dense retriever; the report says what it saw and which step was best.
 
-    layers: what represents documents. separate: queries get an encoder of their own.
+    layers: what represents documents.
     """
     seed: int = context.settings["seed"]
-    encoder = _start_encoder(context, settings.start, separate)
+    encoder = start_encoder(context, settings.start)
+    encoder.layers = ()  # of what it begins with; the retriever says what more than the last layer
     represent_documents(encoder, layers)
     data = tables.training_data(settings)
     trainer = Trainer(
@@ -60,28 +55,12 @@ def fit_encoder(
     encoder.save(context.output / "encoder")
     write_json(context.output / "history.json", list(result.history))
     report = data_report(tables, data, settings) | result_report(result, settings) | layer_report(encoder, layers)
-    return report | {"fingerprint": encoder.fingerprint()} | encoder.side_facts()
+    return report | {"fingerprint": encoder.fingerprint()}
 
 
-def _start_encoder(context: StageContext, start: str | None, separate: bool) -> Encoder:
-    """Where training begins, for both sides or for each; of the layers only the last, as the retriever says what more.
-
-    SettingsError if it begins with a retriever of two encoders, and this one has one.
-    """
-    encoder = Encoder.from_settings(context.settings["encoder"], start_folder(context, start))
-    encoder.layers = ()
-    require(
-        encoder.query_encoder is None or separate,
-        f"{start} has a query encoder of its own; set encoders: separate, or leave start out",
-    )
-    if separate and encoder.query_encoder is None:
-        encoder.separate()
-    return encoder
-
-
-def start_folder(context: StageContext, start: str | None) -> Path | None:
-    """The trained encoder that a retriever goes on from, `TrainingSettings.start`; None: it begins with the base."""
-    return None if start is None else context.root / start
+def start_encoder(context: StageContext, start: str | None) -> Encoder:
+    """Where training begins: a trained encoder, `TrainingSettings.start`, or the base."""
+    return Encoder.from_settings(context.settings["encoder"], None if start is None else context.root / start)
 
 
 def data_report(tables: TrainingTables, data: TrainingData, settings: TrainingSettings) -> dict[str, Any]:
@@ -120,7 +99,7 @@ def start_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np
     """The passages as the base index has them; None, so that they are encoded anew, if it is not this encoder's."""
     index = DenseIndex.load(context.inputs["base_index"], check=False)
     same = index.document_ids == corpus.passages["document_id"].tolist()
-    return index.vectors if same and index.fingerprint == encoder.own_fingerprint() else None
+    return index.vectors if same and index.fingerprint == encoder.fingerprint() else None
 
 
 def clustering(context: StageContext) -> Callable[[np.ndarray], Hierarchy]:

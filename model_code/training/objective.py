@@ -34,7 +34,7 @@ class Objective(nn.Module):
         hierarchy: Hierarchy | None = None,
         layers: LayerSettings = LAST_LAYER,
     ) -> None:
-        """encoder: maps tokenised texts to unit vectors (B, H), and so does its `query_side`.
+        """encoder: maps tokenised texts to unit vectors (B, H).
         hierarchy: needed if the settings give it weight.
 
         layers: what represents documents; if not the last layer alone, `encoder` is an `Encoder` that
@@ -57,7 +57,7 @@ class Objective(nn.Module):
 
     def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
         """`loss`, to be minimised, and without gradient its parts `contrastive`, `hierarchy_1`, ...: batch means."""
-        queries, documents = encode(self.encoder.query_side, batch.queries), encode(self._documents, batch.documents)
+        queries, documents = encode(self.encoder, batch.queries), encode(self._documents, batch.documents)
         # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score: score in float32.
         with torch.autocast(queries.device.type, enabled=False):
             return self._losses(queries.float(), documents.float(), batch)

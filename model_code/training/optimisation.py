@@ -11,7 +11,6 @@ from torch import nn
 
 from model_code.encoding.base_models import positions
 from model_code.encoding.hardware import uses_bfloat16
-from model_code.encoding.sides import TwoSided
 from model_code.errors import SettingsError
 from model_code.settings import require
 from model_code.training.settings import TrainingSettings
@@ -112,7 +111,7 @@ def learning_rate_factor(step: int, steps: int, warmup_share: float) -> float:
     return (steps - step) / max(1, steps - warmup)
 
 
-def choose_attention(encoder: TwoSided, max_tokens: int) -> None:
+def choose_attention(encoder: Any, max_tokens: int) -> None:
     """Let `encoder` attend by plain products where it is to learn from short texts, in bfloat16, on a CPU.
 
     There torch's fused attention takes 2 to 16 times as long as plain products, forward and backward together (texts of
@@ -120,8 +119,7 @@ def choose_attention(encoder: TwoSided, max_tokens: int) -> None:
     """
     if encoder.device.type != "cpu" or not uses_bfloat16(encoder.precision, encoder.device) or max_tokens > SHORT:
         return
-    for side in encoder.sides:
-        side.backbone.set_attn_implementation("eager")
+    encoder.backbone.set_attn_implementation("eager")
 
 
 def make_accelerator(device: torch.device, precision: str, accumulation: int = 1) -> Accelerator:
@@ -147,7 +145,7 @@ def make_accelerator(device: torch.device, precision: str, accumulation: int = 1
     return Accelerator(cpu=on_cpu, mixed_precision=mixed, gradient_accumulation_steps=accumulation // processes)
 
 
-def require_positions(encoder: TwoSided, settings: TrainingSettings, names: Sequence[str] = CUT_BY) -> None:
+def require_positions(encoder: Any, settings: TrainingSettings, names: Sequence[str] = CUT_BY) -> None:
     """SettingsError if one of the settings `names` allows longer texts than the transformer has positions for."""
     for name in names:
         most, tokens = positions(encoder.backbone), getattr(settings, name)

@@ -81,8 +81,7 @@ class Trainer(TrainingLoop):
         require_positions(encoder, settings, self.cut_by)
         choose_attention(encoder, max(settings.document_max_tokens, settings.query_max_tokens))
         self.state, self.negatives = TrainingState(), make_negatives(data, settings)
-        for side in encoder.sides:
-            freeze(side.backbone, settings.frozen_layers)
+        freeze(encoder.backbone, settings.frozen_layers)
         checkpoint = latest_checkpoint(checkpoints)
         if checkpoint is not None:
             self.state, latest = load_training_state(checkpoint)

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from model_code.encoding.sides import QUERY_ENCODER
 from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json, replace_folder
 from model_code.live.generation import ENCODER, INDEX, Generation
@@ -144,14 +143,11 @@ def _dense_encoder(encoder: Path, index: Path) -> Path | None:
 
 
 def begin_with(encoder: Path, workspace: Path) -> None:
-    """Copy `encoder` into the workspace, and have every retriever begin with it that can: the dense and dsi ones, and
-    of an encoder with two sides those that have two.
+    """Copy `encoder` into the workspace, and have every retriever begin with it that can: the dense and dsi ones.
 
     The copy is named for its content: DVC's run cache and checkpoints, which all retrains share, know it by name.
     """
     name, params = f"{START}/{hash_path(encoder)[:16]}", workspace / "params.yaml"
     shutil.copytree(encoder, workspace / name, dirs_exist_ok=True)
-    two = (encoder / QUERY_ENCODER).is_dir()
-    retrievers = parameters.load(params).retrievers.items()
-    able = [key for key, one in retrievers if one.kind != "lexical" and (not two or one.encoders == "separate")]
+    able = [key for key, one in parameters.load(params).retrievers.items() if one.kind != "lexical"]
     parameters.assign(params, [f"retrievers.{key}.start={name}" for key in able])

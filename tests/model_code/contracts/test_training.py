@@ -127,7 +127,7 @@ def test_a_tree_over_another_corpus_is_refused(clustered, tmp_path):
 
 WORDS = [f"word{i}" for i in range(40)]
 HISTORY = [{"step": 0, "nDCG@10": 0.5}, {"step": 5, "loss": 1.5}, {"step": 9, "loss": 1.25, "nDCG@10": 0.75}]
-KINDS = ("dense", "separate", "layers", "lexical", "dsi")
+KINDS = ("dense", "layers", "lexical", "dsi")
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def trained(root, encoder, name):
     write_json(root / "output" / "history.json", HISTORY)
     save(root / "output", encoder, name)
     kind = name if name in ("lexical", "dsi") else "dense"
-    retriever = SimpleNamespace(kind=kind, encoders="separate" if name == "separate" else "shared")
+    retriever = SimpleNamespace(kind=kind)
     settings = {"retriever": retriever}
     return StageContext(root, {"corpus": root / "corpus"}, root / "output", settings, root, name)
 
@@ -155,8 +155,6 @@ def save(output, encoder, name):
         write_json(output / "first_stage.json", HISTORY[1:])
         return
     loaded = Encoder.load(encoder, precision="float32", device="cpu")
-    if name == "separate":
-        loaded.separate()
     if name == "layers":
         loaded.layers = (1, 2)
     loaded.save(output / "encoder")
@@ -233,13 +231,6 @@ def with_tensor(value):
         ("dense", removed("encoder/1_Pooling/config.json"), "1_Pooling/ must hold config.json"),
         ("dense", with_tensor(np.nan), r"encoder/model.safetensors: \S+ must be finite numbers"),
         ("dense", written("encoder/model.safetensors", "cut"), "encoder/model.safetensors cannot be read"),
-        ("dense", written("encoder/query_encoder/x", "x"), "encoders are shared, so encoder/ must not hold query"),
-        (
-            "separate",
-            lambda folder: shutil.rmtree(folder / "encoder" / "query_encoder"),
-            "encoders are separate, so encoder/ must hold query_encoder/",
-        ),
-        ("separate", removed("encoder/query_encoder/tokenizer.json"), "query_encoder/ must hold tokenizer.json"),
         ("lexical", removed("encoder/lexical.json"), "encoder/ must hold lexical.json"),
         ("lexical", removed("encoder/1_LexicalHead/model.safetensors"), "1_LexicalHead/ must hold model.safetensors"),
         ("lexical", written("first_stage.json", "[]"), "first_stage.json must hold at least one row"),

@@ -191,19 +191,6 @@ def test_what_would_have_no_effect_is_refused(root: Path):
         train.run(make_context(root, JOINT, cotraining=True, evaluate_every=2, hierarchy_weight=0.2))
 
 
-@pytest.mark.parametrize("own", [FAST, JOINT])
-def test_a_start_of_two_encoders_is_refused_and_its_query_side_is_taken(root: Path, own: DocumentVectorSettings):
-    encoder = Encoder.load(root / "base", **ENCODER)
-    encoder.separate()
-    encoder.query_encoder.backbone.embeddings.LayerNorm.weight.data.mul_(1.1)
-    encoder.save(root / "two")
-    with pytest.raises(SettingsError, match="two has a query encoder of its own.*set start: two/query_encoder"):
-        train.run(make_context(root, own, start="two"))
-    report = train.run(make_context(root, own, start="two/query_encoder", steps=1))
-    learned = report["fingerprint"] != encoder.query_encoder.fingerprint()
-    assert learned == (own.train_encoder and report["best_step"] > 0)
-
-
 def test_queries_longer_than_the_positions_are_refused_and_documents_are_not_cut(root: Path):
     train.run(make_context(root, JOINT, query_max_tokens=64, document_max_tokens=65, steps=1))
     with pytest.raises(SettingsError, match="query_max_tokens is 65, but the encoder has positions for 64"):

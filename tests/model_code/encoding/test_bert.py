@@ -13,11 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model_code.encoding.base_models import load_tokenizer
+from model_code.encoding.base_models import load_tokenizer, tokenizer_rules
 from model_code.encoding.bert import PAIR, SINGLE, PlainTokenizer, is_plain_bert, load_plain_bert
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
-from model_code.encoding.sides import tokenizer_rules
 from model_code.errors import FreshetError
 from tests.tiny_encoder import make_tiny_encoder
 

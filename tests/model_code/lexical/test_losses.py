@@ -234,7 +234,7 @@ def test_the_loss_of_each_stage_has_the_hierarchys_by_its_weight(tmp_path: Path,
         batch = trainer.collate(0, trainer.schedule[0])
         losses[weight], levels = trainer.model(batch), TokenHierarchy(hierarchy, bags, encoder.vocabulary_size, None)
         assert (batch.paths is None) == (weight == 0)
-    queries = trainer.model._embed(batch.queries, encoder)
+    queries = trainer.model._embed(batch.queries)
     expected = levels(queries, levels.spread(queries, batch.paths, batch.excluded), batch.paths, batch.excluded)
     means = [losses[0.5][f"hierarchy_{level + 1}"] for level in range(expected.shape[1])]
     torch.testing.assert_close(torch.stack(means), expected.mean(dim=0).detach(), rtol=1e-4, atol=1e-5)

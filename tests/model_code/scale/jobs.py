@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from model_code.context import StageContext
-from model_code.encoding.sides import TwoSided
 from model_code.scale import clustering
 from model_code.training.optimisation import make_accelerator
 from model_code.training.trainer import Trainer
@@ -26,7 +25,7 @@ def die_once(marker: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Fragile(TwoSided):
+class Fragile(torch.nn.Module):
     """An encoder of lengths whose process dies the first time that it is given the text "fatal"."""
 
     dimension, precision = 1, "float32"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 from model_code.context import StageContext, left_out
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
-from model_code.errors import FreshetError, SettingsError
+from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json
 from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
@@ -191,18 +190,6 @@ def test_training_goes_on_from_a_trained_encoder(tmp_path: Path):
     still = train.run(make_context(tmp_path, start="trained", learning_rate=0.0))
     assert still["fingerprint"] == trained["fingerprint"]
     assert still["start_dev"] == pytest.approx(trained["best_dev"])
-
-
-def test_a_start_of_two_encoders_needs_two(tmp_path: Path):
-    context = make_context(tmp_path)
-    encoder = Encoder.load(tmp_path / "base", 16, precision="float32", device="cpu")
-    encoder.separate()
-    encoder.save(tmp_path / "two")
-    with pytest.raises(SettingsError, match="two has a query encoder of its own"):
-        train.run(make_context(tmp_path, start="two"))
-    retriever = context.settings["retriever"].replace(training=SETTINGS.replace(start="two"), encoders="separate")
-    report = train.run(replace(context, settings=context.settings | {"retriever": retriever}))
-    assert set(report["sides"]) == {"documents", "queries"}
 
 
 def test_plain_contrastive_training_reads_no_hierarchy(tmp_path: Path):

@@ -124,7 +124,7 @@ def load(folder: Path, precision: str) -> Encoder:
 
 
 def implementations(encoder: Encoder) -> set[str]:
-    return {side.backbone.config._attn_implementation for side in encoder.sides}
+    return {encoder.backbone.config._attn_implementation}
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,6 @@ def implementations(encoder: Encoder) -> set[str]:
 )
 def test_where_plain_products_attend(tmp_path: Path, precision: str, tokens: int, expected: str) -> None:
     encoder = load(tmp_path / "tiny", precision)
-    encoder.separate()
     choose_attention(encoder, tokens)
     assert implementations(encoder) == {expected}
 

@@ -21,7 +21,6 @@ PARAMS = """\
 corpus: {source: files, path: data, merge_duplicates: text}   # the user's
 retrievers:
   hce: {hierarchy_weight: 0.3}
-  two: {encoders: separate}
   svdr: {kind: lexical}
 """
 
@@ -60,7 +59,7 @@ def test_training_begins_with_a_copy_of_the_encoder_that_is_named(project, tmp_p
     where = tmp_path / "work", tmp_path / "snapshot", project.root / "trained"
     workspace = make_workspace(project, *where)
     before = starts(workspace)
-    assert before["hce"] == before["two"] is not None
+    assert before["hce"] is not None
     assert before["svdr"] is None
     assert (workspace.root / before["hce"] / "file").read_text() == "trained"
     assert starts(make_workspace(project, *where)) == before, "a retrain that goes on finds it there"
@@ -97,14 +96,6 @@ def test_one_that_was_cut_off_while_it_was_made_is_made_anew(project, tmp_path, 
             make_workspace(project, *where)
     assert not where[0].exists()
     assert parameters.load(make_workspace(project, *where).params_file).corpus.source == "snapshot"
-
-
-def test_an_encoder_with_two_sides_starts_those_that_have_two(project, tmp_path):
-    (project.root / "trained" / "query_encoder").mkdir()
-    workspace = make_workspace(project, tmp_path / "work", tmp_path / "snapshot", project.root / "trained")
-    found = starts(workspace)
-    assert found["two"] is not None
-    assert (found["hce"], found["svdr"]) == (None, None)
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("dense", True), ("lexical", False)])
