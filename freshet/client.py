@@ -26,13 +26,12 @@ Row = Mapping[str, Any]
 class SearchOptions(TypedDict, total=False):
     """What a search may say beside its text and `k`; see `POST /search`.
 
-    filters: an object such as {"package": "numpy", "year": {">=": 2020}}, or texts such as "year>=2020". hybrid: fuse
-    the ranking with BM25's. explain: say what each score is made of. retriever: another one that is live.
-    min_generation: answer from this generation or a newer one, such as the one that an addition named.
+    filters: an object such as {"package": "numpy", "year": {">=": 2020}}, or texts such as "year>=2020". explain: say
+    what each score is made of. retriever: another one that is live. min_generation: answer from this generation or a
+    newer one, such as the one that an addition named.
     """
 
     filters: Mapping[str, Any] | Sequence[str]
-    hybrid: bool
     explain: bool
     retriever: str | None
     min_generation: int | None

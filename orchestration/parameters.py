@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from model_code import settings
 from model_code.additions.settings import AdditionSettings
@@ -27,9 +27,6 @@ from model_code.retrievers.settings import FusionSettings, RetrieverSettings, pa
 from model_code.scale.engine import ScaleSettings
 from model_code.settings import Described, Field, Settings, describe, require
 from model_code.training.settings import TrainingSettings
-
-if TYPE_CHECKING:
-    from model_code.live.hybrid import HybridSettings
 
 NAME = "params.yaml"
 BASELINES = ("bm25", "zero_shot", "untrained")  # the last one is the fusion of the others
@@ -83,13 +80,6 @@ class Parameters(Settings):
     def built(self) -> tuple[str, ...]:
         """The retrievers, then the fusions of them."""
         return (*self.retrievers, *self.fusions)
-
-    @property
-    def hybrid(self) -> HybridSettings:
-        """How searches are fused with BM25: as the evaluation's `rrf`."""
-        from model_code.live.hybrid import HybridSettings
-
-        return HybridSettings(self.bm25, self.evaluation.depth, self.evaluation.fusion_constant)
 
 
 def parse(mapping: Mapping[str, Any]) -> Parameters:

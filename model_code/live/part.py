@@ -24,9 +24,7 @@ from model_code.retrievers.base import IndexedRetriever, Segment
 from model_code.retrievers.kinds import Kind, open_retriever
 
 if TYPE_CHECKING:
-    from model_code.index.bm25 import Bm25Segment
     from model_code.live.filters import Index
-    from model_code.live.texts import TextRules
     from model_code.retrievers.dense import DenseRetriever
 
 PLACEMENTS = "placements.safetensors"
@@ -109,7 +107,6 @@ class Part:
         """FileNotFoundError if the folder was deleted meanwhile."""
         self.reading = Reading(folder)
         self.folder, self.retriever, self.rows = folder, retriever, rows
-        self._segments: dict[tuple[TextRules | None, str | None], Bm25Segment] = {}
 
     @property
     def number(self) -> int:
@@ -159,24 +156,6 @@ class Part:
         from model_code.live.filters import read_fields
 
         return read_fields(self.documents)
-
-    def bm25_segment(self, rules: TextRules | None, language: str | None) -> Bm25Segment:
-        """The documents' passages as BM25 searches them, kept for all generations that share the part.
-
-        rules: how documents are cut; None: each is one passage, as the build does not say.
-        """
-        if (rules, language) not in self._segments:
-            from model_code.index.bm25 import Bm25Segment
-
-            columns = read_columns(self.documents, "document_id", "title", "text")
-            passages = [
-                (document, passage)
-                for document, title, text in zip(*columns, strict=True)
-                for passage in (rules.passages(title, text) if rules else [f"{title} {text}"])
-            ]
-            texts, ids = [passage for _, passage in passages], [document for document, _ in passages]
-            self._segments[rules, language] = Bm25Segment.build(texts, ids, language)
-        return self._segments[rules, language]
 
 
 class Base(Part):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection as Ids
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
@@ -25,13 +24,12 @@ from model_code.retriever import Hit, Ranking, TokenMatch
 
 if TYPE_CHECKING:
     from model_code.live.filters import Filters, Index
-    from model_code.live.hybrid import Hybrid, HybridSettings
 
 
 class Searcher:
     """One generation, loaded: indexes and hierarchy in memory, texts on disk. It answers from this generation for good.
 
-    What only some searches need, fields and BM25, is read by the first of them and kept.
+    What only some searches need, such as fields, is read by the first of them and kept.
     """
 
     def __init__(self, live: Path, generation: Generation, loaded: Mapping[int, Part]) -> None:
@@ -39,8 +37,6 @@ class Searcher:
         self.live, self.generation = live, generation
         with Intact(generation):
             self._load(generation, loaded)
-        self._hybrids: dict[HybridSettings, Hybrid] = {}
-        self._making = threading.Lock()
 
     def _load(self, generation: Generation, loaded: Mapping[int, Part]) -> None:
         loaded = {number: part for number, part in loaded.items() if part.reading.is_there()}
@@ -81,36 +77,24 @@ class Searcher:
         """The tree that passages are placed in."""
         return self.base.tree
 
-    def search(self, text: str, k: int = 10, filters: Filters = (), hybrid: HybridSettings | None = None) -> list[Hit]:
+    def search(self, text: str, k: int = 10, filters: Filters = ()) -> list[Hit]:
         """The k best documents for a text, best first; fewer if the collection holds fewer.
 
         filters: an object or texts, see `model_code.live.filters`.
-        hybrid: fuse the ranking with BM25's; scores are then those of reciprocal-rank fusion.
         SettingsError if the text is empty, FreshetError if no document has the fields that the filters name.
         """
-        return self.search_batch([text], k, filters, hybrid)[0]
+        return self.search_batch([text], k, filters)[0]
 
-    def search_batch(
-        self, texts: Sequence[str], k: int = 10, filters: Filters = (), hybrid: HybridSettings | None = None
-    ) -> list[list[Hit]]:
+    def search_batch(self, texts: Sequence[str], k: int = 10, filters: Filters = ()) -> list[list[Hit]]:
         """The hits of several texts at once, in their order. Each is encoded once. SettingsError if one is empty."""
         require_queries(texts)
         with Intact(self.generation):
-            return self._found(texts, k, filters, hybrid)
-
-    def _found(
-        self, texts: Sequence[str], k: int, filters: Sequence[str], hybrid: HybridSettings | None
-    ) -> list[list[Hit]]:
-        allowed = self._allowed(filters) if filters else None
-        if allowed is not None and not allowed:
-            return [[] for _ in texts]
-        queries = self.retriever.encode_queries(texts)
-        if hybrid is None:
+            allowed = self._allowed(filters) if filters else None
+            if allowed is not None and not allowed:
+                return [[] for _ in texts]
+            queries = self.retriever.encode_queries(texts)
             rankings = self.retriever.find(queries, k, allowed)
-        else:
-            fused = self._hybrid(hybrid)
-            rankings = fused.fuse(self.retriever.find(queries, fused.depth(k), allowed), texts, k, allowed)
-        return [self._hits(text, queries[i : i + 1], rankings[i]) for i, text in enumerate(texts)]
+            return [self._hits(text, queries[i : i + 1], rankings[i]) for i, text in enumerate(texts)]
 
     @property
     def explains(self) -> bool:
@@ -156,20 +140,6 @@ class Searcher:
         from model_code.live.filters import matching
 
         return matching(self._fields, filters, lambda: self._document_ids)
-
-    def _hybrid(self, settings: HybridSettings) -> Hybrid:
-        with self._making:  # two searches that come first together shall not both build it
-            return self._made_hybrid(settings)
-
-    def _made_hybrid(self, settings: HybridSettings) -> Hybrid:
-        from model_code.live.hybrid import Hybrid
-
-        if settings not in self._hybrids:
-            rules = self.generation.text if self.generation.manifest["text"] else None
-            language = settings.bm25.language
-            segments = [(view.part.bm25_segment(rules, language), view.removed) for view in self.views]
-            self._hybrids[settings] = Hybrid(segments, settings)
-        return self._hybrids[settings]
 
     def documents(self, document_ids: Ids[str]) -> dict[str, Document]:
         """Those of `document_ids` that can be found, by id."""

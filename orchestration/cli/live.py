@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from model_code.errors import FreshetError
 from model_code.words import say
 from orchestration.live.client import client_of
 from orchestration.project import Project
@@ -51,14 +52,16 @@ def search(
         list[str] | None,
         typer.Option("--filter", help="Only documents that fit: package=numpy, year>=2020, or JSON; repeatable."),
     ] = None,
-    hybrid: Annotated[bool, typer.Option("--hybrid", help="Fuse the ranking with BM25's.")] = False,
+    hybrid: Annotated[bool, typer.Option("--hybrid", hidden=True)] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Show which tokens matched (lexical retrievers).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Hits as a JSON list.")] = False,
 ) -> None:
     """Search the live collection: by the running service (freshet serve) if there is one, else in this process."""
     from orchestration.cli.tables import hits_text
 
-    project, options = Project.find(), {"filters": filters or [], "hybrid": hybrid, "explain": explain}
+    if hybrid:
+        raise FreshetError("--hybrid is gone: freshet register untrained, or a fusion of params.yaml, searches by both")
+    project, options = Project.find(), {"filters": filters or [], "explain": explain}
     service = client_of(project)
     if service is None:
         hits = _here(project, text, k, retriever, **options)
@@ -68,13 +71,12 @@ def search(
 
 
 def _here(
-    project: Project, text: str, k: int, retriever: str | None, filters: Sequence[str], hybrid: bool, explain: bool
+    project: Project, text: str, k: int, retriever: str | None, filters: Sequence[str], explain: bool
 ) -> list[Hit]:
     from model_code.live.searcher import Searcher
-    from orchestration import parameters
 
     searcher = Searcher.open(project.live, retriever)
-    hits = searcher.search(text, k, filters, parameters.load(project.params_file).hybrid if hybrid else None)
+    hits = searcher.search(text, k, filters)
     return searcher.explained(text, hits) if explain else hits
 
 

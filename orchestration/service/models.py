@@ -26,7 +26,6 @@ class Options(BaseModel):
 
     k: int = Field(default=10, ge=1, description="How many documents.")
     filters: Filters = Field(default=[], description=FILTERS)
-    hybrid: bool = Field(default=False, description="Fuse the ranking with BM25's.")
     explain: bool = Field(default=False, description="Say what each score is made of (lexical and fused retrievers).")
     retriever: str | None = Field(default=None, description="Another retriever that is live than the champion.")
     min_generation: int | None = Field(

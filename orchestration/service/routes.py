@@ -30,7 +30,6 @@ from model_code.live.texts import require_queries
 from model_code.manifest import MANIFEST
 from model_code.retriever import Hit
 from model_code.settings import require
-from orchestration import parameters
 from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, NotYet, TooLarge
 from orchestration.service.models import (
     AddRequest,
@@ -150,8 +149,7 @@ def answers(service: Service, wanted: BatchRequest) -> list[SearchResult]:
     """Search in this thread: one searcher is taken once, and all of the answers come from it."""
     searcher = service.searchers.current(wanted.retriever)
     started = time.perf_counter()
-    hybrid = parameters.load(service.project.params_file).hybrid if wanted.hybrid else None
-    rankings = searcher.search_batch(wanted.texts, wanted.k, wanted.filters, hybrid)
+    rankings = searcher.search_batch(wanted.texts, wanted.k, wanted.filters)
     if wanted.explain:
         rankings = [searcher.explained(text, hits) for text, hits in zip(wanted.texts, rankings, strict=True)]
     service.metrics.search.observe(time.perf_counter() - started)
@@ -163,7 +161,7 @@ def answers(service: Service, wanted: BatchRequest) -> list[SearchResult]:
 
 def _entry(wanted: BatchRequest, text: str, generation: Generation, hits: Sequence[Hit]) -> dict[str, object]:
     """What the query log keeps: the search, and what came first."""
-    search = {"text": text, "k": wanted.k, "filters": wanted.filters, "hybrid": wanted.hybrid}
+    search = {"text": text, "k": wanted.k, "filters": wanted.filters}
     top = hits[0] if hits else None
     best = {"hits": len(hits), "first": top and top.document_id, "score": top and top.score}
     return {"retriever": generation.retriever, "generation": generation.number} | search | best

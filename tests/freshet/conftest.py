@@ -1,4 +1,4 @@
-"""A project of ten passages, live, and its service on a port of its own."""
+"""A project of ten passages, live in two retrievers, and its service on a port of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def project(tmp_path_factory) -> Project:
     root = tmp_path_factory.mktemp("application")
     (root / "params.yaml").write_text(f"{{retrievers: {{hce: {{}}}}, passages: {{words: {RULES.words}, stride: 5}}}}")
     (root / "dvc.yaml").touch()
-    make_build(root / "build").open(root)
+    build = make_build(root / "build")
+    for retriever in ("contrastive", "hce"):  # the last one is searched by default
+        build.open(root, retriever)
     return Project(root)
 
 

@@ -90,10 +90,10 @@ def test_keys_lead_from_the_box_to_a_document_and_back(visit):
     page.locator(".whole").get_by_text("csv").first.wait_for()
 
 
-def test_two_ways_to_search_stand_side_by_side(visit):
+def test_two_retrievers_stand_side_by_side(visit):
     page = visit("/#q=split+a+string")
-    page.get_by_label("beside").select_option(label="the same with BM25")
-    page.get_by_role("heading", name="hce fused with BM25").wait_for()
+    page.get_by_label("beside").select_option(label="contrastive")
+    page.get_by_role("heading", name="contrastive").wait_for()
     assert page.locator("section").count() == 2
 
 
@@ -132,7 +132,7 @@ def test_it_is_accessible_on_a_screen_and_on_a_telephone(visit, scheme):
     grounds = set()
     for width in (1200, 390):
         page = visit(
-            "/#q=split+a+string&beside=%2BBM25",
+            "/#q=split+a+string&beside=contrastive",
             color_scheme=scheme,
             viewport={"width": width, "height": 800},
             bypass_csp=True,

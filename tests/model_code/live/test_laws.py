@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from model_code.documents import Document, Remove
-from model_code.live.hybrid import HybridSettings
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
 from tests.model_code.live.laws import KINDS, NEW, OLD, corpus, make_encoder, open_build, put, rankings, up_to
@@ -138,17 +137,16 @@ def open_parent(live: Path) -> Searcher:
 
 
 @pytest.mark.parametrize("kind", INDEXED, indirect=True, scope="module")
-def test_hybrids_and_filters_and_hits_see_all_parts(live: Path, rebuilt) -> None:
+def test_filters_and_hits_see_all_parts(live: Path, rebuilt) -> None:
     writer = singles(live, [*(put(name, NEW) for name in NEW), Remove("d04"), put("d03", CHANGED)])
     left = {name: own for name, own in (ALL | {"d03": CHANGED["d03"]}).items() if name != "d04"}
     whole = rebuilt(left)
     for filters in ([], ["even=true"], ["arrived=later"], ["even=false", "arrived=later"]):
-        for hybrid in (None, HybridSettings(depth=4)):
-            found = writer.searcher.search_batch(["word1 word2", "word7 word9"], 6, filters, hybrid)
-            expected = whole.search_batch(["word1 word2", "word7 word9"], 6, filters, hybrid)
-            assert [[(h.document_id, h.score, h.title, h.snippet) for h in hits] for hits in found] == [
-                [(h.document_id, h.score, h.title, h.snippet) for h in hits] for hits in expected
-            ]
+        found = writer.searcher.search_batch(["word1 word2", "word7 word9"], 6, filters)
+        expected = whole.search_batch(["word1 word2", "word7 word9"], 6, filters)
+        assert [[(h.document_id, h.score, h.title, h.snippet) for h in hits] for hits in found] == [
+            [(h.document_id, h.score, h.title, h.snippet) for h in hits] for hits in expected
+        ]
     tree = writer.searcher.hierarchy
     paths = {tuple(tree.path(row)) for row in range(len(tree.leaves))}
     hits = writer.searcher.search("word1 word2", 30)

@@ -1,13 +1,11 @@
 """Guards the searcher: ranks, titles, snippets and paths of hits, batch = one by one, no slow import on the way, and
-searches that filter, fuse with BM25 or explain.
+searches that filter or explain.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -15,12 +13,9 @@ import pytest
 
 from model_code.errors import FreshetError, SettingsError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.index.bm25 import Bm25
 from model_code.live.filters import MergedFields, matching, read_fields
-from model_code.live.generation import Generation
-from model_code.live.hybrid import Hybrid, HybridSettings
 from model_code.live.searcher import Searcher
-from model_code.live.texts import TextRules, marks, snippet
+from model_code.live.texts import marks, snippet
 from tests.model_code.live.conftest import DOCUMENTS, NAMES, PASSAGES, RULES, Build
 
 
@@ -110,73 +105,6 @@ def test_a_generation_without_fields_is_told(build: Build, tmp_path: Path) -> No
         read_fields(tmp_path / "old.parquet")
 
 
-@pytest.mark.parametrize("filters", [[], ["tags=strings"], ["package=csv", "package=math"]])
-def test_a_hybrid_search_fuses_with_bm25_over_the_generations_own_documents(
-    searcher: Searcher, filters: list[str]
-) -> None:
-    settings = HybridSettings(depth=4, constant=10)
-    text = "square root of a table"
-    dense = [hit.document_id for hit in searcher.search(text, 4, filters)]
-    passages = [(name, one) for name, body in DOCUMENTS.items() for one in RULES.passages(name, body)]
-    lexical_index = Bm25.build([one for _, one in passages], [name for name, _ in passages])
-    matches = [document for document, _ in lexical_index.search([text], 9)[0]]
-    allowed = {hit.document_id for hit in searcher.search(text, 9, filters)}
-    lexical = [document for document in matches if document in allowed][:4]
-    expected = {
-        document: sum(1 / (11 + ranking.index(document)) for ranking in (dense, lexical) if document in ranking)
-        for document in {*dense, *lexical}
-    }
-    hits = searcher.search(text, 4, filters, settings)
-    ordered = sorted(expected.items(), key=lambda item: (-item[1], item[0]))[:4]
-    assert [(hit.document_id, pytest.approx(hit.score)) for hit in hits] == ordered
-    assert hits[0].snippet
-
-
-def test_bm25_is_built_once_per_setting(searcher: Searcher) -> None:
-    searcher.search("read", 2, hybrid=HybridSettings(depth=3))
-    built = dict(searcher._hybrids)
-    searcher.search("list", 2, hybrid=HybridSettings(depth=3))
-    assert searcher._hybrids == built
-
-
-def test_bm25_reads_the_passages_that_the_encoder_reads(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    generation = Generation(searcher.generation.folder, searcher.generation.manifest | {
-        "text": TextRules(include_title=False, words=3, stride=2).facts()
-    })  # fmt: skip
-    monkeypatch.setattr(searcher, "generation", generation)
-    built = searcher._hybrid(HybridSettings(depth=7)).bm25
-    assert built.passages > len(DOCUMENTS)
-    assert built.search([min(DOCUMENTS)], 9) == Bm25.build(
-        [one for text in DOCUMENTS.values() for one in generation.text.passages("", text)],
-        [name for name, text in DOCUMENTS.items() for _ in generation.text.passages("", text)],
-    ).search([min(DOCUMENTS)], 9), "titles are no part of them"
-
-
-def test_without_rules_of_the_build_bm25_reads_whole_documents(
-    searcher: Searcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = Generation(searcher.generation.folder, searcher.generation.manifest | {"text": None})
-    monkeypatch.setattr(searcher, "generation", old)
-    assert searcher._hybrid(HybridSettings(depth=8)).bm25.passages == len(DOCUMENTS)
-
-
-def test_bm25_is_built_once_by_searches_at_the_same_time(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, built, init = HybridSettings(depth=5), [], Hybrid.__init__
-
-    def slow(self: Hybrid, *arguments: object) -> None:
-        built.append(self)
-        time.sleep(0.05)
-        init(self, *arguments)
-
-    monkeypatch.setattr(Hybrid, "__init__", slow)
-    threads = [threading.Thread(target=searcher.search, args=("read", 2, (), settings)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(built) == 1
-
-
 def test_a_text_that_is_no_utf8_is_refused(searcher: Searcher) -> None:
     with pytest.raises(FreshetError, match="no UTF-8"):
         searcher.search("caf\udce9")
@@ -204,7 +132,7 @@ def test_a_cold_search_imports_nothing_slow_that_it_does_not_need(searcher: Sear
         "import sys; from pathlib import Path; from model_code.live.searcher import Searcher;"
         "Searcher.open(Path(sys.argv[1])).search('split', 2);"
         "print([name for name in ('sentence_transformers', 'pandas', 'sklearn', 'mlflow', 'dagster', 'dvc',"
-        "'pandera', 'datasets', 'matplotlib', 'bm25s', 'model_code.live.hybrid', 'model_code.live.filters')"
+        "'pandera', 'datasets', 'matplotlib', 'bm25s', 'model_code.live.filters')"
         "if name in sys.modules])"
     )
     live = searcher.generation.folder.parents[2]

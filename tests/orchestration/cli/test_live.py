@@ -10,8 +10,6 @@ import typer
 from typer.testing import CliRunner
 
 from model_code.errors import FreshetError
-from model_code.index.settings import Bm25Settings
-from model_code.live.hybrid import HybridSettings
 from model_code.live.searcher import Searcher
 from model_code.retriever import Hit, TokenMatch
 from orchestration.cli import live
@@ -53,15 +51,15 @@ def run(monkeypatch, tmp_path):
 
 def test_a_plain_search_asks_for_nothing_more(run):
     printed, asked = run("-k", "3")
-    assert asked == ("split", 3, [], None)
+    assert asked == ("split", 3, [])
     assert printed.splitlines()[0] == "  1  0.500  str.split"
     assert "tokens" not in json.loads(run("--json")[0])[0]
 
 
-def test_filters_and_hybrid_reach_the_searcher_with_the_projects_settings(run):
-    _, asked = run("--filter", "package=numpy", "--filter", "kind=class", "--hybrid")
-    assert asked[2] == ["package=numpy", "kind=class"]
-    assert asked[3] == HybridSettings(Bm25Settings(k1=1.2), depth=200, constant=60)
+def test_filters_reach_the_searcher(run):
+    assert run("--filter", "package=numpy", "--filter", "kind=class")[1][2] == ["package=numpy", "kind=class"]
+    with pytest.raises(FreshetError, match="--hybrid is gone: freshet register untrained"):
+        run("--hybrid")
 
 
 def test_explain_shows_the_tokens_of_each_hit(run):

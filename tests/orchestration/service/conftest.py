@@ -65,10 +65,10 @@ class FakeSearcher:
             raise FreshetError("generation is damaged")
         return FakeSearcher(self.live, self.retriever)
 
-    def search_batch(self, texts, k=10, filters=(), hybrid=None):
-        return [self.search(text, k, filters, hybrid) for text in texts]
+    def search_batch(self, texts, k=10, filters=()):
+        return [self.search(text, k, filters) for text in texts]
 
-    def search(self, text, k=10, filters=(), hybrid=None):
+    def search(self, text, k=10, filters=()):
         if text == "slow":
             assert self.live.gate.wait(30)
         if filters:
