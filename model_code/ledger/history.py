@@ -18,8 +18,7 @@ class Revert:
     """The block of the events `first` to `id` that took the log back to what counted at the event `to`.
 
     files: the contents that it restored are those of a generation's files, as no event says where that stood: nobody
-    may pass the block over. undone: what does not count any more; only the block of a migration has that, whose `to` is
-    the event before it.
+    may pass the block over.
     retriever, generation: what was searched again; current: the generation in whose place.
     """
 
@@ -27,15 +26,9 @@ class Revert:
     first: int
     to: int
     files: bool = False
-    undone: tuple[Interval, ...] = ()
     retriever: str = ""
     generation: int = 0
     current: int = 0
-
-    @property
-    def migration(self) -> bool:
-        """Whether it is no revert of a user's, but what a project came with from an earlier version."""
-        return not self.retriever
 
 
 class History:
@@ -43,7 +36,6 @@ class History:
 
     def __init__(self, reverts: Sequence[Revert]) -> None:
         self.reverts = tuple(reverts)
-        self.holes = sorted(hole for revert in reverts for hole in revert.undone)
 
     @property
     def blocks(self) -> list[Interval]:
@@ -61,7 +53,7 @@ class History:
             if revert.id <= top:
                 kept.append((revert.id, top))
                 top = revert.to
-        return without([(0, top), *reversed(kept)], self.holes)
+        return _without_empty([(0, top), *reversed(kept)])
 
     def path(self, event: int, head: int, replay: bool = False) -> list[Interval]:
         """The events that lead from a position to that of `head`, ascending, without detours; with all if `replay`.
@@ -79,8 +71,7 @@ class History:
             if event < revert.id <= top and revert.to >= event and not revert.files:
                 kept.append((revert.id, top))
                 top = revert.to
-        path = [(event, top), *reversed(kept)]
-        return without(path, self.holes) if self.holes else [each for each in path if each[0] < each[1]]
+        return _without_empty([(event, top), *reversed(kept)])
 
     def end_of_block(self, event: int) -> int:
         """The end of the block that an event lies in, where a position may be; the event itself outside of them all.
@@ -91,21 +82,8 @@ class History:
         return next((revert.id for revert in self.reverts if revert.first <= event <= revert.id), event)
 
 
-def without(intervals: Iterable[Interval], holes: Sequence[Interval]) -> list[Interval]:
-    """The non-empty rest of `intervals` when `holes`, ascending, are cut out.
-
-    >>> without([(0, 5), (7, 7), (7, 9)], [(1, 3), (8, 20)])
-    [(0, 1), (3, 5), (7, 8)]
-    """
-    rest = []
-    for start, end in intervals:
-        for hole_start, hole_end in holes:
-            if hole_end <= start or hole_start >= end:
-                continue
-            rest.append((start, hole_start))
-            start = hole_end
-        rest.append((start, end))
-    return [(start, end) for start, end in rest if start < end]
+def _without_empty(intervals: Iterable[Interval]) -> list[Interval]:
+    return [(start, end) for start, end in intervals if start < end]
 
 
 def contains(intervals: Iterable[Interval], event: int) -> bool:

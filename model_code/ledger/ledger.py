@@ -27,7 +27,7 @@ from model_code.ledger.events import (
 )
 from model_code.ledger.history import Revert, contains
 from model_code.ledger.states import LogView, head_of, history_of, mark_of, position_at, repeats_of, within
-from model_code.ledger.tables import batches, drift_reports, events, feedback, log, migrated, rejections, training_runs
+from model_code.ledger.tables import batches, drift_reports, events, feedback, log, rejections, training_runs
 from model_code.ledger.work_table import WorkTable
 
 Contents = Mapping[str, tuple[str, Document]]
@@ -202,10 +202,10 @@ class Ledger:
         return event
 
     def last_revert(self) -> Revert | None:
-        """The last revert of a user, None without one."""
+        """The last revert, None without one."""
         with self._database.read() as connection:
             reverts = history_of(connection).reverts
-        return reverts[-1] if reverts and not reverts[-1].migration else None
+        return reverts[-1] if reverts else None
 
     # Positions
 
@@ -222,16 +222,6 @@ class Ledger:
     def seen_from(self, standing: Standing) -> LogView:
         """The log as a generation sees it that stands there."""
         return LogView(self._database, standing)
-
-    def migrated(self, retriever: str, generation: int) -> Standing | None:
-        """Where a generation stands that was made before logs had an identity; None for one that this log never knew.
-
-        Nothing may be passed over from there, as it may hold what was taken back.
-        """
-        same = (migrated.c.retriever == retriever) & (migrated.c.generation == generation)
-        with self._database.read() as connection:
-            row = connection.execute(sa.select(migrated).where(same)).first()
-            return row and Standing(position_at(connection, row.event), row.trained, replay=True)
 
     # Questions
 

@@ -141,7 +141,7 @@ class LogView:
         here = _Here.read(connection, self.standing)
         repeated = sa.select(events.c.again).where(IS_AGAIN)
         once = events.c.again.is_(None) & events.c.id.not_in(repeated) & within(here.path)
-        number = _count(connection, once & sa.not_(within(here.none)))
+        number = _count(connection, once & sa.not_(within(here.blocks)))
         return number + sum(here.is_pending(same) for same in here.repeats.values())
 
     def _stated(self, condition: sa.ColumnElement[bool]) -> list[Event]:
@@ -156,8 +156,7 @@ class LogView:
 
 @dataclass(frozen=True)
 class _Here:
-    """The intervals that count at a standing, those that lead from there, what reverts appended, and what was taken
-    back before the log had an identity.
+    """The intervals that count at a standing, those that lead from there, and what reverts appended.
 
     repeats: for each event that was appended once more, itself and what repeats it.
     """
@@ -166,23 +165,17 @@ class _Here:
     effective: list[Interval]
     path: list[Interval]
     blocks: list[Interval]
-    holes: list[Interval]
     repeats: Mapping[int, list[int]]
 
     @classmethod
     def read(cls, connection: sa.Connection, standing: Standing) -> _Here:
         history, event = history_of(connection), standing.position.event
         path = history.path(event, head_of(connection), standing.replay)
-        return cls(standing, history.effective(event), path, history.blocks, history.holes, repeats_of(connection))
-
-    @property
-    def none(self) -> list[Interval]:
-        """What never waits."""
-        return [*self.blocks, *self.holes]
+        return cls(standing, history.effective(event), path, history.blocks, repeats_of(connection))
 
     def is_pending(self, same: Iterable[int]) -> bool:
         """Whether one event, which may be in the log several times, waits."""
-        waits = any(contains(self.path, event) and not contains(self.none, event) for event in same)
+        waits = any(contains(self.path, event) and not contains(self.blocks, event) for event in same)
         return waits and not any(contains(self.effective, event) for event in same)
 
     def state(self, event: Event, last: int | None) -> EventState | None:
@@ -203,14 +196,10 @@ def state_of(kind: str, trained: bool) -> EventState:
 
 
 def history_of(connection: sa.Connection) -> History:
-    """All reverts of the log."""
-    return History([_revert(row.id, row.payload) for row in connection.execute(REVERTS)])
-
-
-def _revert(event: int, facts: Mapping[str, Any]) -> Revert:
-    undone = tuple((start, end) for start, end in facts.get("undone", ()))
-    rest = {name: value for name, value in facts.items() if name not in ("first", "undone")}
-    return Revert(event, facts["first"] or event, undone=undone, **rest)
+    """All reverts of the log; what an upgrade appended names no retriever and is none, so that its events count."""
+    rows = connection.execute(REVERTS)
+    reverts = ((event, facts) for event, facts in rows if facts.get("retriever"))
+    return History([Revert(event, **facts | {"first": facts["first"] or event}) for event, facts in reverts])
 
 
 def head_of(connection: sa.Connection) -> int:

@@ -5,7 +5,6 @@ events         what arrived, in order; and what a revert appended
 batches        files that were received, by name
 rejections     rows that were refused
 feedback       what people said of documents that a search found, their latest word
-migrated       where the generations of a project stand that was made before logs had an identity
 """
 
 from __future__ import annotations
@@ -72,15 +71,6 @@ feedback = Table(
     Column("verdict", String, nullable=False),
     Column("rank", Integer, nullable=False),
     Column("received", Float(53), nullable=False),
-)
-
-migrated = Table(
-    "ledger_migrated",
-    metadata,
-    Column("retriever", String, primary_key=True),
-    Column("generation", Integer, primary_key=True, autoincrement=False),
-    Column("event", Number, nullable=False),
-    Column("trained", Number, nullable=False),
 )
 
 training_runs = Table(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -219,84 +219,3 @@ def _work(row: sa.Row[Any]) -> Work:
     first, last = values.pop("first_event"), values.pop("last_event")
     about = None if first is None else EventRange(first, last)
     return Work(**values | {"about": about, "kind": WorkKind(row.kind), "state": WorkState(row.state)})
-
-
-# Projects of before
-
-
-def migrate_decisions(connection: sa.Connection) -> None:
-    """Carry over what an earlier version's table of decisions says is open, and how its retrains ended, which drift's
-    cooldown counts.
-    """
-    names = ("id", "retriever", "kind", "reason", "recorded")
-    decisions = sa.table("ledger_decisions", *map(sa.column, names), sa.column("details", sa.JSON))
-    if not sa.inspect(connection).has_table(decisions.name):
-        return
-    found: dict[str, _Decided] = {}
-    for row in connection.execute(sa.select(decisions).order_by(decisions.c.id)).all():
-        found.setdefault(row.retriever, _Decided()).read(row)
-    for retriever, decided in found.items():
-        for values in decided.work:
-            asked = (values.pop("kind"), retriever, values.pop("about"), values.pop("reason"))
-            _insert(connection, *asked, "drift", **values)
-
-
-class _Decided:
-    """The work that decisions, read oldest first, come to. What came of it was noted after the request."""
-
-    ENDS: ClassVar = {"promoted": WorkState.DONE, "refused": WorkState.REFUSED, "canceled": WorkState.CANCELED}
-
-    def __init__(self) -> None:
-        self._retrains: list[dict[str, Any]] = []
-        self._pilot: dict[str, Any] | None = None
-
-    @property
-    def work(self) -> list[dict[str, Any]]:
-        """Rows of the table: every retrain, and the pilot that is open, if one is."""
-        pilot = self._pilot if self._pilot and self._pilot["state"] == WorkState.OPEN else None
-        return self._retrains + ([pilot] if pilot else [])
-
-    def read(self, row: sa.Row[Any]) -> None:
-        """Take the next decision."""
-        if row.kind == "retrain":
-            self._end_retrain(row, WorkState.CANCELED)
-            self._retrains.append(_asked(WorkKind.RETRAIN, row))
-        elif row.kind in self.ENDS:
-            if row.kind == "promoted" and not self._open_retrain:
-                self._retrains.append(_asked(WorkKind.RETRAIN, row) | {"about": None})  # by a person
-            self._end_retrain(row, self.ENDS[row.kind])
-        elif row.kind in ("piloted", "no pilot") and "key" in row.details:
-            self._pilot = None
-        elif row.kind in ("failed", "pilot failed"):
-            _fail_row(self._open_retrain if row.kind == "failed" else self._pilot, row)
-        if row.details.get("pilot") is True:
-            self._pilot = _asked(WorkKind.PILOT, row)
-
-    @property
-    def _open_retrain(self) -> dict[str, Any] | None:
-        last = self._retrains[-1] if self._retrains else None
-        return last if last and last["state"] == WorkState.OPEN else None
-
-    def _end_retrain(self, row: sa.Row[Any], state: WorkState) -> None:
-        if self._open_retrain:
-            self._open_retrain.update(_ended(row, state))
-        self._pilot = None
-
-
-def _asked(kind: WorkKind, row: sa.Row[Any]) -> dict[str, Any]:
-    batch = row.details.get("batch")
-    asked = {"kind": kind, "about": EventRange(*batch) if batch else None, "reason": row.reason, "asked": row.recorded}
-    return asked | {"state": WorkState.OPEN, "attempts": 1}
-
-
-def _ended(row: sa.Row[Any], state: WorkState) -> dict[str, Any]:
-    return {"state": state, "ended": row.recorded, "outcome": row.reason, "details": dict(row.details)}
-
-
-def _fail_row(work: dict[str, Any] | None, row: sa.Row[Any]) -> None:
-    if work is None:
-        return
-    if work["attempts"] >= ATTEMPTS:
-        work.update(_ended(row, WorkState.FAILED))
-    else:
-        work["attempts"] += 1

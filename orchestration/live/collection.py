@@ -162,6 +162,8 @@ class LiveCollection:
                 f"freshet rollback --generation N; freshet rewind --retriever {self.retriever} --generation {number} "
                 f"searches an older index of {self.retriever}, which then takes in what it lacks"
             )
+        if standing_of(self.ledger, self.generation).replay:
+            self.apply()  # else nobody knows what of the log no search has found yet
         with self._writing() as standing:
             current, chosen = self.generation, self.collection.read(number)
             if chosen.number == current.number:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Collection as Ids
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model_code.documents import Document
 from model_code.errors import FreshetError
-from model_code.ledger.events import ANOTHER, Feedback, Position, Standing
-from model_code.live.collection import CURRENT, Collection, default_retriever, retrievers
+from model_code.ledger.events import ANOTHER, Feedback, Standing
+from model_code.live.collection import CURRENT, Collection, default_retriever
 from model_code.live.documents import document_of
 from model_code.live.generation import Generation, held
 from orchestration.project import Project, file_lock, sqlite_url
@@ -21,12 +19,10 @@ from orchestration.project import Project, file_lock, sqlite_url
 if TYPE_CHECKING:
     from model_code.ledger.database import Database
     from model_code.ledger.ledger import Contents, Ledger
-    from model_code.ledger.migration import LiveSnapshot
     from model_code.ledger.states import Backlog
 
 URL = "FRESHET_LEDGER"
 WRITER_LOCK = "writer.lock"  # in the folder of the live collections; held by whoever changes one
-POINTERS = ("pending", "candidate", "rollback", "collected")  # files of earlier versions in a collection's folder
 
 
 def ledger_url(project: Project) -> str:
@@ -61,11 +57,11 @@ def existing_ledger(project: Project, retriever: str = "") -> Ledger | None:
 
 
 def standing_of(ledger: Ledger, generation: Generation) -> Standing:
-    """Where a generation stands; for those of earlier versions the log knows, or it is not theirs."""
+    """Where a generation stands; one of an earlier version does not say so, and any log's events are new to it."""
     if generation.standing is not None:
         return generation.standing
-    known = ledger.migrated(generation.retriever, generation.number)
-    return known or Standing(Position("", generation.watermark))
+    base = Generation.read(generation.sibling(generation.base))
+    return Standing(ledger.position(0), trained=base.watermark, replay=True)
 
 
 def arrived_documents(project: Project, generation: Generation) -> Iterator[Document]:
@@ -137,34 +133,8 @@ def _migrate(project: Project, database: Database) -> None:
     from model_code.ledger.migration import migrate
 
     with file_lock(project.live / WRITER_LOCK):
-        migrate(database, _found(project))
-        _forget_pointers(project)
-
-
-def _found(project: Project) -> LiveSnapshot:
-    from model_code.ledger.migration import LiveSnapshot
-
-    names = retrievers(project.live)
-    numbers = {name: [each.number for each in Collection(project.live, name).generations()] for name in names}
-    if not (project.live / CURRENT).is_file():
-        return LiveSnapshot(None, None, False, numbers, lambda ids: {})
-    default = default_retriever(project.live)
-    current = Collection(project.live, default).current()
-    announced = _number_in(project.live / default / "rollback") == current.number
-    return LiveSnapshot(default, current.number, announced, numbers, lambda ids: contents(current, ids))
-
-
-def _forget_pointers(project: Project) -> None:
-    """Delete the files that said what a writer was about, and the generation that nobody searched yet."""
-    for name in retrievers(project.live):
-        collection = Collection(project.live, name)
-        number = _number_in(collection.folder / "pending")
-        if number is not None and number != collection.current_number():
-            shutil.rmtree(collection.folder / "generations" / f"{number:06d}", ignore_errors=True)
-        for pointer in POINTERS:
-            (collection.folder / pointer).unlink(missing_ok=True)
-
-
-def _number_in(path: Path) -> int | None:
-    text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
-    return int(text) if text.isdigit() else None
+        if (project.live / CURRENT).is_file():
+            current = Collection(project.live, default_retriever(project.live)).current()
+            migrate(database, current.retriever, current.number, partial(contents, current))
+        else:
+            migrate(database, None, 0, lambda ids: {})

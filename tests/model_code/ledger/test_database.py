@@ -16,9 +16,9 @@ from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.ledger import tables as schema
 from model_code.ledger.database import is_there, open_database
-from model_code.ledger.events import Feedback
+from model_code.ledger.events import Feedback, Standing
 from model_code.ledger.ledger import Ledger
-from model_code.ledger.migration import LiveSnapshot, migrate
+from model_code.ledger.migration import migrate
 from model_code.ledger.states import REVERTS, _last
 
 
@@ -99,10 +99,23 @@ def test_a_ledger_of_version_2_gets_a_place_for_feedback_and_keeps_the_rest(tmp_
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as connection, connection:
         connection.execute("DROP TABLE ledger_feedback")
         connection.execute("UPDATE ledger_version SET version = 2")
-    nothing_live = LiveSnapshot(None, None, False, {}, lambda ids: {})
-    with Ledger.open(url, migrate=lambda database: migrate(database, nothing_live)) as ledger:
+    with Ledger.open(url, migrate=lambda database: migrate(database, None, 0, lambda ids: {})) as ledger:
         assert (ledger.id, ledger.watermark(), ledger.feedback()) == (identity, 1, [])
         verdicts = (("ada", "click", 2), ("ada", "up", 1), ("ada", "click", 3), ("bob", "click", 1), ("ada", "down", 4))
         said = [Feedback("q", "a", verdict, rank, who) for who, verdict, rank in verdicts]
         assert [ledger.judge(each, now=i) for i, each in enumerate(said)] == ["click", "up", "up", "click", "down"]
         assert ledger.feedback() == [replace(said[3], received=3), replace(said[4], received=4)]
+
+
+def test_what_an_earlier_upgrade_appended_counts_as_events_do(tmp_path):
+    """It named no retriever; `undone` was what had been taken back, which its compensations say again."""
+    with Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite") as ledger:
+        ledger.receive([Document("a", "A", "undone")], "test")
+        ledger.remove(["a"], "migration")
+        facts = {"to": 1, "files": False, "first": 2, "undone": [[0, 1]]}
+        row = {"kind": "revert", "document_id": "", "content_hash": "", "source": "migration", "received": 0.0}
+        with ledger._database.write() as connection:
+            connection.execute(sa.insert(schema.events).values(row | {"payload": facts}))
+        ledger.receive([Document("b", "B", "text")], "test")
+        seen = ledger.seen_from(Standing(ledger.position()))
+        assert ([each.document_id for each in seen.snapshot()], ledger.last_revert()) == (["b"], None)

@@ -14,11 +14,12 @@ import pytest
 import sqlalchemy as sa
 
 from model_code.documents import Document
+from model_code.errors import FreshetError
 from model_code.ledger import migration
 from model_code.ledger.database import connect
-from model_code.ledger.ledger import Ledger
-from model_code.ledger.migration import LiveSnapshot, migrate
-from model_code.ledger.tables import IS_REVERT, events
+from model_code.ledger.events import Standing
+from model_code.ledger.ledger import Ledger, Target
+from model_code.ledger.migration import migrate
 from tests.model_code.ledger.lives import fold
 
 OLD = json.loads(Path(__file__).with_name("version_1.json").read_text(encoding="utf-8"))
@@ -53,15 +54,8 @@ def documents_of(life: dict, retriever: str, number: str) -> dict[str, str]:
     return {name: text for name, (text, _) in told.items()}
 
 
-def found_in(life: dict) -> LiveSnapshot:
-    live = life["live"]["hce"]
-    files = live["generations"][str(live["current"])]["documents"]
-
-    def held(names):
-        return {name: (files[name][1], Document(name, name, files[name][0])) for name in names if name in files}
-
-    generations = {name: [*map(int, each["generations"])] for name, each in life["live"].items()}
-    return LiveSnapshot("hce", live["current"], False, generations, held)
+def held(files: dict):
+    return lambda names: {n: (files[n][1], Document(n, n, files[n][0])) for n in names if n in files}
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -78,111 +72,65 @@ def migrated(url: str, life: dict) -> Ledger:
     return migrate_at(url, life)
 
 
-def migrate_at(url: str, life: dict) -> Ledger:
-    database = connect(url)
-    migrate(database, found_in(life))
-    database.close()
+def migrate_at(url: str, life: dict, current: int | None = None) -> Ledger:
+    live, database = life["live"]["hce"], connect(url)
+    files = live["generations"][str(live["current"])]["documents"]
+    try:
+        migrate(database, "hce", live["current"] if current is None else current, held(files))
+    finally:
+        database.close()
     return Ledger.open(url)
 
 
 @pytest.mark.parametrize("number", LIVES)
-def test_every_generation_is_led_to_what_was_in_effect(tmp_path, number):
+def test_every_generation_is_led_to_what_was_in_effect_and_can_be_gone_back_to(tmp_path, number):
     life = OLD["lives"][number]
-    ledger = migrated(f"sqlite:///{tmp_path}/ledger.sqlite", life)
-    live = life["live"]["hce"]
-    states = {row[1]: row[2] for row in life["tables"]["ledger_outcomes"] if row[0] == "hce"}
-    old = [event for event in ledger.events(range(1, 1000)) if event.source != "migration"]
-    truth = fold(documents_of(life, "hce", str(live["current"])), [event for event in old if event.id not in states])
-    for retriever, each in life["live"].items():
-        for generation in each["generations"]:
-            standing = ledger.migrated(retriever, int(generation))
-            path = ledger.seen_from(standing).pending()
-            assert fold(documents_of(life, retriever, generation), path.events) == truth, (retriever, generation)
-            assert ledger.unsound(standing.position) is None
-    ledger.close()
+    with migrated(f"sqlite:///{tmp_path}/ledger.sqlite", life) as ledger:
+        live, standing = life["live"]["hce"], Standing(ledger.position(0), replay=True)
+        undone = {row[1] for row in life["tables"]["ledger_outcomes"] if row[0] == "hce" and row[2] == "rolled_back"}
+        every = ledger.seen_from(standing).pending()
+        left = [event for event in every.events if event.source != "migration"]
+        assert {event.id for event in left} == {row[0] for row in life["tables"]["ledger_events"]} - undone
+        truth = fold(documents_of(life, "hce", str(live["current"])), left)
+        for retriever, each in life["live"].items():
+            for generation in each["generations"]:
+                assert fold(documents_of(life, retriever, generation), every.events) == truth, (retriever, generation)
+        current = Standing(every.position)
+        for generation, told in live["generations"].items():
+            ledger.revert(Target("hce", int(generation), standing, live["current"], current, held(told["documents"])))
+            wanted, last = documents_of(life, "hce", generation), ledger.latest({e.document_id for e in every.events})
+            said = {name: event.document.text for name, event in last.items() if event.document}
+            assert said == {name: text for name, text in wanted.items() if name in last}
 
 
-@pytest.mark.parametrize("number", LIVES)
-def test_the_counts_by_state_are_those_of_before(tmp_path, number):
-    life = OLD["lives"][number]
-    ledger = migrated(f"sqlite:///{tmp_path}/ledger.sqlite", life)
-    live = life["live"]["hce"]
-    counts = ledger.seen_from(ledger.migrated("hce", live["current"])).counts()
-    before = {state: count for state, count in live["counts"].items() if state != "rejected"}
-    assert {str(state): count for state, count in counts.items() if count} == before
-    ledger.close()
-
-
-def test_both_databases_tell_the_same(url):
+def test_both_databases_tell_the_same_and_a_second_time_nothing_happens(url):
     life = OLD["lives"][5]
     with migrated(url, life) as ledger:
         before = [(event.id, event.kind, event.document_id, event.mark) for event in ledger.events(range(1, 1000))]
-        assert [event.content_hash for event in ledger.events(range(1, 1000)) if event.document] == [
-            event.document.content_hash for event in ledger.events(range(1, 1000)) if event.document
-        ]
+        last = ledger.latest({event[2] for event in before})
+        documents = [event.document for event in last.values() if event.document]
+        assert documents
+        assert not ledger.receive(documents, "again").events, "hashes are today's"
         identity = ledger.id
-    with migrate_at(url, life) as again:  # which does nothing
+    with migrate_at(url, life) as again:
         assert again.id == identity
         assert [(e.id, e.kind, e.document_id, e.mark) for e in again.events(range(1, 1000))] == before
-        receipt = again.receive([Document("new", "new", "text")], "test")
-        assert receipt.events[0] > before[-1][0]
+        assert again.receive([Document("new", "new", "text")], "test").events[0] > before[-1][0]
 
 
 def test_the_database_is_copied_and_an_error_leaves_it_as_it_was(tmp_path, monkeypatch):
     life, url = OLD["lives"][1], f"sqlite:///{tmp_path}/ledger.sqlite"
     old_project(url, life)
-    database = connect(url)
-
-    def fail(connection):
-        raise RuntimeError("killed")
-
+    with pytest.raises(FreshetError, match="to generation -1 was cut off"):
+        migrate_at(url, life, current=-1)
     with monkeypatch.context() as patch:
-        patch.setattr(migration, "migrate_decisions", fail)
-        with pytest.raises(RuntimeError):
-            migrate(database, found_in(life))
-    with database.read() as connection:
+        patch.setattr(migration, "insert_events", lambda *_: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception):
+            migrate_at(url, life)
+    with connect(url).read() as connection:
         assert connection.scalar(sa.text("SELECT version FROM ledger_version")) == 1
         rows = connection.execute(sa.text("SELECT content_hash FROM ledger_events ORDER BY id")).scalars().all()
     assert rows == [row[3] for row in life["tables"]["ledger_events"]]
     assert (tmp_path / "ledger.sqlite.v1").is_file()
-    migrate(database, found_in(life))
-    database.close()
-    with Ledger.open(url) as ledger:
+    with migrate_at(url, life) as ledger:
         assert len(ledger.id) == 32
-
-
-def test_a_document_that_is_sent_again_is_no_change(tmp_path):
-    life = OLD["lives"][2]
-    with migrated(f"sqlite:///{tmp_path}/ledger.sqlite", life) as ledger:
-        last = ledger.latest({row[2] for row in life["tables"]["ledger_events"]})
-        documents = [event.document for event in last.values() if event.document]
-        assert documents
-        assert not ledger.receive(documents, "again").events
-
-
-def test_an_old_generation_can_be_gone_back_to(tmp_path):
-    """Its files tell what it held, and the log then says the same of each document."""
-    from model_code.ledger.ledger import Target
-
-    for number in LIVES:
-        life = OLD["lives"][number]
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        with migrated(f"sqlite:///{folder}/ledger.sqlite", life) as ledger:
-            live = life["live"]["hce"]
-            for generation, told in live["generations"].items():
-
-                def held(names, files=told["documents"]):
-                    return {
-                        name: (files[name][1], Document(name, name, files[name][0])) for name in names if name in files
-                    }
-
-                standing = ledger.migrated("hce", int(generation))
-                current = ledger.migrated("hce", live["current"])
-                event = ledger.revert(Target("hce", int(generation), standing, live["current"], current, held))
-                with ledger._database.read() as connection:
-                    named = connection.scalars(sa.select(events.c.document_id).where(~IS_REVERT).distinct()).all()
-                wanted = documents_of(life, "hce", generation)
-                upto = [each for each in ledger.events(range(1, event)) if each.document_id in named]
-                said = fold({}, upto)
-                assert said == {name: text for name, text in wanted.items() if name in named}

@@ -1,4 +1,4 @@
-"""Guards the table of work: asked for once, tried so often, ended once, and carried over from decisions of before.
+"""Guards the table of work: asked for once, tried so often, and ended once.
 
 pytest tests/model_code/ledger/test_work.py
 """
@@ -11,9 +11,9 @@ import threading
 import pytest
 import sqlalchemy as sa
 
-from model_code.ledger.database import connect, open_database
+from model_code.ledger.database import open_database
 from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind, WorkState
-from model_code.ledger.work_table import WorkTable, migrate_decisions, table
+from model_code.ledger.work_table import WorkTable, table
 
 NUMBERS = itertools.count()
 BATCH, LATER = EventRange(1, 24), EventRange(25, 48)
@@ -155,49 +155,3 @@ def test_open_work_is_unique_for_the_database_too(database, work):
         connection.execute(sa.insert(table).values(row | {"id": "another"}))
     with database.write() as connection:
         connection.execute(sa.insert(table).values(row | {"id": "another", "state": "done"}))
-
-
-def decided(url, *lines):
-    """The work of a database whose decisions, "kind" or "kind:first-last" (with "+pilot"), an earlier version wrote."""
-    database = connect(url)
-    columns = [sa.Column("id", sa.Integer, primary_key=True), sa.Column("recorded", sa.Float)]
-    columns += [sa.Column(name, sa.String) for name in ("retriever", "kind", "reason")]
-    old = sa.Table("ledger_decisions", sa.MetaData(), *columns, sa.Column("details", sa.JSON))
-    with database.write() as connection:
-        old.create(connection)
-        for number, line in enumerate(lines):
-            kind, _, batch = line.removesuffix("+pilot").partition(":")
-            details = {"batch": [int(each) for each in batch.split("-")]} if batch else {"key": "7-5f-1"}
-            details |= {"pilot": True} if line.endswith("+pilot") else {}
-            row = {"retriever": "hce", "kind": kind, "reason": line, "recorded": float(number), "details": details}
-            connection.execute(sa.insert(old).values(row))
-        table.create(connection)
-        migrate_decisions(connection)
-    found = sorted(WorkTable(database).last("hce", 99), key=lambda each: each.asked)
-    database.close()
-    return [(each.kind.value, each.about and each.about.last, each.state.value, each.attempts) for each in found]
-
-
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        (["add:1-24"], []),
-        (["retrain:1-24"], [("retrain", 24, "open", 1)]),
-        (["retrain:1-24", "failed"], [("retrain", 24, "open", 2)]),
-        (["retrain:1-24", "failed", "failed", "failed"], [("retrain", 24, "failed", 3)]),
-        (["retrain:1-24", "failed", "add:25-48", "promoted"], [("retrain", 24, "done", 2)]),
-        (["retrain:1-24", "refused", "retrain:25-48"], [("retrain", 24, "refused", 1), ("retrain", 48, "open", 1)]),
-        (["retrain:1-24", "canceled"], [("retrain", 24, "canceled", 1)]),
-        (["retrain:1-24", "retrain:25-48"], [("retrain", 24, "canceled", 1), ("retrain", 48, "open", 1)]),
-        (["promoted"], [("retrain", None, "done", 1)]),
-        (["refused", "recluster:1-9", "reclustered", "rollback"], []),
-        (["add:1-24+pilot"], [("pilot", 24, "open", 1)]),
-        (["add:1-24+pilot", "pilot failed"], [("pilot", 24, "open", 2)]),
-        (["add:1-24+pilot", "pilot failed", "pilot failed", "pilot failed"], []),
-        (["add:1-24+pilot", "piloted"], []),
-        (["add:1-24+pilot", "retrain:1-24", "piloted"], [("retrain", 24, "open", 1)]),
-        (["recluster:1-24+pilot", "promoted"], [("retrain", None, "done", 1)]),
-    ],
-)
-def test_decisions_of_before_become_work(tmp_path, lines, expected):
-    assert decided(f"sqlite:///{tmp_path}/ledger.sqlite", *lines) == expected
