@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from model_code.errors import Damaged, FreshetError
 from model_code.ledger import tables
@@ -222,3 +223,16 @@ def chunks(values: list[Any]) -> Iterator[list[Any]]:
     """
     for start in range(0, len(values), CHUNK):
         yield values[start : start + CHUNK]
+
+
+def upsert(
+    connection: sa.Connection,
+    table: sa.Table,
+    rows: Sequence[Mapping[str, Any]],
+    *key: str,
+    where: sa.ColumnElement[bool] | None = None,
+) -> None:
+    """Insert rows, or put them in the place of those that have their key; where: only those of which this holds."""
+    insert = {"sqlite": sqlite, "postgresql": postgresql}[connection.dialect.name].insert(table)
+    values = {name: insert.excluded[name] for name in rows[0].keys() - set(key)}
+    connection.execute(insert.on_conflict_do_update(index_elements=key, set_=values, where=where), rows)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.files import hash_text
-from model_code.ledger.database import Database, chunks, open_database
+from model_code.ledger.database import Database, chunks, open_database, upsert
 from model_code.ledger.events import (
     ANOTHER,
     Event,
@@ -26,7 +26,17 @@ from model_code.ledger.events import (
     Standing,
 )
 from model_code.ledger.history import Revert, contains
-from model_code.ledger.states import LogView, head_of, history_of, mark_of, position_at, repeats_of, within
+from model_code.ledger.states import (
+    IS_CHANGE,
+    LogView,
+    head_of,
+    history_of,
+    in_intervals,
+    last_events,
+    mark_of,
+    position_at,
+    repeats_of,
+)
 from model_code.ledger.tables import batches, drift_reports, events, feedback, log, rejections, training_runs
 from model_code.ledger.work_table import WorkTable
 
@@ -93,20 +103,17 @@ class Ledger:
         source: str,
         rejected: Sequence[Rejection] = (),
         batch: str | None = None,
-        now: float | None = None,
     ) -> Receipt:
         """Append an event for each document that is new or has another content than its last event.
 
         rejected: rows of the same batch that were refused, kept with their reason; batch: a name, such as a file's
         hash, that is received once only: a second time only rows that were refused then, or taken back since, are.
         """
-        return self._append([put_row(document) for document in documents], source, rejected, batch, now)
+        return self._append([put_row(document) for document in documents], source, rejected, batch)
 
-    def remove(
-        self, document_ids: Iterable[str], source: str, rejected: Sequence[Rejection] = (), now: float | None = None
-    ) -> Receipt:
+    def remove(self, document_ids: Iterable[str], source: str, rejected: Sequence[Rejection] = ()) -> Receipt:
         """Append a removal for each document whose last event is none; it may belong to the initial collection."""
-        return self._append([removal_row(each) for each in document_ids], source, rejected, None, now)
+        return self._append([removal_row(each) for each in document_ids], source, rejected, None)
 
     def _append(
         self,
@@ -114,20 +121,21 @@ class Ledger:
         source: str,
         rejected: Sequence[Rejection],
         batch: str | None,
-        now: float | None,
     ) -> Receipt:
-        received = time.time() if now is None else now
+        received = time.time()
         with self._database.write() as connection:
             last = {row["document_id"]: place for place, row in enumerate(rows)}
             new = [row for place, row in enumerate(rows) if last[row["document_id"]] == place]
             if batch is not None:
                 new = _not_received(connection, batch, new)
-                _note_batch(connection, batch, source, received)
+                row = {"batch": batch, "source": source, "received": received}
+                upsert(connection, batches, [row], "batch")
             known = _last_contents(connection, last)
             new = [row for row in new if known.get(row["document_id"]) != (row["kind"], row["content_hash"])]
             added = insert_events(connection, [row | {"source": source, "received": received} for row in new])
             if rejected:
-                _refuse(connection, rejected, source, received)
+                told = ({"hash": _identity(row, source), **vars(row), "source": source} for row in rejected)
+                upsert(connection, rejections, [row | {"received": received} for row in told], "hash")
         return Receipt(len(rows) + len(rejected), len(rows) - len(added), tuple(rejected), added)
 
     def erase(self, document_ids: Collection[str]) -> None:
@@ -151,17 +159,11 @@ class Ledger:
         """Keep a verdict, and return the one that counts: of one person, query and document the latest, save that a
         click takes no thumb back.
         """
-        row = vars(said) | {"received": time.time() if now is None else now}
-        same = feedback.c.hash == said.key
+        row = vars(said) | {"hash": said.key, "received": time.time() if now is None else now}
+        thumb_stays = sa.literal(said.verdict) != Opinion.CLICK
         with self._database.write() as connection:
-            before = connection.scalar(sa.select(feedback.c.verdict).where(same))
-            if before is None:
-                connection.execute(sa.insert(feedback).values(hash=said.key, **row))
-            elif said.verdict == Opinion.CLICK and before != Opinion.CLICK:
-                return before
-            else:
-                connection.execute(sa.update(feedback).where(same).values(**row))
-        return said.verdict
+            upsert(connection, feedback, [row], "hash", where=thumb_stays | (feedback.c.verdict == Opinion.CLICK))
+            return connection.scalar(sa.select(feedback.c.verdict).where(feedback.c.hash == said.key))
 
     def feedback(self) -> list[Feedback]:
         """All verdicts that count, oldest first."""
@@ -172,13 +174,13 @@ class Ledger:
 
     # Going back
 
-    def revert(self, target: Target, now: float | None = None) -> int:
+    def revert(self, target: Target) -> int:
         """Take the documents back to what a generation holds; return the id of the event that says so.
 
         Appends a compensation for each document that changed since, that event, and then once more what no search has
         found yet: it waits on. One transaction, so all of it happens or nothing.
         """
-        received = time.time() if now is None else now
+        received = time.time()
         with self._database.write() as connection:
             standing = target.standing
             exact = not standing.replay and unsound(connection, standing.position) is None
@@ -233,12 +235,11 @@ class Ledger:
     def latest(self, document_ids: Iterable[str]) -> dict[str, Event]:
         """The last event of each of those documents that the log knows, by id."""
         with self._database.read() as connection:
-            last = _last_ids(connection, document_ids).values()
-            return {event.document_id: event for event in _events(connection, sorted(last))}
+            return {row.document_id: Event(**row._mapping) for row in last_events(connection, document_ids)}
 
     def contents(self) -> dict[str, str]:
         """By id, the content hash of each document that the log names, by its last event; "" for a removal."""
-        last = sa.select(sa.func.max(events.c.id)).where(events.c.kind != EventKind.REVERT)
+        last = sa.select(sa.func.max(events.c.id)).where(IS_CHANGE)
         query = sa.select(events.c.document_id, events.c.content_hash)
         with self._database.read() as connection:
             rows = connection.execute(query.where(events.c.id.in_(last.group_by(events.c.document_id))))
@@ -277,11 +278,9 @@ class Ledger:
 
     def record_training(self, run: str, watermark: int) -> None:
         """Keep that a training run had the documents up to an event in its corpus; a second time changes nothing."""
-        same = (training_runs.c.retriever == self.retriever) & (training_runs.c.run == run)
         values = {"retriever": self.retriever, "run": run, "watermark": watermark, "recorded": time.time()}
         with self._database.write() as connection:
-            if connection.execute(sa.select(training_runs).where(same)).first() is None:
-                connection.execute(sa.insert(training_runs).values(values))
+            upsert(connection, training_runs, [values], "retriever", "run", where=sa.false())
 
     def training_runs(self, number: int) -> list[Row]:
         """The last training runs, newest first, with run, watermark and time recorded."""
@@ -332,23 +331,10 @@ def insert_events(connection: sa.Connection, rows: Sequence[Row]) -> tuple[int, 
     return tuple(connection.scalars(sa.insert(events).returning(events.c.id, sort_by_parameter_order=True), rows))
 
 
-def _last_ids(connection: sa.Connection, document_ids: Iterable[str], up_to: int | None = None) -> dict[str, int]:
-    """The last event of each document, up to an event; documents without one are left out."""
-    found: dict[str, int] = {}
-    for ids in chunks(sorted(document_ids)):
-        query = sa.select(events.c.document_id, sa.func.max(events.c.id)).where(events.c.document_id.in_(ids))
-        query = query if up_to is None else query.where(events.c.id <= up_to)
-        found |= dict(map(tuple, connection.execute(query.group_by(events.c.document_id))))
-    return found
-
-
 def _last_contents(connection: sa.Connection, document_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Kind and content hash of the last event of each document."""
-    columns, found = (events.c.document_id, events.c.kind, events.c.content_hash), {}
-    for ids in chunks(sorted(_last_ids(connection, document_ids).values())):
-        for row in connection.execute(sa.select(*columns).where(events.c.id.in_(ids))):
-            found[row.document_id] = (row.kind, row.content_hash)
-    return found
+    columns = (events.c.document_id, events.c.kind, events.c.content_hash)
+    return {name: (kind, content) for name, kind, content in last_events(connection, document_ids, *columns)}
 
 
 def _not_received(connection: sa.Connection, batch: str, rows: Sequence[Row]) -> list[Row]:
@@ -382,26 +368,6 @@ def _standing_contents(connection: sa.Connection, document_ids: Iterable[str]) -
     return {content for content, event in last.items() if event in counted}
 
 
-def _note_batch(connection: sa.Connection, batch: str, source: str, received: float) -> None:
-    """From now on the batch was received."""
-    values, named = {"source": source, "received": received}, batches.c.batch == batch
-    if connection.execute(sa.update(batches).where(named).values(**values)).rowcount == 0:
-        connection.execute(sa.insert(batches).values(batch=batch, **values))
-
-
-def _refuse(connection: sa.Connection, refused: Sequence[Rejection], source: str, received: float) -> None:
-    """Record refused rows; of one that was recorded before (same source, place and reason) the time is renewed."""
-    rows = {_identity(row, source): row for row in refused}
-    for hashes in chunks(sorted(rows)):
-        same = rejections.c.hash.in_(hashes)
-        for (known,) in connection.execute(sa.select(rejections.c.hash).where(same)).all():
-            del rows[known]
-        connection.execute(sa.update(rejections).where(same).values(received=received))
-    values = [vars(row) | {"hash": identity, "source": source, "received": received} for identity, row in rows.items()]
-    if values:
-        connection.execute(sa.insert(rejections), values)
-
-
 def _identity(refused: Rejection, source: str) -> str:
     return hash_text("\0".join((source, str(refused.row), refused.document_id or "", refused.reason)))
 
@@ -422,17 +388,16 @@ def _compensations(connection: sa.Connection, to: int, held: Callable[[Collectio
 
 def _changed_after(connection: sa.Connection, event: int) -> list[str]:
     """The documents that an event after this one names, ascending."""
-    after = (events.c.id > event) & (events.c.kind != EventKind.REVERT)
+    after = (events.c.id > event) & IS_CHANGE
     return sorted(connection.scalars(sa.select(events.c.document_id).where(after).distinct()))
 
 
 def _contents_at(connection: sa.Connection, document_ids: Iterable[str], event: int) -> dict[str, Row]:
     """What the last event up to `event` said of each document, as a row to append."""
     found, columns = {}, (events.c.kind, events.c.document_id, events.c.content_hash, events.c.payload)
-    for ids in chunks(sorted(_last_ids(connection, document_ids, event).values())):
-        for row in connection.execute(sa.select(*columns).where(events.c.id.in_(ids))):
-            erased = row.kind == EventKind.PUT and row.payload is None  # which does not come back
-            found[row.document_id] = removal_row(row.document_id) if erased else dict(row._mapping)
+    for row in last_events(connection, document_ids, *columns, within=[(0, event)]):
+        erased = row.kind == EventKind.PUT and row.payload is None  # which does not come back
+        found[row.document_id] = removal_row(row.document_id) if erased else dict(row._mapping)
     return found
 
 
@@ -460,8 +425,8 @@ def _waiting(connection: sa.Connection, to: int, current: int) -> list[int]:
     history, repeats = history_of(connection), repeats_of(connection)
     searched = [*history.effective(current), *history.effective(to)]
     known = {each for same in repeats.values() if any(contains(searched, event) for event in same) for each in same}
-    counting = within(history.effective(head_of(connection))) & sa.not_(within(searched))
-    query = sa.select(events.c.id).where(counting, events.c.kind != EventKind.REVERT).order_by(events.c.id)
+    counting = in_intervals(history.effective(head_of(connection))) & sa.not_(in_intervals(searched))
+    query = sa.select(events.c.id).where(counting, IS_CHANGE).order_by(events.c.id)
     return [event for event in connection.scalars(query) if event not in known]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,8 @@ from model_code.ledger.history import History, Interval, Revert, contains
 from model_code.ledger.tables import IS_AGAIN, IS_REVERT, events, log, rejections
 
 REVERTS = sa.select(events.c.id, events.c.payload).where(IS_REVERT).order_by(events.c.id)
+IS_CHANGE = events.c.kind != EventKind.REVERT
+PLACE = (events.c.id, events.c.document_id)
 ROWS = 1000  # contents that are held in memory at a time
 
 
@@ -55,7 +58,7 @@ class LogView:
             history, head = history_of(connection), head_of(connection)
             path = history.path(self.standing.position.event, head, self.standing.replay)
             end = max(head, self.standing.position.event)
-            changes = sa.select(events).where(within(path), events.c.kind != EventKind.REVERT).order_by(events.c.id)
+            changes = sa.select(events).where(in_intervals(path), IS_CHANGE).order_by(events.c.id)
             if limit is not None and not self.standing.replay:
                 first = connection.scalars(changes.with_only_columns(events.c.id).limit(limit)).all()
                 end = history.end_of_block(first[-1]) if len(first) == limit else end
@@ -66,11 +69,11 @@ class LogView:
     def backlog(self) -> Backlog:
         """What waits, without its contents."""
         count, first, last = sa.func.count(), sa.func.min(events.c.id), sa.func.max(events.c.id)
-        facts = sa.select(count, first, last, sa.func.min(events.c.received)).where(events.c.kind != EventKind.REVERT)
+        facts = sa.select(count, first, last, sa.func.min(events.c.received)).where(IS_CHANGE)
         standing = self.standing
         with self._database.read() as connection:
             path = history_of(connection).path(standing.position.event, head_of(connection), standing.replay)
-            return Backlog(*connection.execute(facts.where(within(path))).one())
+            return Backlog(*connection.execute(facts.where(in_intervals(path))).one())
 
     def lag(self) -> dict[str, Any]:
         """How many changes are `pending`, and `seconds`: the age of the oldest, None without one."""
@@ -81,13 +84,15 @@ class LogView:
     def counts(self) -> dict[EventState, int]:
         """How many events are in each state; each document has one live, deleted or absorbed event at most."""
         with self._database.read() as connection:
-            found = dict.fromkeys(EventState, 0) | self._settled(connection)
-            blocks = within(history_of(connection).blocks)
-            arrived = _count(connection, events.c.again.is_(None) & sa.not_(blocks))
-            pending, settled = self._waiting(connection), sum(found.values())
-            found |= {EventState.PENDING: pending, EventState.ROLLED_BACK: arrived - settled - pending}
-            found[EventState.REJECTED] = connection.scalar(sa.select(sa.func.count()).select_from(rejections))
-        return found
+            here, one = _Here.read(connection, self.standing), events.c.again.is_(None)
+            repeated = events.c.id.in_(sa.select(events.c.again).where(IS_AGAIN))
+            arrived, waiting = one & sa.not_(in_intervals(here.blocks)), sa.not_(repeated) & in_intervals(here.path)
+            found = dict.fromkeys(EventState, 0) | self._settled(connection, here.effective)
+            pending = _count(connection, events, arrived & waiting) + sum(map(here.is_pending, here.repeats.values()))
+            rolled_back = _count(connection, events, arrived) - sum(found.values()) - pending
+            rejected = _count(connection, rejections, sa.true())
+        states = {EventState.PENDING: pending, EventState.ROLLED_BACK: rolled_back, EventState.REJECTED: rejected}
+        return found | states
 
     def events(self, ids: Sequence[int]) -> list[Event]:
         """Events, oldest first, with what became of them."""
@@ -121,36 +126,25 @@ class LogView:
             for some in rows.partitions():
                 yield from (Document.from_payload(row.document_id, row.payload) for row in some)
 
-    def _settled(self, connection: sa.Connection) -> dict[EventState, int]:
-        """How many of the events that count here are in each state: of a document's events all but the last are
-        superseded.
-        """
-        last = _last(history_of(connection).effective(self.standing.position.event))
-        trained = sa.case((events.c.id <= self.standing.trained, 1), else_=0)
+    def _settled(self, connection: sa.Connection, effective: Iterable[Interval]) -> dict[EventState, int]:
+        """How many of the events that count are in each state: of a document's all but the last are superseded."""
+        last = _last(effective)
+        trained = events.c.id <= self.standing.trained
         query = sa.select(events.c.kind, trained, sa.func.count(), sa.func.sum(last.c.number))
         query = query.select_from(last.join(events, events.c.id == last.c.event)).group_by(events.c.kind, trained)
-        found: dict[EventState, int] = {}
+        found: Counter[EventState] = Counter()
         for kind, known, documents, number in connection.execute(query):
-            state = state_of(kind, bool(known))
-            found[state] = found.get(state, 0) + documents
-            found[EventState.SUPERSEDED] = found.get(EventState.SUPERSEDED, 0) + int(number) - documents
+            found += {state_of(kind, bool(known)): documents, EventState.SUPERSEDED: int(number) - documents}
         return found
-
-    def _waiting(self, connection: sa.Connection) -> int:
-        """How many events wait; what a revert appended to compensate others is none."""
-        here = _Here.read(connection, self.standing)
-        repeated = sa.select(events.c.again).where(IS_AGAIN)
-        once = events.c.again.is_(None) & events.c.id.not_in(repeated) & within(here.path)
-        number = _count(connection, once & sa.not_(within(here.blocks)))
-        return number + sum(here.is_pending(same) for same in here.repeats.values())
 
     def _stated(self, condition: sa.ColumnElement[bool]) -> list[Event]:
         """Events with what became of them; a revert's own is left out."""
-        query = sa.select(events).where(condition, events.c.kind != EventKind.REVERT).order_by(events.c.id)
+        query = sa.select(events).where(condition, IS_CHANGE).order_by(events.c.id)
         with self._database.read() as connection:
             found = [Event(**row._mapping) for row in connection.execute(query)]
             here = _Here.read(connection, self.standing)
-            last = _last_of(connection, here.effective, {event.document_id for event in found})
+            last = last_events(connection, {event.document_id for event in found}, *PLACE, within=here.effective)
+            last = {row.document_id: row.id for row in last}
         return [replace(event, state=here.state(event, last.get(event.document_id))) for event in found]
 
 
@@ -231,27 +225,30 @@ def mark_of(connection: sa.Connection, event: int) -> str | None:
     return None if row is None else mark(*row)
 
 
-def within(intervals: Iterable[Interval]) -> sa.ColumnElement[bool]:
+def in_intervals(intervals: Iterable[Interval]) -> sa.ColumnElement[bool]:
     """The condition that an event lies in one of the intervals."""
     return sa.or_(sa.false(), *((events.c.id > start) & (events.c.id <= end) for start, end in intervals))
+
+
+def last_events(
+    connection: sa.Connection,
+    document_ids: Iterable[str],
+    *columns: sa.Column[Any],
+    within: Iterable[Interval] | None = None,
+) -> Iterator[sa.Row[Any]]:
+    """The last event of each document, of some intervals or of all; columns: all by default."""
+    among = sa.true() if within is None else in_intervals(within)
+    for ids in chunks(sorted(document_ids)):
+        last = sa.select(sa.func.max(events.c.id)).where(events.c.document_id.in_(ids), among)
+        chosen = columns or tuple(events.c)
+        yield from connection.execute(sa.select(*chosen).where(events.c.id.in_(last.group_by(events.c.document_id))))
 
 
 def _last(intervals: Iterable[Interval]) -> sa.Subquery:
     """By document: the last event of some intervals, and their number."""
     last = (sa.func.max(events.c.id).label("event"), sa.func.count().label("number"))
-    counting = within(intervals) & (events.c.kind != EventKind.REVERT)
-    return sa.select(*last).where(counting).group_by(events.c.document_id).subquery()
+    return sa.select(*last).where(in_intervals(intervals), IS_CHANGE).group_by(events.c.document_id).subquery()
 
 
-def _last_of(connection: sa.Connection, intervals: Sequence[Interval], document_ids: Iterable[str]) -> dict[str, int]:
-    """The last event of some documents in some intervals."""
-    found: dict[str, int] = {}
-    for ids in chunks(sorted(document_ids)):
-        query = sa.select(events.c.document_id, sa.func.max(events.c.id)).where(within(intervals))
-        query = query.where(events.c.document_id.in_(ids)).group_by(events.c.document_id)
-        found |= dict(map(tuple, connection.execute(query)))
-    return found
-
-
-def _count(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
-    return connection.scalar(sa.select(sa.func.count()).select_from(events).where(condition)) or 0
+def _count(connection: sa.Connection, table: sa.Table, condition: sa.ColumnElement[bool]) -> int:
+    return connection.scalar(sa.select(sa.func.count()).select_from(table).where(condition)) or 0
