@@ -145,11 +145,11 @@ def file_lock(path: Path, waiting: str | None = None, limit: float = HOUR) -> It
     try:
         lock.acquire(timeout=PATIENCE if waiting is None else 0)
     except Timeout:
-        print(f"{waiting or 'waiting'}: {_holder(path)} holds {path.name}", file=sys.stderr, flush=True)
+        print(f"{waiting or 'waiting'}: {holder(path)} holds {path.name}", file=sys.stderr, flush=True)
         try:
             lock.acquire(timeout=limit)
         except Timeout:
-            reason = f"{_holder(path)} has held {path} for {limit:g} s: wait for it or end it, then try again"
+            reason = f"{holder(path)} has held {path} for {limit:g} s: wait for it or end it, then try again"
             raise FreshetError(reason) from None
     try:
         if lock.lock_counter == 1:
@@ -160,7 +160,7 @@ def file_lock(path: Path, waiting: str | None = None, limit: float = HOUR) -> It
         lock.release()
 
 
-def _holder(path: Path) -> str:
+def holder(path: Path) -> str:
     """What the holder wrote of itself."""
     return path.read_text(errors="replace").strip() or "another process"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from orchestration.project import Project, is_free
 if TYPE_CHECKING:
     from orchestration.freshness.due import Account
 
+OURS = re.compile(r"^model_code\.errors\.\w+: ")  # before the line that an error of ours is
 PARTITION = "dagster/partition"  # Dagster's own tag of a run
 SECONDS = 30
 SOON = 120.0  # seconds within which a document is searchable as long as all is well
@@ -160,7 +162,7 @@ def _notices(project: Project) -> dg.SensorDefinition:
 
         since = datetime.now(UTC) - timedelta(days=1)
         failed = context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=since))
-        found = problems(project) | {run.run_id: f"run of {run.job_name} failed: {run.run_id}" for run in failed}
+        found = problems(project) | {run.run_id: _failure(context.instance, run) for run in failed}
         found |= _stale(context.instance)
         new = [text for key, text in found.items() if key not in json.loads(context.cursor or "[]")]
         if new:
@@ -169,6 +171,14 @@ def _notices(project: Project) -> dg.SensorDefinition:
         return dg.SkipReason("; ".join(found.values()) or "nothing is wrong")
 
     return notices
+
+
+def _failure(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
+    """What failed, and why in a line: what the step that failed raised."""
+    failures = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE, limit=1).records
+    errors = [failure.event_log_entry.dagster_event.step_failure_data.error for failure in failures]
+    reasons = [OURS.sub("", (error.cause or error).message.partition("\n")[0]) for error in errors if error]
+    return ": ".join([f"run {run.run_id[:8]} of {run.job_name} failed", *reasons])
 
 
 def _stale(instance: dg.DagsterInstance) -> dict[str, str]:

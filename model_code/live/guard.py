@@ -70,6 +70,7 @@ def _missed(searcher: Searcher, owners: Mapping[str, PartView]) -> list[str]:
         return []
     vectors = own_vectors(owners)
     _refuse([one for one, vector in vectors.items() if not np.isfinite(vector).all()], "not finite")
+    _refuse([one for one, vector in vectors.items() if owners[one] in new and not vector.any()], "of an empty vector")
     segments = [view.segment.of(view.part.dense) for view in new]
     rankings = SegmentedRetriever(segments).search_encoded(np.stack(list(vectors.values())), 1)
     return [

@@ -1,8 +1,9 @@
-"""What a person should hear of, and telling it: documents that wait, drift, failed work, a gate that refused."""
+"""What a person should hear of, and telling it: a full disk, changes that wait, drift, failed work, a refused gate."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import urllib.request
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,18 +12,19 @@ from model_code.errors import FreshetError
 from model_code.ledger.work import WorkState
 from model_code.live.collection import Collection, retrievers
 from orchestration import parameters
-from orchestration.live.ledger import own_ledger
+from orchestration.live.ledger import WRITER_LOCK, own_ledger
 from orchestration.live.status import live_status
-from orchestration.project import Project
+from orchestration.project import Project, holder, is_free
 from orchestration.registry import history
 
 LONGEST_WAIT = 600.0  # seconds that a document may wait before it counts as stuck: the sensor looks every thirty
+LEAST_FREE = 200e6  # bytes on the project's disk: what a generation of a large batch takes
 TIMEOUT = 10.0  # seconds for the receiver to answer
 
 
 def problems(project: Project) -> dict[str, str]:
     """Everything that is wrong now, in words, by a key that another occurrence of the same does not have."""
-    found: dict[str, str] = {}
+    found = _full(project)
     for name in retrievers(project.live):
         try:
             if (own := own_ledger(project, Collection(project.live, name).current())) is None:
@@ -32,14 +34,21 @@ def problems(project: Project) -> dict[str, str]:
         except FreshetError as error:  # a lost log, a damaged generation: what is asked of the others is asked on
             found[f"broken {name} {error}"] = f"{name}: {error}"
             continue
-        found |= _waiting(name, ledger["lag"]) | _drifted(name, ledger["drift"]) | _failed(ledger["work"])
+        found |= _waiting(project, name, ledger["lag"]) | _drifted(name, ledger["drift"]) | _failed(ledger["work"])
     return found | _refused(history.read(project)[-1:])
 
 
-def _waiting(name: str, lag: Mapping[str, Any]) -> dict[str, str]:
+def _full(project: Project) -> dict[str, str]:
+    free = shutil.disk_usage(project.root).free
+    return {"disk": f"the disk of {project.root} has {free / 1e6:.0f} MB left"} if free < LEAST_FREE else {}
+
+
+def _waiting(project: Project, name: str, lag: Mapping[str, Any]) -> dict[str, str]:
     if not lag["pending"] or lag["seconds"] < LONGEST_WAIT:
         return {}
-    text = f"{name}: {lag['pending']:,} changes wait, the oldest for {lag['seconds'] / 60:.0f} min: nobody applies them"
+    lock = project.live / WRITER_LOCK
+    why = "nobody applies them" if is_free(lock) else f"{holder(lock)} is the one writer"
+    text = f"{name}: {lag['pending']:,} changes wait, the oldest for {lag['seconds'] / 60:.0f} min: {why}"
     return {f"waiting {name}": text}
 
 

@@ -5,24 +5,16 @@ pytest tests/orchestration/test_sensors.py
 
 from __future__ import annotations
 
-import asyncio
-import time
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.freshness import FreshnessState, FreshnessStateChange
-from dagster._core.definitions.freshness_evaluator import FRESHNESS_EVALUATORS_BY_POLICY_TYPE
-from dagster._core.test_utils import freeze_time
 
 from assets.live import MEASURED, SEARCHABLE, SYNCED
 from model_code.errors import FreshetError
-from orchestration import parameters
-from orchestration.definitions import definitions
 from orchestration.live import sync as syncing
 from orchestration.sensors import _notices
+from tests.orchestration.dagster_page import Page, at
 from tests.orchestration.live_example import collection_of, make_project
 
 
@@ -31,50 +23,6 @@ def project(tmp_path, monkeypatch):
     for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
         monkeypatch.delenv(name, raising=False)
     return make_project(tmp_path)
-
-
-class Page:
-    """Dagster at work for a project: its sensor looks, its daemon judges the policies, at whatever time it is."""
-
-    def __init__(self, project, instance, *settings):
-        parameters.assign(project.params_file, settings)
-        self.repository, self.instance, self.cursor = definitions(project).get_repository_def(), instance, None
-
-    def look(self):
-        """A tick of `freshness`; what it asks for."""
-        context = dg.build_sensor_context(self.instance, cursor=self.cursor)
-        found = self.repository.get_sensor_def("freshness")(context)
-        self.cursor = found.cursor
-        for event in found.asset_events:
-            self.instance.report_runless_asset_event(event)
-        return found
-
-    def state(self, key):
-        """What the daemon finds the policy of an asset to be, kept as it keeps it."""
-        node = self.repository.asset_graph.get(key)
-        judge = FRESHNESS_EVALUATORS_BY_POLICY_TYPE[type(node.freshness_policy)]()
-        context = SimpleNamespace(instance=self.instance)
-        record = self.instance.get_latest_materialization_event(key)
-        asset = SimpleNamespace(asset_entry=SimpleNamespace(last_materialization=record))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                "dagster._core.definitions.freshness_evaluator.AssetRecord.gen",
-                lambda *_: asyncio.sleep(0, asset),
-            )
-            state = asyncio.run(judge.evaluate_freshness(context, node))
-        change = FreshnessStateChange(
-            key=key, new_state=state, previous_state=FreshnessState.UNKNOWN, state_change_timestamp=time.time()
-        )
-        self.instance._report_runless_asset_event(change)
-        return state.value
-
-
-@contextmanager
-def at(moment):
-    """Dagster's clock and ours at a moment."""
-    with freeze_time(moment), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "time", moment.timestamp)
-        yield
 
 
 def receive(project, *document_ids):
