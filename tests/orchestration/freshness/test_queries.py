@@ -110,6 +110,13 @@ def test_a_new_document_that_came_with_an_old_query_answers_it(project):
     assert old_scores(searcher, asked, {"an orbit": frozenset("a")}).tolist() == [1.0]
 
 
+def test_in_a_report_an_old_query_is_answered_by_what_came_with_it(project, corpus):
+    texts = {f"copy-{number:03}": text for number, text in enumerate(corpus[:120])}
+    add(project, texts, {name: [text] for name, text in texts.items()})
+    ((_, old, *_),) = [each for each in harm(watch(project, record=False)) if each[0] == "asked_quality"]
+    assert old == 1.0, "each query finds its copy first, which was given with it"
+
+
 def test_without_judged_queries_of_old_documents_there_is_nothing_to_compare_with(project):
     texts = documents(SEA, 24, "more", 1)
     add(project, texts, others(texts))

@@ -179,8 +179,9 @@ class History:
         self.look()
 
     def numbers(self, collection: LiveCollection) -> list[int]:
-        """The newest generations that one may go back to."""
-        whole = [each.number for each in collection.collection.generations() if each.whole]
+        """The newest generations that one may go back to; none that a process left which died before the switch."""
+        current, every = collection.generation.number, collection.collection.generations()
+        whole = [each.number for each in every if each.whole and each.number <= current]
         if collection.retriever != self.default:
             return whole[-4:]
         return [number for number in whole if (self.default, number) in self.held][-4:]
