@@ -14,8 +14,8 @@ import pytest
 
 from model_code.ledger import ledger as library
 from model_code.ledger import states
-from model_code.ledger.events import Standing
-from tests.model_code.ledger.lives import Killed, Refused, World, effective, fold, step
+from model_code.ledger.events import Position, Standing
+from tests.model_code.ledger.lives import Killed, Refused, World, document, effective, fold, step, told
 
 LIVES = int(os.environ.get("FRESHET_LIVES", 60))
 STEPS = 25
@@ -201,6 +201,44 @@ def test_going_back_and_forth_again_ends_where_it_began(tmp_path):
         world.drain()
         assert all(one.now.documents == before for one in world.lives.values() if one.current is not None)
         world.ledger.close()
+
+
+def standing(ledger, event):
+    return Standing(ledger.position(event))
+
+
+def gone_back(tmp_path, to, current, held=lambda names: {}):
+    """A log of two documents that went back from where `current` stands to where `to` does, and what waits then."""
+    ledger = library.Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite")
+    if not ledger.watermark():
+        ledger.receive([document("a", "1")], "test")
+        ledger.receive([document("b", "1")], "test")
+    to, current = (each if isinstance(each, Standing) else standing(ledger, each) for each in (to, current))
+    event = ledger.revert(library.Target("r", 1, to, 2, current, held))
+    return ledger, ledger.seen_from(standing(ledger, event)).pending().events
+
+
+def test_what_the_generation_holds_that_one_goes_back_to_does_not_wait(tmp_path):
+    ledger, waits = gone_back(tmp_path, to=2, current=1)
+    assert waits == ()
+
+
+def test_what_waited_at_a_revert_and_was_searched_since_is_taken_back_by_the_next(tmp_path):
+    ledger, (waits,) = gone_back(tmp_path, to=0, current=1)
+    assert (waits.document_id, waits.again) == ("b", 2)
+    ledger, waits = gone_back(tmp_path, to=1, current=2)
+    assert waits == ()
+    assert {name: bool(content) for name, content in ledger.contents().items()} == {"a": True, "b": False}
+
+
+def test_who_stands_at_the_beginning_gets_what_a_revert_took_from_files(tmp_path):
+    files = {"a": told("a", "of the files")}
+    foreign = Standing(Position("another log", 1, "mark"))
+    ledger, waits = gone_back(
+        tmp_path, foreign, 2, lambda names: {each: files[each] for each in files if each in names}
+    )
+    assert waits == ()
+    assert fold({}, ledger.seen_from(Standing()).pending().events) == {"a": "of the files"}
 
 
 def test_the_time_of_a_pending_question_does_not_grow_with_the_log(tmp_path):
