@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,6 +16,7 @@ from model_code.errors import Damaged, FreshetError
 from model_code.ledger import tables
 
 BUSY_SECONDS = 60  # how long a writer waits for another one
+WRITER_BYTE = 120  # of the file beside a write-ahead log: SQLite locks it for whoever writes
 FIRST = 0x46726573  # number of PostgreSQL's lock for whoever makes the tables, which are not there to be locked
 DAMAGE = ("malformed", "not a database", "disk I/O error: short read")  # in what SQLite says of a torn file
 CHUNK = 500  # values in one IN (...): SQLite once took no more than 999
@@ -182,16 +183,30 @@ def _engine(url: str) -> sa.Engine:
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
-        sa.event.listen(engine, "handle_error", _tell_damage)
+        sa.event.listen(engine, "handle_error", _tell)
     return engine
 
 
-def _tell_damage(context: sa.engine.ExceptionContext) -> None:
-    """One line in place of what SQLite says of a file that is none of its own, or torn."""
+def _tell(context: sa.engine.ExceptionContext) -> None:
+    """One line in place of what SQLite says of a file that is none of its own, torn, or that another one keeps."""
     reason = str(context.original_exception)
+    file = str(context.engine.url.database) if context.engine else "the ledger"
     if any(sign in reason for sign in DAMAGE):
-        file = context.engine.url.database if context.engine else "the ledger"
         raise Damaged(f"{file} is damaged ({reason})", "mend it: freshet repair") from None
+    if "database is locked" in reason:
+        held = f"{_holder(file)} has written to {file} for {BUSY_SECONDS} s without an end"
+        raise FreshetError(f"{held}: wait for it or end it, then try again") from None
+
+
+def _holder(file: str) -> str:
+    """Who writes to SQLite's file now, by the lock that Linux lists."""
+    with suppress(OSError):  # there is no such list elsewhere, or it has ended meanwhile
+        shared = f":{Path(f'{file}-shm').stat().st_ino} {WRITER_BYTE} {WRITER_BYTE}"
+        lines = Path("/proc/locks").read_text(encoding="utf-8").splitlines()
+        pid = next((line.split()[-4] for line in lines if line.endswith(shared) and "->" not in line), "of no name")
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+        return f"process {pid} ({' '.join(command).strip()[:100]})"
+    return "another process"
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:

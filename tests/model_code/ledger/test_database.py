@@ -84,6 +84,16 @@ def test_a_reader_is_not_held_up_by_a_writer(tmp_path):
             assert reading.scalar(sa.select(sa.func.count()).select_from(schema.events)) == 0
 
 
+def test_who_keeps_the_ledger_for_too_long_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("model_code.ledger.database.BUSY_SECONDS", 0)
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite")
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(FreshetError, match=rf"process {os.getpid()} \(.*ledger.sqlite for 0 s.*wait for it"):
+            ledger.remove(["a"], "test")
+    assert ledger.remove(["a"], "test").events
+
+
 def test_the_tables_and_the_longest_question_are_valid_postgresql():
     for table in schema.metadata.sorted_tables:
         assert "CREATE TABLE" in str(sa.schema.CreateTable(table).compile(dialect=postgresql.dialect()))
