@@ -19,6 +19,13 @@ def salvaged(file: Path, after: int) -> dict[str, Change]:
     return {row[2]: _change(*row[1:]) for row in sorted(rows) if row[1] != EventKind.REVERT}
 
 
+def salvaged_origins(file: Path) -> dict[str, str]:
+    """As `Ledger.origins`, as far as it can be read."""
+    arrived = f"kind = '{EventKind.PUT}' AND source NOT LIKE 'revert to %'"
+    rows = _rows(file, f"SELECT id, document_id, source FROM {events.name} WHERE {arrived} ORDER BY id")
+    return {document_id: source for _, document_id, source in sorted(rows)}
+
+
 def salvaged_feedback(file: Path) -> list[Feedback]:
     """What people said of hits, as far as it can be read."""
     names = ", ".join(Feedback.__dataclass_fields__)

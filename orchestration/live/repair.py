@@ -133,30 +133,30 @@ def repair(
         names = {path.parent.name for kind in (CURRENT, GENERATIONS) for path in project.live.glob(f"*/{kind}")}
         live = [Files.inspect(Collection(project.live, name)) for name in sorted(names)]
         live = [files for files in live if files.whole or files.damaged]
-        ledger, rescued = _open_log(
+        ledger, rescued, origins = _open_log(
             project, max((each.texts.watermark for each in live if each.texts), default=0), done
         )
         with ledger:
             lost = _lost(ledger, live)
             if lost or rescued:
                 _require_consent(project, ledger, live, lost, adopt)
-                done += _say(ledger, _statements(ledger, live, lost, rescued), live)
+                done += _say(ledger, _statements(ledger, live, lost, rescued), live, origins)
             for files in live:
                 done += _go_on(ledger, files, files.name in lost)
         done += _name_default(project, champion)
     return [*done, *(line for files in live if files.whole for line in _apply(collection_of(project, files.name)))]
 
 
-def _open_log(project: Project, after: int, done: list[str]) -> tuple[Ledger, dict[str, Change]]:
-    """The project's log, and the changes behind the event `after` of one that was torn and is set aside."""
+def _open_log(project: Project, after: int, done: list[str]) -> tuple[Ledger, dict[str, Change], dict[str, str]]:
+    """The project's log, and of one that is torn and set aside: the changes behind the event `after`, and origins."""
     try:
         ledger = open_ledger(project)
         if ledger.damage() is None:
-            return ledger, {}
+            return ledger, {}, {}
         ledger.close()
     except Damaged:
         pass
-    from model_code.ledger.salvage import salvaged, salvaged_feedback
+    from model_code.ledger.salvage import salvaged, salvaged_feedback, salvaged_origins
 
     file = Path(str(sa.make_url(ledger_url(project)).database))
     aside = _free_name(file.with_name(f"{file.name}.{DAMAGED}"))
@@ -167,7 +167,7 @@ def _open_log(project: Project, after: int, done: list[str]) -> tuple[Ledger, di
     ledger = open_ledger(project)
     for said in salvaged_feedback(aside):
         ledger.judge(said, said.received)
-    return ledger, salvaged(aside, after)
+    return ledger, salvaged(aside, after), salvaged_origins(aside)
 
 
 def _free_name(path: Path) -> Path:
@@ -211,8 +211,13 @@ def _statements(
     return [Statement.of_changes(rescued), *said] if rescued else said
 
 
-def _say(ledger: Ledger, statements: Sequence[Statement], live: Sequence[Files]) -> Iterator[str]:
-    """Append to the log what it lacks to lead from any generation and any build to what is said."""
+def _say(
+    ledger: Ledger, statements: Sequence[Statement], live: Sequence[Files], origins: Mapping[str, str]
+) -> Iterator[str]:
+    """Append to the log what it lacks to lead from any generation and any build to what is said.
+
+    origins: where documents are known to have come from, so that a sync still follows what its source deletes.
+    """
     said: dict[str, Statement] = {}
     for statement in statements:
         said |= dict.fromkeys(statement.hashes.keys() - said.keys(), statement)
@@ -228,7 +233,8 @@ def _say(ledger: Ledger, statements: Sequence[Statement], live: Sequence[Files])
         own = sorted(id_ for id_, by in said.items() if by is statement)
         missing = [id_ for id_ in own if not is_known(id_, statement.hashes[id_])]
         puts = [id_ for id_ in missing if statement.hashes[id_]]
-        ledger.receive(list(statement.read(puts)), SOURCE)
+        for origin in sorted({origins.get(id_, SOURCE) for id_ in puts}):
+            ledger.receive(statement.read([id_ for id_ in puts if origins.get(id_, SOURCE) == origin]), origin)
         ledger.remove([id_ for id_ in missing if not statement.hashes[id_]], SOURCE)
         if statement is not newest and (only := [id_ for id_ in own if statement.hashes[id_]]):
             yield f"put again, as only {statement.name} held them: {', '.join(only)}"
