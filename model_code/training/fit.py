@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from model_code.context import StageContext
-from model_code.corpus.tables import Corpus
+from model_code.corpus.tables import Corpus, load_corpus
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.layers import represent_documents
 from model_code.encoding.settings import LayerSettings
@@ -96,9 +96,14 @@ def layer_report(encoder: Encoder, layers: LayerSettings) -> dict[str, Any]:
 
 
 def start_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np.ndarray | None:
-    """The passages as the base index has them; None, so that they are encoded anew, if it is not this encoder's."""
+    """The passages of `corpus` as the base index has them; None, so that they are encoded anew, if it has others.
+
+    It does where it is another encoder's, or `corpus` is judged without lines that the whole documents begin with:
+    these are what queries ask, so no training would come up to the start.
+    """
     index = DenseIndex.load(context.inputs["base_index"], check=False)
-    same = index.document_ids == corpus.passages["document_id"].tolist()
+    whole = load_corpus(context.inputs["corpus"]).passages[["document_id", "text"]]
+    same = index.document_ids == whole["document_id"].tolist() and whole.equals(corpus.passages[list(whole)])
     return index.vectors if same and index.fingerprint == encoder.fingerprint() else None
 
 

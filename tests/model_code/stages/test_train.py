@@ -230,3 +230,29 @@ def positives_of(data: TrainingData) -> list[str]:
 
 def tables_of(context: StageContext) -> TrainingTables:
     return TrainingTables.load(context)
+
+
+def test_a_corpus_that_judges_itself_starts_from_documents_without_what_asks_for_them(tmp_path: Path) -> None:
+    """Else the untrained encoder is seen to find each dev query in the very document that still begins with it."""
+    context = make_context(tmp_path, evaluate_every=None)
+    corpus = context.inputs["corpus"]
+    passages, queries = (pd.read_parquet(corpus / f"{name}.parquet") for name in ("passages", "queries"))
+    asked = {f"q{i}": i for i in passages["document_id"]}
+    first = {asked[query]: text for query, text in zip(queries["query_id"], queries["text"], strict=True)}
+    passages["text"] = [
+        text if ordinal else f"{first[document]}\n\n{text}"
+        for document, ordinal, text in zip(passages["document_id"], passages["ordinal"], passages["text"], strict=True)
+    ]
+    passages.to_parquet(corpus / "passages.parquet", index=False)
+    documents = pd.read_parquet(corpus / "documents.parquet").set_index("document_id")
+    documents["text"] = passages.drop_duplicates("document_id").set_index("document_id")["text"]
+    documents.reset_index().to_parquet(corpus / "documents.parquet", index=False)
+    encoder = Encoder.load(context.settings["encoder"].base, 16, precision="float32", device="cpu")
+    vectors = encoder.encode(passages["text"].tolist())
+    DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint()).save(tmp_path / "base_index")
+    report = train.run(context)
+    tables = TrainingTables.load(context)
+    evaluator = tables.dev_evaluator(SETTINGS, 3)
+    judged = evaluator.score(encoder, evaluator.encode_passages(encoder))
+    assert report["start_dev"] == pytest.approx(judged)
+    assert judged < evaluator.score(encoder, vectors[evaluator.rows]), "or the test shows nothing"
