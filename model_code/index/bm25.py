@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from model_code.errors import FreshetError
 from model_code.files import read_json, replacing, write_text
 from model_code.index.id_map import IdMap
 from model_code.index.settings import Bm25Settings
-from model_code.index.terms import Terms
+from model_code.index.terms import terms_of
 from model_code.index.top_k import top_k
 from model_code.manifest import read_manifest, seal, verify
 from model_code.retriever import Ranking
@@ -132,12 +132,6 @@ class _Numbers(dict[str, int]):
     def __missing__(self, term: str) -> int:
         self[term] = len(self)
         return self[term]
-
-
-@lru_cache(maxsize=8)
-def terms_of(language: str | None) -> Terms:
-    """The terms of a language; shared, as they remember words."""
-    return Terms(language)
 
 
 @dataclass(frozen=True, eq=False)

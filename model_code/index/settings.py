@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from model_code.index.terms import AUTO
 from model_code.settings import Field, Settings, require
 
 
@@ -39,13 +40,15 @@ class Bm25Settings(Settings):
     k1: float = Field(1.2, ge=0, description="term saturation; 0.6 to 2 make sense")
     b: float = Field(0.75, ge=0, le=1, description="length normalisation; 0 ignores length")
     language: str | None = Field(
-        "english", description="whose endings are cut, a name of Snowball's such as german; null: words stay whole"
+        AUTO,
+        description="whose endings are cut, a name of Snowball's such as german; auto: by each word's script, English "
+        "for Latin letters; null: words stay whole",
     )
 
     def check(self) -> None:
         """Refuse a language that no stemmer knows."""
-        if self.language is not None:
+        if self.language not in (AUTO, None):
             import Stemmer
 
-            known = Stemmer.algorithms()
+            known = [AUTO, *Stemmer.algorithms()]
             require(self.language in known, f"bm25.language is {self.language!r}, but must be null or one of {known}")

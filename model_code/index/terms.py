@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from model_code.words import UNSPACED, words
+from model_code.words import UNSPACED, matches, words
+
+AUTO = "auto"
+OF_SCRIPTS = {
+    "ARABIC": "arabic",
+    "ARMENIAN": "armenian",
+    "CYRILLIC": "russian",
+    "DEVANAGARI": "hindi",
+    "GREEK": "greek",
+    "TAMIL": "tamil",
+}
 
 BOUNDARY = re.compile(r"_+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 CHARACTER = re.compile(rf"[{UNSPACED}]")
@@ -18,13 +29,16 @@ MOST = 2**20  # words that are remembered; then the memory begins anew
 class Terms:
     """The terms of texts in one language: lower case, stems, parts of identifiers.
 
-    language: of Snowball's stemmers, such as english or german; None: words stay whole. An identifier counts as its
-    parts and as a whole. Of scripts without blanks it is the characters, and each pair of neighbours.
+    language: of Snowball's stemmers, such as english or german; None: words stay whole; "auto": each word's is that of
+    its script, English for Latin letters, and full width counts as half. An identifier counts as its parts and as a
+    whole. Of scripts without blanks it is the characters, and each pair of neighbours.
 
     >>> Terms("english").of("sorted DataFrame"), Terms(None).of("read_csv")
     (['sort', 'data', 'frame', 'datafram'], ['read', 'csv', 'read_csv'])
     >>> Terms("english").of("用Python排序")
     ['用', 'python', '排', '序', '排序']
+    >>> Terms("auto").of("библиотеки lists") == Terms("auto").of("библиотека ｌｉｓｔ")
+    True
     """
 
     def __init__(self, language: str | None) -> None:
@@ -36,7 +50,27 @@ class Terms:
             self._known = _Known(self.language)
         found = words(text)
         terms = list(chain.from_iterable(map(self._known.__getitem__, found)))
-        return terms + _pairs(found) if max(text, default="") >= FIRST_UNSPACED else terms
+        if max(text, default="") < FIRST_UNSPACED:
+            return terms
+        return terms + [found[i] + found[i + 1] for i in _neighbours(found)]
+
+    def wanted(self, query: str) -> set[str]:
+        """The terms that a reader looks for: of characters that stand together the pairs, not each alone."""
+        found = words(query)
+        return set(self.of(query)) - {found[place] for i in _neighbours(found) for place in (i, i + 1)}
+
+    def places(self, text: str) -> list[tuple[int, int, tuple[str, ...]]]:
+        """Where each word begins and ends, and its terms; a pair of characters is a word, too."""
+        found = list(matches(text))
+        alone = [(*match.span(), self._known[match[0]]) for match in found]
+        pairs = _neighbours([match[0] for match in found])
+        return alone + [(found[i].start(), found[i + 1].end(), (found[i][0] + found[i + 1][0],)) for i in pairs]
+
+
+@lru_cache(maxsize=8)
+def terms_of(language: str | None) -> Terms:
+    """The terms of a language; shared, as they remember words."""
+    return Terms(language)
 
 
 class _Known(dict[str, tuple[str, ...]]):
@@ -46,17 +80,22 @@ class _Known(dict[str, tuple[str, ...]]):
         self.language = language
 
     def __missing__(self, word: str) -> tuple[str, ...]:
-        parts = [part for part in BOUNDARY.split(word) if part]
-        forms = [part.lower() for part in parts] + ([word.lower()] if len(parts) > 1 else [])
-        terms = forms if self.language is None else _stemmer(self.language).stemWords(forms)
-        self[word] = tuple(terms)
+        plain = unicodedata.normalize("NFKC", word) if self.language == AUTO else word
+        parts = [part for part in BOUNDARY.split(plain) if part]
+        forms = [part.lower() for part in parts] + ([plain.lower()] if len(parts) > 1 else [])
+        self[word] = tuple(forms if self.language is None else _stemmer(self._language_of(word)).stemWords(forms))
         return self[word]
 
+    def _language_of(self, word: str) -> str:
+        if self.language != AUTO:
+            return str(self.language)
+        return OF_SCRIPTS.get(unicodedata.name(word[0], "").partition(" ")[0], "english")
 
-def _pairs(found: list[str]) -> list[str]:
-    """Each two neighbours of a script without blanks."""
+
+def _neighbours(found: list[str]) -> list[int]:
+    """The places of words that are, like the next, characters of a script without blanks."""
     alone = [CHARACTER.match(word) is not None for word in found]
-    return [found[i] + found[i + 1] for i in range(len(found) - 1) if alone[i] and alone[i + 1]]
+    return [i for i in range(len(found) - 1) if alone[i] and alone[i + 1]]
 
 
 @lru_cache

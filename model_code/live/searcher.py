@@ -167,7 +167,8 @@ class Searcher:
         best = self.retriever.best_passage_encoded(query, document.document_id) if len(rows) > 1 else 0
         place = self._place(document.text, best, len(rows))
         passage = document.text[place.start : place.end]
-        shown = snippet(passage, text)
+        language = self.retriever.language
+        shown = snippet(passage, text, language=language)
         path = tuple(part.placements.paths[rows[best]].tolist())
         return Hit(
             rank=rank,
@@ -179,7 +180,7 @@ class Searcher:
             end=place.end,
             section=section_at(document.text, place.start),
             snippet=shown,
-            marks=marks(shown, text),
+            marks=marks(shown, text, language),
             fields=document.fields,
             date=document.date,
             path=path,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from model_code.corpus.cleaning import is_whole
 from model_code.corpus.passages import Cut, Place, places
 from model_code.corpus.settings import PassageSettings
+from model_code.index.terms import AUTO, terms_of
 from model_code.settings import require
-from model_code.words import matches, slices, spans, words
+from model_code.words import slices, spans
 
 
 @dataclass(frozen=True)
@@ -72,19 +73,20 @@ def require_queries(texts: Iterable[str]) -> None:
 SENTENCE_END = re.compile(r"""[.!?…]["'”’)\]]*(?=\s)|[。！？][」』”’]*|\n""")
 
 
-def snippet(text: str, query: str, width: int = 32) -> str:
+def snippet(text: str, query: str, width: int = 32, language: str | None = AUTO) -> str:
     """About `width` words of `text` around the query's words; the beginning if it has none of them.
 
     Each window counts every query word once, a word less the more often the text has it: so "the" hardly matters. It
-    begins and ends with a sentence where that leaves no match out; dots stand where it does not.
+    begins and ends with a sentence where that leaves no match out; dots stand where it does not. language: `Terms`'.
 
     >>> snippet("one two three four five six seven eight", "six five", width=3)
     '... five six seven ...'
     >>> snippet("A preface. Sort a list. It is stable. So much for lists.", "stable sort", width=8)
     'Sort a list. It is stable.'
     """
-    found, wanted = spans(text), _words(query)
-    met = [(place, word) for place, (start, end) in enumerate(found) for word in _words(text[start:end]) & wanted]
+    found = spans(text)
+    starts = [start for start, _ in found]
+    met = sorted((bisect_right(starts, start) - 1, term) for start, _, term in _met(text, query, language))
     lead = width // 8
     first = _best_start(met, width - lead)
     last = max((place for place, _ in met if place < first + width - lead), default=first)
@@ -100,18 +102,25 @@ def snippet(text: str, query: str, width: int = 32) -> str:
     return "... " * (start not in borders) + shown + " ..." * (stop not in borders)
 
 
-def marks(text: str, query: str) -> tuple[tuple[int, int], ...]:
-    """Where the query's words stand in a text: begin and end of each.
+def marks(text: str, query: str, language: str | None = AUTO) -> tuple[tuple[int, int], ...]:
+    """Where the query's words stand in a text, whatever their endings: begin and end of each.
 
-    >>> marks("Sort a list, sorted.", "LIST sort")
-    ((0, 4), (7, 11))
+    >>> marks("Sort a list, sorted.", "LIST sort"), marks("排序算法，序", "排序算")
+    (((0, 4), (7, 11), (13, 19)), ((0, 3),))
     """
-    wanted = _words(query)
-    return tuple(match.span() for match in matches(text) if match[0].casefold() in wanted)
+    joined: list[tuple[int, int]] = []
+    for start, end, _ in sorted(_met(text, query, language)):
+        if joined and start < joined[-1][1]:
+            start, end = joined[-1][0], max(end, joined.pop()[1])
+        joined.append((start, end))
+    return tuple(joined)
 
 
-def _words(text: str) -> set[str]:
-    return {word.casefold() for word in words(text)}
+def _met(text: str, query: str, language: str | None) -> Iterator[tuple[int, int, str]]:
+    """The query's terms in a text, and where the words that have them begin and end."""
+    terms = terms_of(language)
+    wanted = terms.wanted(query)
+    return ((start, end, term) for start, end, own in terms.places(text) for term in wanted.intersection(own))
 
 
 def _borders(text: str, found: list[tuple[int, int]]) -> list[int]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.index.id_map import IdMap
+from model_code.index.terms import AUTO
 from model_code.index.top_k import SPARE, search_kept
 from model_code.retriever import Ranking, Search, TokenMatch
 
@@ -49,12 +50,13 @@ class EncodedRetriever(ABC, Generic[Queries]):
 
     proposed: where a search re-ranks what a cheaper one proposes, how many documents that are; None: it does not. Over
     several indexes the proposals of all must be merged before they are ranked anew. explains: whether `explain` can
-    say what a score is made of.
+    say what a score is made of. language: of the words that are marked in what it finds, see `index.terms.Terms`.
     """
 
     fingerprint: str
     proposed: int | None = None
     explains = False
+    language: str | None = AUTO
 
     @property
     def dense(self) -> DenseRetriever | None:

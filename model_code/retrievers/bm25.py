@@ -29,7 +29,7 @@ class Bm25Search(EncodedRetriever[list[Bm25Query]]):
     """BM25 over segments without their removed documents."""
 
     def __init__(self, segments: Sequence[tuple[Bm25Segment, frozenset[str]]], settings: Bm25Settings) -> None:
-        self.settings, self._segments = settings, tuple(segments)
+        self.settings, self._segments, self.language = settings, tuple(segments), settings.language
         self.fingerprint = hash_text(f"bm25 {canonical_json(settings.model_dump())}")
 
     @cached_property

@@ -27,6 +27,7 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
+from model_code.index.terms import AUTO
 from model_code.manifest import MANIFEST, read_manifest, seal
 from model_code.retriever import Ranking, TokenMatch
 from model_code.retrievers.base import EncodedRetriever, IndexedRetriever, NewPassages, Segment
@@ -136,6 +137,7 @@ class FusedSearch(EncodedRetriever[FusedQueries]):
     def __init__(self, parts: Mapping[str, EncodedRetriever], fusion: Fusion) -> None:
         self.parts = {name: parts[name] for name in fusion.weights}
         self.fusion, self.fingerprint = fusion, fusion.fingerprint(self.parts)
+        self.language = next((part.language for part in self.parts.values() if part.language != AUTO), AUTO)
 
     @property
     def dense(self) -> DenseRetriever | None:

@@ -39,7 +39,7 @@ encoder:
   base: sentence-transformers/all-MiniLM-L6-v2   # comes with the installation; or a folder, or a hub name
   max_tokens: 256
 
-bm25: {{language: english}}              # the stemmer's; null: words stay whole
+bm25: {{language: auto}}                 # by script, English for Latin letters; or a stemmer's, such as german
 
 training: {{batch_size: 32, unsupervised_share: 0.25, learning_rate: 2e-4, negatives_per_query: 0, dev_passages: 250}}
 

@@ -169,5 +169,10 @@ def test_a_snippet_keeps_whole_sentences_and_marks_words_of_scripts_without_blan
     chinese = "排序算法很重要。它把列表中的元素排列好。" * 9
     shown = snippet(chinese, "列表", width=12)
     assert "列表" in shown
-    assert {shown[start:end] for start, end in marks(shown, "列表")} == {"列", "表"}
+    assert {shown[start:end] for start, end in marks(shown, "列表")} == {"列表"}
+    assert {shown[start:end] for start, end in marks(shown, "列")} == {"列"}
+    assert [marks("Häuser und Haus", "Haus", language) for language in ("german", None)] == [
+        ((0, 6), (11, 15)),
+        ((11, 15),),
+    ]
     assert marks("<b>List</b>", "list b") == ((1, 2), (3, 7), (9, 10))
