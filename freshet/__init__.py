@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from freshet.client import AsyncClient, Client
 from freshet.errors import InvalidRequest, NotAuthorised, NotFoundError, ServiceError, Unavailable
-from freshet.results import ChangeResult, DocumentPage, FieldValues, Hit, RejectedRow, SearchResult, StoredDocument
+from freshet.results import (
+    ChangeResult,
+    DocumentPage,
+    FieldValues,
+    Hit,
+    RejectedRow,
+    SearchResult,
+    StoredDocument,
+    SyncResult,
+)
 from model_code.errors import FreshetError
 
 if TYPE_CHECKING:
@@ -28,6 +37,7 @@ __all__ = [
     "SearchResult",
     "ServiceError",
     "StoredDocument",
+    "SyncResult",
     "Unavailable",
 ]
 

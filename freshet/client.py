@@ -14,7 +14,15 @@ from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode, urlsplit
 
 from freshet.errors import ServiceError, Unavailable, error_of
-from freshet.results import ChangeResult, DocumentPage, FieldValues, SearchResult, StoredDocument, all_documents
+from freshet.results import (
+    ChangeResult,
+    DocumentPage,
+    FieldValues,
+    SearchResult,
+    StoredDocument,
+    SyncResult,
+    all_documents,
+)
 
 SEARCH_SECONDS, CHANGE_SECONDS = 60.0, 3600.0
 PAGE = 100  # documents that `documents` asks for at once
@@ -103,6 +111,10 @@ def _change(path: str, wait: bool, body: Any) -> Call[ChangeResult]:
     return Call("POST", f"{path}?wait={str(wait).lower()}", ChangeResult.of, body, CHANGE_SECONDS)
 
 
+def _sync(force: bool, dry_run: bool) -> Call[SyncResult]:
+    return Call("POST", "/sync", SyncResult.of, {"force": force, "dry_run": dry_run}, CHANGE_SECONDS)
+
+
 def _feedback(query: str, document_id: str, verdict: str, rank: int, who: str) -> Call[str]:
     body = {"query": query, "document_id": document_id, "verdict": verdict, "rank": rank, "who": who}
     return Call("POST", "/feedback", lambda answer: answer["verdict"], body)
@@ -167,6 +179,14 @@ class Client:
     def apply(self) -> ChangeResult:
         """Make searchable what the ledger has already, such as what `freshet add` recorded."""
         return self._send(_change("/documents/apply", True, None))
+
+    def sync(self, *, force: bool = False, dry_run: bool = False) -> SyncResult:
+        """Make the index hold what the project's own source holds now, as `freshet sync` does.
+
+        InvalidRequest, and nothing is changed, if the source cannot be read or lacks much of what it held; then `force`
+        deletes what is gone. dry_run: only say what would come of it.
+        """
+        return self._send(_sync(force, dry_run))
 
     def feedback(self, query: str, document_id: str, verdict: str, *, rank: int = 1, who: str = "") -> str:
         """Say "up" or "down" of a hit, or "click" that it was opened; the verdict that counts now.
@@ -285,6 +305,10 @@ class AsyncClient:
     async def apply(self) -> ChangeResult:
         """See `Client.apply`."""
         return await self._send(_change("/documents/apply", True, None))
+
+    async def sync(self, *, force: bool = False, dry_run: bool = False) -> SyncResult:
+        """See `Client.sync`."""
+        return await self._send(_sync(force, dry_run))
 
     async def feedback(self, query: str, document_id: str, verdict: str, *, rank: int = 1, who: str = "") -> str:
         """See `Client.feedback`."""

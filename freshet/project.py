@@ -12,12 +12,20 @@ from pydantic import ValidationError
 
 from freshet.client import CHANGE_SECONDS, PAGE, Row, SearchOptions
 from freshet.errors import InvalidRequest, error_of
-from freshet.results import ChangeResult, DocumentPage, FieldValues, SearchResult, StoredDocument, all_documents
+from freshet.results import (
+    ChangeResult,
+    DocumentPage,
+    FieldValues,
+    SearchResult,
+    StoredDocument,
+    SyncResult,
+    all_documents,
+)
 from model_code.errors import FreshetError
 from orchestration.project import Project
 from orchestration.service import routes
 from orchestration.service.errors import Refusal
-from orchestration.service.models import BatchRequest, FeedbackRequest
+from orchestration.service.models import BatchRequest, FeedbackRequest, SyncRequest
 from orchestration.service.service import Service
 from orchestration.service.writer import Job, addition, application, deletion
 
@@ -84,6 +92,11 @@ class LocalProject:
     def apply(self) -> ChangeResult:
         """See `Client.apply`."""
         return self._change(application(), wait=True)
+
+    def sync(self, *, force: bool = False, dry_run: bool = False) -> SyncResult:
+        """See `Client.sync`."""
+        with _one_kind_of_errors():
+            return routes.synced(self._service, SyncRequest(force=force, dry_run=dry_run))
 
     def feedback(self, query: str, document_id: str, verdict: str, *, rank: int = 1, who: str = "") -> str:
         """See `Client.feedback`."""

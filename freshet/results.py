@@ -8,7 +8,16 @@ from typing import Any, Self
 
 from model_code.retriever import Hit, TokenMatch
 
-__all__ = ["ChangeResult", "DocumentPage", "FieldValues", "Hit", "RejectedRow", "SearchResult", "StoredDocument"]
+__all__ = [
+    "ChangeResult",
+    "DocumentPage",
+    "FieldValues",
+    "Hit",
+    "RejectedRow",
+    "SearchResult",
+    "StoredDocument",
+    "SyncResult",
+]
 
 
 def _told(text: str) -> Any:
@@ -123,5 +132,27 @@ class ChangeResult:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """What a service answered."""
-        rejected = [RejectedRow(**known(RejectedRow, row)) for row in values["rejected"]]
-        return cls(**known(cls, values) | {"rejected": rejected})
+        return cls(**known(cls, values) | {"rejected": _rejected(values)})
+
+
+@dataclass(frozen=True)
+class SyncResult:
+    """What came of a sync, or of one that is tried only would come: the documents that changed, by their ids."""
+
+    added: list[str]
+    updated: list[str]
+    deleted: list[str]
+    waiting: list[str] = _told("Recorded changes that no search finds yet.")
+    unchanged: int
+    beside: int = _told("Documents of another origin, which stay.")
+    rejected: list[RejectedRow] = _told("Files and rows that cannot be read; their documents stay as they were.")
+    generation: int | None = _told("The one that holds what the source holds; null for a trial.")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """What a service answered."""
+        return cls(**known(cls, values) | {"rejected": _rejected(values)})
+
+
+def _rejected(values: Mapping[str, Any]) -> list[RejectedRow]:
+    return [RejectedRow(**known(RejectedRow, row)) for row in values["rejected"]]

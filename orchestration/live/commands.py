@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,19 +112,28 @@ def _forecast(live: LiveCollection, changes: Sequence[Change], rejected: list[di
     return outcome
 
 
-def apply(live: LiveCollection, outcome: Outcome, receipts: Iterable[Receipt]) -> None:
+def apply(
+    live: LiveCollection, outcome: Outcome, receipts: Iterable[Receipt], make: Callable[[], bool] | None = None
+) -> None:
     """Make what was recorded searchable, or have the service do it; nothing if the rows said nothing new.
 
     A document that a process recorded which was killed then is new to who searches, though its row says nothing new.
+    make: another way to do it, such as that of the service itself; whether searches find the documents then.
     """
     if outcome.changed or any(receipt.events for receipt in receipts):
-        client = _service(live)
-        if client is None:
-            live.apply()
-            outcome.behind = Upkeep(live.project, {live.retriever: live}.get).finish(but=live.retriever)
-        elif not client.apply().searchable:
+        searchable = make() if make else _made(live, outcome)
+        if not searchable:
             outcome.wait()
     outcome.generation = live.generation.number
+
+
+def _made(live: LiveCollection, outcome: Outcome) -> bool:
+    client = _service(live)
+    if client is not None:
+        return client.apply().searchable
+    live.apply()
+    outcome.behind = Upkeep(live.project, {live.retriever: live}.get).finish(but=live.retriever)
+    return True
 
 
 def _service(live: LiveCollection) -> Client | None:

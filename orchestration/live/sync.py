@@ -26,7 +26,7 @@ from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, hash_text, read_json, write_json
 from model_code.ledger.database import is_there
-from model_code.ledger.events import EventKind, Rejection
+from model_code.ledger.events import EventKind, Receipt, Rejection
 from model_code.live.documents import read_columns
 from model_code.live.generation import DOCUMENTS, removed_by_part
 from orchestration.live.collection import LiveCollection
@@ -70,12 +70,18 @@ class Held:
 
 
 def sync(
-    live: LiveCollection, path: str | None = None, force: bool = False, dry_run: bool = False, cwd: Path | None = None
+    live: LiveCollection,
+    path: str | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    cwd: Path | None = None,
+    make: Callable[[], bool] | None = None,
 ) -> Synced:
     """Make the index hold what the source holds: the project's own by default, else the one at `path`.
 
     A document whose file or row cannot be read stays as it is. FreshetError, and nothing is changed, if the source
     cannot be read, or lacks more than `SHARE` of the documents that came from it; then `force` deletes them.
+    make: see `apply`.
     """
     own = recognised(live.settings, live.project.root)
     settings = own if path is None else _named(live, path, cwd or Path.cwd())
@@ -107,7 +113,8 @@ def sync(
                     f"{len(gone):,} of {len(mine):,} documents are no longer in the source, {gone[0]!r} among them: "
                     "nothing is changed. If the source is whole, `freshet sync --force` deletes them"
                 )
-            _change(live, outcome, _documents(units, settings, wanted, set(puts)), wanted.refused, label)
+            receipts = _record(live, outcome, _documents(units, settings, wanted, set(puts)), label)
+            apply(live, outcome, receipts, make)
             _prove(live, outcome, index, wanted)
             if remembered != memory:
                 write_json(path_of_memory, remembered)
@@ -216,19 +223,18 @@ def _documents(units: Units, settings: CorpusSettings, wanted: Held, puts: set[s
     return list(found.values())
 
 
-def _change(
-    live: LiveCollection, outcome: Synced, documents: list[Document], refused: list[dict[str, Any]], label: str
-) -> None:
+def _record(live: LiveCollection, outcome: Synced, documents: list[Document], label: str) -> list[Receipt]:
     receipts = []
     if documents:
         rejected = [
-            Rejection(one["row"] or 1, one["document_id"], f"{one['file']}: {one['reason']}") for one in refused
+            Rejection(one["row"] or 1, one["document_id"], f"{one['file']}: {one['reason']}")
+            for one in outcome.rejected
         ]
         rows = CleanRows(tuple(documents), tuple(range(1, len(documents) + 1)), tuple(rejected))
         receipts.append(live.receive(rows, label))
     if outcome.deleted:
         receipts.append(live.remove(outcome.deleted, label))
-    apply(live, outcome, receipts)
+    return receipts
 
 
 def _prove(live: LiveCollection, outcome: Synced, before: dict[str, str], wanted: Held) -> None:

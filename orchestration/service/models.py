@@ -99,6 +99,15 @@ class DeleteRequest(BaseModel):
     source: str = Field(default="service", max_length=1000, description="Who deletes them, for the ledger.")
 
 
+class SyncRequest(BaseModel):
+    """How the index is to follow the project's source."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    force: bool = Field(default=False, description="Delete even if much of the source is gone.")
+    dry_run: bool = Field(default=False, description="Only say what would come of it.")
+
+
 class FeedbackRequest(BaseModel):
     """What a person says of a hit."""
 

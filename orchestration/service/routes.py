@@ -19,7 +19,16 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from freshet.results import ChangeResult, DocumentPage, FieldValues, RejectedRow, SearchResult, StoredDocument
+from freshet.results import (
+    ChangeResult,
+    DocumentPage,
+    FieldValues,
+    RejectedRow,
+    SearchResult,
+    StoredDocument,
+    SyncResult,
+    known,
+)
 from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.ledger.events import Feedback, Opinion
@@ -30,6 +39,7 @@ from model_code.live.texts import require_queries
 from model_code.manifest import MANIFEST
 from model_code.retriever import Hit
 from model_code.settings import require
+from orchestration.live.collection import LiveCollection
 from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, NotYet, TooLarge
 from orchestration.service.models import (
     AddRequest,
@@ -44,6 +54,7 @@ from orchestration.service.models import (
     SearchQuery,
     SearchRequest,
     StatusResponse,
+    SyncRequest,
 )
 from orchestration.service.service import Service
 from orchestration.service.writer import Job, addition, application, deletion
@@ -282,6 +293,29 @@ async def delete_document(document_id: str, request: Request, response: Response
         return await _change(service, deletion([document_id], "service"), response, wait)
     except NothingAccepted:
         raise NotFound(f"there is no document {document_id!r}") from None
+
+
+@router.post("/sync", tags=["documents"])
+async def sync_source(wanted: SyncRequest, request: Request) -> SyncResult:
+    """Make the index hold what the project's own source holds now; 422, and no change, if much of it is gone."""
+    return await run_sync(synced, request.app.state.service, wanted)
+
+
+def synced(service: Service, wanted: SyncRequest) -> SyncResult:
+    """See `sync_source`."""
+    from orchestration.live.sync import sync  # reading files is much to import
+
+    def make() -> bool:
+        with suppress(TimeoutError):
+            return service.queue.put(application()).applied.result(CHANGE_SECONDS).generation is not None
+        return False
+
+    live = LiveCollection(service.project, service.searchers.default())
+    outcome = sync(live, None, wanted.force, wanted.dry_run, make=make)
+    rejected = [
+        RejectedRow(one["row"] or 1, one["document_id"], f"{one['file']}: {one['reason']}") for one in outcome.rejected
+    ]
+    return SyncResult(**known(SyncResult, vars(outcome)) | {"rejected": rejected})
 
 
 async def _change(service: Service, job: Job, response: Response, wait: bool) -> ChangeResult:

@@ -16,7 +16,8 @@ from tests.model_code.live.conftest import RULES, make_build
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Project:
     root = tmp_path_factory.mktemp("application")
-    (root / "params.yaml").write_text(f"{{retrievers: {{hce: {{}}}}, passages: {{words: {RULES.words}, stride: 5}}}}")
+    settings = f"corpus: {{path: rows.jsonl}}, passages: {{words: {RULES.words}, stride: 5}}"
+    (root / "params.yaml").write_text(f"{{retrievers: {{hce: {{}}}}, {settings}}}")
     (root / "dvc.yaml").touch()
     build = make_build(root / "build")
     for retriever in ("contrastive", "hce"):  # the last one is searched by default

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import socket
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from orchestration.service.server import _bound
 from tests.model_code.live.conftest import DOCUMENTS, NAMES
 
 ROOT = Path(__file__).parents[2]
-CHANGES = ("add", "update", "delete", "apply")
+CHANGES = ("add", "update", "delete", "apply", "sync")
 VERBS = ("search", "search_many", "get", "page", "documents", "fields", *CHANGES, "feedback", "status", "close")
 LINES = {"_id": "io/lines.md", "title": "Lines", "text": "Read all lines of a file.", "year": 2024}
 
@@ -113,6 +114,30 @@ def test_a_filter_is_an_object_or_texts_everywhere(api):
     ):
         found = [hit.document_id for hit in api.search("read a list", 9, filters=filters).hits]
         assert found == [one for one in everything if one in wanted]
+
+
+def test_a_sync_follows_the_source_of_the_project(api, project):
+    def write(*more, of=tuple(DOCUMENTS)):
+        documents = [api.get(name) for name in of]
+        rows = [{"_id": one.document_id, "title": one.title, "text": one.text, **one.fields} for one in documents]
+        (project.root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
+
+    api.apply()
+    write({"_id": "moss", "text": "Moss grows on stone."}, {"_id": "broken"})
+    for wanted in ({"dry_run": True}, {}):
+        done = api.sync(**wanted)
+        assert (done.added, done.updated, done.deleted, done.waiting) == (["moss"], [], [], [])
+        assert (done.unchanged, done.beside) == (len(DOCUMENTS), 0)
+        assert [row.document_id for row in done.rejected] == ["broken"]
+    assert api.search("moss on stone", 1, min_generation=done.generation).hits[0].document_id == "moss"
+    write(of=())
+    with pytest.raises(InvalidRequest, match="10 of 10 documents are no longer in the source"):
+        api.sync()
+    write()
+    assert api.sync(force=True).deleted == ["moss"]
+    (project.root / "rows.jsonl").unlink()
+    with pytest.raises(InvalidRequest, match="rows.jsonl"):
+        api.sync()
 
 
 def test_several_searches_are_answered_from_one_generation(api):

@@ -25,7 +25,8 @@ GENERATED = settings(
 )
 OPERATIONS = {
     "search", "search_by_address", "search_batch", "give_feedback", "list_fields", "list_documents", "get_document",
-    "add_documents", "apply_changes", "delete_documents", "delete_document", "status", "health", "liveness", "metrics",
+    "add_documents", "apply_changes", "sync_source", "delete_documents", "delete_document", "status", "health",
+    "liveness", "metrics",
 }  # fmt: skip
 
 
