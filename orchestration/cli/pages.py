@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -83,21 +84,45 @@ def require_free(port: int, option: str) -> None:
 
 
 def run_together(commands: Sequence[Sequence[str]], folder: Path, variables: Mapping[str, str]) -> None:
-    """Run all commands in `folder` until this process is told to stop; then none is left.
+    """Run all commands in `folder` until this process is told to stop; then none is left, and one line says so.
 
     SIGINT, SIGTERM and SIGHUP (a closed terminal) all stop them, also in a background job, whose shell ignores SIGINT.
     Raises `FreshetError` if one ends by itself; the others are stopped then, too.
     """
     processes: list[subprocess.Popen[bytes]] = []
-    with _stop_signals():
+    with _stop_signals(), _passing_on() as (output, silence):
         try:
             for command in commands:
-                processes.append(subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True))
+                processes.append(subprocess.Popen(
+                    command, cwd=folder, env=variables, start_new_session=True, stdout=output, stderr=output
+                ))  # fmt: skip
             _wait_for_first(processes)
         except KeyboardInterrupt:
-            pass
+            silence.set()
         finally:
             _stop_all(processes)
+    print("stopped", file=sys.stderr)
+
+
+@contextmanager
+def _passing_on() -> Iterator[tuple[int, threading.Event]]:
+    """A pipe whose lines go to our stderr until the event is set, as each page tells of its end in lines of its own."""
+    source, output = os.pipe()
+    silence = threading.Event()
+
+    def pass_on() -> None:
+        with open(source, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if not silence.is_set():
+                    print(line, end="", file=sys.stderr, flush=True)
+
+    reader = threading.Thread(target=pass_on, daemon=True)
+    reader.start()
+    try:
+        yield output, silence
+    finally:
+        os.close(output)
+        reader.join(GRACE)
 
 
 def _wait_for_first(processes: Sequence[subprocess.Popen[bytes]]) -> None:

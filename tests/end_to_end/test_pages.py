@@ -55,8 +55,9 @@ HOSTILE = {
 def ports(tmp_path_factory):
     """The three doors' ports, which are all that the processes of `freshet ui` and `freshet serve` listen on."""
     project = make_project(tmp_path_factory.mktemp("pages") / "project")
-    family = [_start(project, "ui", "--dagster-port", str(DAGSTER), "--mlflow-port", str(MLFLOW)),
-              _start(project, "serve", "--port", str(SERVICE))]  # fmt: skip
+    told = project.parent / "told"
+    family = [_start(project, told, "ui", "--dagster-port", str(DAGSTER), "--mlflow-port", str(MLFLOW)),
+              _start(project, project.parent / "served", "serve", "--port", str(SERVICE))]  # fmt: skip
     try:
         for port, process in ((DAGSTER, family[0]), (MLFLOW, family[0]), (SERVICE, family[1])):
             path = "health/live" if port == SERVICE else ""
@@ -71,14 +72,17 @@ def ports(tmp_path_factory):
             if connection.status == psutil.CONN_LISTEN
         }
     finally:
+        before = told.read_text()
         for process in family:
             process.send_signal(signal.SIGINT)
         assert [process.wait(30) for process in family] == [0, 0]
+        assert told.read_text().removeprefix(before) == "stopped\n"
 
 
-def _start(project: Path, *arguments: str) -> subprocess.Popen[bytes]:
+def _start(project: Path, told: Path, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "orchestration.cli", *arguments]
-    return subprocess.Popen(command, cwd=project, env=environment(), stdout=subprocess.PIPE)
+    with told.open("wb") as output:
+        return subprocess.Popen(command, cwd=project, env=environment(), stdout=output, stderr=output)
 
 
 def _ask(query: str) -> httpx.Response:

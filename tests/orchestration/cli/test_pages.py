@@ -20,8 +20,10 @@ from orchestration.project import Project
 
 ROOT = Path(__file__).parents[3]
 LEAF = "import os, sys, time; open(f'{sys.argv[1]}/{os.getpid()}', 'w').close(); time.sleep(60)"
-PAGE = (  # a stand-in for a page: a process with a child of its own that does not pass signals on
-    "import os, subprocess, sys, time\n"
+PAGE = (  # a stand-in for a page: it tells of its end, and has a child of its own that does not pass signals on
+    "import os, signal, subprocess, sys, time\n"
+    "signal.signal(signal.SIGTERM, lambda *_: (print('Shutting down', flush=True), os._exit(0)))\n"
+    "print('up', flush=True)\n"
     "open(f'{sys.argv[1]}/{os.getpid()}', 'w').close()\n"
     f"subprocess.run([sys.executable, '-c', {LEAF!r}, sys.argv[1]])\n"
 )
@@ -47,11 +49,15 @@ def test_a_signal_leaves_no_process_behind(tmp_path, number):
         [sys.executable, "-c", SERVE, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        stderr=subprocess.PIPE,
+        text=True,
     )
     wait_until(lambda: len(list(tmp_path.iterdir())) == 4)  # two pages and the child of each
     started = [int(path.name) for path in tmp_path.iterdir()]
     serve.send_signal(number)
-    assert serve.wait(timeout=60) == 0
+    told = serve.communicate(timeout=60)[1].splitlines()
+    assert (told[-1], set(told[:-1])) == ("stopped", {"up"})
+    assert serve.returncode == 0
     wait_until(lambda: not any(map(_runs, started)))
 
 
