@@ -128,10 +128,11 @@ def check_baselines(context: StageContext) -> None:
 
 
 def check_fuse(context: StageContext) -> None:
-    """The folder of the fusion `context.name`, and the retriever in it."""
-    bench, name = _Bench.load(context), str(context.name)
+    """The folder of the fusion `context.name`, the retriever in it, and of three parts or more each one's share."""
+    bench, name, parts = _Bench.load(context), str(context.name), context.settings["fusion"].of
     bench.check_system(name, context.output)
-    bench.check_variants(name, context.output, set())
+    shared = len(parts) > 2 and bench.settings.variants
+    bench.check_variants(name, context.output, {f"without_{part}" for part in parts} if shared else set())
     check_build(context.output / "build")
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from model_code.context import StageContext
+from model_code.contracts.evaluation import check_fuse
 from model_code.corpus.tables import Corpus, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
@@ -130,23 +131,51 @@ def test_a_document_loses_the_title_or_first_sentence_that_it_is_asked_for_by():
     assert found == [("a", ". In place."), ("a", "Stable."), ("b", "Notes \nand a second")]
 
 
-def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_called(inputs, tmp_path):
-    report = run_stage(inputs, tmp_path / "baselines")
-    built = tmp_path / "baselines" / "zero_shot" / "build"
-    shutil.copytree(built / "encoder", tmp_path / "train" / "hce" / "encoder")
-    shutil.copytree(built / "index", tmp_path / "index" / "hce" / "index")
-    places = {"baselines": tmp_path / "baselines", "trained": tmp_path / "train", "indexes": tmp_path / "index"}
+@pytest.fixture(scope="module")
+def fused_by(inputs, tmp_path_factory):
+    """Run the stage `fuse` on what is built: bm25, zero_shot, and the same encoder as if it were trained, `hce`."""
+    root = tmp_path_factory.mktemp("fused")
+    report = run_stage(inputs, root / "baselines")
+    built = root / "baselines" / "zero_shot" / "build"
+    shutil.copytree(built / "encoder", root / "train" / "hce" / "encoder")
+    shutil.copytree(built / "index", root / "index" / "hce" / "index")
+    places = {"baselines": root / "baselines", "trained": root / "train", "indexes": root / "index"}
     encoder = EncoderSettings(base=str(inputs["base"]), max_tokens=32, precision="float32", device="cpu")
-    settings = {"encoder": encoder, "evaluation": EvaluationSettings(), "fusion": FusionSettings(of=("hce", "bm25"))}
-    output = tmp_path / "fused"
-    output.mkdir()
-    found = fuse.run(StageContext(output, inputs | places, output, settings, output, "fused"))
+
+    def run(output, **fusion):
+        output.mkdir()
+        groups = {"encoder": encoder, "evaluation": EvaluationSettings(), "fusion": FusionSettings(**fusion)}
+        context = StageContext(output, inputs | places, output, groups, output, "fused")
+        report = fuse.run(context)
+        check_fuse(context)
+        return report
+
+    return report, run
+
+
+def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_called(fused_by, tmp_path):
+    report, run = fused_by
+    found = run(tmp_path / "fused", of=("hce", "bm25"))
     assert found["test"] == report["untrained"]["test"]
     assert found["weights"] == {"hce": 1.0, "bm25": 3.0}
-    given = FusionSettings(of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 0.0})
-    (tmp_path / "given").mkdir()
-    context = StageContext(output, inputs | places, tmp_path / "given", settings | {"fusion": given}, output, "given")
-    assert fuse.run(context)["test"]["nDCG@10"] == report["zero_shot"]["test"]["nDCG@10"]
+    assert "variants" not in found
+    given = run(tmp_path / "given", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 0.0})
+    assert given["test"]["nDCG@10"] == report["zero_shot"]["test"]["nDCG@10"]
+
+
+def test_the_share_of_each_of_three_parts_is_told_by_leaving_it_out(fused_by, tmp_path):
+    _, run = fused_by
+    weights = {"hce": 1.0, "zero_shot": 0.0, "bm25": 0.5}
+    variants = run(tmp_path / "three", of=tuple(weights), weights=weights)["variants"]
+    assert list(variants) == ["without_hce", "without_zero_shot", "without_bm25"]
+    pair = run(tmp_path / "pair", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 0.5})
+    assert variants["without_zero_shot"]["test"] == pair["test"]
+    scores = load_all_scores(tmp_path / "three", "test")
+    assert [system.system for system in scores[1:]] == [
+        "fused.without_bm25",
+        "fused.without_hce",
+        "fused.without_zero_shot",
+    ]
 
 
 def test_equal_inputs_give_equal_bytes(inputs, tmp_path):
