@@ -30,7 +30,7 @@ corpus:
 passages: {{cut: sections, words: 150, stride: 120}}   # of long documents; so many words fit max_tokens
 
 pseudo_queries:
-  generators: [inverse_cloze]          # queries cut out of the documents, to train on and to judge by
+  generators: [inverse_cloze]          # queries cut out of the documents, to train on beside judged ones
   inverse_cloze: {{per_document: 3, min_words: 16, max_words: 64, max_share: 0.5}}
   sequence_to_sequence: {{}}
   training: {{}}
@@ -41,10 +41,12 @@ encoder:
 
 bm25: {{language: auto}}                 # by script, English for Latin letters; or a stemmer's, such as german
 
-training: {{batch_size: 32, unsupervised_share: 0.25, learning_rate: 2e-4, negatives_per_query: 0, dev_passages: 250}}
+training:                              # where people judged at least 30 training queries
+  {{epochs: 2, batch_size: 32, unsupervised_share: 0.25, learning_rate: 2e-4, negatives: bm25, negatives_per_query: 1,
+   dev_passages: 250}}
 
 retrievers:
-  hce: {{hierarchy_weight: 0.2, batches: siblings, negatives: siblings}}
+  hce: {{hierarchy_weight: 0.2, batches: siblings}}
 
 fusions:
   fused: {{of: [hce, bm25]}}
