@@ -1,4 +1,4 @@
-"""The binary token index against bm25s on the same texts: building with tokenising, searching, size, exact changes.
+"""The binary token index against bm25s on the same texts: building with tokenising, searching, size.
 
 Texts are SQuAD's paragraphs where the data sets are at hand (`FRESHET_DATA`, else `../shared/data`), first those of its
 dev part and then all; anywhere else the docstrings of the standard library, numpy and pandas. Queries are judged
@@ -74,9 +74,9 @@ def _compare(texts: Texts, tokenizer: Any, questions: int, repeats: int) -> list
     words = bm25s.tokenize([text for text, _ in asked], return_ids=False, show_progress=False)
     depth = min(DEPTH, len(texts.ids))
     tasks: list[Callable[[], Any]] = [
-        lambda: index.search(narrow, depth, index.fingerprint),
-        lambda: [index.search([query], depth, index.fingerprint) for query in narrow],
-        lambda: index.search(wide, depth, index.fingerprint),
+        lambda: index.search(narrow, depth),
+        lambda: [index.search([query], depth) for query in narrow],
+        lambda: index.search(wide, depth),
         lambda: peer.retrieve(words, k=depth, show_progress=False),
         lambda: [peer.retrieve([query], k=depth, show_progress=False) for query in words],
     ]
@@ -100,7 +100,7 @@ def _first_search(texts: Texts, tokens_of: TokenBags, base: str | Path) -> dict[
     started = time.perf_counter()
     index = _build(texts, tokens_of)
     question = np.unique(tokens_of([texts.questions[0][0]]).tokens)
-    index.search([(question, np.ones(len(question), np.float32))], DEPTH, index.fingerprint)
+    index.search([(question, np.ones(len(question), np.float32))], DEPTH)
     ours = time.perf_counter() - started
     sample = texts.texts[:: -(-len(texts.texts) // ENCODED)]
     encoder = Encoder.load(base, for_search=True)
@@ -113,19 +113,17 @@ def _first_search(texts: Texts, tokens_of: TokenBags, base: str | Path) -> dict[
 def _checks(size: str, index: TokenIndex, bags: Bags, wide: list[Sparse], depth: int) -> list[dict[str, Any]]:
     """What does not depend on the clock."""
     narrow = heaviest(wide)
-    by_few, by_all = (index.search(queries, depth, index.fingerprint) for queries in (narrow, wide))
+    by_few, by_all = (index.search(queries, depth) for queries in (narrow, wide))
     few = exhaustive(narrow, bags, index.document_ids, depth)
     whole = exhaustive(wide, bags, index.document_ids, depth)
-    bytes_per_posting = sum(block.packed.nbytes for block in index.blocks.blocks) / index.blocks.postings()
+    bytes_per_posting = sum(block.packed.nbytes for block in index.blocks) / index.postings
     fits = {"ratio": MOST_BYTES / bytes_per_posting, "goal": 1.0, "met": bytes_per_posting <= MOST_BYTES}
-    changes = float(changes_are_exact(index, bags, wide, depth))
     what = f"{size}: recall@{depth} of"
     return [
         row(f"{what} {KEPT} tokens, against a product over all postings", recall(by_few, few), 1.0, goal=0.99),
         row(f"{what} {WIDE} tokens, the same", recall(by_all, whole), 1.0, goal=0.99),
         row(f"{what} {KEPT} tokens, against all {WIDE}", recall(by_few, whole), 1.0, goal=0.99),
         {"what": f"{size}: bytes per posting, at most", "ours": bytes_per_posting, "peer": MOST_BYTES, **fits},
-        row(f"{size}: after adds and deletes the same as built anew", changes, 1.0, goal=1.0),
     ]
 
 
@@ -144,7 +142,7 @@ def make_queries(
         texts = [places[document], *chance.integers(len(ids), size=2)]
         related = [bags.tokens[ends[text] - bags.lengths[text] : ends[text]] for text in texts]
         tokens = np.unique(np.concatenate([own, *related]))
-        rarity = np.log((len(ids) + 1) / (index.blocks.counts(tokens) + 0.5)).astype(np.float32)
+        rarity = np.log((len(ids) + 1) / (index.counts(tokens) + 0.5)).astype(np.float32)
         rarity = np.where(np.isin(tokens, own), rarity, rarity * chance.random(len(tokens)) / 2)
         chosen = tokens[np.argsort(-rarity, kind="stable")[:WIDE]]
         queries.append((chosen, (5.8 * (1 + np.arange(len(chosen)) / 4) ** -0.43).astype(np.float32)))
@@ -180,25 +178,8 @@ def recall(rankings: Sequence[Sequence[tuple[str, float]]], true: Sequence[set[s
     return float(np.mean(shares))
 
 
-def changes_are_exact(index: TokenIndex, bags: Bags, queries: Sequence[Sparse], k: int) -> bool:
-    """Whether an index that grew in parts and lost documents ranks and counts as one built anew from what is left."""
-    ids, third, fingerprint = index.document_ids, len(index.ids) // 3, index.fingerprint
-    grown = TokenIndex.build(bags.slice(0, third), ids[:third], fingerprint)
-    for start, end in ((third, 2 * third), (2 * third, 2 * third + 1), (2 * third + 1, len(ids))):
-        grown.add(bags.slice(start, end), ids[start:end], fingerprint)
-    same = grown.search(queries, k, fingerprint) == index.search(queries, k, fingerprint)
-    grown.delete(ids[::3])
-    left = np.arange(len(ids)) % 3 > 0
-    bags_left = Bags(bags.tokens[left[bags.passages]], bags.lengths[left])
-    anew = TokenIndex.build(bags_left, [name for name, stays in zip(ids, left, strict=True) if stays], fingerprint)
-    tokens = np.unique(bags.tokens)
-    counts = [one.blocks.counts(tokens) for one in (grown, anew)]
-    rankings = [one.search(queries, k, fingerprint) for one in (grown, anew)]
-    return same and rankings[0] == rankings[1] and bool((counts[0] == counts[1]).all())
-
-
 def _build(texts: Texts, tokens_of: TokenBags) -> TokenIndex:
-    return TokenIndex.build(tokens_of(texts.texts), texts.ids, tokens_of.fingerprint)
+    return TokenIndex.build(tokens_of(texts.texts), texts.ids)
 
 
 def _build_peer(texts: list[str]) -> Any:

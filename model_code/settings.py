@@ -41,12 +41,23 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
     "pseudo_queries.distinctive_within": "pseudo_queries.consistency_filter drops queries that fit other documents",
     "pseudo_queries.held_out_cloze": "its spans are 3 per document, of 64 words",
     "retrievers.*.document_vectors.evaluations_per_epoch": "each epoch ends with one",
+    "additions.prior*": "a vector is pulled to its document's encoding, which did best (docs/incdsi.md)",
+    "additions.on_conflict": "where no vector meets every constraint the best compromise is kept, which did best",
     "additions.hinge": "hinges are squared, as published; plain ones gave the same vectors",
     "additions.margins_in": "gamma1 and gamma2 are in standard deviations of the collection's scores",
     "additions.batch_size": "up to 128 documents share passes; vectors never depended on it",
     "additions.precision": "passes are in float32; vectors never depended on it",
     "additions.device": "passes run on the CPU; vectors never depended on it",
-    "retrievers.*.lexical.warmup_*": "the closed-form head and the first stage (first_stage_steps) are the start",
+    "retrievers.*.lexical.warmup_*": "the closed-form head is the start",
+    "retrievers.*.lexical.first_stage_*": "a first stage did harm before the whole loss (experiments/svdr_loss)",
+    "retrievers.*.lexical.semi_parametric": "the whole loss trains; alone the first stage found as much, no cheaper",
+    "retrievers.*.lexical.in_training_*": "a second query in a negative's place was better (experiments/svdr_loss)",
+    "retrievers.*.lexical.head": "a checkpoint's own head is taken where it has one, else one in closed form",
+    "retrievers.*.lexical.embeddings": "the index holds what its search reads: embeddings for full and alpha",
+    "retrievers.*.layers.regulariser": DEFAULT,
+    "retrievers.*.document_vectors.logit_scale": DEFAULT,
+    "retrievers.*.document_vectors.learning_rate": "that of documents and of random is a constant now",
+    "retrievers.*.document_vectors.epochs": "steps says how long to train",
     "retrievers.*.encoders": "one encoder is for both sides; two gained nothing (experiments/mlr_layers)",
     "retrievers.*.lexical.weights": "learned weights are stored in float16",
     **{
@@ -58,7 +69,10 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
         }.items()
         for key in keys
     },
-    **{f"retrievers.*.lexical.{key}": DEFAULT for key in ("scale", "bias*", "head_*", "ridge", "punctuation", "cache")},
+    **{
+        f"retrievers.*.lexical.{key}": DEFAULT
+        for key in ("scale", "bias*", "head_*", "ridge", "punctuation", "cache", "*top_k")
+    },
     **{
         f"{group}.{key}": instead
         for group in ("training", "retrievers.*")

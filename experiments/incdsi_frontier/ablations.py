@@ -17,8 +17,7 @@ from experiments.incdsi_frontier.gates import Difference
 from experiments.incdsi_frontier.methods import Method, tried
 from experiments.incdsi_frontier.protocol import Protocol
 from experiments.incdsi_frontier.ranks import Quality
-from experiments.incdsi_frontier.tuning import TrialBench, f_beta
-from model_code.incdsi.settings import IncDsiSettings
+from experiments.incdsi_frontier.tuning import TrialBench, Way, f_beta
 
 BETAS = (1.0, 3.0, 5.0, 10.0)
 QUERIES = (1, 2, 4)  # beside all of them
@@ -65,7 +64,7 @@ def with_queries(judge: TrialBench, count: int) -> TrialBench:
     return TrialBench(judge.state, replace(judge.split, documents=documents), judge.beta)
 
 
-def measure(judge: TrialBench, choice: str, settings: IncDsiSettings) -> Ablated:
+def measure(judge: TrialBench, choice: str, settings: Way) -> Ablated:
     """Add all documents of `judge` with `settings`, and look for everything."""
     start = time.perf_counter()
     added = judge.add(settings)

@@ -15,8 +15,7 @@ import numpy as np
 
 from experiments.incdsi_frontier.methods import METHODS, Method, tried
 from experiments.incdsi_frontier.ranks import Quality
-from experiments.incdsi_frontier.tuning import Trial, TrialBench
-from model_code.incdsi.settings import IncDsiSettings
+from experiments.incdsi_frontier.tuning import Trial, TrialBench, Way
 from model_code.settings import require
 
 LOSSES = (0.0, 0.01, 0.02, 0.04, 0.08)
@@ -37,7 +36,7 @@ class Point:
 
     method: str
     chosen_for: str
-    settings: IncDsiSettings | None
+    settings: Way | None
     added: int
     orders: int
     before: Quality
@@ -50,7 +49,7 @@ class Point:
         cls,
         method: str,
         chosen_for: str,
-        settings: IncDsiSettings | None,
+        settings: Way | None,
         added: int,
         before: Quality,
         found: Sequence[Found],
@@ -91,9 +90,9 @@ class AdditionOrders:
         count, random = len(judge.split.documents), np.random.default_rng(seed)
         self.judge, self.after = judge, checkpoints(count, steps)
         self.orders = [np.arange(count), *(random.permutation(count) for _ in range(orders - 1))]
-        self._found: dict[tuple[IncDsiSettings, int], list[Found]] = {}
+        self._found: dict[tuple[Way, int], list[Found]] = {}
 
-    def found(self, settings: IncDsiSettings, number: int = 0) -> list[Found]:
+    def found(self, settings: Way, number: int = 0) -> list[Found]:
         """What is found after each number of additions in `after` that order `number` comes to."""
         if (settings, number) not in self._found:
             after = self.after if number < self.whole else [count for count in self.after if count <= EARLY]
@@ -103,7 +102,7 @@ class AdditionOrders:
             self._found[settings, number] = [ranks(np.stack(vectors[:count]), order[:count]) for count in after]
         return self._found[settings, number]
 
-    def points(self, method: str, purpose: str, settings: IncDsiSettings) -> list[Point]:
+    def points(self, method: str, purpose: str, settings: Way) -> list[Point]:
         """One point for each number of additions, over all orders."""
         each = [self.found(settings, number) for number in range(len(self.orders))]
         return [
@@ -143,7 +142,7 @@ def checkpoints(count: int, steps: Sequence[int] = STEPS) -> list[int]:
     return [step for step in sorted(set(steps)) if step < count] + [count]
 
 
-def choices(trials: Sequence[Trial], before: float, losses: Sequence[float] = LOSSES) -> dict[str, IncDsiSettings]:
+def choices(trials: Sequence[Trial], before: float, losses: Sequence[float] = LOSSES) -> dict[str, Way]:
     """Settings by purpose: the best F-beta, and for each loss in `losses` the best for new documents within it.
 
     before: the old documents' MRR@10 before anything was added. Losses that no trial keeps within are left out.

@@ -12,15 +12,14 @@ from experiments.incdsi_frontier.tuning import (
     Space,
     Trial,
     TrialBench,
+    Way,
     open_study,
-    refined_settings,
     suggest,
 )
-from model_code.incdsi.settings import IncDsiSettings
 
 SCALES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.25, 1.5)
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
-ENCODED = IncDsiSettings(refine=False, prior="encoder")
+ENCODED = Way(refine=False, prior="encoder")
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,9 @@ class Method:
     includes: other methods whose trials count for this one as well.
     """
 
-    fixed: Sequence[IncDsiSettings] = ()
+    fixed: Sequence[Way] = ()
     space: Space = field(default_factory=dict)
-    base: IncDsiSettings = ENCODED
+    base: Way = ENCODED
     includes: Sequence[Method] = ()
 
 
@@ -43,8 +42,8 @@ MIXED = Method(
         ENCODED.replace(prior="mixed", query_share=share, prior_scale=scale) for share in SHARES for scale in SCALES
     )
 )
-INCDSI = Method(space=PUBLISHED, base=IncDsiSettings())
-REFINED = Method(space=WIDE | {"prior": Choice(("encoder", "mixed"))}, base=IncDsiSettings(prior="encoder"))
+INCDSI = Method(space=PUBLISHED, base=Way())
+REFINED = Method(space=WIDE | {"prior": Choice(("encoder", "mixed"))}, base=Way(prior="encoder"))
 OURS = Method(includes=(MIXED, INCDSI, REFINED))
 
 METHODS: Mapping[str, Method] = {
@@ -74,6 +73,8 @@ def _search(bench: TrialBench, method: Method, trials: int, seed: int) -> list[T
     study, found = open_study(seed, objectives=2), []
     for number in range(trials):
         asked = study.ask()
-        found.append(bench.trial(f"trial {number + 1}", refined_settings(method.base, suggest(asked, method.space))))
+        found.append(
+            bench.trial(f"trial {number + 1}", method.base.replace(refine=True, **suggest(asked, method.space)))
+        )
         study.tell(asked, [found[-1].old, found[-1].new])
     return found

@@ -5,19 +5,51 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from experiments.incdsi_frontier.ranks import CachedRanks, Quality
 from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.documents import Added, NewDocument
+from model_code.incdsi.documents import NewDocument, Status, mean_query
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
-from model_code.settings import require
+from model_code.settings import Field, require
 
 if TYPE_CHECKING:
     import optuna
+
+
+class Way(IncDsiSettings):
+    """A way of adding: what a vector is pulled to, and whether it is found by IncDSI from there or is that itself."""
+
+    refine: bool = True
+    prior: Literal["zero", "encoder", "mixed"] = "zero"
+    query_share: float = Field(0.5, ge=0, le=1, description="with prior mixed: the mean query's share")
+    prior_scale: float = Field(1.0, gt=0, description="factor on the prior")
+
+    def pulled(self, document: NewDocument) -> NewDocument:
+        """The document with this prior in place of its encoding."""
+        share = self.query_share if self.prior == "mixed" else 0.0
+        if self.prior == "zero":
+            return replace(document, encoding=None)
+        query = mean_query(document.queries)
+        plain = query if share == 1.0 else (1 - share) * np.asarray(document.encoding, np.float64) + share * query
+        return replace(document, encoding=self.prior_scale * plain)
+
+    @property
+    def incdsi(self) -> IncDsiSettings:
+        """The part that the solver reads."""
+        return IncDsiSettings(**{name: getattr(self, name) for name in IncDsiSettings.model_fields})
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A document that was added: its vector (H) float32, and its `Status`."""
+
+    id: str
+    vector: np.ndarray
+    status: Status
 
 
 @dataclass(frozen=True)
@@ -111,7 +143,7 @@ class Trial:
     """
 
     name: str
-    settings: IncDsiSettings
+    settings: Way
     old: float
     new: float
     score: float
@@ -130,7 +162,7 @@ class TrialBench:
             "a split needs documents to add, queries for them, and queries for old documents",
         )
         self.state, self.split, self.beta = state.copy(), split, beta
-        self._known: dict[IncDsiSettings, Trial] = {}
+        self._known: dict[Way, Trial] = {}
         number = {document.id: i for i, document in enumerate(split.documents)}
         self.ranks = CachedRanks(
             state.vectors.view,
@@ -141,19 +173,23 @@ class TrialBench:
         )
         self.before = Quality.of(self.ranks.reciprocal_ranks(np.zeros((0, state.width), np.float32))[0])
 
-    def add(self, settings: IncDsiSettings, order: Sequence[int] | None = None) -> list[Added]:
+    def add(self, settings: Way, order: Sequence[int] | None = None) -> list[Placed]:
         """Add all documents, in their order or in that of their numbers `order`."""
         documents = self.split.documents
         chosen = documents if order is None else [documents[number] for number in order]
-        return IncDsiAdder(self.state.copy(), settings).add_batch(chosen)
+        pulled = [settings.pulled(document) for document in chosen]
+        if not settings.refine:
+            return [Placed(one.id, one.prior.astype(np.float32), Status.NOT_REFINED) for one in pulled]
+        added = IncDsiAdder(self.state.copy(), settings.incdsi).add_batch(pulled)
+        return [Placed(one.id, one.vector, one.status) for one in added]
 
-    def trial(self, name: str, settings: IncDsiSettings) -> Trial:
+    def trial(self, name: str, settings: Way) -> Trial:
         """Add all documents, and look for everything; equal settings are tried only once."""
         if settings not in self._known:
             self._known[settings] = self._trial(settings)
         return replace(self._known[settings], name=name)
 
-    def _trial(self, settings: IncDsiSettings) -> Trial:
+    def _trial(self, settings: Way) -> Trial:
         added = self.add(settings)
         ranks = self.ranks.reciprocal_ranks(np.stack([document.vector for document in added]))
         old, new = (float(values.mean()) for values in ranks)
@@ -168,13 +204,3 @@ def f_beta(old: float, new: float, beta: float = 5.0) -> float:
     (0.5, 0.0)
     """
     return (1 + beta**2) * new * old / (beta**2 * new + old) if new and old else 0.0
-
-
-def refined_settings(settings: IncDsiSettings, values: dict[str, Any]) -> IncDsiSettings:
-    """`settings` with a trial's `values`, refined.
-
-    Priors other than zero keep the best compromise where constraints conflict, since they are meant as one; the zero
-    prior does as `settings` say.
-    """
-    changed = settings.replace(refine=True, **values)
-    return changed if changed.prior == "zero" else changed.replace(on_conflict="keep")

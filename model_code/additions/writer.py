@@ -113,9 +113,6 @@ class RefiningWriter(LiveWriter):
         return hash_text(canonical_json(facts))[:16]
 
 
-ADD, UPDATE, DELETE = "add", "update", "delete"
-
-
 def replay(adder: IncDsiAdder, steps: Sequence[Change], documents: Mapping[int, NewDocument]) -> dict[str, Added]:
     """Make `steps` in their order; return what is left of them in the end, by id, what was put last coming last.
 
@@ -127,30 +124,28 @@ def replay(adder: IncDsiAdder, steps: Sequence[Change], documents: Mapping[int, 
     one batch, and deletions one pass.
     """
     left: dict[str, Added] = {}
-    for kind, run in groupby(moves(steps, documents, adder.state), key=lambda move: move[0]):
-        _, keys, found = zip(*run, strict=True)
-        for key in keys:
-            left.pop(key, None)
-        if kind == DELETE:
-            adder.delete(keys)
+    for new, run in groupby(moves(steps, documents, adder.state), key=lambda move: isinstance(move, NewDocument)):
+        moved = list(run)
+        if new:
+            left |= {one.id: one for one in adder.add_batch(moved)}
         else:
-            added = adder.add_batch(found) if kind == ADD else map(adder.update, found)
-            left |= {one.id: one for one in added}
+            adder.delete(moved)
+            left = {key: one for key, one in left.items() if key not in moved}
     return left
 
 
 def moves(
     steps: Sequence[Change], documents: Mapping[int, NewDocument], state: IncDsiState
-) -> Iterator[tuple[str, str, NewDocument | None]]:
-    """What each step is to the state: its kind, the document's id, and the document, None for a deletion.
+) -> Iterator[NewDocument | str]:
+    """What each step is to the state: a document to add, or the id of one to delete; an update is both.
 
     A document that gets several passages leaves the state, and one that has them always was not in it.
     """
     there: dict[str, bool] = {}
     for number, step in enumerate(steps):
         key, document = step.document_id, documents.get(number)
-        before, there[key] = there.get(key, key in state), document is not None
+        if there.get(key, key in state):
+            yield key
+        there[key] = document is not None
         if document is not None:
-            yield UPDATE if before else ADD, key, document
-        elif before:
-            yield DELETE, key, None
+            yield document

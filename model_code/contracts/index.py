@@ -22,6 +22,7 @@ from model_code.contracts.rules import (
     require_shape,
 )
 from model_code.files import read_json
+from model_code.lexical.settings import EMBEDDED
 from model_code.manifest import MANIFEST, verify
 from model_code.retrievers.kinds import Kind
 
@@ -77,30 +78,28 @@ def _dsi(folder: Path, facts: Facts, documents: list[str]) -> None:
     require_shape("index/representatives.npy", representatives, vectors.shape)
     require_finite("index/representatives.npy", representatives)
     require_shape("index/query_counts.npy", np.load(folder / "query_counts.npy"), (len(ids),))
-    for name in ("logit_scale", "encoding_scale"):
-        require(facts.get(name, 0) > 0, f"index/{MANIFEST} must state a {name} above 0")
+    require(facts.get("encoding_scale", 0) > 0, f"index/{MANIFEST} must state an encoding_scale above 0")
 
 
 def _lexical(folder: Path, facts: Facts, documents: list[str]) -> None:
-    """Tokens of each passage, beside them embeddings or, without these, the texts; all of one encoder."""
-    parts = {"tokens": True, "embeddings": facts["embeddings"], "passages": not facts["embeddings"]}
+    """Tokens of each passage, and beside them what the search reads: embeddings or texts."""
+    search = facts["search"]
+    parts = {"tokens": True, "embeddings": search in EMBEDDED, "passages": search == "beta_rerank"}
     for name, expected in parts.items():
         there = (folder / name).is_dir()
-        stated = f"as embeddings is {facts['embeddings']} in its {MANIFEST}"
+        stated = f"as search is {search} in its {MANIFEST}"
         require(there == expected, f"index/{name}/ must {'' if expected else 'not '}be there, {stated}")
         if there:
-            _check_part(folder / name, facts, documents)
-    if facts["embeddings"]:
+            _check_part(folder / name, documents)
+    if parts["embeddings"]:
         _check_embeddings(folder / "embeddings", len(documents))
 
 
-def _check_part(folder: Path, facts: Facts, documents: list[str]) -> None:
+def _check_part(folder: Path, documents: list[str]) -> None:
     where = f"index/{folder.name}"
     require_files(folder, [MANIFEST, *([DOCUMENT_IDS] if folder.name != "passages" else ["passages.json"])])
     stated = read_json(folder / MANIFEST)
     require(stated["passages"] == len(documents), f"{where}/{MANIFEST} must state {len(documents):,} passages")
-    if folder.name == "embeddings":  # tokens are the tokenizer's alone
-        require(stated["fingerprint"] == facts["fingerprint"], f"{where}/{MANIFEST}: another encoder's fingerprint")
     if folder.name != "passages":
         require(read_json(folder / DOCUMENT_IDS) == documents, _order(f"{where}/{DOCUMENT_IDS}"))
 

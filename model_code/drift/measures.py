@@ -33,12 +33,7 @@ from model_code.evaluation.significance import paired_randomisation_test
 
 FOLDS = 3  # of the domain classifier
 RANKS = 10  # a rank beyond counts as not found
-CONFLICTING = (  # names of model_code.incdsi.documents.Status; queries are left out only where a conflict was proven
-    "INFEASIBLE",
-    "FITS_WITHOUT_SOME_QUERIES",
-    "COMPROMISE_WITHOUT_SOME_QUERIES",
-)
-REFINED = ("FITS", "COMPROMISE", *CONFLICTING)
+FITS, NOT_REFINED = "FITS", "NOT_REFINED"  # names of model_code.incdsi.documents.Status; any other breaks a constraint
 Statistic = Callable[[np.ndarray, np.ndarray, int], float]
 """Of old values (n, ...) and new ones (m, ...), with a seed"""
 Detail = dict[str, Any]
@@ -235,20 +230,20 @@ def crowding(ranks: np.ndarray, kept: float) -> np.ndarray:
 def refined(statuses: Sequence[str]) -> list[str]:
     """The statuses, in capitals, of additions that IncDSI refined: others have no constraints to conflict.
 
-    >>> refined(["fits", "NOT_REFINED", "infeasible"])
-    ['FITS', 'INFEASIBLE']
+    >>> refined(["fits", "NOT_REFINED", "compromise"])
+    ['FITS', 'COMPROMISE']
     """
-    return [status.upper() for status in statuses if status.upper() in REFINED]
+    return [status.upper() for status in statuses if status.upper() != NOT_REFINED]
 
 
 def conflict_share(statuses: Sequence[str]) -> float:
-    """Share of conflicting ones among refined additions, of which there is at least one.
+    """Share of those that break a constraint among refined additions, of which there is at least one.
 
-    >>> conflict_share(["FITS", "FITS", "INFEASIBLE", "NOT_REFINED"]).__round__(3)
+    >>> conflict_share(["FITS", "FITS", "COMPROMISE", "NOT_REFINED"]).__round__(3)
     0.333
     """
     chosen = refined(statuses)
-    return sum(status in CONFLICTING for status in chosen) / len(chosen)
+    return sum(status != FITS for status in chosen) / len(chosen)
 
 
 def conflicts(statuses: Sequence[str], settings: DriftSettings, scope: Scope = "batch") -> Observation:

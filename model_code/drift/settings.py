@@ -31,7 +31,7 @@ class DriftSettings(Settings):
         0.5, gt=0, description="documents added since the last training, as a share of those trained on"
     )
     conflict_limit: float = Field(
-        0.3, gt=0, lt=1, description="share of refined additions whose IncDSI constraints may conflict"
+        0.3, gt=0, lt=1, description="share of refined additions that may break one of IncDSI's constraints"
     )
     quality_margin: float = Field(
         0.01,

@@ -99,11 +99,8 @@ def _collect(
     vectors = trainer.vectors.detach().cpu().numpy()
     means, counts = queries.means(pool.passages.documents[pool.pairs.passages], len(vectors))
     means[counts == 0] = vectors[counts == 0]
-    scale = context.settings["retriever"].document_vectors.logit_scale
     representatives = Representatives(means, counts)
-    return DocumentVectors(
-        vectors, list(tables.number), representatives, encoder.fingerprint(), float(scale), encoding_scale
-    )
+    return DocumentVectors(vectors, list(tables.number), representatives, encoder.fingerprint(), encoding_scale)
 
 
 def _query_vectors(context: StageContext, encoder: Encoder, pool: TrainingData, folder: str) -> QueryVectors:

@@ -26,7 +26,7 @@ class DocumentVectorSettings(Settings):
         description="each document's own vector, the mean of its passages'; or uniform in +-1/sqrt(H) as published, "
         "which with a handful of queries per document falls short of zero-shot",
     )
-    logit_scale: float = Field(
+    logit_scale: float = Constant(
         20.0,
         gt=0,
         description="multiplies q.v in the softmax; published: 1, on vectors of any norm; search ranks by q.v",
@@ -34,11 +34,11 @@ class DocumentVectorSettings(Settings):
     train_encoder: bool = Field(
         False, description="train the query encoder with V; false: queries are encoded once, an epoch takes seconds"
     )
-    learning_rate: float | None = Field(
-        None, gt=0, description="of V, by Adam; null: 5e-4 from documents, 5e-3 from random"
+    learning_rate: float | None = Constant(
+        None, gt=0, description="of V, by Adam; None: 5e-4 from documents, 5e-3 from random"
     )
-    epochs: float | None = Field(
-        None, gt=0, description="passes over all pairs; null: 5 from documents, 12 from random"
+    epochs: float | None = Constant(
+        None, gt=0, description="passes over all pairs; None: 5 from documents, 12 from random"
     )
     batch_size: int = Constant(
         128, ge=1, description="pairs per step; memory is batch_size x documents floats, as each meets every document"

@@ -41,13 +41,12 @@ class Representatives:
 
 @dataclass(frozen=True, eq=False)
 class DocumentVectors:
-    """Learned vectors of n documents, the fingerprint of the query encoder that they answer to, and their scales."""
+    """Learned vectors of n documents, and the fingerprint of the query encoder that they answer to."""
 
     vectors: np.ndarray  # (n, H) float32, of any norm
     document_ids: list[str]  # n
     representatives: Representatives
     fingerprint: str
-    logit_scale: float  # of the softmax that they were trained in
     encoding_scale: float = 1.0  # of the vectors of documents that are added later, see `encoding_scale.py`
 
     def save(self, folder: Path) -> None:
@@ -57,8 +56,8 @@ class DocumentVectors:
         write_text(folder / DOCUMENT_IDS, json.dumps(self.document_ids, ensure_ascii=False, separators=(",", ":")))
         self.representatives.save(folder)
         sizes = {"documents": len(self.document_ids), "dimension": self.vectors.shape[1]}
-        scales = {"logit_scale": self.logit_scale, "encoding_scale": self.encoding_scale}
-        seal(folder, FORMAT, {"kind": KIND, "fingerprint": self.fingerprint} | scales | sizes)
+        facts = {"kind": KIND, "fingerprint": self.fingerprint, "encoding_scale": self.encoding_scale}
+        seal(folder, FORMAT, facts | sizes)
 
     @classmethod
     def load(cls, folder: Path) -> DocumentVectors:
@@ -70,7 +69,6 @@ class DocumentVectors:
             read_json(folder / DOCUMENT_IDS),
             Representatives.load(folder),
             manifest["fingerprint"],
-            manifest["logit_scale"],
             manifest["encoding_scale"],
         )
 

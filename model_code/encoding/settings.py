@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from model_code.settings import Field, Settings, require
+from model_code.settings import Constant, Field, Settings, require
 
 Pooling = Literal["mean", "cls"]
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -54,7 +54,9 @@ class LayerSettings(Settings):
         description="multi_vector keeps a vector per layer and ranks by the best; self_contrastive trains on "
         "all and searches by the last",
     )
-    regulariser: float = Field(0.1, ge=0, description="alpha, weight of the self-contrastive loss's last-layer term")
+    regulariser: float = Constant(
+        0.1, ge=0, description="alpha, weight of the self-contrastive loss's last-layer term; 1 was worse"
+    )
 
     def check(self) -> None:
         """Refuse layers that are none."""

@@ -7,7 +7,6 @@ from enum import Enum
 
 import numpy as np
 
-from model_code.incdsi.feasibility import Conflict
 from model_code.incdsi.solver import Solution
 from model_code.settings import require
 
@@ -16,11 +15,8 @@ class Status(Enum):
     """How an added document stands to the constraints, in words for the user; it can be searched in every case."""
 
     FITS = "found first by its own queries, and no old document loses its own"
-    FITS_WITHOUT_SOME_QUERIES = "fits after the queries farthest from their mean were left out"
-    COMPROMISE_WITHOUT_SOME_QUERIES = "a compromise also after the queries farthest from their mean were left out"
-    COMPROMISE = "not every constraint is met: the settings weigh them against each other and against the prior"
-    INFEASIBLE = "no vector can meet all constraints: searched by its encoding, or without one by the best compromise"
-    NOT_REFINED = "searched by its prior vector, as the settings ask"
+    COMPROMISE = "not every constraint is met: the settings weigh them against each other and against the encoding"
+    NOT_REFINED = "searched by the vectors of its passages, of which there are several"
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,8 @@ class NewDocument:
     """A document to add or update.
 
     queries: (m, H) vectors of what it should be found by: generated queries, title, summary, spans; at least one.
-    encoding: (H) the document's own vector from the encoder; None where there is none, as in pure DSI.
+    encoding: (H) the document's own vector from the encoder, to which its vector is pulled; None: pulled to 0, as
+    published.
     """
 
     id: str
@@ -50,15 +47,19 @@ class NewDocument:
         finite = np.isfinite(self.queries).all() and (not given or np.isfinite(self.encoding).all())
         require(bool(finite), f"a vector of document {self.id!r} holds a number that is not finite: encode it again")
 
+    @property
+    def prior(self) -> np.ndarray:
+        """v0 (H), float64."""
+        return np.zeros(np.shape(self.queries)[1]) if self.encoding is None else np.asarray(self.encoding, np.float64)
+
 
 @dataclass(frozen=True)
 class Added:
     """What became of a document.
 
-    row: its row in the state. vector, query: (H) float32, as stored. dropped: how many of its queries were left out.
-    broken: constraints that the vector breaks: its own query lost, or old documents' queries lost to it; None where
-    the vector was not refined and nobody looked.
-    solution: of the optimisation, with its certificate. conflict: the proof where no vector could meet all constraints.
+    row: its row in the state. vector, query: (H) float32, as stored.
+    broken: constraints that the vector breaks: its own query lost, or old documents' queries lost to it.
+    solution: of the optimisation, with its certificate.
     """
 
     id: str
@@ -66,10 +67,8 @@ class Added:
     vector: np.ndarray
     query: np.ndarray
     status: Status
-    broken: int | None = None
-    dropped: int = 0
-    solution: Solution | None = None
-    conflict: Conflict | None = None
+    broken: int
+    solution: Solution
 
 
 def mean_query(queries: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ hinges have one form, h(a.v - c): the document's own has a = -q and c = -(M + ga
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,34 +17,12 @@ import numpy as np
 from model_code.incdsi.rows import Pass, dots, highest, length
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
-from model_code.settings import require
 
 SEEDS = 16
 EXACT = 1e-12  # of the scores: what float64 cannot tell from a constraint that is met
 ROUNDED = 1 + 1e-9  # more than float64 rounds a bound by
 STORED = 2.0**-23  # of |z||v|: rounding a vector to float32 moves its scores by less
-
-
-def prior_vector(settings: IncDsiSettings, query: np.ndarray, encoding: np.ndarray | None) -> np.ndarray:
-    """v0 (H), float64, for the mean query `query` (H) and the document's `encoding` (H).
-
-    Raises SettingsError where the prior needs an encoding and there is none.
-
-    >>> mixed = IncDsiSettings(prior="mixed", query_share=.25, prior_scale=2.0)
-    >>> prior_vector(mixed, np.array([4.0]), np.array([0.0])).tolist()
-    [2.0]
-    """
-    share = {"zero": 0.0, "encoder": 0.0, "mixed": settings.query_share}[settings.prior]
-    if settings.prior == "zero":
-        return np.zeros(len(query))
-    if share == 1.0:
-        return settings.prior_scale * query
-    require(
-        encoding is not None,
-        f"prior {settings.prior!r} needs the document's own vector, but it has none: give its encoding, or choose "
-        "the prior zero",
-    )
-    return settings.prior_scale * ((1 - share) * np.asarray(encoding, np.float64) + share * query)
+MET = 1e-8  # of the scores: a smaller violation is rounding
 
 
 @dataclass(frozen=True)
@@ -112,12 +90,10 @@ class Rivals:
 
     seen: a pass over V; it may have seen fewer documents than there are, when some were added since. The documents it
       did see must not change while this object is in use.
-    replaced: the row that is being replaced, no rival; None for a new document.
     """
 
     state: IncDsiState
     seen: Pass
-    replaced: int | None = None
 
     def above(self, score: float) -> np.ndarray:
         """All rows that may score above `score`; the rest are proven not to."""
@@ -125,20 +101,17 @@ class Rivals:
         near = score - self.seen.uncertainty * self.state.vector_lengths.largest()  # few rows come this far
         rows = np.flatnonzero(scores >= np.nextafter(np.float32(near), np.float32(-np.inf)))
         rows = rows[scores[rows] + self.seen.uncertainty * lengths[rows] > score]
-        return self._others(np.concatenate([rows, np.arange(len(scores), len(lengths))]))
+        return np.concatenate([rows, np.arange(len(scores), len(lengths))])
 
     def best(self) -> float:
         """M, the best score of any rival, in float64; 0 in an empty collection, where nothing needs to be beaten."""
-        later = self._others(np.arange(len(self.seen.scores), len(self.state)))
+        later = np.arange(len(self.seen.scores), len(self.state))
         best = max(self._best_seen, self._best_of(later))
         return best if best > -np.inf else 0.0
 
     @cached_property
     def _best_seen(self) -> float:
         scores = self.seen.scores
-        if self.replaced is not None and self.replaced < len(scores):
-            scores = scores.copy()
-            scores[self.replaced] = -np.inf
         if not len(scores):
             return -np.inf
         top = int(scores.argmax())
@@ -151,18 +124,14 @@ class Rivals:
 
     def seeds(self) -> np.ndarray:
         """The rows (sorted) of about the best 16 rivals: their queries are the likely conflicts."""
-        return np.sort(self._others(highest(self.seen.scores, SEEDS)))
-
-    def _others(self, rows: np.ndarray) -> np.ndarray:
-        return rows if self.replaced is None else rows[rows != self.replaced]
+        return np.sort(highest(self.seen.scores, SEEDS))
 
 
 @dataclass(frozen=True)
 class Task:
     """One document's objective over a whole collection, of which a solver sees a few rows at a time.
 
-    query: q (H). best_rival: M. prior: v0 (H). unit: what one unit of gamma1 and gamma2 is in scores; 0: no margins.
-    replaced: the row that is being replaced, which constrains nothing.
+    query: q (H). best_rival: M. prior: v0 (H). unit: what one unit of gamma1 and gamma2 is in scores.
     """
 
     state: IncDsiState
@@ -171,7 +140,6 @@ class Task:
     prior: np.ndarray
     settings: IncDsiSettings
     unit: float
-    replaced: int | None = None
 
     @property
     def own_limit(self) -> float:
@@ -183,12 +151,8 @@ class Task:
         """gamma2 in scores: z_j.v may reach s_j less this."""
         return self.settings.gamma2 * self.unit
 
-    def without_margins(self) -> Task:
-        """The same task with gamma1 = gamma2 = 0: the raw constraints."""
-        return replace(self, unit=0.0)
-
     def problem(self, rows: np.ndarray) -> Problem:
-        """The objective with only the document's own hinge (row 0) and those of the protected `rows` (k)."""
+        """The objective with only the document's own hinge (row 0) and those of `rows` (k)."""
         weights = np.full(len(rows) + 1, 1 - self.settings.lambda1)
         weights[0] = self.settings.lambda1
         hinges = np.empty((len(rows) + 1, len(self.query)))
@@ -196,12 +160,8 @@ class Task:
         limits = np.concatenate([[-self.own_limit], self.limits(rows)])
         return Problem(hinges, limits, weights, self.prior, self.settings.lambda2)
 
-    def protected(self, rows: np.ndarray) -> np.ndarray:
-        """Those of `rows` that constrain the vector."""
-        return rows if self.replaced is None else rows[rows != self.replaced]
-
     def limits(self, rows: np.ndarray) -> np.ndarray:
-        """What the scores of v with the queries of protected `rows` may reach, s_j - gamma2: (k)."""
+        """What the scores of v with the queries of `rows` may reach, s_j - gamma2: (k)."""
         return self.state.own_scores.view[rows] - self.margin
 
     def suspects(self, seen: Pass, vector: np.ndarray) -> np.ndarray:
@@ -214,14 +174,21 @@ class Task:
         farthest = state.query_lengths.largest() * away * ROUNDED + self.margin  # few rows come this far
         near = np.flatnonzero(seen.scores - state.own_scores.view[:count] > -farthest)
         near = near[seen.scores[near] + state.query_lengths.view[near] * away > self.limits(near)]
-        return self.protected(np.concatenate([near, np.arange(count, len(state))]))
+        return np.concatenate([near, np.arange(count, len(state))])
 
     def violated(self, rows: np.ndarray, vector: np.ndarray) -> np.ndarray:
-        """Those of the protected `rows` whose constraint `vector` breaks, worst first, in float64."""
+        """Those of `rows` whose constraint `vector` breaks, worst first, in float64."""
         rows = self.state.may_exceed(rows, vector, self.limits(rows))
         excess = dots(self.state.queries.view[rows], vector) - self.limits(rows)
         broken = np.flatnonzero(excess > EXACT * self.scale(vector))
         return rows[broken[np.argsort(-excess[broken], kind="stable")]]
+
+    def broken(self, rows: np.ndarray, vector: np.ndarray) -> int:
+        """How many constraints `vector` breaks, margins apart: the document's own, and those of `rows`."""
+        kept = self.state.may_exceed(rows, vector, self.state.own_scores.view[rows])
+        tolerance = MET * self.scale(vector)
+        lost = dots(self.state.queries.view[kept], vector) > self.state.own_scores.view[kept] + tolerance
+        return int(lost.sum()) + int(float(self.query @ vector) < self.best_rival - tolerance)
 
     def scale(self, vector: np.ndarray) -> float:
         """The size of the scores in this task."""

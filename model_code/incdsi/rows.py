@@ -48,11 +48,6 @@ class GrowingRows:
         self._stored[self._count : needed] = rows
         self._count = needed
 
-    def replace(self, row: int, value: np.ndarray) -> None:
-        """Overwrite one row."""
-        self._stored[row] = value
-        self._changed(row)
-
     def delete(self, rows: np.ndarray) -> None:
         """Take out `rows` (sorted positions); later rows move up, so the order stays."""
         if len(rows):

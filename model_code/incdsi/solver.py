@@ -82,7 +82,7 @@ def solve(task: Task, start: Start) -> Solution:
 
     No members are needed, likely conflicts save rounds. Rows that were added since the pass are tested one by one.
     """
-    members, seen, passes, rounds = task.protected(start.members), start.seen, 0, 0
+    members, seen, passes, rounds = start.members, start.seen, 0, 0
     vector = None if seen is None else seen.vector
     while True:
         problem = task.problem(members)

@@ -58,16 +58,13 @@ class IncDsiState:
     def append(self, key: str, vector: np.ndarray, query: np.ndarray) -> None:
         """Add one document at the end; both arrays (H) are rounded to float32 first."""
         if key in self._rows:
-            raise FreshetError(f"document {key!r} is in the collection already: update it, or delete it first")
-        for rows, value in self._values(vector, query):
+            raise FreshetError(f"document {key!r} is in the collection already: delete it first")
+        vectors, queries = np.asarray(vector, np.float32)[None], np.asarray(query, np.float32)[None]
+        values = [vectors, queries, lengths(vectors), lengths(queries), dots(vectors, queries)]
+        for rows, value in zip(self._all(), values, strict=True):
             rows.append(value)
         self._rows[key] = len(self.ids)
         self.ids.append(key)
-
-    def replace(self, row: int, vector: np.ndarray, query: np.ndarray) -> None:
-        """Overwrite the vector and the query of one document, which keeps its row."""
-        for rows, value in self._values(vector, query):
-            rows.replace(row, value[0])
 
     def delete(self, rows: np.ndarray) -> None:
         """Take out `rows`; later documents move up."""
@@ -105,11 +102,6 @@ class IncDsiState:
 
     def _all(self) -> list[GrowingRows]:
         return [self.vectors, self.queries, self.vector_lengths, self.query_lengths, self.own_scores]
-
-    def _values(self, vector: np.ndarray, query: np.ndarray) -> list[tuple[GrowingRows, np.ndarray]]:
-        vectors, queries = np.asarray(vector, np.float32)[None], np.asarray(query, np.float32)[None]
-        values = [vectors, queries, lengths(vectors), lengths(queries), dots(vectors, queries)]
-        return list(zip(self._all(), values, strict=True))
 
 
 def deviation(vectors: np.ndarray, queries: np.ndarray) -> float:

@@ -1,15 +1,14 @@
-"""Train a lexical encoder on a corpus's pairs: a head, a cheap first stage, the semi-parametric loss.
+"""Train a lexical encoder on a corpus's pairs by the semi-parametric loss.
 
-Writes `encoder/` (see `layout.py`), `history.json`, the rows of the last stage's training curve, and, if there were
-two, `first_stage.json`.
+Writes `encoder/` (see `layout.py`) and `history.json`, the rows of the training curve.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 
 from model_code.context import StageContext
 from model_code.evaluation.metrics import Metric, evaluate_run
@@ -19,118 +18,86 @@ from model_code.lexical.embedding_index import EmbeddingIndex
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.index import BY_TOKENS, LexicalIndex, index_tokens
 from model_code.lexical.layout import save_encoder, start_encoder
-from model_code.lexical.settings import LexicalSettings, MainSearch
-from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
-from model_code.training.data import TrainingData
+from model_code.lexical.losses import SemiParametricObjective, TokenHierarchy
+from model_code.lexical.settings import LexicalSettings
 from model_code.training.dev_evaluation import DEPTH, DevEvaluator
 from model_code.training.fit import data_report, result_report
-from model_code.training.loop import TrainingResult
+from model_code.training.optimisation import adamw
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables
+from model_code.training.trainer import Trainer, to_device
 
 DIGITS = 12  # of a document's number, so that ties, which token searches have many of, break as by the documents' ids
+HEAD_RATE = 4.0  # times the learning rate: the rate of the closed-form transform
+BIAS_LEARNING_RATE = 0.01  # of the tokens' biases
 
 
 def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
     """Train the lexical retriever of `context`; the report says what it saw and which step was best."""
-    retriever = context.settings["retriever"]
+    retriever, seed = context.settings["retriever"], context.settings["seed"]
     training, lexical = retriever.training, retriever.lexical
-    encoder = start_encoder(context.settings["encoder"], lexical, tables.passages.texts, context.settings["seed"])
-    report: dict[str, Any] = {"head": encoder.config.head}
-    data = tables.training_data(training)
-    stages = _Stages(context, encoder, tables, data)
-    results = stages.run()
+    encoder = start_encoder(context.settings["encoder"], lexical, tables.passages.texts, seed)
+    data, evaluator = tables.training_data(training), tables.dev_evaluator(training, seed)
+    trainer = LexicalTrainer(
+        encoder,
+        data,
+        training,
+        seed,
+        Hierarchy.load(context.inputs["hierarchy"]) if training.needs_hierarchy else None,
+        None if evaluator is None else LexicalDev(evaluator, encoder, lexical),
+        checkpoints=context.checkpoints,
+        progress=context.progress("train"),
+        lexical=lexical,
+    )
+    result = trainer.fit()
     save_encoder(encoder, context.output / "encoder")
-    for name, result in zip(("history", "first_stage"), reversed(results), strict=False):
-        write_json(context.output / f"{name}.json", list(result.history))
-    if len(results) == 2:
-        report["first_stage"] = result_report(results[0], training)
-    report |= data_report(tables, data, training) | result_report(results[-1], training)
-    report["dev_search"] = stages.dev_search
-    return report | {"fingerprint": encoder.fingerprint()}
+    write_json(context.output / "history.json", list(result.history))
+    report = {"head": encoder.config.head, "fingerprint": encoder.fingerprint()}
+    return report | data_report(tables, data, training) | result_report(result, training)
 
 
-class _Stages:
-    """The stages of one training, on one encoder."""
+class LexicalTrainer(Trainer):
+    """Trains with the semi-parametric loss; other arguments as `Trainer` has them."""
 
-    def __init__(
-        self, context: StageContext, encoder: LexicalEncoder, tables: TrainingTables, data: TrainingData
-    ) -> None:
-        self.context, self.encoder, self.tables, self.data = context, encoder, tables, data
-        self.training: TrainingSettings = context.settings["retriever"].training
-        self.lexical: LexicalSettings = context.settings["retriever"].lexical
-        self.seed: int = context.settings["seed"]
+    def __init__(self, encoder: LexicalEncoder, *arguments: Any, lexical: LexicalSettings, **options: Any) -> None:
+        self.lexical = lexical
+        super().__init__(encoder, *arguments, **options)
 
-    @cached_property
-    def bags(self) -> list[np.ndarray]:
-        """T(p) of every passage."""
-        return self.encoder.bags(self.tables.passages.texts)
+    def _make_objective(self, hierarchy: Hierarchy | None) -> SemiParametricObjective:
+        nodes = None
+        if hierarchy is not None and self.settings.hierarchy_weight > 0:
+            bags = self.encoder.bags(self.data.passages.texts)
+            nodes = TokenHierarchy(hierarchy, bags, self.encoder.vocabulary_size, self.settings.hierarchy_levels)
+        return SemiParametricObjective(self.encoder, self.lexical.top_k, self.settings, nodes)
 
-    @property
-    def dev_search(self) -> MainSearch:
-        """The search whose dev metric chooses the best step of the last stage."""
-        return self.lexical.search if self.lexical.semi_parametric else self._first_search
+    def _make_optimizer(self, objective: SemiParametricObjective) -> torch.optim.AdamW:
+        return make_optimizer(objective.encoder, self.settings)
 
-    @property
-    def _first_search(self) -> MainSearch:
-        """The first stage is judged by tokens, whatever is searched in the end: it trains nothing else."""
-        return self.lexical.search if self.lexical.search in BY_TOKENS else "beta"
+    def _prepare(self, objective: SemiParametricObjective, optimizer: Any, hierarchy: Hierarchy | None) -> None:
+        super()._prepare(objective, optimizer, hierarchy)
+        objective.measure(to_device(self.collate(0, self.schedule[0]), self.accelerator.device))
 
-    def run(self) -> list[TrainingResult]:
-        """The results of the stages that the settings ask for, in order."""
-        results = []
-        if self.lexical.first_stage_steps:
-            results.append(self._first())
-        if self.lexical.semi_parametric:
-            results.append(self._second())
-        return results
 
-    def _first(self) -> TrainingResult:
-        trainer = FirstStageTrainer(
-            self.encoder, self.data, self.training, self.seed,
-            hierarchy=self._hierarchy() if self.training.hierarchy_weight > 0 else None,
-            dev=self._dev(self._first_search),
-            checkpoints=self.context.checkpoints / "first_stage",
-            progress=self.context.progress("train, first stage"),
-            lexical=self.lexical,
-            bags=self.bags,
-        )  # fmt: skip
-        return trainer.fit()
-
-    def _second(self) -> TrainingResult:
-        texts, retrieved = self.tables.passages.texts, self.lexical.in_training_negatives > 0
-        numbers = [str(passage) for passage in range(len(texts))]
-        trainer = LexicalTrainer(
-            self.encoder, self.data, self.training, self.seed,
-            hierarchy=self._hierarchy() if self.training.needs_hierarchy or retrieved else None,
-            dev=self._dev(self.lexical.search),
-            checkpoints=self.context.checkpoints,
-            progress=self.context.progress("train"),
-            lexical=self.lexical,
-            tokens=index_tokens(self.encoder, texts, numbers) if retrieved else None,
-            bags=self.bags if self.training.hierarchy_weight > 0 else None,
-        )  # fmt: skip
-        return trainer.fit()
-
-    def _hierarchy(self) -> Hierarchy:
-        return Hierarchy.load(self.context.inputs["hierarchy"])
-
-    def _dev(self, search: MainSearch) -> LexicalDev | None:
-        evaluator = self.tables.dev_evaluator(self.training, self.seed)
-        return None if evaluator is None else LexicalDev(evaluator, self.encoder, self.lexical, search)
+def make_optimizer(encoder: LexicalEncoder, settings: TrainingSettings) -> torch.optim.AdamW:
+    """Fused AdamW with a rate for the closed-form transform and one for the biases, which start far from home."""
+    learning = {name: weight for name, weight in encoder.named_parameters() if weight.requires_grad}
+    head = {name: learning.pop(name) for name in list(learning) if "body.head." in name}
+    bias = {name: learning.pop(name) for name in list(learning) if learning[name] is encoder.bias}
+    others: list[dict[str, Any]] = [
+        {"params": list(head.values()), "weight_decay": 0.0, "lr": HEAD_RATE * settings.learning_rate},
+        {"params": list(bias.values()), "weight_decay": 0.0, "lr": BIAS_LEARNING_RATE},
+    ]
+    return adamw(learning.values(), settings.learning_rate, settings.weight_decay, others)
 
 
 class LexicalDev:
-    """Stands for a `DevEvaluator` in a `Trainer`, for one encoder.
+    """Stands for a `DevEvaluator` in a `Trainer`, for one encoder, by its main search.
 
-    search: the one that is evaluated. Passages are embedded at each evaluation if it needs them; their tokens are
-    indexed once.
+    Passages are embedded at each evaluation if it needs them; their tokens are indexed once.
     """
 
-    def __init__(
-        self, evaluator: DevEvaluator, encoder: LexicalEncoder, settings: LexicalSettings, search: MainSearch
-    ) -> None:
-        self.evaluator, self.encoder, self.settings, self.search = evaluator, encoder, settings, search
+    def __init__(self, evaluator: DevEvaluator, encoder: LexicalEncoder, settings: LexicalSettings) -> None:
+        self.evaluator, self.encoder, self.settings = evaluator, encoder, settings
         self.metric, self.rows, self.covers_corpus = evaluator.metric, evaluator.rows, evaluator.covers_corpus
         self.texts = [evaluator.passages.texts[row] for row in evaluator.rows]
         documents = evaluator.passages.documents[evaluator.rows]
@@ -139,18 +106,16 @@ class LexicalDev:
 
     def encode_passages(self, _: Any = None) -> EmbeddingIndex | None:
         """The ranked passages as the encoder embeds them now; None if the search reads tokens only."""
-        if self.search in BY_TOKENS:
+        if self.settings.search in BY_TOKENS:
             return None
-        embeddings = self.encoder.encode(self.texts)
-        fingerprint, size = self.encoder.fingerprint(), self.encoder.vocabulary_size
-        return EmbeddingIndex.build(embeddings, self.names, size, fingerprint)
+        return EmbeddingIndex.build(self.encoder.encode(self.texts), self.names, self.encoder.vocabulary_size)
 
     def score(self, _: Any, passages: EmbeddingIndex | None) -> float:
         """The mean metric of the search with the encoder as it is now."""
         evaluator = self.evaluator
         index = LexicalIndex(self.encoder, self.tokens, passages, self.settings.rerank_depth)
         depth = Metric.parse(self.metric).cutoff or DEPTH
-        rankings = index.search(self.search, evaluator.queries, depth)
+        rankings = index.search(self.settings.search, evaluator.queries, depth)
         run = {str(row): [(_number(name), score) for name, score in hits] for row, hits in enumerate(rankings)}
         return float(np.mean(list(evaluate_run(run, evaluator.qrels, [self.metric])[self.metric].values())))
 

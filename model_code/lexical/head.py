@@ -95,7 +95,7 @@ class MaskedModel(nn.Module):
         super().__init__()
         decoder = model.get_output_embeddings()
         if not isinstance(decoder, nn.Linear):
-            raise FreshetError(f"a {type(model).__name__} has no linear decoder; set head: closed_form")
+            raise FreshetError(f"a {type(model).__name__} has no linear decoder; name another encoder.base")
         self._place = next(name for name, module in model.named_modules() if module is decoder)
         self.model = model
         self.put(nn.Identity())
@@ -137,7 +137,8 @@ def load_masked_model(folder: Path, max_tokens: int) -> MaskedModel:
     if loading["missing_keys"]:
         missing = sorted(loading["missing_keys"])
         raise FreshetError(
-            f"{folder.name} has no whole masked-language-model head ({missing[0]!r} is missing); set head: closed_form"
+            f"{folder.name} has no whole masked-language-model head ({missing[0]!r} is missing); name another "
+            "encoder.base"
         )
     model.original_dropout = backbone.original_dropout
     return MaskedModel(model)

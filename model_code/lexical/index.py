@@ -9,8 +9,8 @@
 | beta_rerank | E(q) | T(p), then E(p) of the best | the same, and embeddings of those few |
 
 (Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 5; beta_own is ours.) In the folder, `tokens/`
-is a `TokenIndex`: with it alone "beta" searches, seconds after a corpus arrives. `embeddings/` is an `EmbeddingIndex`;
-where the settings do without, `passages/` has the texts, for re-ranking.
+is a `TokenIndex`: with it alone "beta" searches, seconds after a corpus arrives. Where the main search is full or alpha
+`embeddings/` is an `EmbeddingIndex`; where it is beta_rerank `passages/` has the texts, which it embeds as they come.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.lexical.embedding_index import PRECISION, EmbeddingIndex, PassagesOnTheFly
+from model_code.lexical.embedding_index import EmbeddingIndex, PassagesOnTheFly
 from model_code.lexical.encoder import LexicalEncoder
-from model_code.lexical.settings import LexicalSettings, MainSearch
+from model_code.lexical.settings import EMBEDDED, LexicalSettings, MainSearch
 from model_code.manifest import read_manifest, seal, verify
 from model_code.progress import Progress, silent
 from model_code.retriever import Ranking
@@ -39,6 +39,7 @@ BY_TOKENS: tuple[MainSearch, ...] = ("beta", "beta_own")
 QUERIES_KEPT = 16  # whose hits are explained one by one
 FORMAT, KIND = 1, "lexical"
 TOKENS, EMBEDDINGS, PASSAGES = "tokens", "embeddings", "passages"
+Passages = EmbeddingIndex | PassagesOnTheFly
 
 
 class LexicalIndex:
@@ -49,14 +50,9 @@ class LexicalIndex:
     """
 
     def __init__(
-        self,
-        encoder: LexicalEncoder,
-        tokens: TokenIndex,
-        passages: EmbeddingIndex | PassagesOnTheFly | None,
-        rerank_depth: int,
+        self, encoder: LexicalEncoder, tokens: TokenIndex, passages: Passages | None, rerank_depth: int
     ) -> None:
         self.encoder, self.tokens, self.passages, self.rerank_depth = encoder, tokens, passages, rerank_depth
-        self.fingerprint = encoder.fingerprint()
         self._query = lru_cache(QUERIES_KEPT)(lambda name, text: self.queries(name, [text])[0])
 
     @property
@@ -64,8 +60,7 @@ class LexicalIndex:
         """The searches that these indexes allow."""
         if self.passages is None:
             return list(BY_TOKENS)
-        indexed = isinstance(self.passages, EmbeddingIndex)
-        return [name for name in NAMES if indexed or name not in ("full", "alpha")]
+        return [name for name in NAMES if isinstance(self.passages, EmbeddingIndex) or name not in EMBEDDED]
 
     def queries(self, name: MainSearch, texts: Sequence[str]) -> list[Sparse]:
         """The query side of a search."""
@@ -83,32 +78,48 @@ class LexicalIndex:
         self, name: MainSearch, queries: list[Sparse], k: int, allowed: Collection[str] | None = None
     ) -> list[Ranking]:
         """`search` for what `queries` gives."""
-        if name in BY_TOKENS:
-            return self.tokens.search(queries, k, self.tokens.fingerprint, allowed)
-        if name == "beta_rerank":
-            proposals = self.tokens.search(queries, max(k, self.rerank_depth), self.tokens.fingerprint, allowed)
-            candidates = [[document for document, _ in ranking] for ranking in proposals]
-            return [ranking[:k] for ranking in self._embedded.rank(queries, candidates, self.fingerprint)]
-        index = self._embedded
-        if not isinstance(index, EmbeddingIndex):
-            raise FreshetError(f"search {name!r} reads the embeddings of all passages; build the index with embeddings")
-        return index.search(queries, k, self.fingerprint, allowed)
+        if name != "beta_rerank":
+            return self.propose(name, queries, k, allowed)
+        proposals = self.propose(name, queries, max(k, self.rerank_depth), allowed)
+        candidates = [[document for document, _ in ranking] for ranking in proposals]
+        return [ranking[:k] for ranking in self.scored_by(name).rank(queries, candidates)]
+
+    def propose(
+        self, name: MainSearch, queries: list[Sparse], k: int, allowed: Collection[str] | None = None
+    ) -> list[Ranking]:
+        """What a search begins with: all of it, but for beta_rerank."""
+        index = self.scored_by(name) if name in EMBEDDED else self.tokens
+        if isinstance(index, PassagesOnTheFly):
+            raise FreshetError(f"search {name!r} reads the embeddings of all passages; build the index for it")
+        return index.search(queries, k, allowed)
+
+    def scored_by(self, name: MainSearch) -> TokenIndex | Passages:
+        """What a search's scores come from in the end."""
+        index = self.tokens if name in BY_TOKENS else self.passages
+        if index is None:
+            raise FreshetError("this search reads embeddings of passages, and there are none; build the index for it")
+        return index
 
     def matches(self, name: MainSearch, text: str, document_id: str) -> list[tuple[int, float]]:
         """What each token adds to the score of the document's best passage, where it adds anything; heaviest first."""
-        query = self._query(name, text)
-        if name in BY_TOKENS:
-            return self.tokens.matches(query, document_id, self.tokens.fingerprint)
-        rows = self._embedded.ids.rows_of([document_id])
-        parts = self._embedded.parts(query, int(rows[np.argmax(self._embedded.scores_at(query, rows))]))
-        matches = zip(query[0][parts > 0].tolist(), parts[parts > 0].tolist(), strict=True)
-        return sorted(matches, key=lambda match: (-match[1], match[0]))
+        return self.scored_by(name).matches(self._query(name, text), document_id)
 
-    @property
-    def _embedded(self) -> EmbeddingIndex | PassagesOnTheFly:
-        if self.passages is None:
-            raise FreshetError("this search reads embeddings of passages, and there are none; build an index with them")
-        return self.passages
+    def write(self, folder: Path, texts: Sequence[str], document_ids: Sequence[str]) -> None:
+        """Index other passages in `folder`, as these are; `seal` it then."""
+        index_tokens(self.encoder, texts, document_ids).save(folder / TOKENS)
+        if isinstance(self.passages, EmbeddingIndex):
+            size = self.encoder.vocabulary_size
+            EmbeddingIndex.build(self.encoder.encode(texts), document_ids, size).save(folder / EMBEDDINGS)
+        elif self.passages is not None:
+            PassagesOnTheFly.save(folder / PASSAGES, texts, document_ids)
+
+    def seal(self, folder: Path, document_ids: Sequence[str], search: MainSearch, fingerprint: str) -> dict[str, Any]:
+        """The manifest of such a folder, which it returns the facts of."""
+        facts = {"kind": KIND, "fingerprint": fingerprint, "search": search}
+        facts |= {"passages": len(document_ids), "documents": len(set(document_ids))}
+        facts |= {"rerank_depth": self.rerank_depth, "embeddings": isinstance(self.passages, EmbeddingIndex)}
+        seal(folder, FORMAT, facts)
+        return facts
 
 
 def build_folder(
@@ -121,20 +132,17 @@ def build_folder(
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Write the sealed folder and return its facts; finished shards of embeddings are kept in `shards`."""
-    fingerprint = encoder.fingerprint()
     tokens = index_tokens(encoder, texts, document_ids)
     tokens.save(folder / TOKENS)
-    if settings.embeddings:
+    passages: Passages | None = None
+    if settings.search in EMBEDDED:
         embeddings = encode_resumably(encoder, texts, shards, progress)
-        size = encoder.vocabulary_size
-        index = EmbeddingIndex.build(embeddings, document_ids, size, fingerprint)
-        index.save(folder / EMBEDDINGS)
-    else:
-        PassagesOnTheFly.save(folder / PASSAGES, texts, document_ids, fingerprint)
-    facts = {"kind": KIND, "fingerprint": fingerprint, "passages": len(texts), "documents": len(set(document_ids))}
-    facts |= {"search": settings.search, "rerank_depth": settings.rerank_depth, "embeddings": settings.embeddings}
-    seal(folder, FORMAT, facts | {"weights": PRECISION})
-    return facts
+        passages = EmbeddingIndex.build(embeddings, document_ids, encoder.vocabulary_size)
+        passages.save(folder / EMBEDDINGS)
+    elif settings.search == "beta_rerank":
+        PassagesOnTheFly.save(folder / PASSAGES, texts, document_ids)
+    index = LexicalIndex(encoder, tokens, passages, settings.rerank_depth)
+    return index.seal(folder, document_ids, settings.search, encoder.fingerprint())
 
 
 def open_folder(folder: Path, encoder: LexicalEncoder) -> tuple[LexicalIndex, dict[str, Any]]:
@@ -151,13 +159,17 @@ def open_folder(folder: Path, encoder: LexicalEncoder) -> tuple[LexicalIndex, di
             f"{folder} was built with encoder {manifest['fingerprint'][:12]}, this is {fingerprint[:12]}; "
             "build the index again with this encoder"
         )
-    passages: EmbeddingIndex | PassagesOnTheFly
-    if manifest["embeddings"]:
+    return read_folder(folder, encoder, manifest["rerank_depth"]), manifest
+
+
+def read_folder(folder: Path, encoder: LexicalEncoder, rerank_depth: int) -> LexicalIndex:
+    """The indexes of a folder that was verified."""
+    passages: Passages | None = None
+    if (folder / EMBEDDINGS).is_dir():
         passages = EmbeddingIndex.load(folder / EMBEDDINGS, check=False)
-    else:
-        passages = PassagesOnTheFly.load(folder / PASSAGES, encoder, manifest["weights"])
-    tokens = TokenIndex.load(folder / TOKENS, check=False)
-    return LexicalIndex(encoder, tokens, passages, manifest["rerank_depth"]), manifest
+    elif (folder / PASSAGES).is_dir():
+        passages = PassagesOnTheFly.load(folder / PASSAGES, encoder)
+    return LexicalIndex(encoder, TokenIndex.load(folder / TOKENS, check=False), passages, rerank_depth)
 
 
 def encode_resumably(
@@ -175,10 +187,15 @@ def _write(stream: BinaryIO, found: Sequence[Sparse]) -> None:
     np.savez(stream, ids=np.stack([ids for ids, _ in found]), weights=np.stack([weights for _, weights in found]))
 
 
+@lru_cache(maxsize=1)
+def _token_bags(encoder: LexicalEncoder) -> TokenBags:
+    """Kept, as copying a tokenizer costs more than a segment's few texts."""
+    return TokenBags(encoder.tokenizer)
+
+
 def index_tokens(encoder: LexicalEncoder, texts: Sequence[str], document_ids: Sequence[str]) -> TokenIndex:
     """Index the tokens of whole passages, longer ones than the encoder sees included. Nothing is encoded.
 
     Tokens that may carry no weight are indexed, too: they match nothing, as no query gives them any.
     """
-    bags = TokenBags(encoder.tokenizer)
-    return TokenIndex.build(bags(texts), document_ids, bags.fingerprint)
+    return TokenIndex.build(_token_bags(encoder)(texts), document_ids)

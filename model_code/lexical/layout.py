@@ -50,7 +50,7 @@ def start_encoder(
 ) -> LexicalEncoder:
     """The lexical encoder that training starts from, on the base's own head or on a closed-form one for `texts`."""
     layout = read_layout(locate(encoder.base))
-    masked = settings.head == "mlm" or (settings.head == "auto" and has_masked_head(layout.transformer))
+    masked = has_masked_head(layout.transformer)
     head = "mlm" if masked else "closed_form"
     config = LexicalConfig(head, SCALE, False, settings.index_top_k, settings.query_top_k)
     tokenizer, device = load_tokenizer(layout.transformer), pick_device(encoder.device)
@@ -78,8 +78,7 @@ def _start_closed_form(
     if embeddings.shape[1] != backbone.config.hidden_size:
         raise FreshetError(
             f"the base's word embeddings have {embeddings.shape[1]} components and its hidden states "
-            f"{backbone.config.hidden_size}, but a closed-form head needs as many of both; set lexical.head: mlm, if "
-            "the base has such a head, or name another encoder.base"
+            f"{backbone.config.hidden_size}, but a closed-form head needs as many of both; name another encoder.base"
         )
     body = ClosedFormBody(backbone, ClosedFormHead(embeddings.shape[1], config.scale))
     blank = nn.Parameter(torch.zeros(len(embeddings)))

@@ -1,4 +1,4 @@
-"""The losses of a batch: the semi-parametric one of SVDR, the first stage's beta loss, the hierarchy's over tokens.
+"""The losses of a batch: the semi-parametric one of SVDR, and the hierarchy's over tokens.
 
 Zhou et al., Semi-Parametric Retrieval via Binary Token Index, section 4: with E(x) the learned weights of a text and
 T(x) the 0/1 vector of its own tokens,
@@ -6,7 +6,7 @@ T(x) the 0/1 vector of its own tokens,
     L(E(q), E(p)) + 1/2 L(E(q), T(p)) + 1/2 L(T(q), E(p)),
 
 where each L is contrastive in both directions. Scores are plain inner products, as large as weights times the tokens
-two texts share, so an untrained encoder's softmax is saturated: each term may divide its scores by a scale of its own.
+two texts share, so an untrained encoder's softmax is saturated: each term divides its scores by a scale of its own.
 
 In the hierarchy loss the centroid of a node is the mean of its passages' T(p), at unit norm as HCE scores centroids
 (equation 5): at another norm, nodes of long passages would win. As T(p) is fixed and needs no encoder, so are they:
@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from model_code.encoding.batching import Buckets
 from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.encoder import LexicalEncoder
-from model_code.lexical.settings import LexicalSettings
 from model_code.losses.contrastive import contrastive_losses, softmax_losses
 from model_code.losses.hierarchy import hce_losses, joint_loss, level_means, siblings
 from model_code.training.collator import TrainingBatch
@@ -50,16 +49,13 @@ def dense(entries: Tensor, weights: Tensor, size: int) -> Tensor:
     return weights.new_zeros(len(entries), size).scatter(1, entries, weights)
 
 
-def term_pairs(
-    queries: Views, documents: Views, terms: Sequence[str] = tuple(SHARES)
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """The two sides of each of `terms`: "full" E(q), E(p); "beta" E(q), T(p); "alpha" T(q), E(p)."""
-    pairs = {
+def term_pairs(queries: Views, documents: Views) -> dict[str, tuple[Tensor, Tensor]]:
+    """The two sides of each term: "full" E(q), E(p); "beta" E(q), T(p); "alpha" T(q), E(p)."""
+    return {
         "full": (queries.weights, documents.weights),
         "beta": (queries.weights, documents.tokens),
         "alpha": (queries.tokens, documents.weights),
     }
-    return {term: pairs[term] for term in terms}
 
 
 def semi_parametric_losses(
@@ -68,16 +64,15 @@ def semi_parametric_losses(
     scales: Tensor,
     relevant: Tensor | None = None,
     allowed: Tensor | None = None,
-    terms: Sequence[str] = tuple(SHARES),
 ) -> dict[str, Tensor]:
     """Each term's loss of each of the B pairs, both directions added, without its share: {term: (B,)}.
 
     queries: B texts; documents: the B positives, then E extra negatives. scales: one per term, divide its scores.
-    relevant: (B, B) bool and allowed: (B, E) bool, as in `contrastive_losses`. terms: all, or those to train by.
+    relevant: (B, B) bool and allowed: (B, E) bool, as in `contrastive_losses`.
     """
     batch = len(queries.weights)
     losses = {}
-    for (name, (left, right)), scale in zip(term_pairs(queries, documents, terms).items(), scales, strict=True):
+    for (name, (left, right)), scale in zip(term_pairs(queries, documents).items(), scales, strict=True):
         losses[name] = contrastive_losses(left, right[:batch], scale, relevant, right[batch:], allowed)
     return losses
 
@@ -85,18 +80,6 @@ def semi_parametric_losses(
 def total(losses: dict[str, Tensor]) -> Tensor:
     """The terms of a pair added by their shares: (B,)."""
     return torch.stack([SHARES[name] * loss for name, loss in losses.items()]).sum(dim=0)
-
-
-def beta_losses(scores: Tensor, positives: Tensor, excluded: Tensor, scale: Tensor | float) -> Tensor:
-    """The loss of each of B queries against the fixed tokens of P passages, query to passage only: (B,).
-
-    scores: (B, P), E(q).T(p); positives: (B,) int64, each query's passage.
-    excluded: (B, P) bool, passages that answer the query too, so are no negatives (the positive itself may be).
-
-    >>> beta_losses(torch.tensor([[2.0, 0.0, 9.0]]), torch.tensor([0]), torch.tensor([[True, False, True]]), 2.0)
-    tensor([0.3133])
-    """
-    return softmax_losses(scores / scale, positives, excluded.scatter(1, positives[:, None], False))
 
 
 def quarter_deviation(scores: Tensor, relevant: Tensor | None = None) -> Tensor:
@@ -191,130 +174,57 @@ def token_centroids(nodes: np.ndarray, bags: Sequence[np.ndarray]) -> tuple[np.n
     return places, (counts / norms[places[0]]).astype(np.float32)
 
 
-class BagBatch(NamedTuple):
-    """B queries and the bags of P passages as tensors, the last of them as they are cut for one pair."""
+class SemiParametricObjective(nn.Module):
+    """L(E(q), E(p)) + 1/2 L(E(q), T(p)) + 1/2 L(T(q), E(p)) over the batch, and the hierarchy's loss, if there is one.
 
-    queries: Buckets
-    positives: Tensor  # (B,) int64: which of the P passages is the pair's
-    answers: Tensor  # (B, P) bool: passage p is of a document that answers query i, or cut for a pair: no negative
-    unsupervised: Tensor  # (B,) bool
-    bags: Tensor  # (2, n) int64: passage and token of each of their n tokens, ascending
-    paths: Tensor | None  # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
-    excluded: list[Tensor | None] | None  # per level None or (B, K_t) bool: nodes above other relevant passages
-
-
-class ScaledObjective(nn.Module):
-    """An objective whose scores are divided by scales (n,), measured before training or 1.
-
-    The scales are a buffer, so a run that resumes goes on with those it began with: one per term of the loss, then one
-    per level of the hierarchy loss, if there is one.
+    Scores are divided by scales (n,), measured before training: one per term, then one per level of the hierarchy. They
+    are a buffer, so a run that resumes goes on with those it began with.
     """
 
     def __init__(
         self,
         encoder: LexicalEncoder,
-        settings: LexicalSettings,
+        top_k: int,
         training: TrainingSettings,
         hierarchy: TokenHierarchy | None = None,
     ) -> None:
+        """top_k: entries of a text that learn."""
         super().__init__()
-        self.encoder, self.settings, self.training_settings = encoder, settings, training
+        self.encoder, self.top_k, self.training_settings = encoder, top_k, training
         self.hierarchy = None if hierarchy is None else hierarchy.to(encoder.device)
         levels = 0 if hierarchy is None else hierarchy.levels
-        self.register_buffer("scales", torch.ones(self.term_count + levels, device=encoder.device))
-
-    @property
-    def term_count(self) -> int:
-        """How many terms the loss has, the hierarchy's apart."""
-        raise NotImplementedError
+        self.register_buffer("scales", torch.ones(len(SHARES) + levels, device=encoder.device))
 
     @torch.no_grad()
-    def measure(self, batch: TrainingBatch | BagBatch) -> None:
-        """Set the scales by a batch, unless the settings ask for raw scores."""
-        if self.settings.score_scale == "measured":
-            self.scales.copy_(self._spread(batch))
-
-    def _spread(self, batch: TrainingBatch | BagBatch) -> Tensor:
-        raise NotImplementedError
-
-    def _spreads(self, terms: Tensor, queries: Tensor, batch: TrainingBatch | BagBatch) -> Tensor:
-        """The scales of the terms and, by E(q) (B, V), of the hierarchy's levels."""
-        if self.hierarchy is None:
-            return terms
-        return torch.cat([terms, self.hierarchy.spread(queries, batch.paths, batch.excluded)])
-
-    def _losses(self, losses: Tensor, queries: Tensor, batch: TrainingBatch | BagBatch) -> dict[str, Tensor]:
-        """`loss`, to be minimised, of each pair's losses (B,) and, by E(q) (B, V), the hierarchy's; and its levels."""
-        hierarchy = None
-        if self.hierarchy is not None:
-            hierarchy = self.hierarchy(queries, self.scales[self.term_count :], batch.paths, batch.excluded)
-        losses = hce_losses(losses, hierarchy, self.training_settings.hierarchy_weight)
-        loss = joint_loss(losses, batch.unsupervised, self.training_settings.unsupervised_weight)
-        return {"loss": loss} | level_means(hierarchy)
-
-    def _embed(self, texts: Buckets) -> Tensor:
-        """E(x) of the texts with `top_k` entries, in their order: (n, V)."""
-        size, k = self.encoder.vocabulary_size, self.settings.top_k
-        return torch.cat([dense(*self.encoder.sparse(part, k, own=True), size) for part in texts.parts])[texts.rows]
-
-
-class SemiParametricObjective(ScaledObjective):
-    """L(E(q), E(p)) + 1/2 L(E(q), T(p)) + 1/2 L(T(q), E(p)) over the batch, or the `terms` asked for (`losses.py`)."""
-
-    @property
-    def term_count(self) -> int:
-        """Those that the settings name."""
-        return len(self.settings.terms)
+    def measure(self, batch: TrainingBatch) -> None:
+        """Set the scales by a batch."""
+        self.scales.copy_(self._spread(batch))
 
     def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
         """`loss`, to be minimised, and without gradient its terms and the hierarchy's levels: batch means."""
-        queries, documents = self._sides(batch)
+        queries, documents = self._views(batch.queries), self._views(batch.documents)
         with torch.autocast(queries.weights.device.type, enabled=False):
-            scales, terms = self.scales[: self.term_count], self.settings.terms
-            losses = semi_parametric_losses(queries, documents, scales, batch.relevant, batch.allowed, terms)
-            parts = self._losses(total(losses), queries.weights, batch)
-        return parts | {name: term.detach().mean() for name, term in losses.items()}
-
-    def _sides(self, batch: TrainingBatch) -> tuple[Views, Views]:
-        """Queries and documents."""
-        return self._views(batch.queries), self._views(batch.documents)
+            term_scales, level_scales = self.scales.tensor_split([len(SHARES)])
+            terms = semi_parametric_losses(queries, documents, term_scales, batch.relevant, batch.allowed)
+            hierarchy = None
+            if self.hierarchy is not None:
+                hierarchy = self.hierarchy(queries.weights, level_scales, batch.paths, batch.excluded)
+            losses = hce_losses(total(terms), hierarchy, self.training_settings.hierarchy_weight)
+            loss = joint_loss(losses, batch.unsupervised, self.training_settings.unsupervised_weight)
+        means = {name: term.detach().mean() for name, term in terms.items()}
+        return {"loss": loss} | level_means(hierarchy) | means
 
     def _views(self, texts: Buckets) -> Views:
+        """E(x) with `top_k` entries, and T(x), of the texts in their order."""
+        size = self.encoder.vocabulary_size
         tokens = torch.cat([self.encoder.own(part) for part in texts.parts])[texts.rows]
-        return Views(self._embed(texts), tokens)
+        weights = [dense(*self.encoder.sparse(part, self.top_k, own=True), size) for part in texts.parts]
+        return Views(torch.cat(weights)[texts.rows], tokens)
 
     def _spread(self, batch: TrainingBatch) -> Tensor:
-        queries, documents = self._sides(batch)
-        pairs = term_pairs(queries, documents, self.settings.terms).values()
+        queries, documents = self._views(batch.queries), self._views(batch.documents)
+        pairs = term_pairs(queries, documents).values()
         terms = torch.stack([quarter_deviation(left @ right.T, batch.relevant) for left, right in pairs])
-        return self._spreads(terms, queries.weights, batch)
-
-
-class BetaObjective(ScaledObjective):
-    """E(q) against the fixed token bags of many passages, in one sparse product: no passage is encoded."""
-
-    term_count = 1
-
-    def forward(self, batch: BagBatch) -> dict[str, Tensor]:
-        """`loss`, to be minimised, and without gradient its parts, `beta` and the hierarchy's levels: batch means."""
-        queries = self._queries(batch)
-        with torch.autocast(queries.device.type, enabled=False):
-            losses = beta_losses(self._scores(queries, batch), batch.positives, batch.answers, self.scales[0])
-            return self._losses(losses, queries, batch) | {"beta": losses.detach().mean()}
-
-    def _queries(self, batch: BagBatch) -> Tensor:
-        """E(q): (B, V)."""
-        return self._embed(batch.queries)
-
-    def _scores(self, queries: Tensor, batch: BagBatch) -> Tensor:
-        """E(q).T(p): (B, P)."""
-        ones = torch.ones(batch.bags.shape[1], device=queries.device)
-        shape = (batch.answers.shape[1], self.encoder.vocabulary_size)
-        passages = torch.sparse_coo_tensor(batch.bags, ones, shape, is_coalesced=True, check_invariants=False)
-        return torch.sparse.mm(passages, queries.T.contiguous()).T  # of another layout, it takes four times as long
-
-    def _spread(self, batch: BagBatch) -> Tensor:
-        queries = self._queries(batch)
-        with torch.autocast(queries.device.type, enabled=False):
-            term = quarter_deviation(self._scores(queries, batch)[~batch.answers][None])
-            return self._spreads(term.reshape(1), queries, batch)
+        if self.hierarchy is None:
+            return terms
+        return torch.cat([terms, self.hierarchy.spread(queries.weights, batch.paths, batch.excluded)])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -29,30 +29,22 @@ if TYPE_CHECKING:
 KIND = "dsi"
 
 
-class Scales(NamedTuple):
-    """Of a dsi: what multiplies scores in training's softmax, and the encoding of a document that is added later."""
-
-    logit: float
-    encoding: float
-
-
 class DsiRetriever(DenseRetriever):
     """A dense retriever of one learned vector per document, with what learning one for a new document needs."""
 
     learns_documents = True
 
     def __init__(
-        self, encoder: Encoder, index: DenseIndex, fingerprint: str, representatives: Representatives, scales: Scales
+        self, encoder: Encoder, index: DenseIndex, fingerprint: str, representatives: Representatives, scale: float
     ) -> None:
         super().__init__(encoder, index, fingerprint)
-        self.representatives, self.scales, self.encoding_scale = representatives, scales, scales.encoding
+        self.representatives, self.encoding_scale = representatives, scale
 
     @classmethod
     def of(cls, plain: DenseRetriever, folder: Path) -> Self:
         """A dense retriever over the index in `folder`, with what else lies there."""
-        facts = read_json(folder / MANIFEST)
-        scales = Scales(facts["logit_scale"], facts.get("encoding_scale", 1.0))  # indexes of before it was measured: 1
-        return cls(plain.encoder, plain.index, plain.fingerprint, Representatives.load(folder), scales)
+        scale = read_json(folder / MANIFEST).get("encoding_scale", 1.0)  # indexes of before it was measured: 1
+        return cls(plain.encoder, plain.index, plain.fingerprint, Representatives.load(folder), scale)
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Index a vector per document in `folder`: where none is refined the direction of its passages' mean vector, of
@@ -66,7 +58,7 @@ class DsiRetriever(DenseRetriever):
         queries = self.query_vectors(new, names)
         counts = np.array([len(rows) for rows in queries], np.int64)
         means = [rows.mean(axis=0) if len(rows) else vectors[i] for i, rows in enumerate(queries)]
-        complete(folder, Representatives(np.stack(means).astype(np.float32), counts), self.scales)
+        complete(folder, Representatives(np.stack(means).astype(np.float32), counts), self.encoding_scale)
 
     def reopen(self, folder: Path) -> Self:
         """The same encoder over the index in `folder`."""
@@ -81,7 +73,7 @@ class DsiRetriever(DenseRetriever):
             rows = retriever.index.ids.rows_of(documents)
             vectors.append(retriever.representatives.vectors[rows])
             counts.append(retriever.representatives.counts[rows])
-        complete(folder, Representatives(np.concatenate(vectors), np.concatenate(counts)), parts[0][0].scales)
+        complete(folder, Representatives(np.concatenate(vectors), np.concatenate(counts)), parts[0][0].encoding_scale)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """(n, H): the vector of each passage's document."""
@@ -117,7 +109,7 @@ def index(context: StageContext) -> dict[str, Any]:
     _check_documents(trained, set(load_corpus(context.inputs["corpus"]).passages["document_id"]))
     built = DenseIndex.build(trained.vectors, trained.document_ids, trained.fingerprint, context.settings["index"])
     report = save_index(built, context)
-    complete(context.output / "index", trained.representatives, Scales(trained.logit_scale, trained.encoding_scale))
+    complete(context.output / "index", trained.representatives, trained.encoding_scale)
     return report
 
 
@@ -126,10 +118,10 @@ def open_folders(encoder: Path, index: Path, **loading: Any) -> DsiRetriever:
     return DsiRetriever.of(dense.open_folders(encoder, index, **loading), index)
 
 
-def complete(folder: Path, representatives: Representatives, scales: Scales) -> None:
+def complete(folder: Path, representatives: Representatives, encoding_scale: float) -> None:
     """Make a dense index's folder one of this kind."""
     representatives.save(folder)
-    add_facts(folder, {"kind": KIND, "logit_scale": scales.logit, "encoding_scale": scales.encoding})
+    add_facts(folder, {"kind": KIND, "encoding_scale": encoding_scale})
 
 
 def _check_documents(trained: DocumentVectors, corpus: set[str]) -> None:

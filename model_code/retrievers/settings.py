@@ -42,25 +42,15 @@ class RetrieverSettings(settings.Settings):
 
     def _check_lexical(self) -> None:
         """Refuse what only dense vectors can be trained with."""
-        training, lexical = self.training, self.lexical
+        training = self.training
         settings.require(
             training.start is None,
             "start names a dense encoder to go on from, and a lexical one has a head beside it; leave start out",
         )
         settings.require(
-            not lexical.in_training_negatives or training.negatives_per_query > 0,
-            f"lexical.in_training_negatives is {lexical.in_training_negatives}, but negatives_per_query, how many "
-            "of them a query is trained against, is 0; set negatives_per_query (1), or in_training_negatives: 0",
-        )
-        settings.require(
-            lexical.semi_parametric or not lexical.in_training_negatives,
-            "lexical.in_training_negatives are of the stage with the whole loss, and semi_parametric: false leaves it "
-            "out; set in_training_negatives: 0",
-        )
-        settings.require(
             training.negatives != "mined" or training.negatives_per_query == 0,
             f"negatives is {training.negatives}, but a lexical retriever is searched by tokens; set negatives: bm25 or "
-            "random, and lexical.in_training_negatives for those that its own search finds",
+            "random",
         )
         settings.require(
             not (training.cotraining and training.needs_hierarchy),

@@ -7,7 +7,6 @@ once: asking again for every text is what makes tokenizing slow.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -80,10 +79,7 @@ class Bags:
 
 
 class TokenBags:
-    """Which tokens a text holds, by a fast tokenizer of transformers; special and unknown tokens do not count.
-
-    fingerprint: SHA-256 of the tokenizer's rules; an index refuses the bags and queries of another one.
-    """
+    """Which tokens a text holds, by a fast tokenizer of transformers; special and unknown tokens do not count."""
 
     def __init__(self, tokenizer: Any) -> None:
         from tokenizers import Tokenizer
@@ -91,7 +87,6 @@ class TokenBags:
         from model_code.encoding.base_models import tokenizer_rules
 
         rules, special = tokenizer_rules(tokenizer), sorted({*map(int, tokenizer.all_special_ids)})
-        self.fingerprint = hashlib.sha256(f"token bags None {special}\n{rules}".encode()).hexdigest()
         self._backend = Tokenizer.from_str(rules)  # a copy: truncation and padding are state that others set
         self._words = WordCache(self._backend, json.loads(rules)) if WordCache.fits(json.loads(rules)) else None
         self._counted = np.ones(1 + max([0, *special, *self._backend.get_vocab().values()]), dtype=bool)

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
     from model_code.ledger.states import LogView
 
-KEPT = "additions.on_conflict is keep, which does not ask whether constraints conflict; drop_queries does"
 LOCK = "drift.lock"  # in the project's state: two that measure at once would report the same events twice
 
 
@@ -97,25 +96,20 @@ class Gatherer:
             self.searcher.generation.fingerprint,
             quality=self._scores(texts),
             asked=self._asked_scores(found),
-            statuses=() if self._kept else tuple(self._statuses[one] for one in put if one in self._statuses),
+            statuses=tuple(self._statuses[one] for one in put if one in self._statuses),
             queries=queries,
             no_queries=why,
-            no_statuses=KEPT if self._kept else NOT_REFINED,
+            no_statuses=NOT_REFINED,
         )
 
     @cached_property
     def _statuses(self) -> dict[str, str]:
         return statuses_of(self.project, self.searcher.generation)
 
-    @property
-    def _kept(self) -> bool:
-        """Whether additions are refined without asking whether their constraints conflict."""
-        return self.settings.additions.refine and self.settings.additions.on_conflict == "keep"
-
     def _placed(self, document_id: str) -> bool:
         """Whether a document's vector was made with the queries that it arrived with."""
         status = self._statuses.get(document_id)
-        return status is not None and (bool(refined([status])) or self.settings.additions.prior == "mixed")
+        return status is not None and bool(refined([status]))
 
     @cached_property
     def _logged(self) -> list[query_log.Logged]:

@@ -29,7 +29,7 @@ def writer_of(project: Project, retriever: str) -> LiveWriter:
     from model_code.live.writer import LiveWriter
 
     chosen = settings_of(project)
-    if not chosen.changes_vectors:
+    if not chosen.refine:
         return LiveWriter(project.live, retriever)
     from model_code.additions.writer import RefiningWriter  # with all of IncDSI
 

@@ -194,18 +194,10 @@ def _small_files(output: Path, limit: int = 2_000_000) -> list[Path]:
 
 
 def _history(output: Path) -> list[dict[str, Any]]:
-    """The rows of a training curve, and before them those of a first stage, of which they are marked."""
-    rows = []
-    for name, mark in (("first_stage", "first_stage_"), ("history", "")):
-        path = output / f"{name}.json"
-        for row in read_json(path) if path.exists() else []:
-            rows.append({_metric_name(key, mark): value for key, value in row.items()})
-    return rows
-
-
-def _metric_name(key: str, mark: str) -> str:
-    """What is measured on dev is called as everywhere."""
-    return key if key == "step" else f"{mark}dev.{key}" if "@" in key else mark + key
+    """The rows of a training curve; what is measured on dev is called as everywhere."""
+    path = output / "history.json"
+    rows = read_json(path) if path.exists() else []
+    return [{f"dev.{key}" if "@" in key else key: value for key, value in row.items()} for row in rows]
 
 
 def die_with_ancestors(generations: int = 2, interval: float = 0.1) -> None:

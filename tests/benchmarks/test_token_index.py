@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from benchmarks import token_index
-from model_code.token_index.bags import Bags
-from model_code.token_index.index import TokenIndex
 from tests.tiny_encoder import make_tiny_encoder
 
 WORDS = [f"{a}{b}" for a in ("red", "blue", "old", "new", "wet", "dry", "big", "odd") for b in ("cat", "dog", "car")]
@@ -42,12 +40,10 @@ def check(found: list[dict[str, Any]]) -> None:
         ratio = line["peer"] / line["ours"] if less_is_better else line["ours"] / line["peer"]
         assert line["ratio"] == pytest.approx(ratio)
         assert line["met"] is (line["ratio"] >= line["goal"])
-    kinds = ["documents/s", "batch", "one at a time", "all 128", "recall", "recall", "recall", "bytes"]
-    kinds += ["adds", "first answer"]
+    kinds = ["documents/s", "batch", "one at a time", "all 128", "recall", "recall", "recall", "bytes", "first answer"]
     assert all(kind in line["what"] for kind, line in zip(kinds, found, strict=True))
     recalls = [line["ours"] for line in found[4:6]]
     assert recalls == [1.0, 1.0]
-    assert found[-2]["met"]
 
 
 def test_on_a_folder(tmp_path: Path) -> None:
@@ -62,12 +58,3 @@ def test_on_docstrings_where_there_is_no_data(tmp_path: Path, monkeypatch: pytes
     found = token_index.rows(base=base, questions=10, repeats=1)
     check(found)
     assert found[0]["what"].startswith("docstrings")
-
-
-def test_the_check_of_changes_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    bags = Bags.of([[i % 5, i % 7] for i in range(30)])
-    index = TokenIndex.build(bags, [f"{i:02d}" for i in range(30)], "f")
-    query = (np.arange(7), np.arange(1.0, 8.0))
-    assert token_index.changes_are_exact(index, bags, [query], 10)
-    monkeypatch.setattr(TokenIndex, "delete", lambda self, ids: None)
-    assert not token_index.changes_are_exact(index, bags, [query], 10)

@@ -25,12 +25,21 @@ from experiments.incdsi_frontier.ranks import CachedRanks
 from experiments.incdsi_frontier.retraining import WAYS
 from experiments.incdsi_frontier.run import KEYS, main
 from experiments.incdsi_frontier.spaces import Space
-from experiments.incdsi_frontier.tuning import PUBLISHED, WIDE, Split, Trial, TrialBench, f_beta, open_study, suggest
+from experiments.incdsi_frontier.tuning import (
+    PUBLISHED,
+    WIDE,
+    Split,
+    Trial,
+    TrialBench,
+    Way,
+    f_beta,
+    open_study,
+    suggest,
+)
 from model_code.additions.constraints import constraint_texts
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.errors import SettingsError
 from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 from tests.model_code.incdsi.small import make
 from tests.tiny_encoder import make_tiny_encoder
@@ -112,7 +121,7 @@ def test_a_document_without_queries_is_its_own(encoded: Encoded) -> None:
 
 def test_the_first_steps_equal_a_shorter_run_and_equal_calls_give_equal_points(encoded: Encoded) -> None:
     state, (_, test) = Space(encoded).state(), encoded.splits()
-    settings = IncDsiSettings(gamma1=0.5, gamma2=0.5)
+    settings = Way(gamma1=0.5, gamma2=0.5)
     arrivals = AdditionOrders(TrialBench(state, test), 2, (3,))
     old, new = arrivals.found(settings, 1)[0]
     first = {test.documents[i].id for i in arrivals.orders[1][:3]}
@@ -128,7 +137,7 @@ def test_the_first_steps_equal_a_shorter_run_and_equal_calls_give_equal_points(e
 
 def test_choices_are_the_best_within_each_loss_and_undominated_ones_are_beaten_by_none() -> None:
     def trial(name: float, old: float, new: float) -> Trial:
-        return Trial(str(name), IncDsiSettings(gamma1=name), old, new, score=old, statuses={})
+        return Trial(str(name), Way(gamma1=name), old, new, score=old, statuses={})
 
     trials = [trial(1, 0.50, 0.1), trial(2, 0.485, 0.4), trial(3, 0.47, 0.3), trial(4, 0.3, 0.9)]
     chosen = {purpose: settings.gamma1 for purpose, settings in choices(trials, before=0.5).items()}
@@ -238,9 +247,9 @@ def make_split(seed: int = 0, old: int = 40, new: int = 6) -> tuple[IncDsiState,
 
 def test_a_trial_is_what_adding_and_searching_gives() -> None:
     state, split = make_split(seed=3)
-    settings = IncDsiSettings(gamma1=0.5, gamma2=0.5)
+    settings = Way(gamma1=0.5, gamma2=0.5)
     trial = TrialBench(state, split).trial("one", settings)
-    IncDsiAdder(state, settings).add_batch(split.documents)
+    IncDsiAdder(state, settings.incdsi).add_batch([settings.pulled(document) for document in split.documents])
 
     def mrr(queries: np.ndarray, targets: list[str]) -> float:
         scores = np.float32(queries) @ state.vectors.view.T
@@ -283,7 +292,7 @@ def test_every_dimension_is_a_setting() -> None:
     trial = open_study(seed=0).ask()
     values = suggest(trial, WIDE)
     assert values.keys() == WIDE.keys()
-    IncDsiSettings().replace(**values)
+    Way().replace(**values)
 
 
 def reciprocal_rank(query: np.ndarray, vectors: np.ndarray, target: int) -> float:

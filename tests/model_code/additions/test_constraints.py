@@ -28,9 +28,8 @@ def test_a_short_text_is_not_repeated() -> None:
     assert constraint_texts("t", "One. Two three.", 0) == ["t", "One."]
 
 
-def test_settings_say_which_vectors_change() -> None:
-    assert AdditionSettings(lambda2=0.5).incdsi == IncDsiSettings(refine=False, prior="encoder", lambda2=0.5)
-    assert parse(AdditionSettings, {"refine": True, "spans": 2}, "additions").changes_vectors
+def test_the_solvers_part_of_the_settings() -> None:
+    assert AdditionSettings(lambda2=0.5).incdsi == IncDsiSettings(lambda2=0.5)
     with pytest.raises(SettingsError, match="spans is -1"):
         parse(AdditionSettings, {"spans": -1}, "additions")
 

@@ -22,7 +22,7 @@ from tests.model_code.dsi.small_corpus import make_context
 from tests.model_code.live.laws import up_to
 
 TRAINED = DocumentVectorSettings(epochs=2, batch_size=16, learning_rate=2e-2, patience=None)
-ON = AdditionSettings(refine=True, gamma1=0.5, gamma2=0.1, on_conflict="keep")
+ON = AdditionSettings(refine=True, gamma1=0.5, gamma2=0.1)
 LONG = "ask1 ask2. ask3 ask4 ask5 ask6"
 HISTORY: list[list[Change]] = [
     [Document("new", "", LONG, {}, ("ask1 ask7",)), Document("other", "", "ask9")],

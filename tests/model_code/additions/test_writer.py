@@ -28,7 +28,7 @@ from model_code.live.writer import LiveWriter
 from tests.model_code.live.laws import OLD, WORDS, go_back, make_encoder, open_build, put, up_to
 
 SHORT = {name: (title, " ".join(text.split()[:5])) for name, (title, text) in OLD.items()}  # one passage each
-ON = AdditionSettings(refine=True, gamma1=2.0, gamma2=0.1, on_conflict="keep", lambda2=1e-3)
+ON = AdditionSettings(refine=True, gamma1=2.0, gamma2=0.1, lambda2=1e-3)
 HISTORY: list[list[Change]] = [
     [
         Document("n1", "word1", "word2 word3. word4 word5", {}, ("word1 word9", "word3")),
@@ -125,15 +125,14 @@ def grouped(live: Path, sizes: list[int], settings: AdditionSettings = ON) -> tu
     return found, {key: told[key] for key in told if key in found}
 
 
-@pytest.mark.parametrize("values", [{}, {"on_conflict": "drop_queries"}, {"refine": False}])
 def test_any_grouping_of_the_same_events_gives_the_same_vectors(
-    opened: Path, tmp_path: Path, values: dict, monkeypatch: pytest.MonkeyPatch
+    opened: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)  # padding moves the last bits of encodings
     found = []
     for name, sizes in (("one by one", [1] * 16), ("together", [16]), ("threes", [3] * 5 + [1]), ("two", [7, 9])):
         live = Path(shutil.copytree(opened, tmp_path / name / "live"))
-        found.append(grouped(live, sizes, ON.replace(prior_scale=0.9, **values)))
+        found.append(grouped(live, sizes))
     assert found[0] == found[1] == found[2] == found[3]
     assert sorted(found[0][0]) == sorted({*SHORT, "z", "a", "m", "b", "c"})
     assert found[0][1].keys() == {"z", "a", "m", "b", "c", "d03", "d05", "d07"}
@@ -245,13 +244,6 @@ def test_statuses_are_told_and_nothing_is_unsearchable(live: Path) -> None:
     unchanged = writer.apply([Document("twin", *twin)], up_to(2), {})
     assert unchanged.unchanged == ("twin",)
     assert statuses(live.with_name("additions"), unchanged.generation, hard.spans) == found
-
-
-def test_the_encoding_scaled_needs_no_optimisation(live: Path) -> None:
-    plain = Path(shutil.copytree(live, live.with_name("plain")))
-    LiveWriter(plain, "r").apply(HISTORY[0], up_to(1), {})
-    writer_of(live, AdditionSettings(prior_scale=0.5)).apply(HISTORY[0], up_to(1), {})
-    np.testing.assert_allclose(vectors(live)["n1"], 0.5 * np.array(vectors(plain)["n1"]), atol=1e-6)
 
 
 def test_a_failed_publication_leaves_no_trace(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:

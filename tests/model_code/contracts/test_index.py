@@ -17,7 +17,7 @@ from model_code.files import read_json, write_json
 from model_code.index.dense_index import DenseIndex
 from model_code.lexical.embedding_index import EmbeddingIndex, PassagesOnTheFly
 from model_code.manifest import MANIFEST, seal
-from model_code.retrievers.dsi import Scales, complete
+from model_code.retrievers.dsi import complete
 from model_code.token_index.index import TokenIndex
 from tests.model_code.contracts.damage import (
     array_cut,
@@ -53,21 +53,21 @@ def dense(root, each=1):
 def dsi(root):
     place = context(root, "dsi")
     DenseIndex.build(2 * UNIT[:3], ["c", "a", "b"], "f").save(place.output / "index")
-    complete(place.output / "index", Representatives(UNIT[:3], np.arange(3)), Scales(20.0, 1.5))
+    complete(place.output / "index", Representatives(UNIT[:3], np.arange(3)), 1.5)
     return place
 
 
-def lexical(root, embeddings=True):
+def lexical(root, search="full"):
     place = context(root, "lexical")
     folder = place.output / "index"
     bags = [np.array([i, i + 1]) for i in range(len(PASSAGES))]
-    TokenIndex.build(bags, PASSAGES, "tokenizer").save(folder / "tokens")
-    if embeddings:
+    TokenIndex.build(bags, PASSAGES).save(folder / "tokens")
+    if search == "full":
         weights = [(bag, np.array([1.0, 2.0], np.float32)) for bag in bags]
-        EmbeddingIndex.build(weights, PASSAGES, 9, "f").save(folder / "embeddings")
-    else:
-        PassagesOnTheFly.save(folder / "passages", ["text"] * 5, PASSAGES, "f")
-    seal(folder, 1, {"kind": "lexical", "fingerprint": "f", "passages": 5, "documents": 3, "embeddings": embeddings})
+        EmbeddingIndex.build(weights, PASSAGES, 9).save(folder / "embeddings")
+    elif search == "beta_rerank":
+        PassagesOnTheFly.save(folder / "passages", ["text"] * 5, PASSAGES)
+    seal(folder, 1, {"kind": "lexical", "fingerprint": "f", "passages": 5, "documents": 3, "search": search})
     return place
 
 
@@ -84,7 +84,8 @@ def places(tmp_path_factory):
 
 
 def test_whole_indexes_pass(places, tmp_path):
-    for place in (*places.values(), dense(tmp_path / "several", each=3), lexical(tmp_path / "texts", embeddings=False)):
+    others = [lexical(tmp_path / search, search) for search in ("beta_own", "beta_rerank")]
+    for place in (*places.values(), dense(tmp_path / "several", each=3), *others):
         check("index", place)
     check("base_index", places["dense"])
 
@@ -145,8 +146,7 @@ def test_files_that_the_manifest_does_not_name_are_refused(places, tmp_path, kin
         (array_with("representatives.npy", (0, 0), np.nan), "representatives.npy must be finite"),
         (array_cut("query_counts.npy"), r"query_counts.npy must have the shape \(3,\)"),
         (removed("query_counts.npy"), "must hold query_counts.npy"),
-        (json_with(MANIFEST, logit_scale=0.0), "must state a logit_scale above 0"),
-        (json_with(MANIFEST, encoding_scale=-1.0), "must state a encoding_scale above 0"),
+        (json_with(MANIFEST, encoding_scale=-1.0), "must state an encoding_scale above 0"),
     ],
 )
 def test_each_broken_rule_of_learned_vectors_is_named(places, tmp_path, damage, message):
@@ -156,12 +156,15 @@ def test_each_broken_rule_of_learned_vectors_is_named(places, tmp_path, damage, 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (json_with(MANIFEST, embeddings=False), "index/embeddings/ must not be there, as embeddings is False"),
+        (json_with(MANIFEST, search="beta"), "index/embeddings/ must not be there, as search is beta"),
+        (
+            json_with(MANIFEST, search="beta_rerank"),
+            "index/embeddings/ must not be there, as search is beta_re",
+        ),
         (lambda folder: shutil.rmtree(folder / "tokens"), "index/tokens/ must be there"),
         (lambda folder: shutil.rmtree(folder / "embeddings"), "index/embeddings/ must be there"),
         (removed("tokens/document_ids.json"), "tokens/ must hold document_ids.json"),
         (json_with(f"tokens/{MANIFEST}", passages=4), "index/tokens/manifest.json must state 5 passages"),
-        (json_with(f"embeddings/{MANIFEST}", fingerprint="other"), "another encoder's fingerprint"),
         (json_edited("tokens/document_ids.json", lambda ids: ids.reverse()), "index/tokens/document_ids.json must"),
         (json_edited("embeddings/document_ids.json", lambda ids: ids.pop()), "index/embeddings/document_ids.json"),
         (array_cut("embeddings/weights.npy"), "weights.npy must have the shape"),
@@ -175,7 +178,7 @@ def test_each_broken_rule_of_a_lexical_index_is_named(places, tmp_path, damage, 
 
 
 def test_a_document_that_is_not_in_the_corpus_is_refused_in_texts_too(tmp_path):
-    place = lexical(tmp_path / "texts", embeddings=False)
+    place = lexical(tmp_path / "texts", "beta_rerank")
     write_json(place.output / "index" / "passages" / MANIFEST, {"passages": 4})
     sealed_again(place.output / "index")
     with pytest.raises(FreshetError, match="index/passages/manifest.json must state 5 passages"):

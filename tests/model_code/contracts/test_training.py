@@ -152,7 +152,6 @@ def save(output, encoder, name):
     if name == "lexical":
         base = EncoderSettings(base=str(encoder), max_tokens=16, device="cpu", precision="float32")
         save_encoder(start_encoder(base, SETTINGS, WORDS, 0), output / "encoder")
-        write_json(output / "first_stage.json", HISTORY[1:])
         return
     loaded = Encoder.load(encoder, precision="float32", device="cpu")
     if name == "layers":
@@ -160,7 +159,7 @@ def save(output, encoder, name):
     loaded.save(output / "encoder")
     if name == "dsi":
         vectors = np.eye(4, dtype=np.float32)[:2]
-        DocumentVectors(vectors, ["b", "a"], Representatives(vectors, np.array([0, 3])), "f", 20.0).save(
+        DocumentVectors(vectors, ["b", "a"], Representatives(vectors, np.array([0, 3])), "f").save(
             output / "document_vectors"
         )
 
@@ -233,7 +232,6 @@ def with_tensor(value):
         ("dense", written("encoder/model.safetensors", "cut"), "encoder/model.safetensors cannot be read"),
         ("lexical", removed("encoder/lexical.json"), "encoder/ must hold lexical.json"),
         ("lexical", removed("encoder/1_LexicalHead/model.safetensors"), "1_LexicalHead/ must hold model.safetensors"),
-        ("lexical", written("first_stage.json", "[]"), "first_stage.json must hold at least one row"),
     ],
 )
 def test_each_broken_rule_of_the_encoder_is_named(places, tmp_path, name, damage, message):

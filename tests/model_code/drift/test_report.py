@@ -121,7 +121,7 @@ def test_too_few_protected_queries_are_not_measured(calibrated: Calibration) -> 
 
 
 def test_statuses_of_refined_additions_count(calibrated: Calibration) -> None:
-    conflicting = replace(arrivals(1), statuses=("INFEASIBLE",) * 30)
+    conflicting = replace(arrivals(1), statuses=("COMPROMISE",) * 30)
     assert "conflicts" in names(make_report(calibrated, [conflicting], 30))
     unrefined = make_report(calibrated, [replace(arrivals(1), statuses=("NOT_REFINED",) * 30)], 30)
     assert "conflicts" in {one.name for one in unrefined.unmeasured}

@@ -12,16 +12,16 @@ from model_code.training.settings import TrainingSettings
 
 
 def test_parsed_as_a_group_of_a_retriever():
-    own = {"kind": "dsi", "document_vectors": {"start": "random", "epochs": 3}}
+    own = {"kind": "dsi", "document_vectors": {"start": "random"}}
     parsed = parse_retriever(own, {"hierarchy_weight": 0.0}, "retrievers.dsi").document_vectors
-    assert (parsed.start, parsed.epochs, parsed.rate) == ("random", 3.0, 5e-3)
+    assert (parsed.start, parsed.passes, parsed.rate) == ("random", 12.0, 5e-3)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"logit_scale": 0.0}, "logit_scale is 0.0, but must be above 0: multiplies"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0, but must be above 0, or null"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0, but must be above 0"),
         ({"epochs": -1.0}, "epochs is -1.0"),
         ({"batch_size": 0}, "batch_size is 0, but must be at least 1"),
         ({"patience": 0}, "patience"),

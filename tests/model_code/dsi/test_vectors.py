@@ -47,7 +47,7 @@ def test_mean_queries_against_a_loop():
 def example() -> DocumentVectors:
     vectors = np.arange(6, dtype=np.float32).reshape(3, 2)
     beside = Representatives(vectors / 2, np.array([1, 0, 4]))
-    return DocumentVectors(vectors, ["a", "ä", "c"], beside, "f" * 64, 20.0, encoding_scale=0.9)
+    return DocumentVectors(vectors, ["a", "ä", "c"], beside, "f" * 64, encoding_scale=0.9)
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path):
@@ -59,7 +59,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path):
     np.testing.assert_array_equal(found.representatives.vectors, example().representatives.vectors)
     assert found.representatives.counts.tolist() == [1, 0, 4]
     assert (found.document_ids, found.fingerprint) == (["a", "ä", "c"], "f" * 64)
-    assert (found.logit_scale, found.encoding_scale) == (20.0, 0.9)
+    assert found.encoding_scale == 0.9
 
 
 def test_a_damaged_folder_is_refused(tmp_path: Path):

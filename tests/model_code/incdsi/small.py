@@ -39,9 +39,7 @@ class Oracle:
         self.best_rival = max(dot(self.query, v) for v in vectors)
         self.own_limit = self.best_rival + settings.gamma1 * unit
         encoding = np.zeros(len(self.query)) if document.encoding is None else document.encoding
-        mixed = (1 - settings.query_share) * encoding + settings.query_share * np.array(self.query)
-        prior = {"zero": np.zeros(len(self.query)), "encoder": encoding, "mixed": mixed}[settings.prior]
-        self.prior = (settings.prior_scale * np.asarray(prior, float)).tolist()
+        self.prior = np.asarray(encoding, float).tolist()
 
     def value(self, vector: np.ndarray) -> float:
         v, settings = vector.tolist(), self.settings

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from model_code.errors import FreshetError, SettingsError
+from model_code.errors import FreshetError
 from model_code.incdsi import adder
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import Added, NewDocument, Status
@@ -17,15 +17,21 @@ from model_code.incdsi.state import IncDsiState
 from tests.model_code.incdsi.small import make
 
 WAYS = [
-    IncDsiSettings(prior=prior, gamma1=margin, gamma2=margin, lambda2=pull, on_conflict=remedy)
-    for (prior, pull), margin, remedy in product([("zero", 1e-5), ("mixed", 0.1)], [0.3, 1.0], ["drop_queries", "keep"])
+    (IncDsiSettings(gamma1=margin, gamma2=margin, lambda2=pull), pulled)
+    for (pull, pulled), margin in product([(1e-5, False), (0.1, True)], [0.3, 1.0])
 ]
+
+
+def added(old: int, new: int, pulled: bool, **options: int) -> tuple[IncDsiState, list[NewDocument]]:
+    """A collection, and documents with an encoding to be pulled to, or without any, as published."""
+    state, documents = make(old, new, **options)
+    return state, documents if pulled else [NewDocument(one.id, one.queries) for one in documents]
 
 
 def assert_same(ours: list[Added], theirs: list[Added]) -> None:
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(one.vector, other.vector)
-        assert (one.id, one.status, one.broken, one.dropped) == (other.id, other.status, other.broken, other.dropped)
+        assert (one.id, one.status, one.broken) == (other.id, other.status, other.broken)
 
 
 def contents(state: IncDsiState) -> list[np.ndarray]:
@@ -38,18 +44,18 @@ def assert_equal_states(one: IncDsiState, other: IncDsiState) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize(("seed", "settings"), enumerate(WAYS))
-def test_a_batch_equals_one_by_one(seed: int, settings: IncDsiSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("settings", "pulled"), WAYS)
+def test_a_batch_equals_one_by_one(settings: IncDsiSettings, pulled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adder, "BATCH", 5)
-    state, documents = make(50, 12, seed=seed)
+    state, documents = added(50, 12, pulled, seed=WAYS.index((settings, pulled)))
     alone, together = IncDsiAdder(state.copy(), settings), IncDsiAdder(state.copy(), settings)
     assert_same([alone.add(document) for document in documents], together.add_batch(documents))
     assert_equal_states(alone.state, together.state)
 
 
-@pytest.mark.parametrize("settings", WAYS)
-def test_deleting_the_last_undoes_its_addition(settings: IncDsiSettings) -> None:
-    state, documents = make(50, 2)
+@pytest.mark.parametrize(("settings", "pulled"), WAYS)
+def test_deleting_the_last_undoes_its_addition(settings: IncDsiSettings, pulled: bool) -> None:
+    state, documents = added(50, 2, pulled)
     adder = IncDsiAdder(state, settings)
     adder.add(documents[0])
     before = state.copy()
@@ -58,18 +64,16 @@ def test_deleting_the_last_undoes_its_addition(settings: IncDsiSettings) -> None
     assert_equal_states(state, before)
 
 
-@pytest.mark.parametrize("settings", WAYS)
-def test_an_update_gives_the_vector_of_deleting_and_adding_anew(settings: IncDsiSettings) -> None:
-    state, documents = make(50, 5)
+@pytest.mark.parametrize(("settings", "pulled"), WAYS)
+def test_where_a_document_lies_shows_in_no_vector(settings: IncDsiSettings, pulled: bool) -> None:
+    state, documents = added(50, 5, pulled)
     IncDsiAdder(state, settings).add_batch(documents)
-    changed = NewDocument("new 2", documents[2].queries + 0.2, documents[2].encoding)
-    updated, moved = IncDsiAdder(state.copy(), settings), IncDsiAdder(state.copy(), settings)
-    one = updated.update(changed)
-    moved.delete(["new 2"])
-    other = moved.add(changed)
-    np.testing.assert_array_equal(one.vector, other.vector)
-    assert (one.row, other.row) == (52, 54)
-    assert updated.state.ids == state.ids
+    other = state.copy()
+    vector, query = (rows.view[7].copy() for rows in (other.vectors, other.queries))
+    other.delete(np.array([7]))
+    other.append(state.ids[7], vector, query)
+    new = NewDocument("another", documents[2].queries + 0.2, documents[2].encoding)
+    assert_same([IncDsiAdder(state, settings).add(new)], [IncDsiAdder(other, settings).add(new)])
 
 
 def test_a_state_made_from_stored_rows_goes_on_as_the_one_that_grew() -> None:
@@ -82,18 +86,10 @@ def test_a_state_made_from_stored_rows_goes_on_as_the_one_that_grew() -> None:
     assert_equal_states(state, stored)
 
 
-def test_plain_additions_are_the_prior() -> None:
-    state, documents = make(40, 2)
-    adder = IncDsiAdder(state, IncDsiSettings(refine=False, prior="encoder", prior_scale=0.5))
-    added = adder.add(documents[0])
-    assert (added.status, added.broken) == (Status.NOT_REFINED, None)
-    np.testing.assert_array_equal(added.vector, np.float32(0.5 * documents[0].encoding))
-
-
 def test_the_first_document_of_an_empty_collection_is_found() -> None:
     adder = IncDsiAdder(IncDsiState(np.zeros((0, 3)), np.zeros((0, 3)), [], score_deviation=1.0))
-    added = adder.add_batch([NewDocument("first", np.eye(3)[:1]), NewDocument("second", np.eye(3)[1:2])])
-    assert [one.status for one in added] == [Status.FITS, Status.FITS]
+    found = adder.add_batch([NewDocument("first", np.eye(3)[:1]), NewDocument("second", np.eye(3)[1:2])])
+    assert [one.status for one in found] == [Status.FITS, Status.FITS]
     scores = adder.state.queries.view @ adder.state.vectors.view.T
     assert scores.argmax(axis=1).tolist() == [0, 1]
 
@@ -123,17 +119,16 @@ def test_unknown_documents_are_refused_before_anything_is_deleted() -> None:
     adder = IncDsiAdder(state)
     with pytest.raises(FreshetError, match="'nobody' is not in the collection"):
         adder.delete(["old 1", "nobody"])
-    with pytest.raises(FreshetError, match="add it first"):
-        adder.update(documents[0])
     assert len(state) == 20
 
 
-def test_a_prior_that_needs_an_encoding_says_so_and_adds_nothing() -> None:
-    state, (document,) = make(20, 1)
-    adder = IncDsiAdder(state, IncDsiSettings(prior="encoder"))
-    with pytest.raises(SettingsError, match="needs the document's own vector"):
-        adder.add_batch([document, NewDocument("bare", document.queries)])
-    assert len(state) == 20
+def test_a_compromise_is_told_and_counted() -> None:
+    """Document "a" loses its query to "b", so that whoever asks the same can neither beat "b" nor spare "a"."""
+    axes = np.eye(4)
+    state = IncDsiState(np.stack([axes[0], 2 * axes[0], axes[2]]), axes[:3], ["a", "b", "c"], score_deviation=1.0)
+    found = IncDsiAdder(state, IncDsiSettings(gamma1=0.1, gamma2=0.1)).add(NewDocument("new", axes[:1], axes[3]))
+    assert (found.status, found.broken) == (Status.COMPROMISE, 2)
+    np.testing.assert_array_equal(found.vector, found.solution.vector.astype(np.float32))
 
 
 def test_a_large_collection_is_added_to_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,31 +5,32 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from model_code.incdsi.documents import mean_query
-from model_code.incdsi.objective import Problem, Task, prior_vector
-from model_code.incdsi.settings import IncDsiSettings, Prior
+from model_code.incdsi.documents import NewDocument, mean_query
+from model_code.incdsi.objective import Problem, Task
+from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import minimise
 from tests.model_code.incdsi.small import Oracle, make
 
 
-def stated(prior: Prior) -> tuple[Problem, Oracle]:
-    settings = IncDsiSettings(prior=prior, gamma1=0.4, gamma2=0.7, lambda1=0.3, lambda2=0.05, prior_scale=1.2)
+def stated(pulled: bool) -> tuple[Problem, Oracle]:
+    settings = IncDsiSettings(gamma1=0.4, gamma2=0.7, lambda1=0.3, lambda2=0.05)
     state, (document,) = make(20, 1)
+    document = document if pulled else NewDocument("bare", document.queries)
     oracle, query = Oracle(state, document, settings), mean_query(document.queries)
     best = float((state.vectors.view.astype(np.float64) @ query).max())
-    task = Task(state, query, best, prior_vector(settings, query, document.encoding), settings, state.score_deviation)
+    task = Task(state, query, best, document.prior, settings, state.score_deviation)
     return task.problem(np.arange(20)), oracle
 
 
-@pytest.mark.parametrize("prior", ["zero", "encoder", "mixed"])
-def test_the_value_is_that_of_the_formula(prior: Prior) -> None:
-    problem, oracle = stated(prior)
+@pytest.mark.parametrize("pulled", [False, True])
+def test_the_value_is_that_of_the_formula(pulled: bool) -> None:
+    problem, oracle = stated(pulled)
     for vector in np.random.default_rng(1).normal(size=(5, 8)):
         assert problem.value(vector) == pytest.approx(oracle.value(vector), rel=1e-12)
 
 
 def test_no_vector_goes_below_the_dual_bound() -> None:
-    problem, oracle = stated("encoder")
+    problem, oracle = stated(True)
     random = np.random.default_rng(2)
     best, multipliers = minimise(problem)
     assert problem.lower_bound(multipliers) == pytest.approx(oracle.value(best), rel=1e-9)

@@ -17,9 +17,6 @@ BAD = [
     ({"lambda2": 0.0}, "the vector is not unique"),
     ({"gamma1": -0.1}, "gamma1 is -0.1, but must be at least 0"),
     ({"gamma2": -0.1}, "gamma2 is -0.1, but must be at least 0"),
-    ({"prior_scale": 0.0}, "prior_scale is 0.0, but must be above 0: factor on the prior"),
-    ({"query_share": 1.5}, "query_share is 1.5, but must be at least 0, at most 1"),
-    ({"refine": False}, "every added document would get the vector 0"),
 ]
 
 

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 
 import numpy as np
 import pytest
 from scipy.optimize import lsq_linear, minimize
 
 from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.documents import Added, mean_query
-from model_code.incdsi.objective import Problem
-from model_code.incdsi.settings import IncDsiSettings, Prior
+from model_code.incdsi.documents import Added, NewDocument, mean_query
+from model_code.incdsi.objective import Problem, Rivals
+from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import _newton, _settled, _unbounded, minimise
 from tests.model_code.incdsi.small import Oracle, make
 
 SETTINGS = [
-    IncDsiSettings(prior=prior, gamma1=margin, gamma2=margin, lambda2=pull, on_conflict="keep")
-    for prior, (margin, pull) in product(
-        ["zero", "encoder", "mixed"], [(0.3, 1e-5), (1.5, 1e-2), (1.0, 1.0), (3.0, 1e-9)]
-    )
+    IncDsiSettings(gamma1=margin, gamma2=margin, lambda2=pull)
+    for margin, pull in [(0.3, 1e-5), (1.5, 1e-2), (1.0, 1.0), (3.0, 1e-9)]
 ]
 
 
-def additions(settings: IncDsiSettings, seed: int) -> Iterator[tuple[Oracle, Added]]:
+def additions(settings: IncDsiSettings, seed: int, pulled: bool = False) -> Iterator[tuple[Oracle, Added]]:
     state, documents = make(25, 2, width=6, seed=seed)
     adder = IncDsiAdder(state, settings)
     for document in documents:
+        document = document if pulled else NewDocument(document.id, document.queries)
         oracle = Oracle(state, document, settings)
         yield oracle, adder.add(document)
 
@@ -37,9 +35,10 @@ def peer(oracle: Oracle, start: np.ndarray) -> float:
     return float(minimize(oracle.value, start, jac=oracle.gradient, method="L-BFGS-B", options=options).fun)
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: f"{s.prior}-{s.lambda2:g}")
-def test_never_above_a_foreign_optimum_and_proven(settings: IncDsiSettings) -> None:
-    for oracle, added in additions(settings, seed=1):
+@pytest.mark.parametrize("pulled", [False, True])
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: f"{s.lambda2:g}")
+def test_never_above_a_foreign_optimum_and_proven(settings: IncDsiSettings, pulled: bool) -> None:
+    for oracle, added in additions(settings, 1, pulled):
         ours = oracle.value(added.solution.vector)
         assert added.solution.objective == pytest.approx(ours, rel=1e-9, abs=1e-12)
         theirs = min(peer(oracle, start) for start in (np.array(oracle.query), np.array(oracle.prior)))
@@ -49,7 +48,7 @@ def test_never_above_a_foreign_optimum_and_proven(settings: IncDsiSettings) -> N
 
 
 def test_at_the_minimum_the_gradient_vanishes() -> None:
-    for oracle, added in additions(IncDsiSettings(lambda2=0.01, on_conflict="keep"), seed=3):
+    for oracle, added in additions(IncDsiSettings(lambda2=0.01), seed=3):
         assert np.abs(oracle.gradient(added.solution.vector)).max() < 1e-12
 
 
@@ -64,12 +63,13 @@ def test_few_rows_are_looked_at_and_the_rest_is_met() -> None:
     assert solution.passes <= 3
 
 
-@pytest.mark.parametrize("prior", ["zero", "encoder"])
+@pytest.mark.parametrize("pulled", [False, True])
 @pytest.mark.parametrize("pull", [1e-10, 1e-8])
-def test_hardly_any_pull_and_more_charged_rows_than_dimensions_keep_every_digit(prior: Prior, pull: float) -> None:
+def test_hardly_any_pull_and_more_charged_rows_than_dimensions_keep_every_digit(pulled: bool, pull: float) -> None:
     """Multipliers are then as large as 1 / lambda2, and a vector made of them would have lost half of its digits."""
     state, documents = make(600, 4, width=24, seed=5)
-    settings = IncDsiSettings(gamma1=4.0, gamma2=4.0, lambda2=pull, prior=prior, on_conflict="keep")
+    documents = documents if pulled else [NewDocument(one.id, one.queries) for one in documents]
+    settings = IncDsiSettings(gamma1=4.0, gamma2=4.0, lambda2=pull)
     alone, together = IncDsiAdder(state.copy(), settings), IncDsiAdder(state.copy(), settings)
     one_by_one, batch = [alone.add(document) for document in documents], together.add_batch(documents)
     for one, other in zip(one_by_one, batch, strict=True):
@@ -114,9 +114,10 @@ def test_where_more_rows_than_dimensions_are_charged_a_far_start_costs_time_only
 @pytest.mark.parametrize("pull", [0.1, 1.0])
 def test_the_last_digits_come_from_the_active_rows_alone(pull: float) -> None:
     state, (document,) = make(25, 1, width=6, seed=1)
-    settings = IncDsiSettings(gamma1=1.0, gamma2=1.0, lambda2=pull, on_conflict="keep")
+    settings = IncDsiSettings(gamma1=1.0, gamma2=1.0, lambda2=pull)
     adder = IncDsiAdder(state, settings)
-    task, members = adder._task(document, adder._rivals(mean_query(document.queries))), np.arange(25)
+    rivals = Rivals(state, state.vectors.scan(mean_query(document.queries)[None])[0])
+    task, members = adder._task(NewDocument("bare", document.queries), rivals), np.arange(25)
     problem = task.problem(members)
     _, best = minimise(problem)
     assert 0 < np.count_nonzero(best) <= 6

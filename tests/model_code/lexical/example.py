@@ -14,7 +14,7 @@ from tests.tiny_encoder import make_tiny_encoder, make_tokenizer
 
 WORDS = [f"word{i}" for i in range(40)]
 TEXTS = [" ".join(WORDS[(7 * i + 3 * j) % 40] for j in range(2 + i % 7)) for i in range(40)]
-SETTINGS = LexicalSettings(top_k=8, index_top_k=8, query_top_k=6, first_stage_batch=4, first_stage_passages=4)
+SETTINGS = LexicalSettings(top_k=8, index_top_k=8, query_top_k=6)
 
 
 def make_masked_model(folder: Path) -> Path:

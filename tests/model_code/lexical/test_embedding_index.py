@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.errors import FingerprintMismatch, FreshetError
+from model_code.errors import FreshetError
 from model_code.files import hash_path
 from model_code.lexical.embedding_index import EmbeddingIndex
 from model_code.lexical.encoder import Sparse
@@ -29,12 +29,11 @@ def matrix(embeddings: list[Sparse], dtype: str) -> np.ndarray:
     return rows
 
 
-@pytest.mark.parametrize("precision", ["float16", "float32"])
-def test_search_is_the_dense_product_over_best_passages(precision: str) -> None:
+def test_search_is_the_dense_product_over_best_passages() -> None:
     passages, queries = sparse(7, 6, 0), sparse(9, 4, 1)
-    index = EmbeddingIndex.build(passages, IDS, SIZE, "f", precision)
-    scores = matrix(queries, "float32") @ matrix(passages, precision).T
-    for row, ranking in zip(scores, index.search(queries, 4, "f"), strict=True):
+    index = EmbeddingIndex.build(passages, IDS, SIZE)
+    scores = matrix(queries, "float32") @ matrix(passages, "float16").T
+    for row, ranking in zip(scores, index.search(queries, 4), strict=True):
         best = {document: max(row[i] for i in range(7) if IDS[i] == document) for document in set(IDS)}
         expected = sorted(((d, s) for d, s in best.items() if s > 0), key=lambda item: (-item[1], item[0]))[:4]
         assert [document for document, _ in ranking] == [document for document, _ in expected]
@@ -42,44 +41,42 @@ def test_search_is_the_dense_product_over_best_passages(precision: str) -> None:
 
 
 def test_rank_and_allowed_score_as_search_does() -> None:
-    index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE, "f")
+    index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE)
     query = sparse(1, 10, 3)
-    whole = dict(index.search(query, 9, "f")[0])
-    some = index.rank(query, [["d5", "d0"]], "f")[0]
+    whole = dict(index.search(query, 9)[0])
+    some = index.rank(query, [["d5", "d0"]])[0]
     assert dict(some) == {document: whole.get(document, 0.0) for document in ("d0", "d5")}
-    assert dict(index.search(query, 9, "f", allowed=["d1", "d4"])[0]) == {
+    assert dict(index.search(query, 9, allowed=["d1", "d4"])[0]) == {
         document: whole[document] for document in ("d1", "d4") if document in whole
     }
     with pytest.raises(FreshetError, match="no document 'd9'"):
-        index.rank(query, [["d9"]], "f")
+        index.rank(query, [["d9"]])
 
 
 def test_parts_of_a_passage_sum_to_its_score() -> None:
-    index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE, "f")
+    index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE)
     query = sparse(1, 10, 3)[0]
-    for passage in range(7):
-        assert index.parts(query, passage).sum() == pytest.approx(index.scores(query)[passage])
+    for document, score in index.search([query], 7)[0]:
+        assert sum(part for _, part in index.matches(query, document)) == pytest.approx(score, rel=1e-6)
 
 
 def test_equal_passages_give_equal_bytes_that_load_as_they_were(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE, "f")
+        index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE)
         index.save(tmp_path / name)
     assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")
     loaded = EmbeddingIndex.load(tmp_path / "one")
-    assert loaded.search(sparse(3, 9, 2), 3, "f") == index.search(sparse(3, 9, 2), 3, "f")
-    nothing = EmbeddingIndex.build([], [], SIZE, "f")
-    assert nothing.search(sparse(1, 9, 2), 3, "f") == [[]]
+    assert loaded.search(sparse(3, 9, 2), 3) == index.search(sparse(3, 9, 2), 3)
+    nothing = EmbeddingIndex.build([], [], SIZE)
+    assert nothing.search(sparse(1, 9, 2), 3) == [[]]
 
 
-def test_foreign_damaged_and_unsound_embeddings_are_refused(tmp_path: Path) -> None:
-    index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE, "f")
-    with pytest.raises(FingerprintMismatch, match="build the index again"):
-        index.search(sparse(1, 3, 0), 1, "g")
+def test_damaged_and_unsound_embeddings_are_refused(tmp_path: Path) -> None:
+    index = EmbeddingIndex.build(sparse(7, 6, 0), IDS, SIZE)
     with pytest.raises(FreshetError, match="not finite in float16"):
-        EmbeddingIndex.build([(np.array([0]), np.array([1e6], np.float32))], ["a"], SIZE, "f")
+        EmbeddingIndex.build([(np.array([0]), np.array([1e6], np.float32))], ["a"], SIZE)
     with pytest.raises(FreshetError, match="outside the vocabulary"):
-        EmbeddingIndex.build([(np.array([SIZE]), np.ones(1, np.float32))], ["a"], SIZE, "f")
+        EmbeddingIndex.build([(np.array([SIZE]), np.ones(1, np.float32))], ["a"], SIZE)
     index.save(tmp_path)
     (tmp_path / "weights.npy").write_bytes(b"")
     with pytest.raises(FreshetError, match="was changed"):

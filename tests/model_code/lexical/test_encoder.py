@@ -14,10 +14,9 @@ from model_code.encoding.base_models import load_tokenizer, locate
 from model_code.encoding.hardware import PackedLinear, packing
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError, SettingsError
-from model_code.files import hash_path
+from model_code.files import hash_path, read_json, write_json
 from model_code.lexical.encoder import UNUSED, LexicalEncoder, Sparse, best_logits, blocked_tokens, largest
 from model_code.lexical.layout import HEAD, load_encoder, save_encoder, start_encoder
-from model_code.lexical.settings import LexicalSettings
 from model_code.retrievers.settings import parse_retriever
 from tests.model_code.lexical.example import SETTINGS, TEXTS, WORDS, dense_weights, make_encoder
 from tests.tiny_encoder import make_tiny_model
@@ -117,10 +116,10 @@ def test_sparse_encoder_outside_the_project_gives_the_same_weights(
         np.testing.assert_allclose(row[ids], weights, rtol=1e-4, atol=1e-5)
 
 
-def start_on(folder: Path, kind: str, head: str = "mlm", device: str = "cpu", **changes) -> LexicalEncoder:
-    make_tiny_model(folder, kind, WORDS, masked=True, **changes)
+def start_on(folder: Path, kind: str, masked: bool = True, device: str = "cpu", **changes) -> LexicalEncoder:
+    make_tiny_model(folder, kind, WORDS, masked=masked, **changes)
     base = EncoderSettings(base=str(folder), max_tokens=16, precision="float32", device=device)
-    return start_encoder(base, SETTINGS.replace(head=head), TEXTS, seed=0)
+    return start_encoder(base, SETTINGS, TEXTS, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -169,30 +168,31 @@ def test_no_more_entries_are_kept_than_may_carry_weight(encoder: LexicalEncoder)
 
 
 def test_embeddings_narrower_than_hidden_states_have_no_closed_form(tmp_path: Path) -> None:
-    with pytest.raises(FreshetError, match="embeddings have 16 components and its hidden states 32.*head: mlm"):
-        start_on(tmp_path / "base", "electra", "closed_form", embedding_size=16)
+    with pytest.raises(FreshetError, match="embeddings have 16 components and its hidden.*32.*another encoder"):
+        start_on(tmp_path / "base", "electra", masked=False, embedding_size=16)
 
 
 def test_a_missing_head_is_refused_with_the_remedy(tmp_path: Path) -> None:
     make_encoder(tmp_path / "base")
-    with pytest.raises(FreshetError, match="head: closed_form"):
-        make_encoder(tmp_path / "base", settings=LexicalSettings(head="mlm"))
+    config = tmp_path / "base" / "config.json"
+    write_json(config, read_json(config) | {"architectures": ["BertForMaskedLM"]})
+    with pytest.raises(FreshetError, match="no whole masked-language-model head.*another encoder.base"):
+        make_encoder(tmp_path / "base")
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    "key",
     [
-        ({"top_k": 0}, "top_k is 0"),
-        ({"search": "full", "embeddings": False}, "reads the passages' embeddings"),
-        ({"in_training_from": 1.0}, "share of the steps"),
+        "warmup_steps",
+        "scale",
+        "weights",
+        "first_stage_steps",
+        "semi_parametric",
+        "in_training_negatives",
+        "head",
+        "top_k",
     ],
 )
-def test_impossible_settings_are_refused(values: dict, message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        LexicalSettings(**values)
-
-
-@pytest.mark.parametrize("key", ["warmup_steps", "warmup_batch", "scale", "punctuation", "weights", "cache"])
 def test_a_removed_setting_says_so(key: str) -> None:
     with pytest.raises(SettingsError, match=f"retrievers.svdr.lexical.{key} is no longer a setting: .*delete the key"):
         parse_retriever({"kind": "lexical", "lexical": {key: 1}}, {}, "retrievers.svdr")

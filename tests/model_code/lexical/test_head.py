@@ -10,7 +10,7 @@ import torch
 
 from model_code.lexical.encoder import LexicalEncoder, blocked_tokens, inverse_document_frequencies
 from model_code.lexical.head import decoder_rows, ridge_transform
-from tests.model_code.lexical.example import SETTINGS, TEXTS, make_encoder, make_masked_model
+from tests.model_code.lexical.example import TEXTS, make_encoder, make_masked_model
 
 
 def test_ridge_is_least_squares_with_penalty_rows() -> None:
@@ -75,4 +75,4 @@ def test_punctuation_carries_weight_only_where_the_config_says(tmp_path: Path) -
 def test_a_checkpoint_with_a_head_is_recognised(tmp_path: Path) -> None:
     make_masked_model(tmp_path / "base")
     assert make_encoder(tmp_path / "base").config.head == "mlm"
-    assert make_encoder(tmp_path / "base", settings=SETTINGS.replace(head="closed_form")).config.head == "closed_form"
+    assert make_encoder(tmp_path / "plain").config.head == "closed_form"

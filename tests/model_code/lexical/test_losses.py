@@ -1,5 +1,5 @@
-"""Guards the losses: values, gradients and scales of the semi-parametric, the beta and the hierarchy loss over tokens
-against float64 loops, and the hierarchy's in both stages of training.
+"""Guards the losses: values, gradients and scales of the semi-parametric and the hierarchy loss over tokens against
+float64 loops, and the hierarchy's in training.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ import torch
 
 from model_code.files import hash_path, read_json
 from model_code.hierarchy.tree import Hierarchy
+from model_code.lexical.fit import LexicalTrainer
 from model_code.lexical.losses import (
     SemiParametricObjective,
     TokenHierarchy,
     Views,
-    beta_losses,
     dense,
     quarter_deviation,
     semi_parametric_losses,
     token_centroids,
     total,
 )
-from model_code.lexical.trainer import FirstStageTrainer, LexicalTrainer
 from model_code.stages import train
 from model_code.training.tables import TrainingTables
 from tests.model_code.lexical.corpus import TRAINING, make_context
@@ -87,45 +86,6 @@ def test_gradients_are_those_of_the_double_loop(views: tuple[Views, Views]) -> N
     expected = sum(full) + sum(beta) / 2 + sum(alpha) / 2
     for ours, theirs in zip(torch.autograd.grad(found, learned), torch.autograd.grad(expected, learned), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
-
-
-def test_gradients_of_the_beta_loss_are_those_of_the_double_loop(views: tuple[Views, Views]) -> None:
-    queries, documents = views
-    weights = queries.weights.requires_grad_()
-    scores = weights @ documents.tokens.T
-    excluded = torch.rand(B, B + E) > 0.6
-    positives = [1, 0, 5, 6]
-    (ours,) = torch.autograd.grad(beta_losses(scores, torch.tensor(positives), excluded, 1.7).sum(), [weights])
-    score = lambda i, j: sum(weights[i, v] * documents.tokens[j, v] for v in range(V)) / 1.7  # noqa: E731
-    expected = 0.0
-    for i, own in enumerate(positives):
-        kept = [j for j in range(B + E) if j == own or not excluded[i, j]]
-        expected = expected + torch.log(sum(torch.exp(score(i, j)) for j in kept)) - score(i, own)
-    torch.testing.assert_close(ours, torch.autograd.grad(expected, [weights])[0], rtol=0, atol=1e-12)
-
-
-def test_a_part_of_the_loss_keeps_its_share_and_its_scale(views: tuple[Views, Views]) -> None:
-    queries, documents = views
-    relevant, allowed = torch.eye(B, dtype=torch.bool), torch.rand(B, E) > 0.4
-    scales = torch.tensor([3.0, 2.0], dtype=torch.float64)
-    found = total(semi_parametric_losses(queries, documents, scales, relevant, allowed, terms=("alpha", "full")))
-    alpha = naive(queries.tokens, documents.weights, 3.0, relevant, allowed)
-    full = naive(queries.weights, documents.weights, 2.0, relevant, allowed)
-    for i in range(B):
-        assert float(found[i]) == pytest.approx(float(full[i] + alpha[i] / 2), abs=1e-12)
-
-
-def test_beta_loss_counts_every_passage_that_is_not_excluded(views: tuple[Views, Views]) -> None:
-    queries, documents = views
-    scores = queries.weights @ documents.tokens.T
-    excluded = torch.rand(B, B + E) > 0.6
-    positives = torch.tensor([1, 0, 5, 6])
-    found = beta_losses(scores, positives, excluded, 1.7)
-    for i in range(B):
-        kept = [j for j in range(B + E) if j == positives[i] or not excluded[i, j]]
-        own = float(scores[i, positives[i]]) / 1.7
-        expected = math.log(sum(math.exp(float(scores[i, j]) / 1.7) for j in kept)) - own
-        assert float(found[i]) == pytest.approx(expected, abs=1e-12)
 
 
 def test_dense_rows_pass_their_gradient_to_the_weights() -> None:
@@ -221,20 +181,18 @@ def test_scales_are_of_what_siblings_differ_by_that_are_no_ancestor_of_an_answer
         assert float(found) == pytest.approx(spread / 4)
 
 
-@pytest.mark.parametrize("stage", [FirstStageTrainer, LexicalTrainer])
-def test_the_loss_of_each_stage_has_the_hierarchys_by_its_weight(tmp_path: Path, stage: type[LexicalTrainer]) -> None:
+def test_the_loss_has_the_hierarchys_by_its_weight(tmp_path: Path) -> None:
     context = make_context(tmp_path, SETTINGS)
     tables, hierarchy = TrainingTables.load(context), Hierarchy.load(context.inputs["hierarchy"])
     data, encoder = tables.training_data(TRAINING), make_encoder(tmp_path / "base", "closed_form")
     bags, losses = encoder.bags(tables.passages.texts), {}
     for weight in (0.0, 0.5):
         settings = TRAINING.replace(hierarchy_weight=weight, supervision="supervised")
-        lexical = SETTINGS.replace(first_stage_steps=2)
-        trainer = stage(encoder, data, settings, 0, hierarchy=hierarchy, lexical=lexical, bags=bags)
+        trainer = LexicalTrainer(encoder, data, settings, 0, hierarchy=hierarchy, lexical=SETTINGS)
         batch = trainer.collate(0, trainer.schedule[0])
         losses[weight], levels = trainer.model(batch), TokenHierarchy(hierarchy, bags, encoder.vocabulary_size, None)
         assert (batch.paths is None) == (weight == 0)
-    queries = trainer.model._embed(batch.queries)
+    queries = trainer.model._views(batch.queries).weights
     expected = levels(queries, levels.spread(queries, batch.paths, batch.excluded), batch.paths, batch.excluded)
     means = [losses[0.5][f"hierarchy_{level + 1}"] for level in range(expected.shape[1])]
     torch.testing.assert_close(torch.stack(means), expected.mean(dim=0).detach(), rtol=1e-4, atol=1e-5)
@@ -242,18 +200,14 @@ def test_the_loss_of_each_stage_has_the_hierarchys_by_its_weight(tmp_path: Path,
     assert found == pytest.approx(0.5 * expected.sum(dim=1).mean().item(), rel=1e-3)
 
 
-@pytest.mark.parametrize("stage", [FirstStageTrainer, LexicalTrainer])
-def test_it_covers_the_first_m_levels_and_leaves_out_nodes_above_other_answers(
-    tmp_path: Path, stage: type[LexicalTrainer]
-) -> None:
+def test_it_covers_the_first_m_levels_and_leaves_out_nodes_above_other_answers(tmp_path: Path) -> None:
     context = make_context(tmp_path, SETTINGS)
     tables, hierarchy = TrainingTables.load(context), Hierarchy.load(context.inputs["hierarchy"])
     data, encoder = tables.training_data(TRAINING), make_encoder(tmp_path / "base", "closed_form")
-    settings, lexical = TRAINING.replace(hierarchy_weight=0.5), SETTINGS.replace(first_stage_steps=2)
-    bags = encoder.bags(tables.passages.texts)
+    settings = TRAINING.replace(hierarchy_weight=0.5)
     one = settings.replace(hierarchy_levels=1)
-    assert stage(encoder, data, one, 0, hierarchy=hierarchy, lexical=lexical, bags=bags).model.hierarchy.levels == 1
-    trainer = stage(encoder, data, settings, 0, hierarchy=hierarchy, lexical=lexical, bags=bags)
+    assert LexicalTrainer(encoder, data, one, 0, hierarchy=hierarchy, lexical=SETTINGS).model.hierarchy.levels == 1
+    trainer = LexicalTrainer(encoder, data, settings, 0, hierarchy=hierarchy, lexical=SETTINGS)
     pairs, paths = trainer.schedule[0], hierarchy.paths()
     batch, several = trainer.collate(0, pairs), 0
     for row, pair in enumerate(pairs):
@@ -267,25 +221,11 @@ def test_it_covers_the_first_m_levels_and_leaves_out_nodes_above_other_answers(
 def test_a_run_that_resumes_goes_on_with_the_scales_it_began_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = make_context(tmp_path, SETTINGS, hierarchy_weight=0.2)
+    whole = make_context(tmp_path, SETTINGS, hierarchy_weight=0.2, batches="siblings")
     train.run(whole)
-    context = make_context(tmp_path, SETTINGS, hierarchy_weight=0.2)
+    assert {"hierarchy_1", "hierarchy_2"} <= read_json(whole.output / "history.json")[1].keys()
+    context = make_context(tmp_path, SETTINGS, hierarchy_weight=0.2, batches="siblings")
     kill_stage_after(3, context, monkeypatch)
     monkeypatch.setattr(SemiParametricObjective, "measure", lambda self, _: self.scales.fill_(1e3))
     train.run(context)
     assert hash_path(context.output) == hash_path(whole.output)
-
-
-def test_both_stages_train_with_it_and_a_killed_run_resumes_to_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lexical = SETTINGS.replace(first_stage_steps=4)
-    whole = make_context(tmp_path, lexical, hierarchy_weight=0.2, batches="siblings")
-    train.run(whole)
-    for name in ("history", "first_stage"):
-        assert {"hierarchy_1", "hierarchy_2"} <= read_json(whole.output / f"{name}.json")[1].keys()
-    for killed_after in (3, 7):
-        context = make_context(tmp_path, lexical, hierarchy_weight=0.2, batches="siblings")
-        kill_stage_after(killed_after, context, monkeypatch)
-        train.run(context)
-        assert hash_path(context.output) == hash_path(whole.output)

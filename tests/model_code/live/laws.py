@@ -28,22 +28,22 @@ from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
 from model_code.live.texts import TextRules
 from model_code.live.writer import LiveWriter
-from model_code.retrievers.dsi import Scales, complete
+from model_code.retrievers.dsi import complete
 from model_code.retrievers.fused import Fusion, Scale, build_folders
 from tests.tiny_encoder import make_tiny_encoder
 
-KINDS = ("dense", "inverted_file", "multi_vector", "dsi", "lexical", "beta_rerank", "on_the_fly", "fused")
+KINDS = ("dense", "inverted_file", "multi_vector", "dsi", "lexical", "beta_own", "beta_rerank", "fused")
 PARTS = ("dense", "lexical")  # of the fused one
 RULES = TextRules(include_title=True, words=5, stride=3)
 WORDS = [f"word{i}" for i in range(30)]
 QUERIES = ["word1 word2", "word7", "word3 word11 word20 word29", "word12 word4"]
 LEXICAL = {
-    "lexical": LexicalSettings(head="closed_form", search="full"),
-    "beta_rerank": LexicalSettings(head="closed_form", search="beta_rerank", rerank_depth=3),
-    "on_the_fly": LexicalSettings(head="closed_form", search="beta_rerank", rerank_depth=3, embeddings=False),
+    "lexical": LexicalSettings(search="full"),
+    "beta_own": LexicalSettings(),
+    "beta_rerank": LexicalSettings(search="beta_rerank", rerank_depth=3),
 }
 INDEXES = {"inverted_file": IndexSettings(factory="IVF4,SQ8")}  # of the base; what is added to it is searched exactly
-SCALES = Scales(20.0, 1.5)
+ENCODING_SCALE = 1.5
 Texts = Mapping[str, tuple[str, str]]
 
 
@@ -143,11 +143,11 @@ def _index(kind: str, encoder: Encoder, bodies: list[str], ids: list[str], folde
     if kind == "dsi":
         names = list(dict.fromkeys(ids))
         vectors = document_means(vectors, np.array([names.index(name) for name in ids]), len(names))
-        vectors, ids = vectors * np.float32(SCALES.encoding), names
+        vectors, ids = vectors * np.float32(ENCODING_SCALE), names
     rows = [name for name in ids for _ in range(per)]
     DenseIndex.build(vectors, rows, encoder.fingerprint(), settings or IndexSettings(), per).save(folder)
     if kind == "dsi":
-        complete(folder, Representatives(vectors, np.zeros(len(ids), np.int64)), SCALES)
+        complete(folder, Representatives(vectors, np.zeros(len(ids), np.int64)), ENCODING_SCALE)
 
 
 def _write_tree(folder: Path, ids: list[str]) -> None:

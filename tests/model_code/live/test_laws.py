@@ -16,7 +16,7 @@ from model_code.live.writer import LiveWriter
 from tests.model_code.live.laws import KINDS, NEW, OLD, corpus, make_encoder, open_build, put, rankings, up_to
 
 ALL = {**OLD, **NEW}
-INDEXED = [kind for kind in KINDS if kind != "on_the_fly"]  # which embeds passages in every search: slow
+INDEXED = [kind for kind in KINDS if kind != "beta_rerank"]  # which embeds passages in every search: slow
 CHANGED = {"d03": ("word9", "word1 word2 word3 word4 word5 word6"), "d05x": ("word2", "word8 word7")}
 
 

@@ -50,8 +50,8 @@ def test_the_index_is_of_documents_and_holds_what_adding_needs(built: tuple[Stag
     training, indexing = built
     folder, trained = indexing.output / "index", DocumentVectors.load(training.output / "document_vectors")
     manifest = read_json(folder / "manifest.json")
-    assert {key: manifest[key] for key in ("kind", "documents", "passages", "fingerprint", "logit_scale")} == {
-        "kind": "dsi", "documents": 24, "passages": 24, "fingerprint": trained.fingerprint, "logit_scale": 20.0
+    assert {key: manifest[key] for key in ("kind", "documents", "passages", "fingerprint")} == {
+        "kind": "dsi", "documents": 24, "passages": 24, "fingerprint": trained.fingerprint
     }  # fmt: skip
     found, beside = DenseIndex.load(folder), Representatives.load(folder)
     np.testing.assert_array_equal(found.vectors, trained.vectors)
@@ -157,4 +157,4 @@ def test_a_new_document_starts_where_training_would_have_started_it(
     assert after == [hit for hit in before if hit[0] != "d03"]
     merged = writer.searcher.views[1].part.retriever
     np.testing.assert_array_equal(merged.representatives.vectors, retriever.representatives.vectors)
-    assert (merged.scales, merged.representatives.counts.tolist()) == ((20.0, 1.0), [2, 0])
+    assert (merged.encoding_scale, merged.representatives.counts.tolist()) == (1.0, [2, 0])

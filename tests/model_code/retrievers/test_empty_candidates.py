@@ -27,8 +27,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder, and lexical indexes with and without embeddings."""
     folder = tmp_path_factory.mktemp("kinds")
     encoder = make_encoder(folder / "base")
-    for name, embeddings in (("stored", True), ("flying", False)):
-        settings = SETTINGS.replace(embeddings=embeddings, search="beta_rerank")
+    for name, search in (("stored", "full"), ("flying", "beta_rerank")):
+        settings = SETTINGS.replace(search=search)
         (folder / f"{name} shards").mkdir()
         build_folder(folder / name, encoder, TEXTS, IDS, settings, folder / f"{name} shards")
     return folder
@@ -37,7 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_retriever(kind: str, folder: Path) -> Retriever:
     if kind in NAMES or kind == "beta_on_the_fly":
         index, search = ("stored", kind) if kind in NAMES else ("flying", "beta_rerank")
-        return LexicalRetriever(open_folder(folder / index, make_encoder(folder / "base"))[0], search)  # type: ignore[arg-type]
+        opened, manifest = open_folder(folder / index, make_encoder(folder / "base"))
+        return LexicalRetriever(opened, search, manifest["fingerprint"])  # type: ignore[arg-type]
     encoder = Encoder.load(folder / "base", 16, precision="float32", device="cpu")
     if kind == "multi_vector":
         represent_documents(encoder, LayerSettings(numbers=(1,), pooling="multi_vector"))

@@ -12,7 +12,7 @@ from model_code.context import StageContext
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import hash_path, read_json
 from model_code.lexical.embedding_index import PRECISION, PassagesOnTheFly
-from model_code.lexical.index import NAMES
+from model_code.lexical.index import NAMES, open_folder
 from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
 from model_code.lexical.settings import LexicalSettings
 from model_code.manifest import seal
@@ -24,7 +24,7 @@ from tests.model_code.lexical.corpus import make_context
 from tests.model_code.lexical.example import SETTINGS
 
 QUERIES = ["word3 word7", "word12 word1 word5 word39", "word20"]
-LEXICAL = SETTINGS.replace(rerank_depth=5)
+LEXICAL = SETTINGS.replace(rerank_depth=5, search="full")
 
 
 def build(tmp_path: Path, lexical: LexicalSettings = LEXICAL) -> tuple[Path, Path]:
@@ -136,7 +136,7 @@ def test_main_search_reranks_filters_and_explains_alike(tmp_path: Path, name: st
 def test_the_hits_of_a_query_are_explained_by_one_encoding(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    retriever, encoded = LexicalRetriever(opened(folders).index, "full"), []
+    retriever, encoded = opened(folders), []
     encoder = retriever.index.encoder
     encode = encoder.encode_queries
     monkeypatch.setattr(encoder, "encode_queries", lambda texts: encoded.append(texts) or encode(texts))
@@ -151,32 +151,43 @@ def test_the_hits_of_a_query_are_explained_by_one_encoding(
 def test_best_passage_is_the_one_that_scores(tmp_path: Path, folders: tuple[Path, Path]) -> None:
     queries, passages, documents = views(tmp_path, folders)
     retriever = opened(folders)
-    for text, row in zip(QUERIES, queries["O"] @ passages["T"].T, strict=True):
+    for text, row in zip(QUERIES, queries["E"] @ passages["E"].T, strict=True):
         own = [score for score, document in zip(row, documents, strict=True) if document == "d03"]
         assert retriever.best_passage(text, "d03") == int(np.argmax(np.float32(own)))
 
 
-def test_without_embeddings_passages_are_embedded_on_the_fly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = opened(build(tmp_path, LEXICAL.replace(search="beta_rerank")))
-    folders = build(tmp_path, LEXICAL.replace(search="beta_rerank", embeddings=False))
+def test_beta_rerank_embeds_passages_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = opened(build(tmp_path))
+    folders = build(tmp_path, LEXICAL.replace(search="beta_rerank"))
     assert not (folders[1] / "embeddings").exists()
     flying = opened(folders)
     assert set(flying.variants()) == {"beta", "beta_own"}
-    for found, expected in zip(flying.search(QUERIES, 5), stored.search(QUERIES, 5), strict=True):
+    for found, expected in zip(flying.search(QUERIES, 5), stored.variants()["beta_rerank"](QUERIES, 5), strict=True):
         same(found, expected)
     document = flying.search(QUERIES[:1], 1)[0][0][0]
     assert [m.token for m in flying.explain(QUERIES[0], document)] == [
         m.token for m in stored.explain(QUERIES[0], document)
     ]
-    with pytest.raises(FreshetError, match="build the index with embeddings"):
+    with pytest.raises(FreshetError, match="build the index for it"):
         flying.index.search("full", QUERIES, 1)
-    monkeypatch.setattr("model_code.lexical.embedding_index.CACHE", 6)
     passages = flying.index.passages
     assert isinstance(passages, PassagesOnTheFly)
-    kept = passages.embeddings([1, 2, 3, 4, 5, 6])
-    monkeypatch.setattr(passages.encoder, "encode", lambda texts: pytest.fail("encoded again") if texts else [])
-    assert all(a[1] is b[1] for a, b in zip(passages.embeddings([6, 1]), (kept[5], kept[0]), strict=True))
-    assert list(passages._cache) == [2, 3, 4, 5, 6, 1]
+    kept = passages._embeddings([1, 2, 3])
+    with monkeypatch.context() as patch:
+        patch.setattr(passages.encoder, "encode", lambda texts: pytest.fail("encoded again") if texts else [])
+        assert all(a[1] is b[1] for a, b in zip(passages._embeddings([3, 1]), (kept[2], kept[0]), strict=True))
+    monkeypatch.setattr("model_code.lexical.embedding_index.CACHE", 2)
+    passages._embeddings([4])
+    assert list(passages._known) == [4]
+
+
+def test_by_tokens_nothing_is_encoded_and_nothing_else_is_kept(tmp_path: Path) -> None:
+    folders = build(tmp_path, SETTINGS)
+    assert sorted(path.name for path in folders[1].iterdir()) == ["manifest.json", "tokens"]
+    retriever = opened(folders)
+    assert (retriever.main, set(retriever.variants())) == ("beta_own", {"beta"})
+    with pytest.raises(FreshetError, match="build the index for it"):
+        retriever.index.search("beta_rerank", QUERIES, 1)
 
 
 def test_equal_inputs_give_equal_bytes_also_after_a_kill(tmp_path: Path) -> None:
@@ -196,16 +207,8 @@ def test_foreign_and_damaged_folders_are_refused(tmp_path: Path, folders: tuple[
         open_retriever(*folders)
     seal(folders[1], 1, {"kind": "dense"})
     with pytest.raises(FreshetError, match="holds no lexical index but one of kind dense"):
-        LexicalRetriever(*_open_as_lexical(folders))
+        open_folder(folders[1], load_encoder(folders[0]))
 
 
-def _open_as_lexical(folders: tuple[Path, Path]) -> tuple:
-    from model_code.lexical.index import open_folder
-
-    opened, manifest = open_folder(folders[1], load_encoder(folders[0]))
-    return opened, manifest["search"]
-
-
-def test_a_query_without_known_tokens_finds_nothing(folders: tuple[Path, Path]) -> None:
-    retriever = opened(folders)
-    assert retriever.search([""], 3) == [[]]
+def test_a_query_without_known_tokens_finds_nothing(tmp_path: Path) -> None:
+    assert opened(build(tmp_path, SETTINGS)).search([""], 3) == [[]]

@@ -137,7 +137,7 @@ def test_no_more_documents_are_scored_than_are_measured(project):
     assert [len(arrivals.vectors), len(arrivals.quality), len(arrivals.asked)] == [70, 40, 40]
 
 
-@pytest.mark.parametrize("additions", [{}, {"refine": True}, {"prior": "mixed"}])
+@pytest.mark.parametrize("additions", [{}, {"refine": True}])
 def test_a_document_that_was_placed_by_its_queries_is_not_judged_by_them(project, additions):
     write_text(project.params_file, json.dumps({**PARAMS, "additions": additions}))
     texts = documents(SEA, 6, "more", 1)
@@ -155,17 +155,11 @@ def test_a_question_that_several_documents_came_with_is_answered_by_each_of_them
     assert gatherer.arrivals(EventBatch(1, 3)).asked.tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("on_conflict", ["keep", "drop_queries"])
-def test_conflicts_are_measured_where_somebody_asks_for_them(project, on_conflict):
-    additions = {"refine": True, "on_conflict": on_conflict}
-    write_text(project.params_file, json.dumps({**PARAMS, "additions": additions}))
+def test_conflicts_are_measured_where_additions_are_refined(project):
+    write_text(project.params_file, json.dumps({**PARAMS, "additions": {"refine": True}}))
     add(project, documents(SEA, 24, "more", 1))
     report = watch(project, record=False).report
-    why = {one.name: one.why for one in report.unmeasured}
-    if on_conflict == "keep":
-        assert why["conflicts"].startswith("additions.on_conflict is keep")
-    else:
-        assert [one.name for one in report.of("conflicts")] == ["conflicts"]
+    assert [one.name for one in report.of("conflicts")] == ["conflicts"]
 
 
 def test_a_text_that_several_documents_answer_is_searched_once():

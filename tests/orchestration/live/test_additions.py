@@ -63,7 +63,7 @@ def test_crashes_and_pieces_leave_the_ledgers_order_and_so_the_vectors(
     own: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)  # padding moves the last bits of encodings
-    setting(own, monkeypatch, refine=True, gamma1=2.0, on_conflict="keep")
+    setting(own, monkeypatch, refine=True, gamma1=2.0)
     receive(own, "z", "yy", "aaa", "mmmm", "b")
     LiveCollection(own).remove(["yy"], "test")
     once = Project(Path(shutil.copytree(own.root, tmp_path / "once")))

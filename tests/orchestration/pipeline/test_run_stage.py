@@ -200,14 +200,10 @@ def test_checkpoints_outlive_a_stage_that_could_not_be_recorded(project, stage, 
     assert not list((project.state / "checkpoints").iterdir())
 
 
-def test_the_curves_of_two_stages_of_training_are_told_apart(tmp_path: Path):
+def test_what_a_curve_measures_on_dev_is_called_as_everywhere(tmp_path: Path):
     assert run_stage._history(tmp_path) == []
-    write_json(tmp_path / "history.json", [{"step": 0, "loss": 2.0}])
-    write_json(tmp_path / "first_stage.json", [{"step": 0, "loss": 3.0, "nDCG@10": 0.5}])
-    assert run_stage._history(tmp_path) == [
-        {"step": 0, "first_stage_loss": 3.0, "first_stage_dev.nDCG@10": 0.5},
-        {"step": 0, "loss": 2.0},
-    ]
+    write_json(tmp_path / "history.json", [{"step": 0, "loss": 2.0, "nDCG@10": 0.5}])
+    assert run_stage._history(tmp_path) == [{"step": 0, "loss": 2.0, "dev.nDCG@10": 0.5}]
 
 
 CHILD = """

@@ -106,7 +106,6 @@ def test_every_system_in_a_report_is_found_and_its_metrics_have_one_name():
     for shape in (report, {"baseline": report}):
         found = {system: run_stage._numbers(rows) for system, rows in run_stage._evaluated(shape)}
         assert found == dict.fromkeys(("hce", "hce.rrf"), {"dev.queries": 0.0, "test.nDCG@10": 0.5})
-    assert run_stage._metric_name("nDCG@10", "first_stage_") == "first_stage_dev.nDCG@10"
 
 
 def test_more_than_one_batch_is_stored_whole(tracker):
