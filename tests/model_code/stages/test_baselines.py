@@ -60,10 +60,27 @@ def test_all_are_evaluated_on_the_same_queries(inputs, tmp_path):
 
 def test_the_untrained_encoder_has_hybrids_and_bm25_has_none(inputs, tmp_path):
     report = run_stage(inputs, tmp_path / "baselines")
-    assert sorted(report["zero_shot"]["variants"]) == ["bm25_rerank", "rrf"]
+    names = ["bm25_rerank", "nearest_query", "rrf"]
+    assert sorted(report["zero_shot"]["variants"]) == names
     assert "variants" not in report["bm25"]
     scores = load_all_scores(tmp_path / "baselines" / "zero_shot", "test")
-    assert [one.system for one in scores] == ["zero_shot", "zero_shot.bm25_rerank", "zero_shot.rrf"]
+    assert [system.system for system in scores] == ["zero_shot", *(f"zero_shot.{name}" for name in names)]
+
+
+def test_the_nearest_training_query_finds_what_it_asks_for_and_nothing_else(inputs, tmp_path):
+    """Each of 18 training queries is asked again by a test query, and 30 documents have none."""
+    found = run_stage(inputs, tmp_path / "baselines")["zero_shot"]["variants"]["nearest_query"]["test"]
+    assert found["hit@1"] == found["R@100"] == pytest.approx(18 / 48)
+
+
+def test_without_documents_in_common_there_is_no_nearest_training_query(inputs, tmp_path):
+    shutil.copytree(inputs["corpus"], tmp_path / "corpus")
+    qrels = pd.read_parquet(tmp_path / "corpus" / "qrels.parquet")
+    train = set(qrels.loc[qrels["split"] == "train", "document_id"])
+    kept = qrels[(qrels["split"] == "train") | ~qrels["document_id"].isin(train)]
+    kept.to_parquet(tmp_path / "corpus" / "qrels.parquet")
+    report = run_stage(inputs | {"corpus": tmp_path / "corpus"}, tmp_path / "baselines")
+    assert "nearest_query" not in report["zero_shot"]["variants"]
 
 
 def test_bm25_finds_documents_by_their_own_words(inputs, tmp_path):
