@@ -41,6 +41,8 @@ def test_a_clear_gain_passes_and_says_by_how_much():
     gain = verdict.intervals[0]
     assert gain.metric == "nDCG@10"
     assert 0 < gain.low < gain.difference < gain.high
+    at_90_percent = 2 * 1.645 * noise(1).std() / np.sqrt(SIZE)
+    assert gain.high - gain.low == pytest.approx(at_90_percent, rel=0.06), "1 - 2 alpha"
 
 
 def test_the_same_retriever_is_not_better():
