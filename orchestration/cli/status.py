@@ -6,8 +6,9 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from model_code.errors import Damaged
+from model_code.errors import Damaged, FreshetError
 from orchestration import parameters
+from orchestration.live.ledger import own_ledger
 from orchestration.live.status import live_status, live_status_lines, other_lines
 from orchestration.pipeline import dvc_lock, stages
 from orchestration.pipeline.ingest import read_lock
@@ -64,28 +65,31 @@ def _live(project: Project) -> list[dict[str, Any]]:
     names = retrievers(project.live)
     if not names:
         return []
+    default = torn = None
     try:
         default = default_retriever(project.live)
-    except Damaged:
-        default = None
+    except Damaged as error:
+        torn = str(error)
     return [
-        _live_retriever(project, name, name == default)
+        _live_retriever(project, name, name == default, torn)
         for name in sorted(names, key=lambda name: (name != default, name))
     ]
 
 
-def _live_retriever(project: Project, name: str, default: bool) -> dict[str, Any]:
-    """What there is to say of a live retriever; `problem`: why it is not all, None where it is."""
+def _live_retriever(project: Project, name: str, default: bool, torn: str | None) -> dict[str, Any]:
+    """What there is to say of a live retriever; `problem`: which file is torn or lost, None where all is there."""
     from model_code.live.collection import Collection
 
-    found = dict.fromkeys(("generation", "documents", "fingerprint", "freshness", "problem"))
-    found |= {"retriever": name, "default": default}
+    found = dict.fromkeys(("generation", "documents", "fingerprint", "freshness"))
+    found |= {"retriever": name, "default": default, "problem": torn}
     try:
         generation = Collection(project.live, name).current()
         found |= {"generation": generation.number}
         found |= {key: generation.manifest[key] for key in ("documents", "fingerprint")}
+        if (ledger := own_ledger(project, generation)) is not None:
+            ledger.close()
         found["freshness"] = live_status(project, name)
-    except Damaged as error:
+    except FreshetError as error:
         found["problem"] = str(error)
     return found
 

@@ -64,6 +64,8 @@ TORN = {  # what a crash, a full disk or a careless hand does to which file
     "the ledger, empty": ("ledger.sqlite", empty),
     "no ledger": ("ledger.sqlite", lose),
 }
+# What `freshet status` does not read, as it compares no checksums.
+UNREAD = ("the list", "vectors", "placements", "documents", "passages", "the manifest of")
 COMMANDS = ("verify", "search word1", "status", "add --dry-run more.jsonl", "delete nothing", "tools compact")
 
 
@@ -115,6 +117,9 @@ def test_a_torn_file_is_told_in_one_line_and_mended_by_the_command_that_it_names
             assert command == "verify" or "rejected" in told or len(lines) == 1, told
         if command == "status":
             assert code == 0, told
+            told = re.search(r"^problem +(.*freshet repair.*)$", told, re.M)
+            assert bool(told) != kind.startswith(UNREAD)
+            assert not told or file.name in told[1] or not file.exists() or kind == "the ledger, empty"
     code, told = run(capsys, monkeypatch, "repair")
     assert (code, bool(told)) == (0, True)
     assert run(capsys, monkeypatch, "verify") == (0, "all that is live is whole\n"), told
