@@ -28,6 +28,9 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
     "hierarchy.initialisation": "k-means always starts by k-means++ in rounds, the best of three that were measured",
     "hierarchy.tolerance": "k-means ends when no passage moves, or after hierarchy.max_iterations",
     "bm25.stopwords": "words that most passages have weigh next to nothing",
+    "live.retrain_from": "a retrain begins as a training does; retrievers.NAME.start names a folder of other weights, "
+    "such as live/NAME/generations/000000/encoder",
+    "drift.batches": "batches of the null are drawn from the reference at random",
     "drift.topic_divergence": "topics are compared by their Jensen-Shannon divergence",
     "additions.use": "docs/incdsi.md names the settings that did best; write them in this group",
     "additions.protect": "all documents' queries constrain an added one, as published",

@@ -38,7 +38,7 @@ ALLOWED = {
         orchestration/live/repair.py:_go_on orchestration/live/repair.py:_name_default
         orchestration/live/repair.py:_open_log""",
     "appends lines, of which readers leave out one that was cut off": """
-        orchestration/registry/history.py:append orchestration/freshness/query_log.py:_open""",
+        orchestration/registry/history.py:append""",
     "a file that is locked, or says who holds a lock": """
         orchestration/live/client.py:registered orchestration/live/client.py:running
         orchestration/project.py:file_lock""",
@@ -47,8 +47,7 @@ ALLOWED = {
         model_code/corpus/sources/definitions.py:""",
     "made again by whoever finds it missing or torn": """
         orchestration/guard.py:token_of orchestration/pipeline/cost_report.py:write_report
-        orchestration/registry/build.py:_link orchestration/live/commands.py:_readable
-        orchestration/freshness/workspace.py:begin_with orchestration/freshness/workspace.py:keep_start""",
+        orchestration/registry/build.py:_link orchestration/live/commands.py:_readable""",
 }
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -42,7 +41,7 @@ class Calibration:
         self._drawn: dict[tuple[str, int], np.ndarray] = {}
 
     def old(self, measure: Measure) -> np.ndarray:
-        """What of the reference is compared: a row per document, or per query."""
+        """What of the reference is compared: a row per document."""
         return measure.old(self.reference, self.scores)
 
     def observe(self, measure: Measure, given: np.ndarray, scope: Scope) -> Observation:
@@ -85,30 +84,25 @@ class Calibration:
         return np.array(null)
 
     def _batches(self, measure: Measure, size: int) -> np.ndarray:
-        """The batches that the null of a measure is drawn from: (B, n) bool. Only documents have an order."""
-        chosen = self.settings
-        batches = chosen.batches if measure.of_documents else "random"
-        return draw_batches(len(self.old(measure)), size, chosen.draws, chosen.seed, batches)
+        """The batches that the null of a measure is drawn from: (B, n) bool."""
+        return draw_batches(len(self.old(measure)), size, self.settings.draws, self.settings.seed)
 
     @cached_property
     def key(self) -> str:
         """SHA-256 of all that decides the kept null distributions beside measure and size."""
         digest = hashlib.sha256()
-        for name in ("vectors", "topics", "cosines", "nodes", "queries"):
+        for name in ("vectors", "topics", "cosines", "nodes"):
             array = np.ascontiguousarray(getattr(self.reference, name))
             digest.update(f"{name} {array.dtype} {array.shape}\0".encode() + array.tobytes())
-        names = ("draws", "seed", "batches", "classifier_contrast")
+        names = ("draws", "seed", "classifier_contrast")
         facts = {name: getattr(self.settings, name) for name in names} | {"format": FORMAT}
         return hash_text(digest.hexdigest() + canonical_json(facts))
 
 
-def draw_batches(
-    documents: int, size: int, draws: int, seed: int, batches: Literal["random", "in_order"] = "random"
-) -> np.ndarray:
-    """Which of the reference's documents are in each batch: (B, documents) bool, `size` true per row.
+def draw_batches(documents: int, size: int, draws: int, seed: int) -> np.ndarray:
+    """Which of the reference's documents are in each batch: (draws, documents) bool, `size` true per row.
 
-    "random" draws B = `draws` subsets; "in_order" runs of consecutive documents, each start at most once, so B is less
-    where the reference has fewer. The same numbers give the same batches. FreshetError if the reference is too small.
+    The same numbers give the same batches. FreshetError if the reference is too small.
     """
     if not 0 < size * SMALLEST_SHARE <= documents:
         raise FreshetError(
@@ -116,14 +110,9 @@ def draw_batches(
         )
     chance = np.random.default_rng([seed, documents, size])
     members = np.zeros((draws, documents), bool)
-    if batches == "random":
-        for row in members:
-            row[chance.choice(documents, size, replace=False)] = True
-        return members
-    starts = chance.permutation(documents - size + 1)[:draws]
-    for row, start in zip(members, starts, strict=False):
-        row[start : start + size] = True
-    return members[: len(starts)]
+    for row in members:
+        row[chance.choice(documents, size, replace=False)] = True
+    return members
 
 
 def most_measured(documents: int, largest: int) -> int:

@@ -7,8 +7,6 @@ Where the vectors drifted, harm is tested a second time, with all of alpha for i
 once a test of the corrected family has tripped, so documents like the old ones still cause a false alarm with a chance
 of at most alpha (a gatekeeping procedure), others that are no worse too, and drift with harm is found sooner.
 *Add* otherwise, even where vectors drifted or the hierarchy fits no longer: an encoder may serve new topics well.
-Logged queries that drifted are reported, and count like drifted vectors: nobody judged their answers, so they are no
-harm by themselves.
 Beside adding, a *pilot* is called for where documents drifted and the queries that they came with show no harm: found
 as well as old ones, they may still be found worse than training would find them, which only a training on some of them
 tells. A retrain follows if it does.
@@ -25,7 +23,7 @@ from model_code.drift.settings import DriftSettings
 from model_code.drift.thresholds import ASKED, MADE, Measured, deciding
 
 Action = Literal["add", "retrain"]
-OF_DOCUMENTS, OF_QUERIES, FITTING = "domain_auc", "query_auc", ("topics", "fit")
+OF_DOCUMENTS, FITTING = "domain_auc", ("topics", "fit")
 PILOT_DUE = "documents moved, and the queries that came with them show no harm: whether training helps, a pilot tells"
 LIMITS = ("conflicts", "growth", "protected_old")
 
@@ -103,7 +101,7 @@ def _held_back(history: Sequence[Past], cooldown: int) -> str | None:
 
 
 def _wanted(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str, ...]]:
-    drifted = _tripped(report, OF_DOCUMENTS, OF_QUERIES)
+    drifted = _tripped(report, OF_DOCUMENTS)
     harm = deciding(report.measures)
     harmed = [measure for measure in harm if measure.tripped or (drifted and measure.suspected)]
     broken = _tripped(report, *LIMITS)
@@ -126,7 +124,7 @@ def _harmless(harm: Sequence[Measured]) -> str:
 
 def _nothing(report: Report, settings: DriftSettings) -> str:
     size = max(report.documents, report.window_documents)
-    if size < settings.minimum_batch and not report.of(OF_QUERIES):
+    if size < settings.minimum_batch:
         return f"too few documents to measure: {size} so far, drift.minimum_batch is {settings.minimum_batch}"
     if len(report.measures) == 1:
         return f"{spoken(report.measures[0])}, and nothing else was measured"

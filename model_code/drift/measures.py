@@ -135,7 +135,7 @@ class Measure:
 
     name: str
     tail: Tail
-    given: Literal["vectors", "quality", "asked", "queries"]
+    given: Literal["vectors", "quality", "asked"]
     old: Callable[[DriftReference, OldScores], np.ndarray]
     statistic: Statistic
     detail: Callable[[np.ndarray, np.ndarray], Detail]
@@ -144,13 +144,8 @@ class Measure:
 
     @property
     def of_scores(self) -> bool:
-        """Whether it compares scores, which have no order and are taken anew for each report."""
-        return self.given in ("quality", "asked")
-
-    @property
-    def of_documents(self) -> bool:
-        """Whether it compares vectors of documents, whose batches may be drawn in the order of their dates."""
-        return self.given == "vectors"
+        """Whether it compares scores, which are taken anew for each report."""
+        return self.given != "vectors"
 
 
 MEASURES: Mapping[str, Measure] = {
@@ -164,8 +159,6 @@ MEASURES: Mapping[str, Measure] = {
                 placed=lambda reference, vectors: reference.place(vectors)[1]),
         Measure(MADE, "low", "quality", lambda _, scores: scores.made, mean_difference, _means),
         Measure(ASKED, "low", "asked", lambda _, scores: scores.asked, mean_difference, _means),
-        Measure("query_auc", "high", "queries", lambda reference, _: reference.queries, domain_auc, _count,
-                contrasted=True),
     )
 }  # fmt: skip
 

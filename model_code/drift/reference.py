@@ -14,7 +14,7 @@ has more rivals, so beside scores from before it grew, documents like the old on
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from model_code.manifest import read_manifest, seal, verify
 if TYPE_CHECKING:
     from model_code.hierarchy.tree import Hierarchy
 
-FORMAT, KIND = 4, "drift_reference"
+FORMAT, KIND = 5, "drift_reference"
 TENSORS, QUESTIONS = "drift_reference.safetensors", "questions.json"
 CHUNK = 1024  # documents compared with all centroids at once
 CLUSTERED, PER_LEAF, ITERATIONS = 20_000, 8, 20  # of a twin: most passages, passages per leaf node, of k-means
@@ -84,13 +84,9 @@ def _stated(question: Question) -> dict[str, Any]:
     return {"document_id": question.document_id, "text": question.text, "answers": sorted(question.answers)}
 
 
-def _empty() -> np.ndarray:
-    return np.zeros(0, np.float32)
-
-
 @dataclass(frozen=True, eq=False)
 class DriftReference:
-    """n documents, and optionally q vectors of training queries, and queries for old documents to search anew.
+    """n documents, and queries for old documents to search anew.
 
     topics, cosines: of each document, in a twin of the hierarchy that was clustered without it. nodes: the node of
     the hierarchy that each leaf node of the twin counts under. trained: documents that the retriever was trained on.
@@ -104,7 +100,6 @@ class DriftReference:
     nodes: np.ndarray  # (L,) int32
     trained: int
     fingerprint: str
-    queries: np.ndarray = field(default_factory=_empty)  # (q, H) float32
     questions: Questions = Questions()
     note: str = ""
 
@@ -117,15 +112,14 @@ class DriftReference:
         settings: DriftSettings,
         rows: np.ndarray | None = None,
         trained: int | None = None,
-        queries: np.ndarray | None = None,
         questions: Questions | None = None,
         note: str = "",
     ) -> DriftReference:
         """Keep `settings.reference_documents` of the passages that `hierarchy` was built from, `vectors` (N, H), and at
         most half of them: the others make the twin of the hierarchy that documents are placed in.
 
-        rows: those that may be kept, one per document, by date if batches are drawn in order; None: all. In order the
-        last ones are kept, else any. trained: number of documents; None: N. queries to note: see the class.
+        rows: those that may be kept, one per document; None: all. trained: number of documents; None: N. questions,
+        note: see the class.
         However few are kept: what they are too few for is not measured, and reports say so.
         """
         eligible = np.arange(len(vectors)) if rows is None else np.asarray(rows)
@@ -141,7 +135,6 @@ class DriftReference:
             nodes,
             len(vectors) if trained is None else trained,
             fingerprint,
-            _empty() if queries is None else _sample(np.asarray(queries, np.float32), settings),
             questions or Questions(),
             note,
         )
@@ -178,7 +171,7 @@ class DriftReference:
         return cls(**load_file(folder / TENSORS), **facts, questions=Questions.load(folder / QUESTIONS))
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        names = ("vectors", "topics", "cosines", "centroids", "nodes", "queries")
+        names = ("vectors", "topics", "cosines", "centroids", "nodes")
         return {name: np.ascontiguousarray(getattr(self, name)) for name in names}
 
 
@@ -191,15 +184,8 @@ def topic_level(hierarchy: Hierarchy, batch: int) -> int:
 
 
 def _kept(eligible: np.ndarray, most: int, settings: DriftSettings) -> np.ndarray:
-    if settings.batches == "in_order":
-        return eligible[max(0, len(eligible) - most) :]
     chance = np.random.default_rng([settings.seed, len(eligible)])
     return eligible[np.sort(chance.permutation(len(eligible))[:most])]
-
-
-def _sample(queries: np.ndarray, settings: DriftSettings) -> np.ndarray:
-    chance = np.random.default_rng([settings.seed, len(queries), 1])
-    return queries[np.sort(chance.permutation(len(queries))[: settings.reference_documents])]
 
 
 def place(vectors: np.ndarray, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

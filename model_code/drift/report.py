@@ -10,7 +10,7 @@ import numpy as np
 
 from model_code.drift.calibration import Calibration, most_measured
 from model_code.drift.measures import MEASURES, Measure, Paired, conflicts, growth, protected_change, refined
-from model_code.drift.settings import DriftSettings, draws_needed
+from model_code.drift.settings import DriftSettings
 from model_code.drift.thresholds import Measured, Observation, Scope, judge
 from model_code.errors import FingerprintMismatch, FreshetError
 
@@ -20,11 +20,10 @@ HEADER = ("measure", "value", "", "threshold", "without drift (1 % - median - 99
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
-    """What arrived: m documents, and optionally scores of k and of a of them, one per document, and l logged queries.
+    """What arrived: m documents, and optionally scores of k and of a of them, one per document.
 
     fingerprint: of the encoder of both. statuses: names of model_code.incdsi.documents.Status, of what was refined.
-    Queries must differ from each other: one asked often would look like drift. no_queries, no_statuses: why there are
-    none.
+    no_statuses: why there are none.
     """
 
     vectors: np.ndarray  # (m, H) float32, unit norm
@@ -32,8 +31,6 @@ class Arrivals:
     quality: np.ndarray | None = None  # (k,) mean score over a document's held-out pseudo-queries
     asked: np.ndarray | None = None  # (a,) the same over the queries that it arrived with
     statuses: tuple[str, ...] = ()
-    queries: np.ndarray | None = None  # (l, H) float32, unit norm
-    no_queries: str = NOT_GIVEN
     no_statuses: str = NOT_REFINED
 
 
@@ -50,7 +47,7 @@ class Unmeasured:
 class Report:
     """What was measured of the newest batch (`documents`) and of the last `batches` together (`window_documents`).
 
-    queries: how many logged queries of the newest batch were looked at. reference: a note on what it is compared with.
+    reference: a note on what it is compared with.
     """
 
     documents: int
@@ -59,7 +56,6 @@ class Report:
     alpha: float
     measures: tuple[Measured, ...]
     unmeasured: tuple[Unmeasured, ...] = ()
-    queries: int = 0
     reference: str = ""
 
     @property
@@ -89,8 +85,7 @@ class Report:
     def _head(self) -> str:
         window = f", {self.window_documents} in the last {self.batches} batches" if self.batches > 1 else ""
         chance = f"false alarms of the whole report: at most {self.alpha:.0%}"
-        asked = f" and {self.queries} logged queries" if self.queries else ""
-        return f"drift of {self.documents} documents{asked}{window}; {chance}"
+        return f"drift of {self.documents} documents{window}; {chance}"
 
 
 def make_report(
@@ -110,7 +105,6 @@ def make_report(
     if len(last) > 1:
         measured += observe(calibration, pooled(last), "window")
     measured += [] if protected is None else [_protected(protected, settings)]
-    measured = list(_testable(measured, settings.alpha))
     judged = judge([each for each in measured if isinstance(each, Observation)], settings.alpha)
     return Report(
         len(newest.vectors),
@@ -119,7 +113,6 @@ def make_report(
         settings.alpha,
         (*judged, growth(added, calibration.reference.trained, settings.growth_limit)),
         tuple(each for each in measured if isinstance(each, Unmeasured)),
-        0 if newest.queries is None else len(newest.queries),
         calibration.reference.note,
     )
 
@@ -130,8 +123,7 @@ def observe(calibration: Calibration, arrivals: Arrivals, scope: Scope) -> Itera
     for measure in MEASURES.values():
         given = getattr(arrivals, measure.given)
         if why := _why_not(calibration, measure, given):
-            missing = given is None and measure.given == "queries"
-            yield Unmeasured(measure.name, arrivals.no_queries if missing else why, scope)
+            yield Unmeasured(measure.name, why, scope)
         else:
             yield calibration.observe(measure, given, scope)
     if refined(arrivals.statuses):
@@ -149,7 +141,8 @@ def _why_not(calibration: Calibration, measure: Measure, given: np.ndarray | Non
         return f"{len(given)} are fewer than drift.minimum_batch = {least}"
     if most_measured(compared, largest) < least:
         few = f"the reference has {compared}, fewer than 3 x drift.minimum_batch = {3 * least}"
-        return few + f", and keeps half of the corpus at most: {6 * least} documents are needed" * measure.of_documents
+        halved = f", and keeps half of the corpus at most: {6 * least} documents are needed"
+        return few if measure.of_scores else few + halved
     return None
 
 
@@ -160,17 +153,6 @@ def _protected(scores: Paired, settings: DriftSettings) -> Observation | Unmeasu
     return Unmeasured("protected_old", f"{why} drift.minimum_batch = {settings.minimum_batch}")
 
 
-def _testable(measured: Sequence[Observation | Unmeasured], alpha: float) -> Iterator[Observation | Unmeasured]:
-    """Without observations whose null is too short for their share of alpha: a reference lends few runs in order."""
-    least = draws_needed(alpha, sum(isinstance(each, Observation) for each in measured))
-    for each in measured:
-        if isinstance(each, Unmeasured) or len(each.null) >= least:
-            yield each
-            continue
-        why = f"the reference lends {len(each.null)} runs of so many documents, fewer than {least}: set"
-        yield Unmeasured(each.name, f"{why} drift.batches to random", each.scope)
-
-
 def pooled(batches: Sequence[Arrivals]) -> Arrivals:
     """Batches of one encoder as one."""
     return replace(
@@ -179,7 +161,6 @@ def pooled(batches: Sequence[Arrivals]) -> Arrivals:
         quality=_joined([batch.quality for batch in batches]),
         asked=_joined([batch.asked for batch in batches]),
         statuses=tuple(status for batch in batches for status in batch.statuses),
-        queries=_joined([batch.queries for batch in batches]),
     )
 
 
@@ -196,11 +177,9 @@ def _check(calibration: Calibration, arrivals: Arrivals) -> None:
             f"{reference.fingerprint[:12]}: build the reference of the retriever that is live"
         )
     width = reference.vectors.shape[1]
-    for name, vectors in (("documents", arrivals.vectors), ("queries", arrivals.queries)):
-        if vectors is not None and (vectors.ndim != 2 or vectors.shape[1] != width or not np.isfinite(vectors).all()):
-            raise FreshetError(
-                f"vectors of {name} must be finite and (n, {width}), not {vectors.shape}; encode them again"
-            )
+    vectors = arrivals.vectors
+    if vectors.ndim != 2 or vectors.shape[1] != width or not np.isfinite(vectors).all():
+        raise FreshetError(f"vectors must be finite and (n, {width}), not {vectors.shape}; encode them again")
     if any(scores is not None and not np.isfinite(scores).all() for scores in (arrivals.quality, arrivals.asked)):
         raise FreshetError("a document's score is not a number: leave out documents without held-out queries")
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from math import ceil
-from typing import Literal
-
 from model_code.settings import Constant, Field, Settings, require
 
 DRAWS, LARGEST_BATCH, REFERENCE_DOCUMENTS = 999, 500, 2000
-MOST_MEASURES = 15  # of a report: seven of the batch, seven of the window, and the protected queries
+MOST_MEASURES = 13  # of a report: six of the batch, six of the window, and the protected queries
 
 
 class DriftSettings(Settings):
@@ -18,7 +15,7 @@ class DriftSettings(Settings):
         0.05, gt=0, le=0.5, description="chance that a report alarms although nothing changed; its measures share it"
     )
     minimum_batch: int = Field(
-        100, ge=10, description="documents, or queries, below which only counts are measured; they wait for the window"
+        100, ge=10, description="documents below which only counts are measured; they wait for the window"
     )
     largest_batch: int = Constant(
         default_factory=lambda: LARGEST_BATCH, description="documents of a batch that are measured, drawn at random"
@@ -52,11 +49,6 @@ class DriftSettings(Settings):
     classifier_contrast: int = Constant(
         500, ge=1, description="documents of the reference that the domain classifier tells the batch from"
     )
-    batches: Literal["random", "in_order"] = Field(
-        "random",
-        description="how the null's batches are drawn from the reference: as if documents arrived in no order; or runs "
-        "by their dates, which all must have, so that an alarm means a batch that differs more than runs do",
-    )
     seed: int = Constant(0, ge=0, description="of what is drawn")
 
     def check(self) -> None:
@@ -73,12 +65,3 @@ class DriftSettings(Settings):
             f"alpha is {self.alpha}, but must be at least {least:g}: {MOST_MEASURES} measures share it, and a chance "
             f"that small cannot be told from {self.draws} draws",
         )
-
-
-def draws_needed(alpha: float, measures: int) -> int:
-    """The fewest draws B with which p = (1 + b) / (1 + B) can reach alpha / measures.
-
-    >>> draws_needed(0.05, 20)
-    399
-    """
-    return ceil(measures / alpha - 1e-9) - 1

@@ -8,7 +8,7 @@ from model_code.settings import Field, Settings
 
 
 class LiveSettings(Settings):
-    """Which collections follow, how many of their old generations stay, and what a retrain begins with."""
+    """Which collections follow, how many of their old generations stay, and who is told."""
 
     follow: Literal["all", "default"] = Field(
         "all",
@@ -27,9 +27,4 @@ class LiveSettings(Settings):
         None,
         pattern="^https?://",
         description="address that is told what goes wrong, by a POST of {text: ...} as JSON",
-    )
-    retrain_from: Literal["base", "champion"] = Field(
-        "base",
-        description="weights that a retrain's dense retrievers begin with: from the base no training is inherited, "
-        "good or bad; from the champion old documents begin with what they have, which the gate asks for",
     )

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from model_code.errors import SettingsError
 from orchestration.project import Project
 
 HOST = "127.0.0.1"
@@ -17,9 +18,7 @@ Token = Annotated[bool, typer.Option("--token", help="Demand the token of .fresh
 def serve(
     host: Host = HOST,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8765,
-    query_log: Annotated[
-        bool, typer.Option("--query-log", help="Keep the queries in .freshet/queries, on this machine only.")
-    ] = False,
+    query_log: Annotated[bool, typer.Option(hidden=True)] = False,
     token: Token = False,
     cors_origin: Annotated[
         list[str] | None,
@@ -27,6 +26,8 @@ def serve(
     ] = None,
 ) -> None:
     """Serve search, add, update and delete over HTTP, with everything warm; the other commands use it while it runs."""
+    if query_log:
+        raise SettingsError("--query-log is gone: POST /feedback keeps what people found, and retrains learn from it")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a team of threads per request costs ten times more
     from orchestration.live.client import registered
 
@@ -34,7 +35,7 @@ def serve(
     with registered(project.state) as registration:  # before the slow imports, as it may refuse
         from orchestration.service.server import serve as run
 
-        run(project, host, port, query_log, registration, token, cors_origin or ())
+        run(project, host, port, registration, token, cors_origin or ())
 
 
 def ui(

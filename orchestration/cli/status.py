@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime
 from typing import Any
 
 from model_code.errors import Damaged, FreshetError
@@ -31,8 +30,7 @@ def project_status(project: Project) -> dict[str, Any]:
         "challenger": _version(project, versions.CHALLENGER),
         "previous": _version(project, versions.PREVIOUS),
         "moved_by_hand": _moved_by_hand(project),
-        "live": (live := _live(project)),
-        "queries_logged": _queries_logged(project, live),
+        "live": _live(project),
         "service": _service(project),
         "moves": history.read(project)[-5:],
     }
@@ -94,18 +92,6 @@ def _live_retriever(project: Project, name: str, default: bool, torn: str | None
     return found
 
 
-def _queries_logged(project: Project, live: list[dict[str, Any]]) -> int | None:
-    """Searches in the service's query log since the last drift report; None if there is no log."""
-    from orchestration.freshness.query_log import is_kept, logged_since
-
-    if not is_kept(project.state):
-        return None
-    ledger = live[0]["freshness"]["ledger"] if live and live[0]["freshness"] else None
-    report = ledger["drift"] if ledger else None
-    since = datetime.fromisoformat(report["recorded"]).timestamp() if report else 0.0
-    return len(logged_since(project.state, since))
-
-
 def status_text(status: dict[str, Any]) -> str:
     """The status in a few lines."""
     corpus = status["corpus"]
@@ -125,8 +111,6 @@ def status_text(status: dict[str, Any]) -> str:
         if live and live["freshness"]:
             lines += (live_status_lines if live["default"] else other_lines)(live["freshness"])
         lines += [f"problem     {live['problem']}"] if live and live.get("problem") else []
-    if status["queries_logged"] is not None:
-        lines.append(f"queries     {status['queries_logged']:,} logged since the last drift report")
     if status["service"]:
         lines.append(f"service     {status['service']['url']}")
     return "\n".join(lines)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +21,11 @@ from model_code.live.documents import DocumentFile
 from model_code.live.generation import added_since_training, trained_documents
 from model_code.live.searcher import Searcher
 from orchestration import parameters
-from orchestration.freshness import query_log
 from orchestration.freshness.queries import (
-    NO_LOG,
     answers,
     asked_scores,
     document_vectors,
-    has_vectors,
     made_questions,
-    query_vectors,
     some,
 )
 from orchestration.freshness.reference import calibration_of, protected_scores
@@ -47,59 +42,39 @@ if TYPE_CHECKING:
 LOCK = "drift.lock"  # in the project's state: two that measure at once would report the same events twice
 
 
-@dataclass(frozen=True)
-class EventBatch:
-    """The events `first` to `last`, and what was asked after `after` and up to `until`, in seconds since 1970."""
-
-    first: int
-    last: int
-    after: float = 0.0
-    until: float = inf
-
-
-def batches(ledger: Ledger | None, window: int, watermark: int, trained: int = 0) -> list[EventBatch]:
+def batches(ledger: Ledger, window: int, watermark: int, trained: int = 0) -> list[EventRange]:
     """The batches of the last `window` reports, oldest first, and what came after them up to the event `watermark`.
 
     trained: the last event whose document the retriever may have been trained with; none up to it is an arrival.
     """
-    found, after, first = [], 0.0, 1
-    for report in reversed(ledger.last_drift(window + 1) if ledger else []):
-        found.append(
-            EventBatch(max(report["first_event"], trained + 1), report["last_event"], after, report["recorded"])
-        )
-        after, first = report["recorded"], report["last_event"] + 1
-    later = [batch for batch in found if batch.last > trained]
-    return [*later[-window:], EventBatch(max(first, trained + 1), watermark, after)]
+    reports = [report for report in reversed(ledger.last_drift(window + 1)) if report["last_event"] > trained]
+    known = [EventRange(max(report["first_event"], trained + 1), report["last_event"]) for report in reports]
+    return [*known[-window:], EventRange(max([0, trained, *(batch.last for batch in known)]) + 1, watermark)]
 
 
 @dataclass(frozen=True)
 class Gatherer:
-    """Reads batches of a live collection. asked_since: no batch is older, so the query log is read from there."""
+    """Reads batches of a live collection."""
 
     project: Project
     searcher: Searcher
     settings: Parameters
-    seen: LogView | None
-    asked_since: float = 0.0
+    seen: LogView
 
-    def arrivals(self, batch: EventBatch) -> Arrivals:
+    def arrivals(self, batch: EventRange) -> Arrivals:
         """The documents of a batch that were new or other than before, and are still live as they arrived then, each in
-        the order of its event, and the queries that were logged meanwhile."""
-        events = self.seen.arrivals(batch.first, batch.last) if self.seen else []
+        the order of its event."""
+        events = self.seen.arrivals(batch.first, batch.last)
         trained, base = trained_documents(self.searcher.generation), self.searcher.views[0]
         found = [one for one in events if not (one.document_id in trained and one.document_id in base)]  # as it was
         put = [one.document_id for one in found]
         vectors, texts = self._vectors_and_texts(put)
-        queries, why = self._queries(batch)
         return Arrivals(
             vectors,
             self.searcher.generation.fingerprint,
             quality=self._scores(texts),
             asked=self._asked_scores(found),
             statuses=tuple(self._statuses[one] for one in put if one in self._statuses),
-            queries=queries,
-            no_queries=why,
-            no_statuses=NOT_REFINED,
         )
 
     @cached_property
@@ -110,25 +85,6 @@ class Gatherer:
         """Whether a document's vector was made with the queries that it arrived with."""
         status = self._statuses.get(document_id)
         return status is not None and bool(refined([status]))
-
-    @cached_property
-    def _logged(self) -> list[query_log.Logged]:
-        return query_log.logged_since(self.project.state, self.asked_since)
-
-    def _queries(self, batch: EventBatch) -> tuple[np.ndarray | None, str]:
-        """The vectors of at most `largest_batch` different queries, or None and why."""
-        base, chosen = self.searcher.base, self.settings.drift
-        if not query_log.is_kept(self.project.state):
-            return None, NO_LOG
-        if not has_vectors(base):
-            return None, f"a {base.kind} retriever makes no vectors of queries"
-        asked, again = self._asked(batch.after, batch.until), self._asked(batch.until, inf)
-        texts = some(asked - again, chosen.largest_batch, chosen.seed)  # of the last batch that it was asked in
-        return query_vectors(base, texts), ""
-
-    def _asked(self, after: float, until: float) -> set[str]:
-        """The different texts that were searched for in a span of time."""
-        return {logged.text.strip() for logged in self._logged if after < logged.time <= until} - {""}
 
     def _scores(self, texts: dict[str, str]) -> np.ndarray | None:
         folder, settings = self.project.state / "drift" / "queries", self.settings
@@ -159,7 +115,7 @@ class Gatherer:
     @cached_property
     def answers(self) -> dict[str, frozenset[str]]:
         """The live documents, by a query that they came with."""
-        return answers(self.seen.snapshot() if self.seen else ())
+        return answers(self.seen.snapshot())
 
     def _measured(self, document_ids: Iterable[str]) -> list[str]:
         """As many of the documents as a report looks at: to search for the others would be for nothing."""
@@ -200,8 +156,7 @@ class Watched:
 def watch(project: Project, record: bool = True) -> Watched | None:
     """Measure, decide, keep both; None if fewer than `drift.minimum_batch` documents were added since the last report.
 
-    Queries that the service logged meanwhile are measured beside them. record=False: a dry run, kept nowhere, of
-    however few documents or queries; None if there is neither. Others that watch at the same time wait.
+    record=False: a dry run, kept nowhere, of however few documents. Others that watch at the same time wait.
     """
     with file_lock(project.state / LOCK):
         return _watch(project, record)
@@ -210,11 +165,11 @@ def watch(project: Project, record: bool = True) -> Watched | None:
 def _watch(project: Project, record: bool) -> Watched | None:
     settings, searcher = parameters.load(project.params_file), Searcher.open(project.live)
     ledger = existing_ledger(project, searcher.generation.retriever)
-    if ledger is None and (record or not query_log.is_kept(project.state)):
+    if ledger is None:
         return None
-    with nullcontext() if ledger is None else closing(ledger):
+    with closing(ledger):
         watched = _measured(project, searcher, settings, ledger, record)
-        if record and ledger is not None and watched is not None:
+        if record and watched is not None:
             _ask(ledger, watched)
             values = {"report": watched.report.as_dict(), "decision": watched.decision.as_dict()}
             ledger.record_drift(values, (watched.batch.first, watched.batch.last))
@@ -222,22 +177,21 @@ def _watch(project: Project, record: bool) -> Watched | None:
 
 
 def _measured(
-    project: Project, searcher: Searcher, settings: Parameters, ledger: Ledger | None, record: bool
+    project: Project, searcher: Searcher, settings: Parameters, ledger: Ledger, record: bool
 ) -> Watched | None:
     generation, chosen = searcher.generation, settings.drift
-    seen = None if ledger is None else ledger.seen_from(standing_of(ledger, generation))
-    trained = 0 if seen is None else seen.standing.trained
-    *earlier, newest = batches(ledger, chosen.window, generation.watermark, trained)
-    gatherer = Gatherer(project, searcher, settings, seen, asked_since=(*earlier, newest)[0].after)
+    seen = ledger.seen_from(standing_of(ledger, generation))
+    *earlier, newest = batches(ledger, chosen.window, generation.watermark, seen.standing.trained)
+    gatherer = Gatherer(project, searcher, settings, seen)
     arrived = gatherer.arrivals(newest)
-    if not _enough(arrived, chosen.minimum_batch if record else 1, record):
+    if len(arrived.vectors) < (chosen.minimum_batch if record else 1):
         return None
     arrivals = [*map(gatherer.arrivals, earlier), arrived]
     calibration = calibration_of(project, searcher, settings, arrivals, gatherer.answers)
     protected = protected_scores(searcher, calibration.reference, gatherer.answers)
     report = make_report(calibration, arrivals, len(added_since_training(generation)), protected)
     decision = decide(report, past(ledger, chosen.cooldown), chosen, dry_run=not record)
-    return Watched(report, decision, EventRange(newest.first, newest.last))
+    return Watched(report, decision, newest)
 
 
 def _ask(ledger: Ledger, watched: Watched) -> None:
@@ -249,19 +203,12 @@ def _ask(ledger: Ledger, watched: Watched) -> None:
         ledger.work.ask(WorkKind.PILOT, ledger.retriever, watched.batch, reason, asked_by="drift")
 
 
-def _enough(arrived: Arrivals, least: int, record: bool) -> bool:
-    asked = 0 if record or arrived.queries is None else len(arrived.queries)
-    return max(len(arrived.vectors), asked) >= least
-
-
-def past(ledger: Ledger | None, batches: int) -> list[Past]:
+def past(ledger: Ledger, batches: int) -> list[Past]:
     """What was decided for the last `batches` batches, and what retrains came to, oldest first, as the cooldown counts.
 
     A retrain stands where it took effect: behind the batches that were measured until then. One that a pilot asked for
     takes the place of the report that called for the pilot.
     """
-    if ledger is None:
-        return []
     entries: dict[EventRange | str, tuple[float, Past]] = {}
     for row in ledger.last_drift(batches):
         decision = row["report"]["decision"]
@@ -284,12 +231,12 @@ def required(watched: Watched | None, record: bool = True) -> Watched:
     if watched is None and not record:
         raise FreshetError(
             "nothing was added since the last report, so there is nothing to measure; one document is enough for "
-            "--explain, and logged queries also by themselves"
+            "--explain"
         )
     if watched is None:
         raise FreshetError(
             "fewer than drift.minimum_batch documents were added since the last report, so nothing is measured yet; "
-            "--explain measures however few there are, and logged queries also by themselves"
+            "--explain measures however few there are"
         )
     return watched
 

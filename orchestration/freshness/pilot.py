@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from model_code.live.collection import default_retriever
 from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
 from orchestration import parameters
-from orchestration.freshness.snapshot import export, judged_test, live_documents
-from orchestration.freshness.workspace import START, WORKSPACE, keep_start, make_workspace
+from orchestration.freshness.queries import judgements
+from orchestration.freshness.snapshot import export, live_documents
+from orchestration.freshness.workspace import make_workspace
 from orchestration.live.ledger import open_ledger, standing_of
-from orchestration.live.retrain_plan import Plan, generation_of, make_plan
+from orchestration.live.retrain_plan import WORKSPACE, Plan, generation_of, make_plan
 from orchestration.project import DAY, Project, file_lock
 from orchestration.registry.gate import score
 
@@ -141,10 +143,8 @@ def _ranked(project: Project, plan: Plan, wanted: int) -> list[str]:
 
 
 def _workspace(project: Project, generation: Generation, folder: Path, chosen: Set[str]) -> Project:
-    keep_start(project, generation, folder / START)
-    export(project, generation, folder / "snapshot", chosen)
-    start = folder / START if (folder / START).is_dir() else None
-    workspace = make_workspace(project, folder / WORKSPACE, folder / "snapshot", start, share_cache=False)
+    workspace = Project(folder / WORKSPACE, home=project.root)
+    make_workspace(workspace, partial(export, project, generation, only=chosen), share_cache=False)
     parameters.assign(workspace.params_file, ANY_SIZE)
     return workspace
 
@@ -161,7 +161,9 @@ def _build(workspace: Project, target: str, show: Show) -> None:
 def _asked(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]:
     """By test query the new document that it asks for, before anything is trained; NoPilot where they are too few."""
     _build(workspace, "pseudo_queries", show)
-    judged = sample_queries(judged_test(workspace), parameters.load(workspace.params_file).evaluation.max_queries)
+    judged = sample_queries(
+        judgements(workspace.artifacts, "test"), parameters.load(workspace.params_file).evaluation.max_queries
+    )
     by_people = judged.qrels if judged.source == "qrels" else {}
     asked = {query: min(new & relevant.keys()) for query, relevant in by_people.items() if new & relevant.keys()}
     _require_new(workspace, len(set(asked.values())), len(new))

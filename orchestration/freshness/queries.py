@@ -15,19 +15,15 @@ from model_code.documents import Document
 from model_code.drift.measures import RANKS, reciprocal_ranks
 from model_code.drift.reference import Question
 from model_code.ledger.events import Feedback, Opinion
-from model_code.live.generation import Generation, trained_documents
 from model_code.live.part import Part
 from model_code.live.searcher import Searcher
 from model_code.progress import silent
 from model_code.queries.generators import make_generator
 from model_code.queries.settings import PseudoQuerySettings
 from model_code.retriever import Search
-from orchestration.live.ledger import arrived_documents
-from orchestration.project import Project
 
 CLICKS = 2.0  # weight of clicks from which a document counts as relevant
 PSEUDO_QUERIES = "pseudo_queries/pseudo_queries.parquet"  # in the folder of artifacts
-NO_LOG = "there is no query log; freshet serve --query-log keeps one, on this machine"
 
 
 def passage_vectors(part: Part) -> np.ndarray:
@@ -60,16 +56,6 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.where(norms > 0, norms, 1)
 
 
-def query_vectors(base: Part, texts: Sequence[str]) -> np.ndarray:
-    """The unit vectors (n, H) of query texts; FreshetError if the retriever makes no vectors of them."""
-    return unit(np.asarray(base.dense.encode_queries(list(texts)), np.float32))
-
-
-def has_vectors(base: Part) -> bool:
-    """Whether the retriever makes a vector of a query."""
-    return base.retriever.dense is not None
-
-
 def some(texts: Iterable[str], most: int, seed: int) -> list[str]:
     """At most `most` different texts, drawn evenly whatever their order: one that comes a hundred times counts once.
 
@@ -83,50 +69,23 @@ def some(texts: Iterable[str], most: int, seed: int) -> list[str]:
     return [different[number] for number in sorted(chosen.tolist())]
 
 
-def queries_of_build(project: Project, generation: Generation, least: int) -> list[str]:
-    """Queries that ask for a document that the retriever was trained with.
-
-    Those that it was not trained on, of the splits dev and test, as training moves queries; where these are fewer than
-    `least`, all of them. Queries that documents arrived with count once a retrain took the documents in.
-    """
-    trained = trained_documents(generation)
-    given = _given(project, generation, trained)
-    held_out = given + _judged(project.artifacts, ("dev", "test"), trained)
-    if len(set(held_out)) >= least:
-        return held_out
-    return held_out + _judged(project.artifacts, ("train",), trained)
-
-
 def judged_queries(artifacts: Path, split: str) -> Judgements | None:
     """The corpus's judged queries of a split; None where the project has no corpus."""
+    return judgements(artifacts, split) if has_queries(artifacts) else None
+
+
+def judgements(artifacts: Path, split: str) -> Judgements:
+    """The judged queries of a split; stages `corpus` and `pseudo_queries` must have run."""
     import pandas as pd
 
     from model_code.corpus.tables import judged, load_corpus
 
-    if not has_queries(artifacts):
-        return None
     return judged(load_corpus(artifacts / "corpus"), pd.read_parquet(artifacts / PSEUDO_QUERIES), split)
 
 
 def has_queries(artifacts: Path) -> bool:
     """Whether `judged_queries` can say anything now: the stages up to pseudo_queries ran, or were checked out."""
     return (artifacts / PSEUDO_QUERIES).is_file()
-
-
-def _judged(artifacts: Path, splits: Sequence[str], documents: set[str]) -> list[str]:
-    """The corpus's judged queries for `documents`."""
-    judged = [judgements for split in splits if (judgements := judged_queries(artifacts, split))]
-    return [
-        text
-        for judgements in judged
-        for query, text in judgements.queries.items()
-        if documents & judgements.qrels[query].keys()
-    ]
-
-
-def _given(project: Project, generation: Generation, documents: set[str]) -> list[str]:
-    arrived = arrived_documents(project, generation)
-    return [text for document in arrived if document.document_id in documents for text in document.queries]
 
 
 def made_questions(texts: Mapping[str, str], settings: PseudoQuerySettings, seed: int, folder: Path) -> list[Question]:

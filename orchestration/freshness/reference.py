@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from model_code.documents import parse_date
 from model_code.drift.calibration import SMALLEST_SHARE, Calibration
 from model_code.drift.measures import OldScores, Paired, crowding, reciprocal_ranks
 from model_code.drift.reference import FORMAT, DriftReference, ProtectedQuery, Question, Questions
 from model_code.drift.report import Arrivals
-from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text
 from model_code.live.documents import read_columns
 from model_code.live.generation import DOCUMENTS, Generation, trained_documents
@@ -28,17 +25,11 @@ from orchestration.freshness.queries import (
     made_questions,
     old_scores,
     passage_vectors,
-    queries_of_build,
-    query_vectors,
     questions_for,
     some,
 )
-from orchestration.live.ledger import arrived_documents
 from orchestration.parameters import Parameters
 from orchestration.project import Project
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 SCORED = 600  # old documents whose queries every report searches, as the measure of what new ones should reach
 PROTECTED = 300  # queries, searched again for every report
@@ -55,15 +46,12 @@ def calibration_of(
     """The calibration of the live build for a report on `arrivals`, from `.freshet/drift`; that folder may be deleted
     at any time.
 
-    Of queries, and with scores of old documents, only where the arrivals have them, as these take a while. arrived: see
-    `old_scores`.
+    With scores of old documents only where the arrivals have them, as these take a while. arrived: see `old_scores`.
     """
-    with_queries = arrivals[-1].queries is not None
-    folder = _folder(project, searcher, settings, with_queries)
+    folder = _folder(project, searcher, settings)
     kept = folder / "reference"
     if not (kept / MANIFEST).is_file():
-        queries = _queries(project, searcher, settings) if with_queries else None
-        build_reference(project, searcher, settings, folder, queries).save(kept)
+        build_reference(project, searcher, settings, folder).save(kept)
     reference = DriftReference.load(kept)
     made, asked = reference.questions.made, reference.questions.asked
     scores = OldScores(
@@ -73,13 +61,10 @@ def calibration_of(
     return Calibration(reference, settings.drift, folder / "nulls", scores)
 
 
-def build_reference(
-    project: Project, searcher: Searcher, settings: Parameters, folder: Path, queries: np.ndarray | None = None
-) -> DriftReference:
+def build_reference(project: Project, searcher: Searcher, settings: Parameters, folder: Path) -> DriftReference:
     """A reference of documents that the retriever was trained with, and of the hierarchy that is searched now.
 
-    queries: vectors of those of the build. Growth counts from the documents that the retriever was trained on, which a
-    base that was clustered anew outnumbers.
+    Growth counts from the documents that the retriever was trained on, which a base that was clustered anew outnumbers.
     """
     base, chosen = searcher.base, settings.drift
     documents, note = reference_documents(project, searcher.generation, SMALLEST_SHARE * chosen.largest_batch)
@@ -88,26 +73,17 @@ def build_reference(
         base.tree,
         searcher.generation.fingerprint,
         chosen,
-        _rows(project, searcher, documents, in_order=chosen.batches == "in_order"),
+        _rows(searcher, documents),
         trained=len(trained_documents(searcher.generation)),
-        queries=queries,
         questions=old_questions(project, searcher, settings, documents, folder),
         note=note,
     )
 
 
-def _rows(project: Project, searcher: Searcher, documents: set[str], in_order: bool) -> np.ndarray:
-    """The rows of the base that the first passages of `documents` are, ascending or by date: (n,)."""
+def _rows(searcher: Searcher, documents: set[str]) -> np.ndarray:
+    """The rows of the base that the first passages of `documents` are, ascending: (n,)."""
     ids = searcher.base.rows.document_ids
-    row_of = {ids[row]: row for row in first_rows(ids).tolist() if ids[row] in documents}
-    ordered = by_date(project, searcher.generation, row_of) if in_order else row_of
-    return np.array([row_of[document_id] for document_id in ordered], np.int64)
-
-
-def _queries(project: Project, searcher: Searcher, settings: Parameters) -> np.ndarray:
-    chosen = settings.drift
-    texts = queries_of_build(project, searcher.generation, SMALLEST_SHARE * chosen.minimum_batch)
-    return query_vectors(searcher.base, some(texts, chosen.reference_documents, chosen.seed))
+    return np.array([row for row in first_rows(ids).tolist() if ids[row] in documents], np.int64)
 
 
 def _enough(settings: Parameters, scores: Sequence[np.ndarray | None]) -> bool:
@@ -115,7 +91,7 @@ def _enough(settings: Parameters, scores: Sequence[np.ndarray | None]) -> bool:
     return sum(len(each) for each in scores if each is not None) >= settings.drift.minimum_batch
 
 
-def _folder(project: Project, searcher: Searcher, settings: Parameters, with_queries: bool) -> Path:
+def _folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:
     """One folder per build and settings: the base never changes under its number and fingerprint.
 
     A reference that was made while the corpus's queries were not there is no reference for later: it protects none.
@@ -123,7 +99,6 @@ def _folder(project: Project, searcher: Searcher, settings: Parameters, with_que
     generation = searcher.generation
     facts = {"base": generation.base, "fingerprint": generation.fingerprint, "settings": repr(settings.drift)}
     facts |= {"format": FORMAT, "queries": repr(settings.pseudo_queries), "judged": has_queries(project.artifacts)}
-    facts |= {"logged": True} if with_queries else {}
     return project.state / "drift" / f"{generation.retriever}-{hash_text(canonical_json(facts))[:16]}"
 
 
@@ -155,25 +130,6 @@ def not_asked_in_training(artifacts: Path) -> set[str]:
     ]
     asked = {document for document, split in pairs if split == "train"}
     return set(read_columns(corpus / DOCUMENTS, "document_id")[0]) - asked
-
-
-def by_date(project: Project, generation: Generation, documents: Collection[str]) -> list[str]:
-    """`documents` by the date that the corpus, or the ledger, has of each; FreshetError if one has none."""
-    known = _dates(project, generation)
-    missing = sorted(document_id for document_id in documents if known.get(document_id) is None)
-    if missing:
-        raise FreshetError(
-            f"drift.batches is in_order, but {len(missing)} of {len(documents)} documents have no date, first "
-            f"{missing[0]!r}: say which column holds it (corpus.columns.date), or set drift.batches to random"
-        )
-    return sorted(documents, key=lambda document_id: (known[document_id], document_id))
-
-
-def _dates(project: Project, generation: Generation) -> dict[str, datetime | None]:
-    path = project.artifacts / "corpus" / DOCUMENTS
-    found = dict(zip(*read_columns(path, "document_id", "date"), strict=True)) if path.is_file() else {}
-    found |= {one.document_id: one.date for one in arrived_documents(project, generation)}
-    return {one: parse_date(date) for one, date in found.items()}
 
 
 def old_questions(

@@ -19,7 +19,7 @@ from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.collection import Collection
 from model_code.live.generation import Generation
 from orchestration.freshness.snapshot import export, queries_for
-from orchestration.freshness.workspace import START, WORKSPACE, keep_start, make_workspace, workspace_at
+from orchestration.freshness.workspace import make_workspace
 from orchestration.live.retrain_plan import (
     Plan,
     folder_of,
@@ -28,7 +28,7 @@ from orchestration.live.retrain_plan import (
     keep_plan,
     make_plan,
     read_plan,
-    snapshot_of,
+    workspace_of,
 )
 from orchestration.project import Project
 from orchestration.registry import release, versions
@@ -80,7 +80,8 @@ def prepare(project: Project, key: str, show: Show = print, dagster_run: str | N
 
     plan = _plan(project, key, show)
     show(f"retrain {key}: {plan.documents:,} documents, {len(plan.new):,} of them new since the last training")
-    workspace = _workspace(project, plan)
+    workspace = workspace_of(project, key)
+    make_workspace(workspace, lambda folder: export(project, generation_of(project, plan), folder))  # read once
     ingest(workspace)
     for address in repro(workspace, dagster_run=dagster_run, name=f"retrain {key}"):
         show(f"stage {address} ran")
@@ -96,7 +97,7 @@ def prepared(project: Project, key: str) -> Ready:
     found = [one for one in versions.versions(project) if one.version == number]
     if plan is None or not found:
         raise FreshetError(f"retrain {key} has no challenger: train it first, by `freshet retrain --key {key}`")
-    return Ready(project, workspace_at(project, folder_of(project, key) / WORKSPACE), plan, found[0])
+    return Ready(project, workspace_of(project, key), plan, found[0])
 
 
 def judge(ready: Ready) -> Verdict:
@@ -183,16 +184,6 @@ def _begin(project: Project, key: str) -> Plan:
         shutil.rmtree(folder)
     keep_plan(project, plan)
     return plan
-
-
-def _workspace(project: Project, plan: Plan) -> Project:
-    folder = folder_of(project, plan.key) / WORKSPACE
-    snapshot = snapshot_of(project, plan.key)
-    start = folder_of(project, plan.key) / START
-    if not snapshot.is_dir():
-        keep_start(project, generation_of(project, plan), start)
-        export(project, generation_of(project, plan), snapshot)
-    return make_workspace(project, folder, snapshot, start if start.is_dir() else None)
 
 
 def _rules(ready: Ready) -> Rules:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from model_code.corpus.sources.files import write_snapshot
 from model_code.errors import FreshetError
-from model_code.files import fsync_tree, hash_text, replace_folder
+from model_code.files import hash_text
 from model_code.live.documents import read_columns
 from model_code.live.generation import DOCUMENTS, Generation, removed_by_part
-from orchestration.freshness.queries import answers, relevance
+from orchestration.freshness.queries import answers, judgements, relevance
 from orchestration.live.ledger import all_feedback, arrived_documents
 from orchestration.project import Project
-
-if TYPE_CHECKING:
-    from model_code.corpus.tables import Judgements
 
 FIELDS = ("document_id", "title", "text", "fields")
 Row = dict[str, Any]
 
 
-def export(project: Project, generation: Generation, folder: Path, only: Set[str] | None = None) -> Path:
-    """Write the snapshot of a generation to `folder`, whole or not at all; an existing one is replaced.
+def export(project: Project, generation: Generation, folder: Path, only: Set[str] | None = None) -> None:
+    """Write the snapshot of a generation to `folder`.
 
     only: the documents to take; None: all that are live.
     Queries that documents arrived with become judged ones, answered by all documents that arrived with the same text,
@@ -33,8 +29,6 @@ def export(project: Project, generation: Generation, folder: Path, only: Set[str
     source without splits.
     FreshetError if the corpus, whose queries are taken over, is not built.
     """
-    aside = folder.with_name(f".{folder.name}.making")
-    shutil.rmtree(aside, ignore_errors=True)
     documents = sorted(_chosen(live_documents(generation), only), key=lambda row: row["id"])
     known = {row["id"] for row in documents}
     given: dict[str, dict[str, int]] = {
@@ -50,10 +44,7 @@ def export(project: Project, generation: Generation, folder: Path, only: Set[str
     texts = {query_id(text): text for text in given} | _texts(project)
     strings = _answer_strings(project)
     queries = [{"id": one, "text": text, "answers": strings.get(one)} for one, text in texts.items() if one in asked]
-    write_snapshot(aside, {"documents": documents, "queries": queries, "qrels": list(qrels.values())})
-    fsync_tree(aside)
-    replace_folder(aside, folder)
-    return folder
+    write_snapshot(folder, {"documents": documents, "queries": queries, "qrels": list(qrels.values())})
 
 
 def live_documents(generation: Generation) -> Iterator[Row]:
@@ -129,14 +120,5 @@ def _corpus_table(project: Project, name: str) -> Any:
 def queries_for(workspace: Project, documents: Iterable[str]) -> frozenset[str]:
     """The judged test queries that ask for one of `documents`."""
     wanted = set(documents)
-    return frozenset(query for query, relevant in judged_test(workspace).qrels.items() if wanted & relevant.keys())
-
-
-def judged_test(workspace: Project) -> Judgements:
-    """The test queries with their judgements; stages `corpus` and `pseudo_queries` must have run."""
-    import pandas as pd
-
-    from model_code.corpus.tables import judged, load_corpus
-
-    pseudo_queries = pd.read_parquet(workspace.artifacts / "pseudo_queries" / "pseudo_queries.parquet")
-    return judged(load_corpus(workspace.artifacts / "corpus"), pseudo_queries, "test")
+    qrels = judgements(workspace.artifacts, "test").qrels
+    return frozenset(query for query, relevant in qrels.items() if wanted & relevant.keys())

@@ -14,7 +14,7 @@ from model_code.manifest import MANIFEST
 from orchestration.live.ledger import existing_ledger, standing_of
 from orchestration.project import Project
 
-FOLDER, PLAN = "retraining", "plan.json"
+FOLDER, PLAN, WORKSPACE = "retraining", "plan.json", "project"
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,13 @@ def read_plan(project: Project, key: str) -> Plan | None:
 def unread_plans(project: Project) -> list[Plan]:
     """The plans of retrains that have not copied their documents yet."""
     keys = sorted(path.parent.name for path in (project.state / FOLDER).glob(f"*/{PLAN}"))
-    plans = (read_plan(project, key) for key in keys if not snapshot_of(project, key).is_dir())
+    plans = (read_plan(project, key) for key in keys if not workspace_of(project, key).root.is_dir())
     return [plan for plan in plans if plan is not None]
+
+
+def planned(project: Project, retriever: str) -> set[int]:
+    """The generations of a retriever whose documents a retrain is about to copy, so that they stay until it has."""
+    return {plan.generation for plan in unread_plans(project) if plan.retriever == retriever}
 
 
 def keep_plan(project: Project, plan: Plan) -> None:
@@ -115,9 +120,9 @@ def folder_of(project: Project, key: str) -> Path:
     return project.state / FOLDER / key
 
 
-def snapshot_of(project: Project, key: str) -> Path:
-    """Where the retrain of a key keeps its copy of the documents."""
-    return folder_of(project, key) / "snapshot"
+def workspace_of(project: Project, key: str) -> Project:
+    """The workspace of the retrain of a key, which holds its copy of the documents."""
+    return Project(folder_of(project, key) / WORKSPACE, home=project.root)
 
 
 def generation_of(project: Project, plan: Plan) -> Generation:

@@ -119,7 +119,6 @@ class RequestCount:
 def create_app(
     project: Project,
     host: str = "127.0.0.1",
-    query_log: bool = False,
     open_collection: Callable[[str], Any] | None = None,
     opener: Callable[[Path, str], Searcher] | None = None,
     token: str | None = None,
@@ -130,7 +129,7 @@ def create_app(
     open_collection, opener: stand-ins for the real `LiveCollection` and `Searcher.open`. token: what whoever asks has
     to know; origins: other sites whose pages may ask, see `Guard`.
     """
-    service = Service(project, query_log, open_collection, opener)
+    service = Service(project, open_collection, opener)
     app = FastAPIOffline(  # its pages fetch nothing from elsewhere
         title="Freshet",
         description=DESCRIPTION,

@@ -7,7 +7,6 @@ import json
 import re
 import time
 from base64 import b64encode
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from hashlib import sha256
@@ -33,11 +32,9 @@ from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.ledger.events import Feedback, Opinion
 from model_code.live.collection import retrievers
-from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
 from model_code.live.texts import require_queries
 from model_code.manifest import MANIFEST
-from model_code.retriever import Hit
 from model_code.settings import require
 from orchestration.live.collection import LiveCollection
 from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, NotYet, TooLarge
@@ -165,17 +162,7 @@ def answers(service: Service, wanted: BatchRequest) -> list[SearchResult]:
         rankings = [searcher.explained(text, hits) for text, hits in zip(wanted.texts, rankings, strict=True)]
     service.metrics.search.observe(time.perf_counter() - started)
     generation = searcher.generation
-    for text, hits in zip(wanted.texts, rankings, strict=True):
-        service.log_query(_entry(wanted, text, generation, hits))
     return [SearchResult(generation.retriever, generation.number, hits) for hits in rankings]
-
-
-def _entry(wanted: BatchRequest, text: str, generation: Generation, hits: Sequence[Hit]) -> dict[str, object]:
-    """What the query log keeps: the search, and what came first."""
-    search = {"text": text, "k": wanted.k, "filters": wanted.filters}
-    top = hits[0] if hits else None
-    best = {"hits": len(hits), "first": top and top.document_id, "score": top and top.score}
-    return {"retriever": generation.retriever, "generation": generation.number} | search | best
 
 
 @router.post("/feedback", tags=["search"])

@@ -31,7 +31,6 @@ def serve(
     project: Project,
     host: str,
     port: int,
-    query_log: bool,
     registration: Registration,
     token: bool = False,
     origins: Sequence[str] = (),
@@ -45,7 +44,7 @@ def serve(
     if host not in LOOPBACK:
         print(EXPOSED.format(host=host, file=project.token_file), file=sys.stderr, flush=True)
     with _bound(host, port) as listening:
-        app = create_app(project, host, query_log, token=demanded, origins=origins)
+        app = create_app(project, host, token=demanded, origins=origins)
         server = _server(app, registration, _url(listening))
         app.state.service.start()  # before the server, which would turn its errors into tracebacks
         try:

@@ -1,4 +1,4 @@
-"""What the routes share, started and stopped together: searchers, writer, bounds, metrics and the query log."""
+"""What the routes share, started and stopped together: searchers, writer, bounds, metrics."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from prometheus_client.registry import Collector
 from model_code.ledger.database import is_there
 from model_code.ledger.events import Feedback
 from model_code.live.searcher import Searcher
-from orchestration.freshness import query_log
-from orchestration.freshness.query_log import QueryLog
 from orchestration.live.ledger import ledger_url
 from orchestration.live.status import canary, look_for_newest
 from orchestration.live.upkeep import Upkeep
@@ -44,7 +42,6 @@ class Metrics:
         self.registry = CollectorRegistry()
         of = {"registry": self.registry}
         self.requests = Counter("freshet_requests", "Requests by route and HTTP status.", ["route", "status"], **of)
-        self.lost_queries = Counter("freshet_lost_queries", "Searches that the query log could not keep.", **of)
         self.search = Histogram("freshet_search_seconds", "Searching, without waiting.", buckets=SEARCH, **of)
         self.apply = Histogram("freshet_apply_seconds", "From ledger to switch, per batch.", buckets=CHANGE, **of)
         self.fresh = Histogram(
@@ -87,12 +84,11 @@ class Service:
     def __init__(
         self,
         project: Project,
-        query_log: bool = False,
         open_collection: Callable[[str], Any] | None = None,
         opener: Callable[[Path, str], Searcher] | None = None,
     ) -> None:
         """open_collection, opener: stand-ins for `LiveCollection(project, retriever)` and `Searcher.open`."""
-        self.project, self.keeps_queries = project, query_log
+        self.project = project
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
         self.searchers = Searchers(project.live, opener)
         self.pool = SearchPool()
@@ -113,7 +109,6 @@ class Service:
         self.freshness_failure: str | None = None  # why nobody could tell, when last asked, how fresh all is
         self._looked = (-1, -CANARY_SECONDS)  # the generation whose documents were searched for, and when
         self._making = threading.Lock()
-        self._query_log: QueryLog | None = None
         self._running = False
         self._add_gauges()
 
@@ -121,9 +116,6 @@ class Service:
         """Load what is live, then begin to watch and to write; raises what is wrong with the collection."""
         if self._running:
             return
-        if self.keeps_queries:
-            folder = self.project.state / query_log.FOLDER
-            self._query_log = QueryLog(folder, query_log.FILE_BYTES, query_log.FILES)
         if self.not_ready() is None:
             self.searchers.current().search("warm", 1)  # the first search of a process is the slow one
             self._current_collection().warm()
@@ -140,8 +132,6 @@ class Service:
         finished = self.writer.stop(seconds)
         self.watcher.stop()
         finished &= self.pool.close(None if latest is None else latest - time.monotonic())
-        if self._query_log is not None:
-            self._query_log.close()
         return finished
 
     def not_ready(self) -> str | None:
@@ -164,16 +154,6 @@ class Service:
     def judge(self, said: Feedback) -> str:
         """Keep a person's verdict on a hit; the one that counts."""
         return self._current_collection().ledger.judge(said)
-
-    def log_query(self, entry: dict[str, Any]) -> None:
-        """Write one search to the query log, if there is one; one that cannot be written is counted and told."""
-        if self._query_log is None:
-            return
-        try:
-            self._query_log.write({"time": time.time()} | entry)
-        except Exception as error:  # such as a full disk
-            self.metrics.lost_queries.inc()
-            log.error("the query log cannot be written: %s", error)
 
     @property
     def pid(self) -> int:

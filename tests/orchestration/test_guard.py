@@ -74,7 +74,7 @@ def door():
         ("POST", "/graphql", OWN, 200),  # the page itself
         ("GET", "/search?text=x", {"sec-fetch-site": "none"}, 200),  # typed by a person
         ("GET", "/", LINK, 200),
-        ("GET", "/search?text=x", LINK, 403),  # would be kept in the query log
+        ("GET", "/search?text=x", LINK, 403),  # from another site
         ("GET", "/", {**LINK, "sec-fetch-dest": "iframe"}, 403),
         ("GET", "/search?text=x", IMAGE, 403),
         ("GET", "/search?text=x", {**IMAGE, "sec-fetch-site": "same-site"}, 403),  # another port of this machine

@@ -12,9 +12,8 @@ import pytest
 
 from model_code.drift.calibration import Calibration, draw_batches, most_measured, some
 from model_code.drift.measures import MEASURES, OldScores, canonical
-from model_code.drift.reference import DriftReference
 from model_code.errors import FreshetError
-from tests.model_code.drift.unit_vectors import SETTINGS, reference, topical, tree
+from tests.model_code.drift.unit_vectors import SETTINGS, reference
 
 
 def test_random_batches_are_subsets_and_every_document_is_drawn() -> None:
@@ -24,13 +23,6 @@ def test_random_batches_are_subsets_and_every_document_is_drawn() -> None:
     assert members.any(axis=0).all()
     assert (draw_batches(60, 20, 50, seed=0) == members).all()
     assert (draw_batches(60, 20, 50, seed=1) != members).any()
-
-
-def test_batches_in_order_are_runs_each_once() -> None:
-    members = draw_batches(60, 20, 399, seed=0, batches="in_order")
-    starts = sorted(int(row.argmax()) for row in members)
-    assert starts == list(range(41))
-    assert all(row[start : start + 20].all() for row, start in zip(members, members.argmax(axis=1), strict=True))
 
 
 def test_a_small_reference_lends_no_batch() -> None:
@@ -69,18 +61,6 @@ def test_nulls_of_scores_follow_the_scores_and_leave_the_kept_ones_as_they_are(t
     (kept,) = tmp_path.iterdir()
     assert kept.name == "fit-25.json"
     assert [bool((first == second).all()) for first, second in zip(*found, strict=True)] == [True, False, False]
-
-
-def test_nulls_of_a_corpus_in_order_are_wider_where_topics_come_in_runs() -> None:
-    vectors = topical(300, 0)
-    topics = vectors[:, :6].argmax(axis=1)
-    in_runs = vectors[np.argsort(np.where(np.arange(300) < 150, 0, 10) + topics, kind="stable")]
-    found = []
-    for batches in ("random", "in_order"):
-        settings = SETTINGS.replace(batches=batches)
-        made = DriftReference.build(in_runs, tree(in_runs), "f", settings)
-        found.append(np.median(Calibration(made, settings).null("topics", 25)))
-    assert found[1] > 3 * found[0]
 
 
 def test_null_values_are_those_of_each_drawn_batch() -> None:

@@ -51,7 +51,6 @@ def report(*states: str, asked: int = 120) -> Report:
     [
         ((), "add"),
         (("domain_auc",), "add"),
-        (("domain_auc", "query_auc"), "add"),
         (("new_quality?",), "add"),
         (("topics",), "add"),
         (("fit@window",), "add"),
@@ -64,7 +63,6 @@ def report(*states: str, asked: int = 120) -> Report:
         (("asked_quality?", "fit"), "add"),
         (("domain_auc", "new_quality?"), "retrain"),
         (("domain_auc@window", "fit", "new_quality?"), "retrain"),
-        (("query_auc", "new_quality?"), "retrain"),
         (("domain_auc?", "new_quality?"), "add"),
         (("conflicts",), "retrain"),
         (("growth",), "retrain"),
@@ -113,7 +111,6 @@ def test_reasons_name_the_measures_beside_their_thresholds() -> None:
         (("domain_auc",), True),
         (("domain_auc@window", "fit"), True),
         (("topics",), False),
-        (("query_auc",), False),  # what is asked moved, and no document
         (("domain_auc", "asked_quality"), False),  # a retrain is due as it is
     ],
 )
@@ -183,14 +180,14 @@ def test_too_few_documents_are_added_and_counted() -> None:
 
 
 def test_the_text_shows_every_value_and_the_decision() -> None:
-    unmeasured = (Unmeasured("query_auc", "nothing was given"), Unmeasured("conflicts", "nothing was given"))
+    unmeasured = (Unmeasured("domain_auc", "nothing was given"), Unmeasured("conflicts", "nothing was given"))
     found = replace(report("growth", "domain_auc@window"), batches=3, window_documents=400, unmeasured=unmeasured)
     text = found.text + decide(found, [Past("retrain")], SETTINGS, dry_run=True).text
     lines = text.splitlines()
     assert lines[0].startswith("drift of 150 documents, 400 in the last 3 batches; false alarms")
     assert all(any(line.startswith(one.label) for line in lines) for one in found.measures)
     assert text.count("TRIPPED") == 2
-    assert "not measured (batch): query_auc, conflicts: nothing was given" in lines
+    assert "not measured (batch): domain_auc, conflicts: nothing was given" in lines
     assert "decision: add (called for: retrain), a dry run" in lines
     assert "domain_auc (window)" in text
 

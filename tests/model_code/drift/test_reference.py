@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -55,25 +54,18 @@ def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
         DriftReference.load(tmp_path)
 
 
-def test_random_batches_keep_a_sample_and_ordered_ones_the_last_documents() -> None:
-    vectors = topical(300, 0)
-    hierarchy = tree(vectors)
-    ordered = DriftReference.build(vectors, hierarchy, "f", SETTINGS.replace(batches="in_order"))
-    assert (ordered.vectors == vectors[-150:]).all()
-    rows = np.arange(0, 300, 2)
-    chosen = DriftReference.build(vectors, hierarchy, "f", SETTINGS, rows=rows)
+def test_only_rows_that_may_be_kept_are() -> None:
+    vectors, rows = topical(300, 0), np.arange(0, 300, 2)
+    chosen = DriftReference.build(vectors, tree(vectors), "f", SETTINGS, rows=rows)
     assert (chosen.vectors == vectors[rows]).all()
     assert chosen.trained == 300
 
 
-@pytest.mark.parametrize("batches", ["random", "in_order"])
 @pytest.mark.parametrize("count", [1, 2, 119])
-def test_of_however_few_documents_half_are_kept(
-    tmp_path: Path, count: int, batches: Literal["random", "in_order"]
-) -> None:
+def test_of_however_few_documents_half_are_kept(tmp_path: Path, count: int) -> None:
     vectors = topical(count, 0)
     hierarchy = Hierarchy((vectors[:1],), (np.zeros(1, np.int32),), np.zeros(count, np.int32))
-    DriftReference.build(vectors, hierarchy, "f", SETTINGS.replace(batches=batches)).save(tmp_path)
+    DriftReference.build(vectors, hierarchy, "f", SETTINGS).save(tmp_path)
     loaded = DriftReference.load(tmp_path)
     assert (loaded.vectors.shape, loaded.trained) == ((count // 2, vectors.shape[1]), count)
 

@@ -72,13 +72,6 @@ def test_a_missing_topic_trips_topics(calibrated: Calibration) -> None:
     assert "topics" in names(make_report(calibrated, [Arrivals(one_topic, "f")], 30))
 
 
-def test_queries_are_measured_as_vectors_are(calibrated: Calibration) -> None:
-    batch = arrivals(7, queries=True)
-    shifted = replace(batch, queries=topical(30, 8, shift=0.8))
-    assert not names(make_report(calibrated, [batch], 30)) & {"query_auc"}
-    assert names(make_report(calibrated, [shifted], 30)) >= {"query_auc"}
-
-
 def test_neither_order_nor_a_second_run_changes_a_report(calibrated: Calibration) -> None:
     batch = arrivals(3, count=60)  # more than are measured, so a sample
     order = np.random.default_rng(0).permutation(60)
@@ -129,7 +122,7 @@ def test_statuses_of_refined_additions_count(calibrated: Calibration) -> None:
 
 def test_pooling_keeps_what_was_given() -> None:
     both = pooled([arrivals(0, count=5), replace(arrivals(1, count=7), quality=None, statuses=("FITS",))])
-    assert (both.vectors.shape, both.quality.shape, both.statuses, both.queries) == ((12, 8), (5,), ("FITS",), None)
+    assert (both.vectors.shape, both.quality.shape, both.statuses) == ((12, 8), (5,), ("FITS",))
 
 
 def test_vectors_of_another_encoder_are_refused(calibrated: Calibration) -> None:
@@ -139,10 +132,10 @@ def test_vectors_of_another_encoder_are_refused(calibrated: Calibration) -> None
 
 def test_arrays_that_mean_nothing_are_refused(calibrated: Calibration) -> None:
     batch = arrivals(0)
-    with pytest.raises(FreshetError, match=r"vectors of documents must be finite and \(n, 8\)"):
+    with pytest.raises(FreshetError, match=r"vectors must be finite and \(n, 8\)"):
         make_report(calibrated, [replace(batch, vectors=batch.vectors[:, :5])], 30)
-    with pytest.raises(FreshetError, match=r"vectors of queries must be finite"):
-        make_report(calibrated, [replace(batch, queries=batch.vectors * np.nan)], 30)
+    with pytest.raises(FreshetError, match=r"vectors must be finite"):
+        make_report(calibrated, [replace(batch, vectors=batch.vectors * np.nan)], 30)
     with pytest.raises(FreshetError, match=r"score is not a number"):
         make_report(calibrated, [replace(batch, quality=np.full(30, np.nan))], 30)
 
@@ -162,16 +155,3 @@ def test_a_corpus_too_small_for_a_measure_leaves_that_one_out_and_no_other() -> 
 def test_a_reference_without_scores_says_so() -> None:
     report = make_report(Calibration(reference(), SETTINGS), [arrivals(0)], 30)
     assert "the reference has 0" in {one.name: one.why for one in report.unmeasured}["new_quality"]
-
-
-def test_a_reference_in_order_that_lends_too_few_runs_says_so_and_scores_have_no_order() -> None:
-    settings = SETTINGS.replace(batches="in_order", draws=299, alpha=0.05)
-    ordered = calibration(settings=settings)
-    assert len(ordered.null("topics", 30)) == 121, "150 documents have so many runs"
-    assert len(ordered.null("new_quality", 30)) == settings.draws
-    alone = make_report(ordered, [arrivals(1)], 30)
-    assert {one.name for one in alone.measures} >= OF_VECTORS
-    both = make_report(ordered, [arrivals(1), arrivals(2)], 60)
-    assert not OF_VECTORS & {one.name for one in both.measures}
-    assert {one.scope for one in both.of("new_quality")} == {"batch", "window"}
-    assert "the reference lends" in {one.name: one.why for one in both.unmeasured}["topics"]

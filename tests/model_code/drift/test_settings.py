@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from model_code.drift.settings import DriftSettings, draws_needed
+from model_code.drift.settings import DriftSettings
 from model_code.errors import SettingsError
 from model_code.settings import parse
 
@@ -22,7 +22,7 @@ def test_the_defaults_are_allowed() -> None:
     ("values", "message"),
     [
         ({"alpha": 0.0}, r"^drift.alpha is 0.0, but must be above 0, at most 0.5: chance"),
-        ({"alpha": 0.01}, r"alpha is 0.01, but must be at least 0.015"),
+        ({"alpha": 0.01}, r"alpha is 0.01, but must be at least 0.013"),
         ({"draws": 100}, r"drift.draws is no longer a setting: its default is a constant now; delete the key"),
         ({"minimum_batch": 5}, r"minimum_batch is 5, but must be at least 10"),
         ({"minimum_batch": 501}, r"minimum_batch is 501, but must be at most 500"),
@@ -30,7 +30,7 @@ def test_the_defaults_are_allowed() -> None:
         ({"cooldown": -1}, r"cooldown is -1, but must be at least 0"),
         ({"growth_limit": 0.0}, r"growth_limit is 0.0, but must be above 0"),
         ({"conflict_limit": 1.0}, "conflict_limit is 1.0, but must be above 0, below 1"),
-        ({"batches": "sorted"}, r"drift.batches is 'sorted', but must be one of 'random', 'in_order'"),
+        ({"batches": "in_order"}, r"drift.batches is no longer a setting: batches of the null are drawn"),
         (
             {"topic_divergence": "jensen_shannon"},
             r"topic_divergence is no longer a setting: topics",
@@ -40,10 +40,3 @@ def test_the_defaults_are_allowed() -> None:
 def test_impossible_values_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         parse(DriftSettings, values, "drift")
-
-
-def test_draws_needed_are_the_fewest_that_reach_the_level() -> None:
-    for alpha, measures in ((0.05, 20), (0.05, 7), (0.1, 3)):
-        draws = draws_needed(alpha, measures)
-        assert 1 / (1 + draws) <= alpha / measures + 1e-12
-        assert 1 / draws > alpha / measures

@@ -38,7 +38,7 @@ def tree(vectors: np.ndarray) -> Hierarchy:
 
 def reference(seed: int = 0, settings: DriftSettings = SETTINGS, count: int = 300) -> DriftReference:
     vectors = topical(count, seed)
-    return DriftReference.build(vectors, tree(vectors), "f", settings, queries=topical(200, seed + 500))
+    return DriftReference.build(vectors, tree(vectors), "f", settings)
 
 
 def calibration(seed: int = 0, settings: DriftSettings = SETTINGS) -> Calibration:
@@ -46,6 +46,6 @@ def calibration(seed: int = 0, settings: DriftSettings = SETTINGS) -> Calibratio
     return Calibration(reference(seed, settings), settings, scores=scores)
 
 
-def arrivals(seed: int, count: int = 30, shift: float = 0.0, worse: float = 0.0, queries: bool = False) -> Arrivals:
+def arrivals(seed: int, count: int = 30, shift: float = 0.0, worse: float = 0.0) -> Arrivals:
     quality = np.random.default_rng([seed, 2]).random(count) - worse
-    return Arrivals(topical(count, seed, shift), "f", quality, queries=topical(count, seed + 900) if queries else None)
+    return Arrivals(topical(count, seed, shift), "f", quality)

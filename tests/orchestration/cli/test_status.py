@@ -11,7 +11,6 @@ NOTHING = {
     "stages": {"corpus": "not built"},
     "live": [],
     "service": None,
-    "queries_logged": None,
     "moved_by_hand": None,
     "moves": [],
 }
@@ -39,7 +38,6 @@ def test_a_finished_project_names_versions_and_generations():
         "previous": {"version": "1", "retriever": "contrastive"},
         "moved_by_hand": (by_hand := "moved by hand from version 1 (contrastive) to version 3 (hce)"),
         "service": {"pid": 1, "url": "http://127.0.0.1:8765"},
-        "queries_logged": 1200,
         "live": [{"retriever": "hce", "default": True, **live}, {"retriever": "other", "default": False, **live}],
     }
     assert status_text(status).splitlines() == [
@@ -51,7 +49,6 @@ def test_a_finished_project_names_versions_and_generations():
         "previous    version 1 (contrastive)",
         "live        hce generation 2, 1,234 documents, searched by default",
         "live        other generation 2, 1,234 documents",
-        "queries     1,200 logged since the last drift report",
         "service     http://127.0.0.1:8765",
     ]
 
@@ -68,7 +65,7 @@ def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is(tripped)
             "report": {
                 "report": {
                     "measures": measures,
-                    "unmeasured": [{"name": "query_auc", "why": "there is no query log", "scope": "batch"}],
+                    "unmeasured": [{"name": "protected_old", "why": "3 are fewer than 20", "scope": "batch"}],
                 }
             }
         },
@@ -84,7 +81,7 @@ def test_a_collection_that_documents_were_added_to_says_how_fresh_it_is(tripped)
         "documents   2 pending, 1,200 live, 3 rolled back (after event 17)",
         "lag         2 waiting, the oldest for 5 min",
         f"drift       {drift}",
-        "            query drift was not measured: there is no query log",
+        "            whether additions push old documents down was not measured: 3 are fewer than 20",
         "work        retrain (open): topics 0.25 is above 0.1",
         "live        other generation 2, 1,234 documents",
         "lag         14 waiting, the oldest for 2 h",

@@ -55,7 +55,9 @@ def steps(project, monkeypatch):
     monkeypatch.setattr(pilots, "_workspace", workspace)
     monkeypatch.setattr(pilots, "_build", lambda workspace, target, show: done.append(("build", target)))
     monkeypatch.setattr(pilots, "Searcher", lambda live, generation, loaded: done.append("open") or generation.number)
-    monkeypatch.setattr(pilots, "judged_test", lambda workspace: Judgements(dict.fromkeys(qrels, "?"), qrels, "qrels"))
+    monkeypatch.setattr(
+        pilots, "judgements", lambda artifacts, split: Judgements(dict.fromkeys(qrels, "?"), qrels, "qrels")
+    )
     monkeypatch.setattr(pilots, "_searched", lambda workspace, live: f"searched {live}")
     monkeypatch.setattr(pilots, "_train", lambda workspace, retriever, show: done.append("train") or "trained")
     monkeypatch.setattr(pilots, "judge_pilot", judge)
@@ -132,10 +134,10 @@ def test_where_too_few_new_documents_are_asked_for_nothing_is_trained(project, s
         parameters.assign(project.params_file, ["drift.minimum_batch=15"])
     elif why == "nobody asks":
         told, made = 0, Judgements({"1": "?"}, {"1": {"b": 1}}, "pseudo-queries")
-        monkeypatch.setattr(pilots, "judged_test", lambda workspace: made)
+        monkeypatch.setattr(pilots, "judgements", lambda artifacts, split: made)
     else:
         told, two = 1, Judgements({"1": "?", "2": "?"}, {"1": {"b": 1}, "2": {"d": 1}}, "qrels")
-        monkeypatch.setattr(pilots, "judged_test", lambda workspace: two)
+        monkeypatch.setattr(pilots, "judgements", lambda artifacts, split: two)
         parameters.assign(project.params_file, ["evaluation.max_queries=1"])
     with pytest.raises(NoPilot, match=f"ask for {told} of the 3 new documents.*arrive with `queries`"):
         pilot(project, 100, silent)

@@ -5,8 +5,6 @@ pytest tests/orchestration/freshness/test_reference.py
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 from types import SimpleNamespace
 
@@ -16,37 +14,23 @@ import pytest
 from model_code.corpus.tables import frame
 from model_code.drift.measures import RANKS
 from model_code.drift.reference import Questions
-from model_code.errors import FreshetError
-from model_code.files import write_text
 from model_code.live.searcher import Searcher
-from orchestration import parameters
 from orchestration.freshness import reference as protected
 from orchestration.freshness.drift import watch
-from orchestration.freshness.queries import passage_vectors
 from orchestration.freshness.reference import (
-    build_reference,
-    by_date,
     protected_queries,
     protected_scores,
     reference_documents,
 )
 from orchestration.live.collection import LiveCollection
 from orchestration.live.status import live_status, live_status_lines
-from tests.orchestration.freshness.subjects import PARAMS, SEA, SPACE, add, documents
+from tests.orchestration.freshness.subjects import SEA, SPACE, add, documents
 
 SEAS = {f"sea-{i:03}" for i in range(150)}
 
 
 def generation(project):
     return Searcher.open(project.live).generation
-
-
-def date(project, days):
-    """The corpus's documents get dates, by id the number of a day."""
-    path = project.artifacts / "corpus" / "documents.parquet"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    dates = [f"2025-01-{day:02}" for day in days.values()]
-    pd.DataFrame({"document_id": list(days), "date": dates}).to_parquet(path)
 
 
 def test_documents_that_training_asked_for_are_left_out_where_others_are_enough(project, corpus):
@@ -65,32 +49,6 @@ def test_without_a_corpus_every_trained_document_is_compared_with(project):
     watched = watch(project)
     assert watched.report.reference.startswith("also documents that training queries ask for")
     assert watched.report.reference in watched.text
-
-
-def test_an_order_is_that_of_the_dates(project):
-    date(project, {"b": 3, "a": 2, "c": 1})
-    assert by_date(project, generation(project), {"a", "b", "c"}) == ["c", "a", "b"]
-    with pytest.raises(FreshetError, match=r"1 of 2 documents have no date, first 'x'.*set drift.batches to random"):
-        by_date(project, generation(project), {"a", "x"})
-
-
-def test_in_order_the_reference_is_the_latest_documents(project, monkeypatch):
-    monkeypatch.setattr("model_code.drift.settings.DRAWS", 299)
-    drift = {**PARAMS["drift"], "alpha": 0.05, "batches": "in_order"}
-    write_text(project.params_file, json.dumps({**PARAMS, "drift": drift}))
-    add(project, documents(SEA, 24, "more", 1))
-    with pytest.raises(FreshetError, match=r"150 of 150 documents have no date"):
-        watch(project, record=False)
-    names = sorted(SEAS)
-    date(project, {name: 1 + number // 10 for number, name in enumerate(names)} | dict.fromkeys(names[:60], 28))
-    searcher, settings = Searcher.open(project.live), parameters.load(project.params_file)
-    made = build_reference(project, searcher, settings, project.state / "drift")
-    ids = searcher.base.rows.document_ids
-    latest = {row.tobytes() for row, one in zip(passage_vectors(searcher.base), ids, strict=True) if one in names[:60]}
-    assert {row.tobytes() for row in made.vectors} == latest
-    why = {one.name: one.why for one in watch(project).report.unmeasured}
-    assert re.match(r"the reference lends 41 runs of so many documents, fewer than \d+: set drift", why["topics"])
-    assert "lends" not in why.get("new_quality", "")
 
 
 OLD = documents(SEA, 150, "sea", 0)

@@ -41,7 +41,7 @@ def project(tmp_path, monkeypatch):
     monkeypatch.delenv("FRESHET_STATE", raising=False)
     monkeypatch.setattr(ingest, "ingest", lambda project: None)
     monkeypatch.setattr(repro, "repro", lambda project, **_: iter(()))
-    monkeypatch.setattr(retrain, "_workspace", lambda project, plan: Project(project.root / "work", project.root))
+    monkeypatch.setattr(retrain, "make_workspace", lambda *_: None)
     monkeypatch.setattr(retrain, "_rules", lambda ready: None)
     monkeypatch.setattr(release, "register", lambda workspace, snapshot: challenger(snapshot))
     monkeypatch.setattr(versions, "versions", lambda project: [challenger()])

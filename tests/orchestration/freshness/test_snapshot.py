@@ -31,7 +31,11 @@ def project(tmp_path, monkeypatch):
 
 
 def snapshot(project, tmp_path):
-    folder = export(project, Collection(project.live, "hce").current(), tmp_path / "snapshot")
+    return exported(project, tmp_path / "snapshot")
+
+
+def exported(project, folder, only=None):
+    export(project, Collection(project.live, "hce").current(), folder, only)
     return {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("documents", "queries", "qrels")}
 
 
@@ -57,8 +61,7 @@ def test_a_part_of_the_documents_comes_with_the_queries_for_them_alone(project, 
     rows = [{"id": one, "title": one, "text": one, "queries": ["shared", f"of {one}"]} for one in "ab"]
     collection.receive(rows, "api")
     collection.apply()
-    folder = export(project, Collection(project.live, "hce").current(), tmp_path / "part", {"a", "str.split"})
-    found = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("documents", "queries", "qrels")}
+    found = exported(project, tmp_path / "part", {"a", "str.split"})
     assert list(found["documents"]["id"]) == ["a", "str.split"]
     assert sorted(found["queries"]["text"]) == ["of a", "shared"]
     assert set(found["qrels"]["document_id"]) == {"a"}

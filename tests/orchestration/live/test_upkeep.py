@@ -13,7 +13,7 @@ from orchestration.freshness.due import due_work
 from orchestration.live import collection as freshening
 from orchestration.live.collection import LiveCollection, subscribers
 from orchestration.live.commands import add_files
-from orchestration.live.retrain_plan import Plan, keep_plan, snapshot_of
+from orchestration.live.retrain_plan import Plan, keep_plan, workspace_of
 from orchestration.live.upkeep import Upkeep
 from tests.orchestration.cli.test_status import ALIASES, NOTHING
 from tests.orchestration.live_example import (
@@ -173,7 +173,7 @@ def test_opened_builds_and_what_a_retrain_is_about_to_read_stay(project):
         upkeep.finish()
     assert {0, 1} <= set(generations(project)), "the plan's generation and its base"
     assert not {2, 3} & set(generations(project))
-    snapshot_of(project, "k").mkdir()
+    workspace_of(project, "k").root.mkdir()
     receive(project, "last")
     upkeep.finish()
     assert not {0, 1} & set(generations(project))

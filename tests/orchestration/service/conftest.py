@@ -14,7 +14,6 @@ from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.ledger.events import Rejection
 from model_code.retriever import Hit
-from orchestration.freshness import query_log
 from orchestration.project import Project
 from orchestration.service import app, routes, searchers, writer
 
@@ -184,8 +183,6 @@ BOUNDS = {
     "poll_seconds": (searchers, "POLL_SECONDS"),
     "queued_documents": (writer, "QUEUED_DOCUMENTS"),
     "retry_seconds": (writer, "RETRY_SECONDS"),
-    "query_log_bytes": (query_log, "FILE_BYTES"),
-    "query_log_files": (query_log, "FILES"),
 }
 
 
@@ -199,7 +196,6 @@ def serve(project: Project, live: FakeLive, monkeypatch: pytest.MonkeyPatch):
 
     def start(
         others: dict[str, FakeLive] | None = None,
-        query_log: bool = False,
         token: str | None = None,
         origins: tuple[str, ...] = (),
         **bounds,
@@ -210,7 +206,6 @@ def serve(project: Project, live: FakeLive, monkeypatch: pytest.MonkeyPatch):
         served = app.create_app(
             project,
             "127.0.0.1",
-            query_log,
             lambda name: FakeCollection(lives.get(name, live), name),
             lambda folder, name: FakeSearcher(lives.get(name, live), name),
             token,
