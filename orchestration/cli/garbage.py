@@ -1,15 +1,37 @@
-"""What nothing refers to any more, of every room: old versions and generations, leftovers, DVC's cache."""
+"""What nothing refers to any more: a row per kind, how it is found and how it is freed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
-from orchestration.freshness.garbage import killed_pilot, retrains
-from orchestration.live.garbage import additions, generations
-from orchestration.pipeline.garbage import Garbage, dvc_cache, leftovers
-from orchestration.project import Project
-from orchestration.registry.garbage import registered_generations, unfinished_versions, unneeded_versions
+from model_code.additions.store import store_of, token_of
+from model_code.errors import FreshetError
+from model_code.live.collection import Collection, retrievers
+from orchestration.freshness import pilot
+from orchestration.live.additions import folder_of, settings_of
+from orchestration.live.ledger import WRITER_LOCK
+from orchestration.live.opening import MODEL_VERSION, opened_builds
+from orchestration.live.retrain_plan import FOLDER, PLAN, planned
+from orchestration.pipeline.dvc_process import dvc_command, environment, uses_git
+from orchestration.project import Project, file_lock, is_free
+from orchestration.registry import versions
+
+STORE = re.compile(r".+-[0-9a-f]{16}")  # the name of a store of additions: the retriever's, and a hash
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Something that can be freed: what it is, how much it frees, and how."""
+
+    what: str
+    megabytes: float
+    free: Callable[[], object]
 
 
 def find_garbage(project: Project, keep: int) -> list[Garbage]:
@@ -19,10 +41,8 @@ def find_garbage(project: Project, keep: int) -> list[Garbage]:
     retriever, and the work of the `keep` newest retrains (of one at least: it may be under way). So does whatever has
     an alias, is current, registered, part of a generation that stays, or in `dvc.lock`.
     """
-    stages = [*leftovers(project), *killed_pilot(project), *dvc_cache(project)]
-    models = [*unneeded_versions(project, keep), *unfinished_versions(project), *retrains(project, keep)]
-    live = [*generations(project, keep, partial(registered_generations, project)), *additions(project)]
-    return sorted([*stages, *models, *live], key=lambda item: -item.megabytes)
+    found = [garbage for kind in KINDS for garbage in kind(project, keep)]
+    return sorted(found, key=lambda garbage: -garbage.megabytes)
 
 
 def collect(project: Project, garbage: Sequence[Garbage]) -> None:
@@ -30,3 +50,137 @@ def collect(project: Project, garbage: Sequence[Garbage]) -> None:
     with project.lock():
         for item in garbage:
             item.free()
+
+
+def _leftovers(project: Project, keep: int) -> Iterator[Garbage]:
+    """Checkpoints and half-made outputs of stages that did not finish."""
+    for kind in ("checkpoints", "staging"):
+        for path in sorted((project.state / kind).glob("*")):
+            yield _folder(f"{kind} of {path.name[:24]}", path)
+
+
+def _killed_pilot(project: Project, keep: int) -> Iterator[Garbage]:
+    """The work of a pilot that was cut off."""
+    folder, lock = project.state / pilot.FOLDER, project.state / pilot.LOCK
+    if folder.is_dir() and is_free(lock):
+        yield _folder("work of a pilot that was cut off", folder, lambda: is_free(lock))
+
+
+def _retrains(project: Project, keep: int) -> Iterator[Garbage]:
+    """The copies of the corpus that retrains worked on, with what they built: the registry has what came of them."""
+    plans = sorted((project.state / FOLDER).glob(f"*/{PLAN}"), key=lambda plan: plan.stat().st_mtime_ns)
+    for plan in plans[: -max(keep, 1)]:
+        yield _folder(f"work of retrain {plan.parent.name}", plan.parent)
+
+
+def _dvc_cache(project: Project, keep: int) -> Iterator[Garbage]:
+    """Cached outputs that neither the working tree nor any commit, branch or experiment of it refers to."""
+    if not (project.root / ".dvc" / "cache").exists():
+        return
+    scope = ["--workspace", *(["--all-commits", "--all-experiments"] if uses_git(project.root) else [])]
+    listed = _dvc_gc(project, *scope, "--dry")
+    files = [Path(name) for name in re.findall(r"^Removing (.+)$", listed, re.MULTILINE)]
+    if files:
+        what = f"{len(files)} files of DVC's cache that no commit or experiment refers to"
+        size = sum(file.stat().st_size for file in files) / 1e6
+        yield Garbage(what, size, partial(_dvc_gc, project, *scope, "--force"))
+
+
+def _versions(project: Project, keep: int) -> Iterator[Garbage]:
+    """All model versions but the newest, of all retrievers together, and those that have an alias."""
+    if not (project.state / "mlflow").exists():
+        return
+    held = [versions.holder(project, role) for role in versions.ROLES]
+    numbers = {version.version for version in held if version}
+    for version in versions.versions(project)[:-keep]:
+        if version.version not in numbers:
+            folder = versions.own_files(project, version)
+            kept = "" if folder else "; its files lie in another store than the project's, and stay there"
+            what = f"model version {version.version} ({version.retriever}){kept}"
+            yield Garbage(what, _size(folder), partial(versions.delete, project, version))
+
+
+def _unfinished_versions(project: Project, keep: int) -> Iterator[Garbage]:
+    """Models that a killed `register` left."""
+    if not (project.state / "mlflow").exists():
+        return
+    for run, folder in versions.unfinished(project).items():
+        what = f"model of a registration that was cut off (run {run[:8]})"
+        yield Garbage(what, _size(folder), partial(versions.forget, project, run, folder))
+
+
+def _generations(project: Project, keep: int) -> Iterator[Garbage]:
+    """The generations of each retriever but the newest, those that the current one needs, those that a retrain is about
+    to read, and those that a version in the registry was opened as: a rollback of the champion returns to them."""
+    names = retrievers(project.live)
+    registry = (project.state / "mlflow").exists()
+    known = {version.version for version in versions.versions(project)} if names and registry else set()
+    for name in names:
+        collection = Collection(project.live, name)
+        opened = opened_builds(collection)
+        kept = {build.number for build in opened if build.manifest["provenance"][MODEL_VERSION] in known}
+        kept |= planned(project, name)
+        if doomed := collection.unneeded(keep, kept):
+            numbers = ", ".join(str(generation.number) for generation in doomed)
+            what = f"live generation{'s' * (len(doomed) > 1)} {numbers} of {name}"
+            megabytes = sum(_size(generation.folder) for generation in doomed)
+            yield Garbage(what, megabytes, partial(_free_generations, project, collection, keep, kept))
+
+
+def _additions(project: Project, keep: int) -> Iterator[Garbage]:
+    """What is remembered of additions to generations that are gone."""
+    for path in unneeded_stores(project):
+        what = f"what additions to a former build remembered ({path.name})"
+        yield Garbage(what, _size(path), partial(_free_store, project, path))
+
+
+KINDS = (
+    _leftovers, _killed_pilot, _retrains, _dvc_cache, _versions, _unfinished_versions, _generations, _additions,
+)  # fmt: skip
+
+
+def unneeded_stores(project: Project) -> list[Path]:
+    """The stores that no generation stands on, and that none would go on with by today's settings, by name."""
+    stores = [path for path in sorted(folder_of(project).glob("*")) if STORE.fullmatch(path.name) and path.is_dir()]
+    if not stores:
+        return []
+    spans = settings_of(project).spans
+    generations = [each for name in retrievers(project.live) for each in Collection(project.live, name).generations()]
+    next_ones = {store_of(folder_of(project), each, spans).folder for each in generations}
+    tokens = {token for each in generations if (token := token_of(each)) is not None}
+    return [path for path in stores if path not in next_ones and not any((path / token).is_dir() for token in tokens)]
+
+
+def _free_store(project: Project, path: Path) -> None:
+    """Delete a store, unless a writer needs it by now."""
+    with file_lock(project.live / WRITER_LOCK):
+        if path in unneeded_stores(project):
+            shutil.rmtree(path)
+
+
+def _free_generations(project: Project, collection: Collection, keep: int, kept: set[int]) -> None:
+    with file_lock(project.live / WRITER_LOCK):
+        collection.collect_garbage(keep, kept)
+
+
+def _folder(what: str, path: Path, still: Callable[[], bool] = lambda: True) -> Garbage:
+    """A folder that goes, unless it was moved since it was listed, as by a finished build, or is used again."""
+
+    def free() -> None:
+        if path.exists() and still():
+            shutil.rmtree(path)
+
+    return Garbage(what, _size(path), free)
+
+
+def _size(path: Path | None) -> float:
+    """Megabytes in all files below `path`."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6 if path else 0.0
+
+
+def _dvc_gc(project: Project, *options: str) -> str:
+    command = dvc_command("gc", *options)
+    done = subprocess.run(command, cwd=project.root, env=environment(project), capture_output=True, text=True)
+    if done.returncode:
+        raise FreshetError(f"`dvc gc` failed: {done.stderr.strip()}")
+    return done.stdout + done.stderr

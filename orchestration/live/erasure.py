@@ -12,8 +12,8 @@ from model_code.live.generation import DOCUMENTS
 from orchestration.live.backup import ledger_file
 from orchestration.live.collection import LiveCollection
 from orchestration.live.commands import Outcome, delete_documents
-from orchestration.live.garbage import planned
 from orchestration.live.repair import DAMAGED
+from orchestration.live.retrain_plan import planned
 from orchestration.project import Project
 
 
@@ -41,7 +41,7 @@ def _erase(live: LiveCollection, document_ids: Sequence[str]) -> Iterator[str]:
     live.compact()
     holders = _holders(live, document_ids)
     free = {each.number for each in live.collection.generations() if not each.needs & holders}
-    live.collect_garbage(1, free | planned(live.project, live.collection))
+    live.collect_garbage(1, free | planned(live.project, live.retriever))
     for number in sorted(_holders(live, document_ids)):
         reason = "which is read just now: do the same again later"
         if number in live.generation.needs:

@@ -53,6 +53,11 @@ def open_build(
         return generation
 
 
+def opened_builds(collection: Collection) -> list[Generation]:
+    """The generations that a registered version was opened as, whether the registry still has it or not."""
+    return [each for each in collection.generations() if MODEL_VERSION in each.manifest["provenance"]]
+
+
 def _standing(ledger: Ledger | None, snapshot: Position) -> Standing:
     """Where a build stands. Of a snapshot of another log nothing is known: all that this one has is applied to it."""
     if ledger is None:

@@ -84,9 +84,10 @@ class Upkeep:
         collection = Collection(self.project.live, name)
         if settings.keep_generations is None or collection.next_number() < settings.collect_every:
             return False
-        from orchestration.live import garbage  # once in many additions
+        from orchestration.live.opening import opened_builds  # once in many additions
+        from orchestration.live.retrain_plan import planned
 
-        kept = {one.number for one in garbage.opened_builds(collection)} | garbage.planned(self.project, collection)
+        kept = {build.number for build in opened_builds(collection)} | planned(self.project, name)
         if len(collection.unneeded(settings.keep_generations, kept)) < settings.collect_every:
             return False
         return bool(self._collection(name).collect_garbage(settings.keep_generations, kept).generations)

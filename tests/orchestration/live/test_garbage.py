@@ -14,9 +14,8 @@ from model_code.files import read_json, write_json
 from model_code.live.collection import Collection
 from model_code.manifest import MANIFEST
 from orchestration import parameters
-from orchestration.cli.garbage import collect, find_garbage
+from orchestration.cli.garbage import collect, find_garbage, unneeded_stores
 from orchestration.live.additions import folder_of, settings_of
-from orchestration.live.garbage import unneeded_stores
 from orchestration.project import Project
 from tests.orchestration.live_example import BASE, make_project, open_build
 

@@ -25,11 +25,11 @@ from model_code.evaluation.settings import PromotionSettings
 from model_code.files import hash_path, write_json
 from model_code.index.dense_index import DenseIndex
 from model_code.ledger.events import Position
+from orchestration.cli.garbage import find_garbage
 from orchestration.pipeline.runs import KEY
 from orchestration.project import Project
 from orchestration.registry import gate, history, release, versions
 from orchestration.registry.build import Build, requirements
-from orchestration.registry.garbage import unfinished_versions
 from tests.tiny_encoder import make_tiny_encoder
 
 pytestmark = pytest.mark.usefixtures("_own_store")
@@ -262,10 +262,11 @@ def test_a_model_that_a_killed_registration_left_is_found_and_freed(tracked_proj
         patch.setattr("mlflow.log_metrics", lambda *_, model_id=None, **__: 1 / 0 if model_id else None)
         with pytest.raises(ZeroDivisionError):
             versions.register(tracked_project, variant(build, "f" * 64))
-    (left,) = unfinished_versions(tracked_project)
+    (left,) = find_garbage(tracked_project, keep=9)
+    assert left.what.startswith("model of a registration that was cut off")
     assert left.megabytes > 0.01
     left.free()
-    assert not list(unfinished_versions(tracked_project))
+    assert not find_garbage(tracked_project, keep=9)
 
 
 def test_only_versions_without_a_role_can_be_deleted(tracked_project):
