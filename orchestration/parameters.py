@@ -200,20 +200,22 @@ def edited(path: Path, assignments: Sequence[str]) -> tuple[str, Parameters]:
 
     The file stays as it is. Raises `SettingsError` if the result is not valid as a whole.
     """
-    text = _assigned(_text(path), assignments)
+    text = _text(path)
+    if assignments:
+        yaml, stream = _editor(), io.StringIO()
+        document = _mapping_in(yaml, text)
+        for assignment in assignments:
+            _assign(document, assignment)
+        yaml.dump(document, stream)
+        text = stream.getvalue()
     return text, _parse_text(text)
 
 
-def save(path: Path, text: str) -> None:
-    """Make `text` the content of the file; one that has it already is not touched."""
+def assign(path: Path, assignments: Sequence[str]) -> None:
+    """Make what `edited` gives the content of the file; one that has it already is not touched."""
+    text, _ = edited(path, assignments)
     if text != _text(path):
         write_text(path, text)
-
-
-def assign(path: Path, assignments: Sequence[str]) -> None:
-    """`edited`, and `save`d."""
-    text, _ = edited(path, assignments)
-    save(path, text)
 
 
 def _text(path: Path) -> str:
@@ -229,24 +231,15 @@ def _text(path: Path) -> str:
 
 @lru_cache(maxsize=4)
 def _mapping(text: str) -> dict[str, Any]:
-    """What the text says, as plain values; `SettingsError` if it is no YAML, or no mapping."""
-    groups = _load(_plain(), text, NAME)
-    require(isinstance(groups, dict), f"{NAME} must hold groups of settings")
+    """What the text says, as plain values."""
+    return _mapping_in(_plain(), text)
+
+
+def _mapping_in(yaml: Any, text: str) -> Any:
+    """What `yaml` makes of the text; `SettingsError` if that is no YAML, or no mapping."""
+    groups = _load(yaml, text, NAME)
+    require(isinstance(groups, Mapping), f"{NAME} must hold groups of settings")
     return groups
-
-
-def _assigned(text: str, assignments: Sequence[str]) -> str:
-    """The text with each `group.key=value` written into it, whatever that means; comments are kept."""
-    if not assignments:
-        return text
-    yaml = _editor()
-    document = _load(yaml, text, NAME)
-    require(isinstance(document, Mapping), f"{NAME} must hold groups of settings")
-    for assignment in assignments:
-        _assign(document, assignment)
-    stream = io.StringIO()
-    yaml.dump(document, stream)
-    return stream.getvalue()
 
 
 def _assign(document: Any, assignment: str) -> None:

@@ -101,10 +101,10 @@ def run(
 
     project = Project.find()
     with project.lock():
-        text, settings = parameters.edited(project.params_file, assignments or [])
+        _, settings = parameters.edited(project.params_file, assignments or [])
         known = table.expand(settings.retrievers, settings.fusions)
         targets = [stage.address for name in stages or [] for stage in table.find(name, known)]
-        parameters.save(project.params_file, text)  # only now, as a misspelt stage stops here
+        parameters.assign(project.params_file, assignments or [])  # only now, as a misspelt stage stops here
         if ingestion.read_lock(project) is None:
             ingestion.ingest(project)
         ended = list(repro.repro(project, targets, force=force))

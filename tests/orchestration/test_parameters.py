@@ -128,11 +128,12 @@ def test_a_broken_file_is_one_teaching_line(params, content, message, act):
 
 def test_an_edit_can_be_looked_at_before_it_is_saved(params):
     before = params.read_bytes()
-    text, settings = parameters.edited(params, ["retrievers.third.epochs=2"])
+    edit = ["retrievers.third.epochs=2"]
+    text, settings = parameters.edited(params, edit)
     assert "third" in settings.retrievers
     assert params.read_bytes() == before
-    parameters.save(params, text)
-    assert parameters.load(params) == settings
+    parameters.assign(params, edit)
+    assert (params.read_text(), parameters.load(params)) == (text, settings)
 
 
 def test_the_reference_of_all_keys_is_up_to_date() -> None:
