@@ -14,7 +14,7 @@ import numpy as np
 from model_code.drift.ladder import Decision, Past, decide
 from model_code.drift.measures import refined
 from model_code.drift.reference import Question
-from model_code.drift.report import NOT_REFINED, Arrivals, Report, make_report
+from model_code.drift.report import Arrivals, Report, make_report
 from model_code.errors import FreshetError
 from model_code.ledger.work import EventRange, WorkKind, WorkState
 from model_code.live.documents import DocumentFile
