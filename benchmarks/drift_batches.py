@@ -24,6 +24,7 @@ from model_code.drift.reference import DriftReference
 from model_code.drift.report import Arrivals, make_report
 from model_code.drift.settings import DriftSettings
 from model_code.errors import FreshetError
+from model_code.hierarchy.tree import Hierarchy
 from model_code.queries.pseudo_queries import InverseCloze
 from model_code.queries.settings import PseudoQuerySettings
 
@@ -151,7 +152,19 @@ class CellCounts:
     by_asked: list[bool] = field(default_factory=list)
 
 
-def calibrate(old: Vectors, plan: StudyPlan, rows: np.ndarray | None = None) -> Calibration:
+@dataclass(frozen=True)
+class Compared:
+    """What batches are compared with: by ours, and the tree whose nodes the peer counts documents by."""
+
+    ours: Calibration
+    tree: Hierarchy
+
+    def topics(self, documents: np.ndarray) -> np.ndarray:
+        """How many documents lie below each node of the first level: (K,)."""
+        return np.bincount(self.tree.place(documents)[:, 0], minlength=len(self.tree.centroids[0]))
+
+
+def calibrate(old: Vectors, plan: StudyPlan, rows: np.ndarray | None = None) -> Compared:
     """What batches are compared with: all of `old`, or those of its `rows`, which are searched among all of it."""
     from model_code.hierarchy.build import build_hierarchy
     from model_code.hierarchy.settings import HierarchySettings
@@ -160,13 +173,14 @@ def calibrate(old: Vectors, plan: StudyPlan, rows: np.ndarray | None = None) -> 
     settings = DriftSettings(**sizes, draws=plan.draws)
     hierarchy = build_hierarchy(old.documents, HierarchySettings(max_iterations=20, device="cpu"), seed=0)
     made, asked = found(old if rows is None else old[rows], old.documents)
-    built = DriftReference.build(old.documents, hierarchy, "", settings, rows)
-    return Calibration(built, settings, scores=OldScores(made, asked))
+    built = DriftReference.build(old.documents, "", settings, rows)
+    return Compared(Calibration(built, settings, scores=OldScores(made, asked)), hierarchy)
 
 
-def judge(calibration: Calibration, old: np.ndarray, batch: Vectors, cell: CellCounts) -> None:
+def judge(compared: Compared, old: np.ndarray, batch: Vectors, cell: CellCounts) -> None:
     """Adds to `cell` what becomes of a batch that joins the old documents (n, H)."""
     made, asked = found(batch, np.concatenate([old, batch.documents]))
+    calibration = compared.ours
     report = make_report(calibration, [Arrivals(batch.documents, "", made, asked=asked)], added=len(made))
     tripped = {one.name for one in report.tripped} - {"growth"}
     cell.harm.append(-report.of("asked_quality")[0].value)
@@ -174,8 +188,7 @@ def judge(calibration: Calibration, old: np.ndarray, batch: Vectors, cell: CellC
     cell.by_made.append("new_quality" in tripped)
     cell.by_asked.append("asked_quality" in tripped)
     cell.retrain.append(decide(report, (), calibration.settings).action == "retrain")
-    topics = calibration.reference.topics, calibration.reference.place(batch.documents)[0]
-    counts = (np.bincount(each, minlength=calibration.reference.topic_count) for each in topics)
+    counts = compared.topics(calibration.reference.vectors), compared.topics(batch.documents)
     cell.customary.append(population_stability(*counts) > CUSTOMARY_PSI)
 
 

@@ -21,7 +21,7 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
 
 SMALLEST_SHARE = 3  # a batch is at most this part of the reference: the rest must stand for the reference
-FORMAT = 2  # of kept null distributions: another one where a measure's statistic changes
+FORMAT = 3  # of kept null distributions: another one where a measure's statistic changes
 
 
 class Calibration:
@@ -48,11 +48,11 @@ class Calibration:
         """A measure of what arrived, (m, ...), of which as many are looked at as the reference lends batches of."""
         old, chosen = self.old(measure), self.settings
         given = some(given.reshape(len(given), -1), most_measured(len(old), chosen.largest_batch), chosen.seed)
-        new = measure.placed(self.reference, given[:, 0] if measure.of_scores else given)
+        new = given[:, 0] if measure.of_scores else given
         null, detail = self.null(measure.name, len(new)), measure.detail(old, new)
         if measure.of_scores:  # a loss that is no harm, however sure it is
             null, detail = null - chosen.quality_margin, detail | {"margin": chosen.quality_margin}
-        if measure.contrasted:  # as many as the null's batches are told from
+        else:  # as many as the null's batches are told from
             old = contrasted(old, min(len(old) - len(new), chosen.classifier_contrast), chosen.seed)
         return Observation(measure.name, measure.statistic(old, new, chosen.seed), null, measure.tail, scope, detail)
 
@@ -78,7 +78,7 @@ class Calibration:
         null = []
         for number, batch in enumerate(self._batches(measure, size)):
             rest = values[~batch]
-            if measure.contrasted:
+            if not measure.of_scores:
                 rest = contrasted(rest, chosen.classifier_contrast, (chosen.seed, number))
             null.append(measure.statistic(rest, values[batch], chosen.seed))
         return np.array(null)
@@ -91,9 +91,8 @@ class Calibration:
     def key(self) -> str:
         """SHA-256 of all that decides the kept null distributions beside measure and size."""
         digest = hashlib.sha256()
-        for name in ("vectors", "topics", "cosines", "nodes"):
-            array = np.ascontiguousarray(getattr(self.reference, name))
-            digest.update(f"{name} {array.dtype} {array.shape}\0".encode() + array.tobytes())
+        array = np.ascontiguousarray(self.reference.vectors)
+        digest.update(f"{array.dtype} {array.shape}\0".encode() + array.tobytes())
         names = ("draws", "seed", "classifier_contrast")
         facts = {name: getattr(self.settings, name) for name in names} | {"format": FORMAT}
         return hash_text(digest.hexdigest() + canonical_json(facts))

@@ -6,7 +6,7 @@ than growth alone would; constraints that conflict; growth past its limit.
 Where the vectors drifted, harm is tested a second time, with all of alpha for its own measures: that test counts only
 once a test of the corrected family has tripped, so documents like the old ones still cause a false alarm with a chance
 of at most alpha (a gatekeeping procedure), others that are no worse too, and drift with harm is found sooner.
-*Add* otherwise, even where vectors drifted or the hierarchy fits no longer: an encoder may serve new topics well.
+*Add* otherwise, even where vectors drifted: an encoder may serve new topics well.
 Beside adding, a *pilot* is called for where documents drifted and the queries that they came with show no harm: found
 as well as old ones, they may still be found worse than training would find them, which only a training on some of them
 tells. A retrain follows if it does.
@@ -23,7 +23,7 @@ from model_code.drift.settings import DriftSettings
 from model_code.drift.thresholds import ASKED, MADE, Measured, deciding
 
 Action = Literal["add", "retrain"]
-OF_DOCUMENTS, FITTING = "domain_auc", ("topics", "fit")
+OF_DOCUMENTS = "domain_auc"
 PILOT_DUE = "documents moved, and the queries that came with them show no harm: whether training helps, a pilot tells"
 LIMITS = ("conflicts", "growth", "protected_old")
 
@@ -107,7 +107,7 @@ def _wanted(report: Report, settings: DriftSettings) -> tuple[Action, tuple[str,
     broken = _tripped(report, *LIMITS)
     if harmed or broken:
         return "retrain", tuple(map(spoken, (*harmed, *broken, *(drifted if harmed else ()))))
-    reasons = tuple(map(spoken, (*_tripped(report, *FITTING), *drifted, *_tripped(report, MADE))))
+    reasons = tuple(map(spoken, (*drifted, *_tripped(report, MADE))))
     return "add", (*reasons, _harmless(harm)) if reasons else (_nothing(report, settings),)
 
 
@@ -136,8 +136,8 @@ def spoken(measure: Measured) -> str:
 
     >>> spoken(Measured("growth", 0.6, 0.5, {}, True, {}))
     'growth 0.6000 is above 0.5000'
-    >>> spoken(Measured("fit", -0.01, -0.02, {}, False, {}, tail="low", scope="window"))
-    'fit (window) -0.0100 is not below -0.0200'
+    >>> spoken(Measured("new_quality", -0.01, -0.02, {}, False, {}, tail="low", scope="window"))
+    'new_quality (window) -0.0100 is not below -0.0200'
     """
     side = "above" if measure.tail == "high" else "below"
     if measure.suspected and not measure.tripped:

@@ -1,9 +1,7 @@
 """The measures of drift: one table of what tells a batch from the reference, and three that need no reference.
 
 Each measure of `MEASURES` is a statistic of old and new values. Its null distribution is the same statistic of batches
-that are drawn from the reference and of the rest (see `calibration`), so no customary threshold is needed: those for
-divergences of shares (.1 and .2) false-alarm with many nodes and few documents, as divergences are above 0 for two
-samples of one distribution.
+that are drawn from the reference and of the rest (see `calibration`), so no customary threshold is needed.
 
 Harm is what the scores tell. Adding only harms where new documents are found worse than a retrained retriever would
 find them; without retraining, what it does for documents that it was trained for tells: the same score of old documents
@@ -20,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from scipy.spatial.distance import jensenshannon
 from scipy.stats import binom, rankdata
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
@@ -83,21 +80,9 @@ def canonical(vectors: np.ndarray) -> np.ndarray:
     return np.lexsort(np.ascontiguousarray(vectors.T[:8]))
 
 
-def topic_divergence(old: np.ndarray, new: np.ndarray, seed: int = 0) -> float:
-    """Jensen-Shannon divergence of how nodes (n,) and (m,) are shared out, in bits, 0 to 1 (Lin 1991, eq. 4.1)."""
-    p, q = _shares(old, new)
-    return float(jensenshannon(p, q, base=2) ** 2)
-
-
 def mean_difference(old: np.ndarray, new: np.ndarray, seed: int = 0) -> float:
     """Mean of `new` minus mean of `old`."""
     return float(new.mean(dtype=np.float64) - old.mean(dtype=np.float64))
-
-
-def _shares(old: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The share of each node among old and among new documents: (K,), (K,)."""
-    nodes = 1 + int(max(old.max(), new.max()))
-    return np.bincount(old, minlength=nodes) / len(old), np.bincount(new, minlength=nodes) / len(new)
 
 
 # What is told beside a value
@@ -111,17 +96,6 @@ def _means(old: np.ndarray, new: np.ndarray) -> Detail:
     return {"old": float(old.mean()), "new": float(new.mean()), "documents": len(new)}
 
 
-def most_moved(old: np.ndarray, new: np.ndarray, count: int = 3) -> Detail:
-    """The nodes whose share changed most, with the share of old and of new documents.
-
-    >>> most_moved(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), count=1)
-    {'moved': [{'node': 0, 'old': 0.5, 'new': 0.25}]}
-    """
-    p, q = _shares(old, new)
-    order = np.argsort(-np.abs(q - p), kind="stable")[:count]
-    return {"moved": [{"node": int(node), "old": float(p[node]), "new": float(q[node])} for node in order]}
-
-
 # The table
 
 
@@ -129,8 +103,7 @@ def most_moved(old: np.ndarray, new: np.ndarray, count: int = 3) -> Detail:
 class Measure:
     """A statistic of what the reference has and of what arrived, and on which side of chance drift lies.
 
-    given: the attribute of `Arrivals` that it is about. old: the values of the reference. placed: what becomes of what
-    arrived before it is compared with these. contrasted: `old` is cut to `classifier_contrast` of its rows.
+    given: the attribute of `Arrivals` that it is about. old: the values of the reference.
     """
 
     name: str
@@ -139,8 +112,6 @@ class Measure:
     old: Callable[[DriftReference, OldScores], np.ndarray]
     statistic: Statistic
     detail: Callable[[np.ndarray, np.ndarray], Detail]
-    placed: Callable[[DriftReference, np.ndarray], np.ndarray] = lambda reference, values: values
-    contrasted: bool = False
 
     @property
     def of_scores(self) -> bool:
@@ -151,12 +122,7 @@ class Measure:
 MEASURES: Mapping[str, Measure] = {
     measure.name: measure
     for measure in (
-        Measure("domain_auc", "high", "vectors", lambda reference, _: reference.vectors, domain_auc, _count,
-                contrasted=True),
-        Measure("topics", "high", "vectors", lambda reference, _: reference.topics, topic_divergence, most_moved,
-                placed=lambda reference, vectors: reference.place(vectors)[0]),
-        Measure("fit", "low", "vectors", lambda reference, _: reference.cosines, mean_difference, _means,
-                placed=lambda reference, vectors: reference.place(vectors)[1]),
+        Measure("domain_auc", "high", "vectors", lambda reference, _: reference.vectors, domain_auc, _count),
         Measure(MADE, "low", "quality", lambda _, scores: scores.made, mean_difference, _means),
         Measure(ASKED, "low", "asked", lambda _, scores: scores.asked, mean_difference, _means),
     )

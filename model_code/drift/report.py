@@ -140,9 +140,7 @@ def _why_not(calibration: Calibration, measure: Measure, given: np.ndarray | Non
     if len(given) < least:
         return f"{len(given)} are fewer than drift.minimum_batch = {least}"
     if most_measured(compared, largest) < least:
-        few = f"the reference has {compared}, fewer than 3 x drift.minimum_batch = {3 * least}"
-        halved = f", and keeps half of the corpus at most: {6 * least} documents are needed"
-        return few if measure.of_scores else few + halved
+        return f"the reference has {compared}, fewer than 3 x drift.minimum_batch = {3 * least}"
     return None
 
 

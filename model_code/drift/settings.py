@@ -5,7 +5,7 @@ from __future__ import annotations
 from model_code.settings import Constant, Field, Settings, require
 
 DRAWS, LARGEST_BATCH, REFERENCE_DOCUMENTS = 999, 500, 2000
-MOST_MEASURES = 13  # of a report: six of the batch, six of the window, and the protected queries
+MOST_MEASURES = 9  # of a report: four of the batch, four of the window, and the protected queries
 
 
 class DriftSettings(Settings):

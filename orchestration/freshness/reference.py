@@ -62,7 +62,7 @@ def calibration_of(
 
 
 def build_reference(project: Project, searcher: Searcher, settings: Parameters, folder: Path) -> DriftReference:
-    """A reference of documents that the retriever was trained with, and of the hierarchy that is searched now.
+    """A reference of documents that the retriever was trained with.
 
     Growth counts from the documents that the retriever was trained on, which a base that was clustered anew outnumbers.
     """
@@ -70,7 +70,6 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters, 
     documents, note = reference_documents(project, searcher.generation, SMALLEST_SHARE * chosen.largest_batch)
     return DriftReference.build(
         passage_vectors(base),
-        base.tree,
         searcher.generation.fingerprint,
         chosen,
         _rows(searcher, documents),

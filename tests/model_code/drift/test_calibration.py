@@ -41,15 +41,16 @@ def test_a_sample_does_not_depend_on_order() -> None:
 
 def test_nulls_are_kept_by_size_and_made_anew_for_another_reference(tmp_path: Path) -> None:
     first = Calibration(reference(0), SETTINGS, tmp_path)
-    nulls = {measure: first.null(measure, 25) for measure in ("domain_auc", "topics", "fit")}
+    nulls = {measure: first.null(measure, 25) for measure in ("domain_auc",)}
     assert {path.name for path in tmp_path.iterdir()} == {f"{measure}-25.json" for measure in nulls}
     again = Calibration(reference(0), SETTINGS, tmp_path)
     again._draw = None  # so that nothing can be drawn
     for measure, null in nulls.items():
         assert (again.null(measure, 25) == null).all()
     other = Calibration(reference(1), SETTINGS, tmp_path)
-    assert (other.null("fit", 25) != nulls["fit"]).any()
-    assert (Calibration(reference(0), SETTINGS.replace(seed=1)).null("fit", 25) != nulls["fit"]).any()
+    assert (other.null("domain_auc", 25) != nulls["domain_auc"]).any()
+    seeded = Calibration(reference(0), SETTINGS.replace(seed=1))
+    assert (seeded.null("domain_auc", 25) != nulls["domain_auc"]).any()
 
 
 def test_nulls_of_scores_follow_the_scores_and_leave_the_kept_ones_as_they_are(tmp_path: Path) -> None:
@@ -57,15 +58,15 @@ def test_nulls_of_scores_follow_the_scores_and_leave_the_kept_ones_as_they_are(t
     found = []
     for _ in range(2):
         calibrated = Calibration(reference(), SETTINGS, tmp_path, OldScores(chance.random(200), chance.random(90)))
-        found.append([calibrated.null(measure, 25) for measure in ("fit", "new_quality", "asked_quality")])
+        found.append([calibrated.null(measure, 25) for measure in ("domain_auc", "new_quality", "asked_quality")])
     (kept,) = tmp_path.iterdir()
-    assert kept.name == "fit-25.json"
+    assert kept.name == "domain_auc-25.json"
     assert [bool((first == second).all()) for first, second in zip(*found, strict=True)] == [True, False, False]
 
 
 def test_null_values_are_those_of_each_drawn_batch() -> None:
-    calibrated = Calibration(reference(), SETTINGS, scores=OldScores(np.random.default_rng(0).random(90)))
-    for name in ("topics", "fit", "new_quality"):
+    calibrated = Calibration(reference(), SETTINGS, scores=OldScores(*np.random.default_rng(0).random((2, 90))))
+    for name in ("new_quality", "asked_quality"):
         values = calibrated.old(MEASURES[name])
         members = draw_batches(len(values), 25, SETTINGS.draws, SETTINGS.seed)
         expected = [MEASURES[name].statistic(values[~row], values[row], 0) for row in members]

@@ -19,8 +19,6 @@ SETTINGS = DriftSettings(cooldown=2)
 NULL = {"0.01": -0.1, "0.05": -0.05, "0.5": 0.0, "0.95": 0.05, "0.99": 0.1}
 NAMES = (
     "domain_auc",
-    "topics",
-    "fit",
     "new_quality",
     "asked_quality",
     "conflicts",
@@ -52,22 +50,19 @@ def report(*states: str, asked: int = 120) -> Report:
         ((), "add"),
         (("domain_auc",), "add"),
         (("new_quality?",), "add"),
-        (("topics",), "add"),
-        (("fit@window",), "add"),
-        (("fit", "domain_auc"), "add"),
-        (("fit", "new_quality?"), "add"),
+        (("domain_auc@window",), "add"),
         (("new_quality",), "retrain"),
         (("new_quality@window",), "retrain"),
         (("asked_quality",), "retrain"),
         (("domain_auc", "asked_quality?"), "retrain"),
-        (("asked_quality?", "fit"), "add"),
+        (("asked_quality?",), "add"),
         (("domain_auc", "new_quality?"), "retrain"),
-        (("domain_auc@window", "fit", "new_quality?"), "retrain"),
+        (("domain_auc@window", "new_quality?"), "retrain"),
         (("domain_auc?", "new_quality?"), "add"),
         (("conflicts",), "retrain"),
         (("growth",), "retrain"),
         (("protected_old",), "retrain"),
-        (("protected_old", "topics"), "retrain"),
+        (("protected_old", "domain_auc"), "retrain"),
     ],
 )
 def test_which_rung(states: tuple[str, ...], action: Action) -> None:
@@ -79,7 +74,7 @@ def test_which_rung(states: tuple[str, ...], action: Action) -> None:
 @pytest.mark.parametrize(
     ("state", "history", "action"),
     [
-        ("topics", [Past("add")], "add"),
+        ("domain_auc", [Past("add")], "add"),
         ("growth", [Past("retrain")], "add"),
         ("growth", [Past("retrain"), Past("add")], "add"),
         ("growth", [Past("retrain"), Past("add"), Past("add")], "retrain"),
@@ -96,7 +91,7 @@ def test_cooldown(state: str, history: list[Past], action: Action) -> None:
 
 def test_reasons_name_the_measures_beside_their_thresholds() -> None:
     assert decide(report("growth"), (), SETTINGS).reasons == ("growth 0.3000 is above 0.2000",)
-    assert "none of 8 measures is beyond its threshold" in decide(report(), (), SETTINGS).reasons
+    assert "none of 6 measures is beyond its threshold" in decide(report(), (), SETTINGS).reasons
     harmless = "no harm: new_quality 0.0000 is not above 0.2000, asked_quality 0.0000 is not above 0.2000"
     _, no_harm, pilot = decide(report("domain_auc"), (), SETTINGS).reasons
     assert no_harm == harmless
@@ -109,8 +104,7 @@ def test_reasons_name_the_measures_beside_their_thresholds() -> None:
     [
         ((), False),
         (("domain_auc",), True),
-        (("domain_auc@window", "fit"), True),
-        (("topics",), False),
+        (("domain_auc@window",), True),
         (("domain_auc", "asked_quality"), False),  # a retrain is due as it is
     ],
 )
@@ -147,7 +141,6 @@ def test_pilots_have_the_cooldown_of_retrains(history: list[Past], pilot: bool) 
         (("new_quality",), "add"),
         (("new_quality", "domain_auc"), "add"),
         (("domain_auc", "new_quality?"), "add"),
-        (("new_quality", "fit"), "add"),
         (("new_quality@window",), "retrain"),  # asked queries are of the batch alone
         (("asked_quality",), "retrain"),
         (("domain_auc", "asked_quality?"), "retrain"),
@@ -166,7 +159,7 @@ def test_made_queries_decide_nothing_where_as_many_documents_have_asked_ones(
 
 
 def test_unknown_harm_is_said_and_is_no_reason_to_retrain() -> None:
-    blind = report("fit", "domain_auc")
+    blind = report("domain_auc")
     blind = replace(blind, measures=tuple(one for one in blind.measures if not one.name.endswith("_quality")))
     decision = decide(blind, (), SETTINGS)
     assert decision.action == "add"
@@ -180,20 +173,20 @@ def test_too_few_documents_are_added_and_counted() -> None:
 
 
 def test_the_text_shows_every_value_and_the_decision() -> None:
-    unmeasured = (Unmeasured("domain_auc", "nothing was given"), Unmeasured("conflicts", "nothing was given"))
+    unmeasured = (Unmeasured("domain_auc", "nothing was given"), Unmeasured("asked_quality", "nothing was given"))
     found = replace(report("growth", "domain_auc@window"), batches=3, window_documents=400, unmeasured=unmeasured)
     text = found.text + decide(found, [Past("retrain")], SETTINGS, dry_run=True).text
     lines = text.splitlines()
     assert lines[0].startswith("drift of 150 documents, 400 in the last 3 batches; false alarms")
     assert all(any(line.startswith(one.label) for line in lines) for one in found.measures)
     assert text.count("TRIPPED") == 2
-    assert "not measured (batch): domain_auc, conflicts: nothing was given" in lines
+    assert "not measured (batch): domain_auc, asked_quality: nothing was given" in lines
     assert "decision: add (called for: retrain), a dry run" in lines
     assert "domain_auc (window)" in text
 
 
 def test_the_values_for_programs_are_json() -> None:
-    found = report("fit")
+    found = report("domain_auc")
     report_values, decision = (json.loads(json.dumps(each.as_dict())) for each in (found, decide(found, (), SETTINGS)))
     assert decision["action"] == "add"
     assert {measure["name"]: measure["tripped"] for measure in report_values["measures"]}["growth"] is False

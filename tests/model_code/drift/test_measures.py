@@ -5,11 +5,8 @@ pytest tests/model_code/drift/test_measures.py
 
 from __future__ import annotations
 
-from math import log2
-
 import numpy as np
 import pytest
-from scipy.spatial.distance import jensenshannon
 from sklearn.metrics import roc_auc_score
 
 from model_code.drift.calibration import Calibration, contrasted
@@ -27,7 +24,6 @@ from model_code.drift.measures import (
     growth,
     protected_change,
     reciprocal_ranks,
-    topic_divergence,
 )
 from model_code.drift.settings import DriftSettings
 from model_code.drift.thresholds import judge
@@ -35,8 +31,6 @@ from model_code.errors import FreshetError
 from model_code.evaluation.significance import paired_randomisation_test
 from model_code.incdsi.documents import Status
 from tests.model_code.drift.unit_vectors import reference
-
-OLD, NEW = np.repeat([0, 1, 3], [50, 30, 20]), np.repeat([0, 2, 3], [5, 4, 1])
 
 
 def settings(**changes) -> DriftSettings:
@@ -69,23 +63,6 @@ def test_a_contrast_has_no_row_twice() -> None:
     rows = np.arange(40)[:, None]
     assert len(np.unique(contrasted(rows, 15, seed=0))) == 15
     assert contrasted(rows, 40, seed=0) is rows
-
-
-def test_topic_divergence_is_the_sum_written_out_and_scipys() -> None:
-    p, q = np.bincount(OLD) / len(OLD), np.bincount(NEW) / len(NEW)
-    total = 0.0
-    for x, y in zip(p, q, strict=True):
-        for share in (x, y):
-            total += share * log2(share / ((x + y) / 2)) / 2 if share else 0.0
-    assert topic_divergence(OLD, NEW) == pytest.approx(total)
-    assert topic_divergence(OLD, NEW) == pytest.approx(jensenshannon(p, q, base=2) ** 2)
-
-
-def test_topic_divergence_is_zero_for_equal_shares_and_one_for_disjoint_ones() -> None:
-    assert topic_divergence(OLD, np.tile(OLD, 3)) == pytest.approx(0)
-    apart = topic_divergence(np.repeat(0, 90), np.repeat(1, 30))
-    assert apart == pytest.approx(1)
-    assert apart > topic_divergence(np.repeat([0, 1], [90, 10]), np.repeat([0, 1], [3, 27])) > 0
 
 
 def quality(old: np.ndarray, new: np.ndarray, margin: float, name: str = "new_quality"):

@@ -14,9 +14,9 @@ from model_code.drift.calibration import Calibration
 from model_code.drift.measures import OldScores, Paired
 from model_code.drift.report import Arrivals, Report, make_report, pooled
 from model_code.errors import FingerprintMismatch, FreshetError
-from tests.model_code.drift.unit_vectors import SETTINGS, arrivals, calibration, reference, topical
+from tests.model_code.drift.unit_vectors import SETTINGS, arrivals, calibration, reference
 
-OF_VECTORS = {"domain_auc", "topics", "fit"}
+OF_VECTORS = {"domain_auc"}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_documents_like_the_old_ones_alarm_at_most_as_often_as_alpha_says() -> N
 
 def test_shifted_documents_trip_what_looks_at_vectors(calibrated: Calibration) -> None:
     found = [names(make_report(calibrated, [arrivals(50 + i, shift=0.8)], 30)) for i in range(20)]
-    assert sum({"domain_auc", "fit"} <= one for one in found) >= 19
+    assert sum(one >= OF_VECTORS for one in found) >= 19
     assert not any("new_quality" in one for one in found)
 
 
@@ -66,12 +66,6 @@ def test_real_queries_trip_beside_made_ones() -> None:
     assert sum("new_quality" in one for one in found) <= 3
 
 
-def test_a_missing_topic_trips_topics(calibrated: Calibration) -> None:
-    vectors = topical(200, 9)
-    one_topic = vectors[vectors[:, :6].argmax(axis=1) == 0][:30]
-    assert "topics" in names(make_report(calibrated, [Arrivals(one_topic, "f")], 30))
-
-
 def test_neither_order_nor_a_second_run_changes_a_report(calibrated: Calibration) -> None:
     batch = arrivals(3, count=60)  # more than are measured, so a sample
     order = np.random.default_rng(0).permutation(60)
@@ -89,14 +83,14 @@ def test_a_window_finds_what_small_batches_cannot_show(calibrated: Calibration) 
     assert not alone.tripped
     assert {one.name for one in alone.unmeasured} >= OF_VECTORS
     assert (together.documents, together.batches, together.window_documents) == (10, 3, 30)
-    assert {"domain_auc", "fit"} <= names(together)
+    assert names(together) >= OF_VECTORS
     assert all(one.scope == "window" for one in together.tripped)
 
 
 def test_the_family_is_batch_and_window_together(calibrated: Calibration) -> None:
     one, two = (make_report(calibrated, [arrivals(80 + i) for i in range(count)], 60) for count in (1, 2))
     levels = [{m.detail["level"] for m in report.measures if "level" in m.detail} for report in (one, two)]
-    assert levels == [{SETTINGS.alpha / 4}, {SETTINGS.alpha / 8}]
+    assert levels == [{SETTINGS.alpha / 2}, {SETTINGS.alpha / 4}]
 
 
 def test_protected_queries_and_growth_are_part_of_it(calibrated: Calibration) -> None:
@@ -142,14 +136,11 @@ def test_arrays_that_mean_nothing_are_refused(calibrated: Calibration) -> None:
 
 def test_a_corpus_too_small_for_a_measure_leaves_that_one_out_and_no_other() -> None:
     scores = OldScores(np.random.default_rng(0).random(60))
-    report = make_report(Calibration(reference(count=119), SETTINGS, scores=scores), [arrivals(0)], 70)
+    report = make_report(Calibration(reference(count=59), SETTINGS, scores=scores), [arrivals(0)], 70)
     assert [one.name for one in report.measures] == ["new_quality", "growth"]
     assert names(report) == {"growth"}
     why = {one.name: one.why for one in report.unmeasured}
-    assert {why[name] for name in OF_VECTORS} == {
-        "the reference has 59, fewer than 3 x drift.minimum_batch = 60, and keeps half of the corpus at most: "
-        "120 documents are needed"
-    }
+    assert why["domain_auc"] == "the reference has 59, fewer than 3 x drift.minimum_batch = 60"
 
 
 def test_a_reference_without_scores_says_so() -> None:

@@ -22,7 +22,7 @@ def test_the_defaults_are_allowed() -> None:
     ("values", "message"),
     [
         ({"alpha": 0.0}, r"^drift.alpha is 0.0, but must be above 0, at most 0.5: chance"),
-        ({"alpha": 0.01}, r"alpha is 0.01, but must be at least 0.013"),
+        ({"alpha": 0.005}, r"alpha is 0.005, but must be at least 0.009"),
         ({"draws": 100}, r"drift.draws is no longer a setting: its default is a constant now; delete the key"),
         ({"minimum_batch": 5}, r"minimum_batch is 5, but must be at least 10"),
         ({"minimum_batch": 501}, r"minimum_batch is 501, but must be at most 500"),

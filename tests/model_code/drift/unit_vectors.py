@@ -9,7 +9,6 @@ from model_code.drift.measures import OldScores
 from model_code.drift.reference import DriftReference
 from model_code.drift.report import Arrivals
 from model_code.drift.settings import DriftSettings
-from model_code.hierarchy.tree import Hierarchy
 
 WIDTH, TOPICS = 8, 6
 SETTINGS = DriftSettings(  # few draws, and so an alpha that they can tell
@@ -29,16 +28,9 @@ def topical(count: int, seed: int, shift: float = 0.0) -> np.ndarray:
     return unit(vectors)
 
 
-def tree(vectors: np.ndarray) -> Hierarchy:
-    """One level: the node of each vector is its nearest axis."""
-    leaves = vectors[:, :TOPICS].argmax(axis=1).astype(np.int32)
-    centroids = unit(np.stack([vectors[leaves == node].sum(axis=0) for node in range(TOPICS)]))
-    return Hierarchy((centroids,), (np.zeros(TOPICS, np.int32),), leaves)
-
-
 def reference(seed: int = 0, settings: DriftSettings = SETTINGS, count: int = 300) -> DriftReference:
     vectors = topical(count, seed)
-    return DriftReference.build(vectors, tree(vectors), "f", settings)
+    return DriftReference.build(vectors, "f", settings)
 
 
 def calibration(seed: int = 0, settings: DriftSettings = SETTINGS) -> Calibration:
