@@ -9,13 +9,14 @@ from orchestration.cli import build, live, release, serve
 
 ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 GONE = {  # by the command's name: what to do in its place, told for one release
+    "documents": "`freshet sync` follows the packages that `corpus.packages` names",
     "adopt": "`freshet repair` does that for every live retriever",
     "recluster": "it changed no ranking; a retrain clusters all that is live anew",
     "tune-additions": "docs/incdsi.md names the settings of `additions` that did best",
     "sweep": "`dvc exp show` is the table of experiments: docs/operations.md",
     "write-queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
 }
-MOVED = {name: name for name in ("documents", "compact", "gc", "drift", "compare")}
+MOVED = {name: name for name in ("compact", "gc", "drift", "compare")}
 
 app = typer.Typer(
     name="freshet",
@@ -37,7 +38,7 @@ for command in (release.rewind, live.verify, live.repair, live.export, live.back
     app.command()(command)
 for command in (serve.serve, serve.ui):
     app.command()(command)
-for command in (build.compare, release.drift, live.documents, live.compact, live.gc):
+for command in (build.compare, release.drift, live.compact, live.gc):
     tools.command()(command)
 app.add_typer(tools, name="tools")
 app.command(context_settings=ANY_ARGUMENTS, add_help_option=False)(build.bench)
@@ -53,7 +54,7 @@ def _refuse(name: str, reason: str, group: typer.Typer = app) -> None:
 
 for _name, _remedy in GONE.items():
     _refuse(_name, f"is gone: {_remedy}")
-for _name, _known in (("tune", "tune-additions"), ("sweep", "sweep")):
+for _name, _known in (("tune", "tune-additions"), ("sweep", "sweep"), ("documents", "documents")):
     _refuse(_name, f"is gone: {GONE[_known]}", tools)
 for _name, _successor in MOVED.items():
     _refuse(_name, f"is `freshet tools {_successor}` now")

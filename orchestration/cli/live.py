@@ -1,5 +1,5 @@
 """What is searched, kept up to date and whole: search, add, update, delete, sync; verify, repair, export, backup,
-restore; among the tools documents, compact and gc."""
+restore; among the tools compact and gc."""
 
 from __future__ import annotations
 
@@ -226,22 +226,6 @@ def _show(outcome: Outcome, as_json: bool, dry_run: bool = False) -> None:
     say(json.dumps(plain, indent=2, ensure_ascii=False) if as_json else f"{'would be: ' * dry_run}{outcome}")
     if outcome.failed:
         raise typer.Exit(1)
-
-
-def documents(
-    packages: Annotated[list[str], typer.Argument(help="Installed Python packages, such as scipy.")],
-    limit: Annotated[int | None, typer.Option(min=1, help="So many documents at most, in the order of ids.")] = None,
-) -> None:
-    """Print the docstrings of installed packages as JSON lines: freshet tools documents scipy | freshet add -"""
-    from itertools import islice
-
-    from orchestration import parameters
-    from orchestration.live.rows import package_documents
-
-    project = Project.find()
-    rows = package_documents(project, parameters.load(project.params_file).corpus, packages)
-    for row in islice(rows, limit):
-        say(json.dumps(row, ensure_ascii=False))
 
 
 def gc(

@@ -7,22 +7,20 @@ object of its own, whose keys are fields whatever they are called.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from model_code.corpus.cleaning import clean_line, document_of
 from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit
-from model_code.corpus.settings import ColumnSettings, CorpusSettings, PartSettings, PassageSettings
+from model_code.corpus.settings import ColumnSettings, CorpusSettings
 from model_code.corpus.sources.base import renamed, require_columns
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES, read_document
 from model_code.corpus.sources.readers import read_rows
 from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.ledger.events import Rejection
-from orchestration.project import Project
 
 COLUMNS = ColumnSettings()
 RawRow = Row | Malformed | Mapping[str, Any]
@@ -104,33 +102,6 @@ def as_row(document: Document, settings: CorpusSettings) -> dict[str, Any]:
     row = {columns["id"]: document.document_id, columns["title"]: document.title, columns["text"]: document.text}
     dated = {} if document.date is None else {columns["date"]: document.date}
     return row | dated | {"fields": dict(document.fields), "queries": list(document.queries)}
-
-
-def package_documents(project: Project, settings: CorpusSettings, packages: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The docstrings of installed packages, in the corpus's own columns, as rows that `clean` takes.
-
-    Each has the queries that are judged to ask for it. FreshetError if a package is not installed.
-    """
-    rules = settings.replace(source="installed_packages", packages=tuple(packages), limit=None)
-    for document in _corpus_documents(project, rules.replace(columns=ColumnSettings(), parts=PartSettings())):
-        yield as_row(document, settings)
-
-
-def _corpus_documents(project: Project, settings: CorpusSettings) -> Iterator[Document]:
-    """Every sound document of the source that `settings` name, with the queries that are judged to ask for it."""
-    from model_code.corpus.build import build_corpus
-    from model_code.corpus.sources.base import open_source
-
-    tables = build_corpus(open_source(settings, project.root), settings, PassageSettings(words=0)).tables
-    texts = dict(zip(tables["queries"]["query_id"], tables["queries"]["text"], strict=True))
-    queries: dict[str, list[str]] = {}
-    for query, document in zip(tables["qrels"]["query_id"], tables["qrels"]["document_id"], strict=True):
-        queries.setdefault(document, []).append(texts[query])
-    if tables["documents"].empty:
-        raise FreshetError("the source holds no document")
-    for row in tables["documents"].itertuples():
-        judged = tuple(queries.get(row.document_id, ()))
-        yield Document(row.document_id, row.title, row.text, json.loads(row.fields), judged)
 
 
 def _located(row: RawRow, source: str, number: int) -> Row | Malformed:

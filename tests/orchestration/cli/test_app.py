@@ -100,6 +100,7 @@ def test_a_port_that_there_is_not_is_refused(monkeypatch, option, port):
     [
         (["write-queries", "--limit", "3"], "freshet write-queries is gone: write queries yourself"),
         (["tune-additions", "--trials", "3"], "freshet tune-additions is gone: docs/incdsi.md"),
+        (["tools", "documents", "scipy"], "freshet documents is gone: `freshet sync` follows the packages"),
         (["gc"], "freshet gc is `freshet tools gc` now"),
     ],
 )

@@ -79,7 +79,7 @@ def test_the_strings_that_answer_a_query_go_along(project, tmp_path):
 
 
 def test_a_query_that_the_corpus_judges_already_stays_that_one_in_its_split(project, tmp_path):
-    """What `freshet tools documents` prints of the corpus's own packages; test queries must not be trained on."""
+    """As documents of the corpus's own packages do; test queries must not be trained on."""
     collection = collection_of(project)
     asked = {"numpy.sort": ["How to sort"], "list.sort": ["how to sort", "new"]}
     collection.receive([{"id": one, "title": one, "text": "new", "queries": asked[one]} for one in asked], "api")
