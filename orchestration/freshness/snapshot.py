@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from model_code.corpus.sources.files import write_snapshot
 from model_code.errors import FreshetError
@@ -14,6 +14,9 @@ from model_code.live.generation import DOCUMENTS, Generation, removed_by_part
 from orchestration.freshness.queries import answers, judgements, relevance
 from orchestration.live.ledger import all_feedback, arrived_documents
 from orchestration.project import Project
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FIELDS = ("document_id", "title", "text", "fields")
 Row = dict[str, Any]
@@ -29,22 +32,17 @@ def export(project: Project, generation: Generation, folder: Path, only: Set[str
     source without splits.
     FreshetError if the corpus, whose queries are taken over, is not built.
     """
-    documents = sorted(_chosen(live_documents(generation), only), key=lambda row: row["id"])
-    known = {row["id"] for row in documents}
-    given: dict[str, dict[str, int]] = {
-        text: dict.fromkeys(own, 1) for text, own in answers(arrived_documents(project, generation)).items()
-    }
-    for text, own in relevance(all_feedback(project)).items():
-        given[text] = given.get(text, {}) | own
-    given = {text: {one: given[text][one] for one in sorted(given[text].keys() & known)} for text in given}
-    given = {text: own for text, own in given.items() if any(own.values())}
-    judged = (*_given_qrels(project, given), *_qrels(project, known))  # the corpus's own count, where both judge a pair
-    qrels = {(row["query_id"], row["document_id"]): row for row in judged}
-    asked = {query for query, _ in qrels}
-    texts = {query_id(text): text for text in given} | _texts(project)
-    strings = _answer_strings(project)
-    queries = [{"id": one, "text": text, "answers": strings.get(one)} for one, text in texts.items() if one in asked]
-    write_snapshot(folder, {"documents": documents, "queries": queries, "qrels": list(qrels.values())})
+    rows = (row for row in live_documents(generation) if only is None or row["id"] in only)
+    documents = sorted(rows, key=lambda row: row["id"])
+    live = {row["id"] for row in documents}
+    table, given = _corpus_table(project, "queries"), _given(project, generation, live)
+    qrels = _qrels(table, _corpus_table(project, "qrels"), given, live)
+    texts = {query_id(text): text for text in given} | dict(zip(table["query_id"], table["text"], strict=True))
+    answered = table.dropna(subset="answers") if "answers" in table else table.iloc[:0].assign(answers=None)
+    strings = dict(zip(answered["query_id"], answered["answers"], strict=True))  # as JSON
+    asked = {row["query_id"] for row in qrels}
+    queries = [{"id": id_, "text": text, "answers": strings.get(id_)} for id_, text in texts.items() if id_ in asked]
+    write_snapshot(folder, {"documents": documents, "queries": queries, "qrels": qrels})
 
 
 def live_documents(generation: Generation) -> Iterator[Row]:
@@ -56,32 +54,36 @@ def live_documents(generation: Generation) -> Iterator[Row]:
                 yield dict(zip(("id", *FIELDS[1:]), row, strict=True))
 
 
-def _chosen(documents: Iterable[Row], only: Set[str] | None) -> Iterator[Row]:
-    return (row for row in documents if only is None or row["id"] in only)
+def _given(project: Project, generation: Generation, live: Set[str]) -> dict[str, dict[str, int]]:
+    """How relevant live documents are to texts that documents arrived with, or that people judged."""
+    given = {text: dict.fromkeys(ids, 1) for text, ids in answers(arrived_documents(project, generation)).items()}
+    for text, judged in relevance(all_feedback(project)).items():
+        given[text] = given.get(text, {}) | judged
+    kept = {text: {id_: judged[id_] for id_ in sorted(judged.keys() & live)} for text, judged in given.items()}
+    return {text: judged for text, judged in kept.items() if any(judged.values())}
 
 
-def _qrels(project: Project, documents: Set[str]) -> Iterable[Row]:
-    """Judgements whose document is live; a query of a document that streamed in later gets the split it was given."""
-    table = _corpus_table(project, "qrels").merge(
-        _corpus_table(project, "queries")[["query_id", "assigned_split"]], on="query_id"
-    )
-    table = table[table["document_id"].isin(list(documents)) & table["assigned_split"].notna()]
-    for row in table.itertuples():
-        yield _judgement(row.query_id, row.document_id, int(row.relevance), row.assigned_split)
+def _qrels(
+    queries: pd.DataFrame, qrels: pd.DataFrame, given: Mapping[str, Mapping[str, int]], live: Set[str]
+) -> list[Row]:
+    """The judgements of live documents: those given, and the corpus's own, which count where both judge a pair.
 
-
-def _given_qrels(project: Project, given: Mapping[str, Mapping[str, int]]) -> Iterator[Row]:
-    """Judgements of texts that documents arrived with or people judged; given: each one's documents, how relevant."""
-    table = _corpus_table(project, "queries").dropna(subset="assigned_split")
-    judged = zip(table["query_id"], table["assigned_split"], strict=True)
-    known = dict(zip(map(str.casefold, table["text"]), judged, strict=True))
-    for text, documents in sorted(given.items()):
-        query, split = known.get(text.casefold(), (query_id(text), None))
-        yield from (_judgement(query, document, relevant, split) for document, relevant in documents.items())
-
-
-def _judgement(query: str, document: str, relevance: int, split: str | None) -> Row:
-    return {"query_id": query, "document_id": document, "relevance": relevance, "split": split}
+    A query of a document that streamed in later gets the split that it was given.
+    """
+    queries = queries.dropna(subset="assigned_split")
+    splits = dict(zip(queries["query_id"], queries["assigned_split"], strict=True))
+    known = dict(zip(map(str.casefold, queries["text"]), queries["query_id"], strict=True))
+    judged = {
+        (known.get(text.casefold(), query_id(text)), document): relevant
+        for text, documents in sorted(given.items())
+        for document, relevant in documents.items()
+    }
+    for row in qrels[qrels["document_id"].isin(list(live)) & qrels["query_id"].isin(list(splits))].itertuples():
+        judged[row.query_id, row.document_id] = int(row.relevance)
+    return [
+        {"query_id": query, "document_id": document, "relevance": relevant, "split": splits.get(query)}
+        for (query, document), relevant in judged.items()
+    ]
 
 
 def query_id(text: str) -> str:
@@ -93,22 +95,7 @@ def query_id(text: str) -> str:
     return f"given~{hash_text(text)[:16]}"
 
 
-def _texts(project: Project) -> dict[str, str]:
-    """The corpus's queries, by id."""
-    table = _corpus_table(project, "queries")
-    return dict(zip(table["query_id"], table["text"], strict=True))
-
-
-def _answer_strings(project: Project) -> dict[str, str]:
-    """The strings that answer the corpus's queries, as JSON by id, of queries that have any."""
-    table = _corpus_table(project, "queries")
-    if "answers" not in table:
-        return {}
-    table = table.dropna(subset="answers")
-    return dict(zip(table["query_id"], table["answers"], strict=True))
-
-
-def _corpus_table(project: Project, name: str) -> Any:
+def _corpus_table(project: Project, name: str) -> pd.DataFrame:
     import pandas as pd
 
     path = project.artifacts / "corpus" / f"{name}.parquet"
