@@ -7,12 +7,15 @@ from typing import Any
 
 from model_code.errors import Damaged, FreshetError
 from orchestration import parameters
+from orchestration.live.client import running
 from orchestration.live.ledger import own_ledger
-from orchestration.live.status import live_status, live_status_lines, other_lines
+from orchestration.live.status import live_status, live_status_lines
 from orchestration.pipeline import dvc_lock, stages
 from orchestration.pipeline.ingest import read_lock
 from orchestration.project import Project
 from orchestration.registry import history, versions
+
+ALIASES = (versions.CHAMPION, versions.CHALLENGER, versions.PREVIOUS)
 
 
 def project_status(project: Project) -> dict[str, Any]:
@@ -20,18 +23,18 @@ def project_status(project: Project) -> dict[str, Any]:
 
     Raises `FreshetError` if a lock is not whole.
     """
+    from orchestration.registry import release
+
     settings = parameters.load(project.params_file)
     known = [stage.address for stage in stages.expand(settings.retrievers, settings.fusions)]
     done = dvc_lock.stages_that_ran(project.root)
     return {
         "corpus": read_lock(project),
         "stages": {address: "built" if address in done else "not built" for address in known},
-        "champion": _version(project, versions.CHAMPION),
-        "challenger": _version(project, versions.CHALLENGER),
-        "previous": _version(project, versions.PREVIOUS),
-        "moved_by_hand": _moved_by_hand(project),
+        **{role: _version(project, role) for role in ALIASES},
+        "moved_by_hand": str(moved) if (moved := release.moved_by_hand(project)) else None,
         "live": _live(project),
-        "service": _service(project),
+        "service": running(project.state),
         "moves": history.read(project)[-5:],
     }
 
@@ -39,21 +42,6 @@ def project_status(project: Project) -> dict[str, Any]:
 def _version(project: Project, alias: str) -> dict[str, str] | None:
     version = versions.holder(project, alias)
     return asdict(version) if version else None
-
-
-def _moved_by_hand(project: Project) -> str | None:
-    """How the alias `champion` was moved in MLflow, where live has not followed."""
-    from orchestration.registry import release
-
-    moved = release.moved_by_hand(project)
-    return str(moved) if moved else None
-
-
-def _service(project: Project) -> dict[str, Any] | None:
-    """Where `freshet serve` answers, if it runs."""
-    from orchestration.live.client import running
-
-    return running(project.state)
 
 
 def _live(project: Project) -> list[dict[str, Any]]:
@@ -101,23 +89,20 @@ def status_text(status: dict[str, Any]) -> str:
         f"corpus      {source}",
         f"stages      {len(built)} of {len(status['stages'])} built (freshet plan says what is out of date)",
     ]
-    for alias in ("champion", "challenger", "previous"):
+    for alias in ALIASES:
         version = status[alias]
         lines.append(f"{alias:11} " + (f"version {version['version']} ({version['retriever']})" if version else "none"))
         if alias == versions.CHAMPION and status["moved_by_hand"]:
             lines.append(f"            {status['moved_by_hand']}; freshet promote settles it, or freshet ui by itself")
-    for live in status["live"] or [None]:
-        lines.append("live        " + (_live_text(live) if live else "nothing (freshet promote opens the champion)"))
-        if live and live["freshness"]:
-            lines += (live_status_lines if live["default"] else other_lines)(live["freshness"])
-        lines += [f"problem     {live['problem']}"] if live and live.get("problem") else []
+    if not status["live"]:
+        lines.append("live        nothing (freshet promote opens the champion)")
+    for live in status["live"]:
+        there = live["documents"] is not None
+        told = f" generation {live['generation']}, {live['documents']:,} documents" if there else ""
+        lines.append(f"live        {live['retriever']}{told}{', searched by default' * live['default']}")
+        if live["freshness"]:
+            lines += live_status_lines(live["freshness"], live["default"])
+        lines += [f"problem     {live['problem']}"] if live.get("problem") else []
     if status["service"]:
         lines.append(f"service     {status['service']['url']}")
     return "\n".join(lines)
-
-
-def _live_text(live: dict[str, Any]) -> str:
-    star = ", searched by default" if live["default"] else ""
-    if live["documents"] is None:
-        return f"{live['retriever']}{star}"
-    return f"{live['retriever']} generation {live['generation']}, {live['documents']:,} documents{star}"

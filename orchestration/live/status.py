@@ -91,80 +91,54 @@ def _iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
 
 
-def live_status_lines(status: Mapping[str, Any]) -> Iterator[str]:
-    """The status in a few lines; none if no document ever arrived."""
+def live_status_lines(status: Mapping[str, Any], default: bool = True) -> Iterator[str]:
+    """The status in a few lines; none if no document ever arrived.
+
+    Of a retriever that is not searched by default only how far it is behind.
+    """
     ledger = status["ledger"]
     if ledger is None:
         return
     states = [f"{number:,} {state.replace('_', ' ')}" for state, number in ledger["documents"].items() if number]
-    yield f"documents   {', '.join(states) or 'none arrived'} (after event {status['watermark']})"
-    yield f"lag         {_lag_text(ledger['lag'])}"
+    if default:
+        yield f"documents   {', '.join(states) or 'none arrived'} (after event {status['watermark']})"
+    number, seconds = ledger["lag"]["pending"], ledger["lag"]["seconds"]
+    yield "lag         " + (f"{number:,} waiting, the oldest for {_span(seconds)}" if number else "none waiting")
+    if not default:
+        return
     if newest := status.get("newest"):
         where = f"at rank {newest['rank']} by its title" if newest["rank"] else "not among the first ten by its title"
         yield f"newest      {newest['document']}: searchable after {newest['lag']:.1f} s, found {where}"
     if ledger["drift"]:
-        measures = list(_measures(ledger["drift"]["report"]))
-        over = [_drift_text(*measure) for measure in measures if measure[1]["tripped"]]
-        yield f"drift       {'; '.join(over) or f'none of {len(measures)} measures is past its threshold'}"
-        yield from (f"            {text}" for text in _missing(ledger["drift"]["report"]))
-        yield from _decision_lines(ledger["drift"]["report"])
+        yield from _drift_lines(ledger["drift"]["report"])
     for work in ledger["work"]:
         yield f"work        {work['kind']} ({work['state']}): {work['outcome'] or work['reason']}"
 
 
-def _decision_lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """What the last report called for."""
-    decision = report.get("decision") or {}
+def _drift_lines(kept: Mapping[str, Any]) -> Iterator[str]:
+    """What of the last report is past its threshold, and what it called for."""
+    report, decision = kept.get("report", kept), kept.get("decision")
+    measures = report.get("measures", ())
+    over = [
+        f"{measure['name']} {measure['value']:.3g} is past its threshold {measure['threshold']:.3g}"
+        for measure in measures
+        if measure["tripped"]
+    ]
+    yield f"drift       {'; '.join(over) or f'none of {len(measures)} measures is past its threshold'}"
+    for measure in report.get("unmeasured", ()):
+        if measure["name"] == "protected_old":
+            yield f"            whether additions push old documents down was not measured: {measure['why']}"
     if decision:
         yield f"decision    {decision['action']}: {'; '.join(decision['reasons'])}"
-
-
-def other_lines(status: Mapping[str, Any]) -> Iterator[str]:
-    """The same of a retriever that is not searched by default: only how far it is behind."""
-    if status["ledger"] is not None:
-        yield f"lag         {_lag_text(status['ledger']['lag'])}"
-
-
-def _lag_text(lag: Mapping[str, Any]) -> str:
-    return f"{lag['pending']:,} waiting, the oldest for {_span(lag['seconds'])}" if lag["pending"] else "none waiting"
 
 
 def _span(seconds: float) -> str:
     """A duration in one unit.
 
-    >>> _span(30), _span(150), _span(7200)
-    ('30 s', '2 min', '2 h')
+    >>> _span(30), _span(150), _span(7200), _span(172800)
+    ('30 s', '2 min', '2 h', '2 d')
     """
-    for size, name in ((172_800, "d"), (7200, "h"), (120, "min")):
-        if seconds >= size:
-            return f"{seconds / {'d': 86_400, 'h': 3600, 'min': 60}[name]:.0f} {name}"
+    for size, name in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
     return f"{seconds:.0f} s"
-
-
-def _measures(report: Any, name: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every object with a value and a threshold in a drift report, by the name that it stands under."""
-    if isinstance(report, Mapping):
-        if {"value", "threshold"} <= report.keys():
-            yield str(report.get("name", name)), report
-            return
-        for key, part in report.items():
-            yield from _measures(part, key)
-    elif isinstance(report, list):
-        for part in report:
-            yield from _measures(part, name)
-
-
-def _missing(found: Mapping[str, Any]) -> Iterator[str]:
-    """Why the last report lacks the loss of protected queries, if it does."""
-    for measure in (found.get("report") or {}).get("unmeasured", ()):
-        if measure["name"] == "protected_old":
-            yield f"whether additions push old documents down was not measured: {measure['why']}"
-
-
-def _drift_text(name: str, measure: Mapping[str, Any]) -> str:
-    value, threshold = (_number(measure[key]) for key in ("value", "threshold"))
-    return f"{name} {value} is past its threshold {threshold}"
-
-
-def _number(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
