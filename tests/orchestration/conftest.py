@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from orchestration import TELEMETRY_OFF
-from orchestration.project import Project
+from orchestration.instance import DATABASE
+from orchestration.pipeline.dvc_process import RECORDER
+from orchestration.project import LOCK_HELD, Project
 
 RECORD = """
 import sys
@@ -51,8 +53,10 @@ def tracked_project(tmp_path_factory) -> Project:
     return Project(root)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _own_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever store the developer's environment names is left alone."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
+    """Whatever the developer's environment names, or another test left in it, is left alone."""
+    for name in ("MLFLOW_TRACKING_URI", DATABASE, LOCK_HELD, RECORDER):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("LEDGER", "STATE", "TRACKING", "PROJECT"):
+        monkeypatch.delenv(f"FRESHET_{name}", raising=False)

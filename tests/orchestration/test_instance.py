@@ -32,8 +32,6 @@ POOL = "live_writer"
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    for name in (DATABASE, "FRESHET_STATE"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DAGSTER_HOME", "")  # which `dagster_home` sets
     return Project(tmp_path)
 

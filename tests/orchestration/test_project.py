@@ -30,12 +30,6 @@ with Project(root).lock(), (root / "log").open("a") as log:
 """
 
 
-@pytest.fixture(autouse=True)
-def _nothing_inherited(monkeypatch):
-    for name in (LOCK_HELD, "FRESHET_STATE"):
-        monkeypatch.delenv(name, raising=False)
-
-
 def start_holder(root: Path, name: str) -> subprocess.Popen[str]:
     """A process that takes the lock, and lets go of it when it is sent a line; it has asked for it on return."""
     process = subprocess.Popen(

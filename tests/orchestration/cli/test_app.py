@@ -24,7 +24,6 @@ def test_ctrl_c_says_what_is_kept(monkeypatch, capsys, tmp_path, checkpoint):
         (tmp_path / name).touch()
     if checkpoint:
         (tmp_path / ".freshet" / "checkpoints" / "key" / "step_2").mkdir(parents=True)
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
     monkeypatch.chdir(tmp_path)
     app = typer.Typer()
 

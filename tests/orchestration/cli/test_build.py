@@ -24,7 +24,6 @@ SHIPPED = Path(__file__).parents[3] / "params.yaml"
 def params(tmp_path, monkeypatch) -> Path:
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")
     (tmp_path / "corpus.lock.json").write_text('{"source": "files", "content_hash": "0"}')
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
     monkeypatch.chdir(tmp_path)
     return Path(shutil.copy(SHIPPED, tmp_path / "params.yaml"))
 

@@ -14,15 +14,13 @@ from dvc.repo import Repo
 from model_code.files import hash_path
 from orchestration.cli import garbage
 from orchestration.freshness import pilot
-from orchestration.project import LOCK_HELD, Project
+from orchestration.project import Project
 from orchestration.registry import versions
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch) -> Project:
+def project(tmp_path) -> Project:
     """A project with state, artifacts and live files, and one abandoned checkpoint and one half-made output."""
-    for name in (LOCK_HELD, "FRESHET_STATE"):
-        monkeypatch.delenv(name, raising=False)
     for name, size in {
         "params.yaml": 10,
         "artifacts/corpus/documents.parquet": 1000,
@@ -125,8 +123,6 @@ PIPELINE = "stages: {copy: {cmd: cp in out, deps: [in], outs: [out]}}\n"
 @pytest.mark.parametrize("place", ["", "in/a/repository"])
 def test_outputs_of_former_commits_stay_in_dvc_s_cache(tmp_path, monkeypatch, place):
     """Also where the project is a folder of a larger repository."""
-    for name in (LOCK_HELD, "FRESHET_STATE"):
-        monkeypatch.delenv(name, raising=False)
     root = tmp_path / place
     (root / ".dvc").mkdir(parents=True)
     (root / ".dvc" / "config").write_text("[core]\n    analytics = false\n")

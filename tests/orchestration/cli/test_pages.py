@@ -86,8 +86,7 @@ def test_the_handlers_of_the_caller_come_back(tmp_path):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_both_pages_listen_on_this_machine_only_and_behind_the_guard(tmp_path, monkeypatch):
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_both_pages_listen_on_this_machine_only_and_behind_the_guard(tmp_path):
     _, dagster, _, mlflow = commands(Project(tmp_path), tmp_path, 3001, 5001)
     assert dagster[2] == "orchestration.guard"
     assert mlflow[mlflow.index("--app-name") + 1] == "freshet"

@@ -57,10 +57,8 @@ def built(tmp_path_factory):
 
 
 @pytest.fixture
-def project(built, tmp_path, monkeypatch, small_measures):
+def project(built, tmp_path, small_measures):
     """A project in which the build is live, and nothing has arrived yet."""
-    for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
-        monkeypatch.delenv(name, raising=False)
     open_build(tmp_path, built)
     return make_project(tmp_path)
 

@@ -21,9 +21,7 @@ BATCH = EventRange(1, 2)
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
+def project(tmp_path):
     return make_project(tmp_path)
 
 

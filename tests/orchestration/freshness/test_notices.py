@@ -22,9 +22,7 @@ from tests.orchestration.live_example import collection_of, make_project
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
-        monkeypatch.delenv(name, raising=False)
+def project(tmp_path):
     return make_project(tmp_path)
 
 

@@ -23,10 +23,8 @@ IDS = [f"document {i}" for i in range(40)]
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
+def project(tmp_path):
     """Two documents were trained on, four were added, three of them with queries, and one was deleted."""
-    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
     made = make_project(tmp_path)
     collection = collection_of(made)
     rows = [{"id": one, "title": one, "text": one, "queries": [f"about {one}"] * (one != "c")} for one in "abcd"]

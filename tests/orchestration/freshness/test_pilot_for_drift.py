@@ -28,9 +28,7 @@ BATCH = EventRange(1, 5)
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
+def project(tmp_path):
     made = make_project(tmp_path)
     collection_of(made).receive([{"id": "a", "title": "a", "text": "a"}], "api")
     collection_of(made).apply()

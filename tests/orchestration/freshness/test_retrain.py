@@ -37,8 +37,6 @@ KEY, DOCUMENTS = "hce-000001", ("a", "b", "c")
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """Three documents were added to hce, and contrastive will be the best on dev; nothing is trained."""
-    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
     monkeypatch.setattr(ingest, "ingest", lambda project: None)
     monkeypatch.setattr(repro, "repro", lambda project, **_: iter(()))
     monkeypatch.setattr(retrain, "make_workspace", lambda *_: None)

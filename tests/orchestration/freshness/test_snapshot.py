@@ -16,9 +16,8 @@ from tests.orchestration.live_example import collection_of, make_project
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
+def project(tmp_path):
     """Two documents, and a judged query for one of them."""
-    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
     made = make_project(tmp_path)
     tables = {
         "queries": [{"query_id": "1", "text": "how to sort", "split": "test", "assigned_split": "test"}],

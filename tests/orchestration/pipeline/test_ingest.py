@@ -21,8 +21,7 @@ BROKEN = [b'<<<<<<< HEAD\n{"source": "files"}\n=======\n', b"", b'{"source": "fi
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch) -> Project:
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
+def project(tmp_path) -> Project:
     shutil.copy(Path(__file__).parents[3] / "params.yaml", tmp_path)
     (tmp_path / "documents.jsonl").write_text('{"_id": 1, "text": "moss"}\n')
     parameters.assign(tmp_path / "params.yaml", ["corpus.source=files", "corpus.path=documents.jsonl"])

@@ -88,7 +88,6 @@ def plan_only(monkeypatch, *addresses):
 def test_a_retriever_taken_out_is_gone_for_later_stages_and_comes_back_from_the_cache(tmp_path, monkeypatch):
     for name, value in (("FRESHET_TRACKING", "off"), ("DVC_NO_ANALYTICS", "1")):
         monkeypatch.setenv(name, value)
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
     (tmp_path / "dvc.yaml").write_text(PIPELINE)
     project = Project(tmp_path)
     for names in (("one", "two"), ("one",), ("one", "two")):
@@ -105,7 +104,6 @@ def test_a_retriever_taken_out_is_gone_for_later_stages_and_comes_back_from_the_
 def one_stage(tmp_path, monkeypatch) -> Project:
     for name, value in (("FRESHET_TRACKING", "off"), ("DVC_NO_ANALYTICS", "1")):
         monkeypatch.setenv(name, value)
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
     plan_only(monkeypatch, "make")
     make = "echo 1 > out; echo '  make: done in 0 s'"
     write_json(tmp_path / "dvc.yaml", {"stages": {"make": {"cmd": make, "outs": ["out"]}}})

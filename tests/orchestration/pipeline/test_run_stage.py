@@ -32,7 +32,6 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "numbers.txt").write_text("1 2 3")
     (tmp_path / "code.py").write_text("one = 1\n")
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
     monkeypatch.setattr(run_stage, "_record", lambda *given: "run-1")
     monkeypatch.setattr("orchestration.pipeline.stages.BASE_CODE", ())
     monkeypatch.setattr(Stage, "code_files", property(lambda stage: ("code.py",)))

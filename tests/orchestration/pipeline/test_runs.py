@@ -35,8 +35,6 @@ RECORD = StageRecord(
     git_dirty=False, dagster_run_id=None, started=1000.0, ended=1002.5,
 )  # fmt: skip
 
-pytestmark = pytest.mark.usefixtures("_own_store")
-
 
 @pytest.fixture
 def tracker(tracked_project):
@@ -237,8 +235,6 @@ class Memory:
 def memory(monkeypatch):
     tracker = Memory()
     monkeypatch.setattr(runs, "run_store", lambda project: tracker)
-    for name in ("FRESHET_STATE", "FRESHET_TRACKING", dvc_process.RECORDER):
-        monkeypatch.delenv(name, raising=False)
     return tracker
 
 

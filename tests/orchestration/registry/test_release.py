@@ -35,7 +35,6 @@ from tests.model_code.live import laws
 from tests.model_code.live.laws import NEW, OLD, make_encoder, open_build
 from tests.orchestration.live_example import position_at
 
-pytestmark = pytest.mark.usefixtures("_own_store")
 CUT = {"a": (5, 3), "b": (4, 2)}  # passages.words and passages.stride of two builds
 ADDED = sorted(NEW)[0]
 
@@ -75,7 +74,6 @@ def build_of(root, name):
 def project(builds, tmp_path, monkeypatch):
     """The build "a" is registered; every challenger passes, unless `refuse`."""
     monkeypatch.setattr("os.fsync", lambda handle: None)
-    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
     monkeypatch.setattr(versions, "log_retriever", lambda build: str(build.index))
     monkeypatch.setattr(versions, "files", lambda project, version: builds / version.key[0] / "build")
     judging(monkeypatch, True)
@@ -130,7 +128,7 @@ def test_a_changed_setting_makes_no_other_generation_of_the_champion(project, mo
     assert current(project).manifest["text"]["include_title"]
 
 
-def test_a_version_that_does_not_fit_its_rules_does_not_become_champion(builds, project, monkeypatch):
+def test_a_version_that_does_not_fit_its_rules_does_not_become_champion(builds, project):
     release.promote(project)
     versions.register(project, replace(build_of(builds, "b"), text=build_of(builds, "a").text))
     with pytest.raises(FreshetError, match="passages in the build"):

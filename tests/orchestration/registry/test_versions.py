@@ -32,7 +32,6 @@ from orchestration.registry import gate, history, release, versions
 from orchestration.registry.build import Build, requirements
 from tests.tiny_encoder import make_tiny_encoder
 
-pytestmark = pytest.mark.usefixtures("_own_store")
 TEXTS = {"d1": "sort an array", "d2": "read a table", "d3": "solve linear equations"}
 METRICS = ("nDCG@10", "hit@1")
 RULES = PromotionSettings(metric="nDCG@10", protected=METRICS, permutations=500, bootstrap_samples=200)
