@@ -8,41 +8,26 @@ from typing import Literal
 
 from model_code.errors import FreshetError
 
-BASE_CODE = tuple(  # the ground that every package of `model_code` stands on
-    f"model_code/{name}.py"
-    for name in (
-        "context",
-        "documents",
-        "errors",
-        "files",
-        "fusion",
-        "manifest",
-        "progress",
-        "retriever",
-        "settings",
-        "words",
-    )
-)
+GROUND = ("context", "documents", "errors", "files", "fusion", "manifest", "progress", "retriever", "settings", "words")
+BASE_CODE = tuple(f"model_code/{name}.py" for name in GROUND)  # on which every package of `model_code` stands
 
-QUERY_CODE = (
-    "model_code/corpus",
-    "model_code/encoding",
-    "model_code/evaluation",
-    "model_code/hierarchy",
-    "model_code/index",
-    "model_code/losses",
-    "model_code/queries",
-    "model_code/scale",
-    "model_code/training",
-)
 
-RETRIEVER_CODE = (
-    *QUERY_CODE,
-    "model_code/dsi",
-    "model_code/lexical",
-    "model_code/retrievers",
-    "model_code/token_index",
-)
+def _code(*names: str) -> tuple[str, ...]:
+    """Packages or modules of `model_code`."""
+    return tuple(f"model_code/{name}" for name in names)
+
+
+def _read(*names: str, **others: str) -> dict[str, str]:
+    """Inputs that are called as the folder of a stage below `artifacts`, and others."""
+    return {name: f"artifacts/{name}" for name in names} | others
+
+
+QUERY_CODE = _code(
+    "corpus", "encoding", "evaluation", "hierarchy", "index", "losses", "queries", "scale", "training"
+)  # fmt: skip
+RETRIEVER_CODE = (*QUERY_CODE, *_code("dsi", "lexical", "retrievers", "token_index"))
+BASE_VECTORS = "artifacts/base_index/index"
+JUDGED = ("corpus", "pseudo_queries", "hierarchy", "baselines")  # what an evaluation reads beside what it judges
 
 
 @dataclass(frozen=True)
@@ -108,13 +93,13 @@ CORPUS = Stage(
     groups=("corpus", "passages"),
     inputs={"lock": "corpus.lock.json"},
     output="artifacts/corpus",
-    code=("model_code/corpus",),
+    code=_code("corpus"),
 )
 QUERY_GENERATOR = Stage(
     name="query_generator",
     description="A model that writes queries, trained on the corpus's own pairs; only a report if none is asked for.",
     groups=("pseudo_queries.training", "pseudo_queries.sequence_to_sequence", "encoder", "seed"),
-    inputs={"corpus": "artifacts/corpus"},
+    inputs=_read("corpus"),
     output="artifacts/query_generator",
     code=QUERY_CODE,
 )
@@ -122,7 +107,7 @@ PSEUDO_QUERIES = Stage(
     name="pseudo_queries",
     description="Queries generated from the documents themselves, to train on and, without qrels, to evaluate with.",
     groups=("pseudo_queries", "encoder", "seed"),
-    inputs={"corpus": "artifacts/corpus", "query_generator": "artifacts/query_generator"},
+    inputs=_read("corpus", "query_generator"),
     output="artifacts/pseudo_queries",
     code=QUERY_CODE,
 )
@@ -130,42 +115,31 @@ ACCEPTANCE = Stage(
     name="acceptance",
     description="Great Expectations' verdict on corpus and queries; no retriever is trained on data that fails it.",
     groups=("acceptance",),
-    inputs={"corpus": "artifacts/corpus", "pseudo_queries": "artifacts/pseudo_queries"},
+    inputs=_read("corpus", "pseudo_queries"),
     output="artifacts/acceptance",
-    code=("model_code/corpus",),
+    code=_code("corpus"),
 )
 BASE_INDEX = Stage(
     name="base_index",
     description="Every passage encoded by the untrained base encoder: the zero-shot retriever.",
     groups=("encoder", "index"),
-    inputs={"corpus": "artifacts/corpus", "acceptance": "artifacts/acceptance"},
+    inputs=_read("corpus", "acceptance"),
     output="artifacts/base_index",
-    code=(
-        "model_code/corpus",
-        "model_code/encoding",
-        "model_code/index",
-        "model_code/retrievers/indexing.py",
-        "model_code/scale",
-    ),  # fmt: skip
+    code=_code("corpus", "encoding", "index", "retrievers/indexing.py", "scale"),
 )
 HIERARCHY = Stage(
     name="hierarchy",
     description="The documents clustered into a tree by spherical k-means.",
     groups=("hierarchy", "seed"),
-    inputs={"corpus": "artifacts/corpus", "base_index": "artifacts/base_index/index"},
+    inputs=_read("corpus", base_index=BASE_VECTORS),
     output="artifacts/hierarchy",
-    code=("model_code/corpus", "model_code/encoding/hardware.py", "model_code/hierarchy", "model_code/scale"),
+    code=_code("corpus", "encoding/hardware.py", "hierarchy", "scale"),
 )
 TRAIN = Stage(
     name="train",
     description="The encoder after training, with its learning curve; the best checkpoint by dev metric.",
     groups=("encoder", "hierarchy", "training", "retrievers.{retriever}", "seed"),
-    inputs={
-        "corpus": "artifacts/corpus",
-        "pseudo_queries": "artifacts/pseudo_queries",
-        "hierarchy": "artifacts/hierarchy",
-        "base_index": "artifacts/base_index/index",
-    },
+    inputs=_read("corpus", "pseudo_queries", "hierarchy", base_index=BASE_VECTORS),
     output="artifacts/train/{retriever}",
     code=RETRIEVER_CODE,
     each="retrievers",
@@ -175,7 +149,7 @@ INDEX = Stage(
     name="index",
     description="Every passage encoded by the trained encoder, in a FAISS index that knows its encoder's fingerprint.",
     groups=("encoder", "index", "retrievers.{retriever}", "training"),
-    inputs={"corpus": "artifacts/corpus", "trained": "artifacts/train/{retriever}"},
+    inputs=_read("corpus", trained="artifacts/train/{retriever}"),
     output="artifacts/index/{retriever}",
     code=RETRIEVER_CODE,
     each="retrievers",
@@ -184,12 +158,7 @@ BASELINES = Stage(
     name="baselines",
     description="BM25, with generated queries too if there are any, the untrained encoder, and both fused.",
     groups=("bm25", "encoder", "evaluation", "pseudo_queries.generators"),
-    inputs={
-        "corpus": "artifacts/corpus",
-        "pseudo_queries": "artifacts/pseudo_queries",
-        "base_index": "artifacts/base_index/index",
-        "hierarchy": "artifacts/hierarchy",
-    },
+    inputs=_read("corpus", "pseudo_queries", "hierarchy", base_index=BASE_VECTORS),
     output="artifacts/baselines",
     code=(*RETRIEVER_CODE, "model_code/stages/evaluate.py", "model_code/stages/fuse.py"),
 )
@@ -197,14 +166,7 @@ EVALUATE = Stage(
     name="evaluate",
     description="Ranking of every dev and test query by this retriever, with per-query scores.",
     groups=("encoder", "evaluation"),
-    inputs={
-        "corpus": "artifacts/corpus",
-        "pseudo_queries": "artifacts/pseudo_queries",
-        "hierarchy": "artifacts/hierarchy",
-        "trained": "artifacts/train/{retriever}",
-        "index": "artifacts/index/{retriever}/index",
-        "baselines": "artifacts/baselines",
-    },
+    inputs=_read(*JUDGED, trained="artifacts/train/{retriever}", index="artifacts/index/{retriever}/index"),
     output="artifacts/evaluate/{retriever}",
     code=RETRIEVER_CODE,
     each="retrievers",
@@ -213,14 +175,7 @@ FUSE = Stage(
     name="fuse",
     description="Several retrievers as one: weights learned on dev, and its ranking of every dev and test query.",
     groups=("encoder", "evaluation", "fusions.{retriever}"),
-    inputs={
-        "corpus": "artifacts/corpus",
-        "pseudo_queries": "artifacts/pseudo_queries",
-        "hierarchy": "artifacts/hierarchy",
-        "trained": "artifacts/train",
-        "indexes": "artifacts/index",
-        "baselines": "artifacts/baselines",
-    },
+    inputs=_read(*JUDGED, trained="artifacts/train", indexes="artifacts/index"),
     output="artifacts/evaluate/{retriever}",
     code=(*RETRIEVER_CODE, "model_code/stages/evaluate.py"),
     each="fusions",
@@ -229,14 +184,9 @@ COMPARISON = Stage(
     name="comparison",
     description="All systems on the same queries: intervals, paired tests with Holm's correction, plots and report.",
     groups=("evaluation", "fusions", "retrievers", "seed"),
-    inputs={
-        "corpus": "artifacts/corpus",
-        "baselines": "artifacts/baselines",
-        "histories": "artifacts/train",
-        "evaluations": "artifacts/evaluate",
-    },
+    inputs=_read("corpus", "baselines", histories="artifacts/train", evaluations="artifacts/evaluate"),
     output="artifacts/comparison",
-    code=("model_code/corpus", "model_code/evaluation"),
+    code=_code("corpus", "evaluation"),
 )
 
 TABLE: tuple[Stage, ...] = (
