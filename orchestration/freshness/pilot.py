@@ -37,7 +37,6 @@ Show = Callable[[str], Any]
 FOLDER, LOCK = "pilot", "pilot.lock"  # in the project's state
 WAITING = "waiting for another pilot of this project, which runs now"
 ANY_SIZE = ("acceptance.min_documents=1", "acceptance.min_queries=1", "training.min_judged_queries=0")  # a sample
-PIECE = 1000  # events of the ledger that are read at a time, with their texts
 ASKED_SHARE = 5  # of drift.minimum_batch, documents that test queries must ask for
 SETTLED = "nothing: no report waits for the answer"
 
@@ -91,7 +90,7 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
         )
     generation = generation_of(project, plan)
     live = Searcher(project.live, generation, {})  # as it is now, and not deleted before it is asked
-    chosen = sample((row["id"] for row in live_documents(generation)), _ranked(project, plan, documents), documents)
+    chosen = sample((row["id"] for row in live_documents(generation)), _ranked(project, plan), documents)
     new = chosen & set(plan.new)
     show(f"pilot on {len(chosen):,} of {plan.documents:,} documents, {len(new):,} of them new since the last training")
     _require_new(project, len(new), len(new))
@@ -128,18 +127,15 @@ def sample(documents: Iterable[str], new: Sequence[str], size: int) -> frozenset
     return frozenset([*early, *new[: size - len(early)]])
 
 
-def _ranked(project: Project, plan: Plan, wanted: int) -> list[str]:
-    """The new documents: those that came with queries first, and of them what came last, `wanted` at least."""
-    last, left, asked, silent = plan.watermark, set(plan.new), [], []
+def _ranked(project: Project, plan: Plan) -> list[str]:
+    """The new documents: those that came with queries first, and of them what came last."""
+    new = set(plan.new)
     with open_ledger(project, plan.retriever) as ledger:
         seen = ledger.seen_from(standing_of(ledger, generation_of(project, plan)))
-        while last > 0 and left and len(asked) < wanted:
-            for event in reversed(seen.arrivals(max(1, last - PIECE + 1), last)):
-                if event.document_id in left:
-                    left.remove(event.document_id)
-                    (asked if event.document and event.document.queries else silent).append(event.document_id)
-            last -= PIECE
-    return [*asked, *silent, *sorted(left)]
+        events = [event for event in reversed(seen.arrivals(1, plan.watermark)) if event.document_id in new]
+    ranked = sorted(events, key=lambda event: not (event.document and event.document.queries))
+    ids = list(dict.fromkeys(event.document_id for event in ranked))
+    return ids + sorted(new.difference(ids))
 
 
 def _workspace(project: Project, generation: Generation, folder: Path, chosen: Set[str]) -> Project:

@@ -223,11 +223,9 @@ class RunStore:
 
         params = [Param(valid_name(k), str(v)[:LONGEST_PARAM]) for k, v in record.params.items()]
         metrics = _metrics(record.metrics, record.curves, int(record.ended * 1000))
-        self.client.log_batch(run_id, metrics[:METRICS_PER_BATCH], params[:PARAMS_PER_BATCH])
-        for start in range(PARAMS_PER_BATCH, len(params), PARAMS_PER_BATCH):
-            self.client.log_batch(run_id, params=params[start : start + PARAMS_PER_BATCH])
-        for start in range(METRICS_PER_BATCH, len(metrics), METRICS_PER_BATCH):
-            self.client.log_batch(run_id, metrics[start : start + METRICS_PER_BATCH])
+        while metrics or params:
+            self.client.log_batch(run_id, metrics[:METRICS_PER_BATCH], params[:PARAMS_PER_BATCH])
+            metrics, params = metrics[METRICS_PER_BATCH:], params[PARAMS_PER_BATCH:]
 
     def _log_inputs(self, run_id: str, record: StageRecord) -> None:
         """Corpus and queries as data sets; the hash of every file that the stage read as `inputs.json`."""
