@@ -68,12 +68,12 @@ def _clustering(passages: int, dimension: int) -> Cost:
 
 def _searching(passages: int, dimension: int) -> Cost:
     from model_code.index.dense_index import DenseIndex
-    from model_code.index.settings import IndexSettings
+    from model_code.index.settings import ALWAYS_EXACT, IndexSettings
 
     vectors = synthetic_vectors(passages, dimension, seed=0)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     ids = [f"{i:09d}" for i in range(passages)]
-    kinds = {"exact": IndexSettings(factory="Flat"), "approximate": IndexSettings(flat_below=1)}
+    kinds = {"exact": IndexSettings(flat_below=ALWAYS_EXACT), "approximate": IndexSettings(flat_below=1)}
     for settings in kinds.values():  # what is loaded for the first time is none of the costs
         DenseIndex.build(vectors[:100], ids[:100], FINGERPRINT, settings).search(vectors[:1], 1, FINGERPRINT)
     cost: Cost = {}

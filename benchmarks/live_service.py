@@ -27,7 +27,7 @@ def make_project(root: Path, base: str | Path, passages: int) -> Project:
     """A project under `root` with so many documents of one passage live; `base`: the encoder that queries meet."""
     from model_code.encoding.encoder import Encoder
     from model_code.index.dense_index import DenseIndex
-    from model_code.index.settings import IndexSettings
+    from model_code.index.settings import ALWAYS_EXACT, IndexSettings
     from model_code.live.build import open_generation_zero
     from model_code.live.texts import TextRules
 
@@ -37,7 +37,7 @@ def make_project(root: Path, base: str | Path, passages: int) -> Project:
     encoder = Encoder.load(base)
     encoder.save(build / "encoder")
     vectors = random_vectors(passages, encoder.dimension)
-    DenseIndex.build(vectors, ids, encoder.fingerprint(), IndexSettings(factory="Flat")).save(build / "index")
+    DenseIndex.build(vectors, ids, encoder.fingerprint(), IndexSettings(flat_below=ALWAYS_EXACT)).save(build / "index")
     _write_documents(build / "documents.parquet", ids)
     _write_hierarchy(build / "hierarchy", vectors, ids)
     folders = {name: build / name for name in ("encoder", "index", "hierarchy")}

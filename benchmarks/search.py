@@ -1,7 +1,7 @@
 """Searching vectors: our index, with its stable rankings, against FAISS: brute force, HNSW, and its inverted file.
 And searching by words: the untrained fusion with its second pass against its own dense part.
 
-Brute force, the floor of exact search, is compared with an exact index of ours; HNSW with the index that `factory:
+Brute force, the floor of exact search, is compared with an exact index of ours; HNSW with the index that a large
 auto` gives; and faiss's inverted file with the one that a hierarchy of the same passages gives away.
 """
 
@@ -22,7 +22,7 @@ from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.bm25 import Bm25Segment
 from model_code.index.dense_index import DenseIndex
-from model_code.index.settings import Bm25Settings, IndexSettings
+from model_code.index.settings import ALWAYS_EXACT, Bm25Settings, IndexSettings
 from model_code.retrievers.bm25 import Bm25Retriever
 from model_code.retrievers.dense import DenseRetriever
 from model_code.retrievers.fused import FusedSearch, Fusion, Scale
@@ -104,11 +104,11 @@ def recall(found: np.ndarray, true: np.ndarray) -> float:
 
 
 def _exact(vectors: np.ndarray, k: int) -> Search:
-    return _of(DenseIndex.build(vectors, _ids(vectors), FINGERPRINT, IndexSettings(factory="Flat")), k)
+    return _of(DenseIndex.build(vectors, _ids(vectors), FINGERPRINT, IndexSettings(flat_below=ALWAYS_EXACT)), k)
 
 
 def _automatic(vectors: np.ndarray, k: int) -> Search:
-    """What `factory: auto` gives a large collection, whatever the size of this one."""
+    """What a large collection gets, whatever the size of this one."""
     return _of(DenseIndex.build(vectors, _ids(vectors), FINGERPRINT, IndexSettings(flat_below=1)), k)
 
 

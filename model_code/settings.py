@@ -46,6 +46,8 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
     "retrievers.*.document_vectors.evaluations_per_epoch": "each epoch ends with one",
     "additions.prior*": "a vector is pulled to its document's encoding, which did best (docs/incdsi.md)",
     "additions.on_conflict": "where no vector meets every constraint the best compromise is kept, which did best",
+    "index.factory": "exact below index.flat_below, an inverted file of FAISS from there, level with HNSW by its bench",
+    "index.ef_search": "there is no graph; nprobe says how many lists a query visits",
     "additions.hinge": "hinges are squared, as published; plain ones gave the same vectors",
     "additions.margins_in": "gamma1 and gamma2 are in standard deviations of the collection's scores",
     "additions.batch_size": "up to 128 documents share passes; vectors never depended on it",

@@ -184,8 +184,8 @@ def _parse_text(text: str) -> Parameters:
 def flatten(mapping: Any, prefix: str = "") -> dict[str, Any]:
     """Nested mappings as dotted keys.
 
-    >>> flatten({"index": {"factory": "auto"}, "seed": 0})
-    {'index.factory': 'auto', 'seed': 0}
+    >>> flatten({"index": {"nprobe": 8}, "seed": 0})
+    {'index.nprobe': 8, 'seed': 0}
     """
     if not isinstance(mapping, dict):
         return {prefix: mapping}

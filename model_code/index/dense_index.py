@@ -1,9 +1,9 @@
 """Search by inner product over passage vectors; documents are ranked by their best passage.
 
-A pass over all vectors in float32, or an approximate FAISS index, proposes candidates; each is then scored on its own
+A pass over all vectors in float32, or an inverted file of FAISS, proposes candidates; each is then scored on its own
 from the stored vectors. So a score depends on nothing but the two vectors: not on the batch, nor on how a library cut a
-matrix product, nor on the order of insertion. With the factory "Flat", which needs no FAISS, the result is provably
-exact: more candidates are fetched until rounding cannot hide a better one.
+matrix product, nor on the order of insertion. Without an inverted file the result is provably exact: more candidates
+are fetched until rounding cannot hide a better one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json, replacing, write_text
-from model_code.index.approximate import ApproximateIndex
 from model_code.index.id_map import IdMap
 from model_code.index.settings import IndexSettings
 from model_code.index.top_k import SPARE, nearest, search_kept, top_k
@@ -27,6 +27,7 @@ from model_code.retriever import Ranking
 FORMAT, KIND = 2, "dense"
 DEFAULTS = IndexSettings()
 VECTORS, DOCUMENT_IDS, FAISS = "vectors.npy", "document_ids.json", "index.faiss"
+BY_ROW = "rows"  # in a manifest: an entry of the FAISS index is the row of its vector
 MARGIN = 16  # candidates fetched beyond the k wanted
 FEW, FEW_SHARE = 1000, 0.1  # documents, and share of all, that are scored one by one rather than searched for
 PIECE = 65_536  # passages whose products with a query are in memory at a time
@@ -51,12 +52,12 @@ class DenseIndex:
         ids: IdMap,
         fingerprint: str,
         settings: IndexSettings,
-        factory: str,
-        approximate: ApproximateIndex | None,
+        approximate: Any | None,
         vectors_per_passage: int = 1,
     ) -> None:
+        """approximate: FAISS's inverted file of the vectors, by row."""
         self.vectors, self.ids, self.fingerprint = vectors, ids, fingerprint
-        self.settings, self.factory, self.approximate = settings, factory, approximate
+        self.settings, self.approximate = settings, approximate
         self.vectors_per_passage = vectors_per_passage
 
     @classmethod
@@ -75,10 +76,13 @@ class DenseIndex:
         vectors, ids = _float32(vectors), IdMap(document_ids)
         _require_rows(vectors, len(ids), vectors.shape[1])
         _require_whole_passages(document_ids, vectors_per_passage)
-        factory = settings.factory_for(len(ids))
-        flat = factory == "Flat"
-        approximate = None if flat else ApproximateIndex.build(vectors, ids.keys, factory, settings)
-        return cls(vectors, ids, fingerprint, settings, factory, approximate, vectors_per_passage)
+        approximate = inverted_file(vectors, settings)
+        return cls(vectors, ids, fingerprint, settings, approximate, vectors_per_passage)
+
+    @property
+    def factory(self) -> str:
+        """What proposes candidates, as FAISS calls it."""
+        return "Flat" if self.approximate is None else f"IVF{self.approximate.nlist},SQ8"
 
     @property
     def passages(self) -> int:
@@ -164,10 +168,10 @@ class DenseIndex:
             np.save(stream, self.vectors)
         write_text(folder / DOCUMENT_IDS, json.dumps(self.document_ids, ensure_ascii=False, separators=(",", ":")))
         if self.approximate is not None:
-            self.approximate.save(folder / FAISS)
+            _faiss().write_index(self.approximate, str(folder / FAISS))
         facts = {"kind": KIND, "fingerprint": self.fingerprint, "dimension": self.dimension, "passages": self.passages}
         facts |= {"documents": self.ids.documents, "vectors_per_passage": self.vectors_per_passage}
-        facts |= {"factory": self.factory, "settings": self.settings.model_dump()}
+        facts |= {"factory": self.factory, "settings": self.settings.model_dump(), "entries": BY_ROW}
         seal(folder, FORMAT, facts)
 
     @classmethod
@@ -179,12 +183,14 @@ class DenseIndex:
         manifest = read_manifest(folder, FORMAT)
         if check:
             verify(folder, manifest)
-        settings, factory = IndexSettings(**manifest["settings"]), manifest["factory"]
-        vectors = np.asarray(np.load(folder / VECTORS, mmap_mode="r"))
-        approximate = None if factory == "Flat" else ApproximateIndex.load(folder / FAISS, settings)
+        stated = manifest["settings"]
+        settings = IndexSettings(**{name: stated[name] for name in IndexSettings.model_fields})
+        vectors, approximate = np.asarray(np.load(folder / VECTORS, mmap_mode="r")), None
+        if manifest["factory"] != "Flat":  # one of before had other numbers for its entries: it is made anew
+            by_row = manifest.get("entries") == BY_ROW
+            approximate = _read(folder / FAISS, settings) if by_row else inverted_file(vectors, settings)
         ids = IdMap(read_json(folder / DOCUMENT_IDS))
-        per_passage = manifest["vectors_per_passage"]
-        return cls(vectors, ids, manifest["fingerprint"], settings, factory, approximate, per_passage)
+        return cls(vectors, ids, manifest["fingerprint"], settings, approximate, manifest["vectors_per_passage"])
 
     def _accepted(self, vectors: np.ndarray, fingerprint: str) -> np.ndarray:
         if fingerprint != self.fingerprint:
@@ -206,7 +212,7 @@ class DenseIndex:
 
     def _candidates(self, queries: np.ndarray, count: int) -> np.ndarray:
         if self.approximate is not None:
-            return self.ids.rows_with(self.approximate.candidates(queries, count))
+            return self.approximate.search(queries, count)[1]  # -1 where there are fewer
         return nearest(queries, self.vectors, count)[1]
 
     def _scores(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -230,6 +236,42 @@ class DenseIndex:
             return len(ranking) >= k
         slack = 4 * self.dimension * FLOAT32_ROUNDING * float(np.linalg.norm(query)) * self._largest_norm
         return ranking[-1][1] > float(self._scores(query, rows[-1:])[0]) + slack
+
+
+def inverted_file(vectors: np.ndarray, settings: IndexSettings) -> Any | None:
+    """FAISS's inner-product index of `vectors` (n, H) in bytes, by lists, numbered by row; None: search is exact."""
+    lists = settings.lists(len(vectors))
+    if not lists:
+        return None
+    faiss = _faiss()
+    index = faiss.index_factory(vectors.shape[1], f"IVF{lists},SQ8", faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors)
+    index.nprobe = settings.nprobe
+    return index
+
+
+def _read(path: Path, settings: IndexSettings) -> Any:
+    index = _faiss().read_index(str(path))
+    index.nprobe = settings.nprobe
+    return index
+
+
+def require_faiss(settings: IndexSettings, count: int) -> None:
+    """FreshetError if so many vectors need FAISS and it is missing: ask before an hour of encoding."""
+    if settings.lists(count):
+        _faiss()
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ModuleNotFoundError as error:
+        raise FreshetError(
+            "search among so many vectors needs faiss, which is not installed: pip install -e '.[cpu]' (or faiss-cpu "
+            "alone), or set index.flat_below above their number, exact search that does without, and build again"
+        ) from error
+    return faiss
 
 
 def _float32(vectors: np.ndarray) -> np.ndarray:

@@ -7,31 +7,29 @@ import math
 from model_code.index.terms import AUTO
 from model_code.settings import Field, Settings, require
 
+ALWAYS_EXACT = 2**62  # vectors: more than there can be
+
 
 class IndexSettings(Settings):
-    """How the passages' vectors are searched: exactly, or by an approximate FAISS index, and how much of that.
+    """How the passages' vectors are searched: exactly, or of many by an inverted file of FAISS, and how much of that.
 
-    >>> IndexSettings().factory_for(1000), IndexSettings().factory_for(1_000_000)
-    ('Flat', 'IVF4096,SQ8')
+    >>> IndexSettings().lists(1000), IndexSettings().lists(1_000_000)
+    (0, 4096)
     """
 
-    factory: str = Field(
-        "auto",
-        description="auto, Flat (exact, without FAISS), or a faiss.index_factory string such as IVF1024,Flat",
-    )
     flat_below: int = Field(
-        50_000, ge=1, description="auto is exact below so many passages, and IVF with about 4 sqrt(n) lists from there"
+        50_000,
+        ge=1,
+        description="search is exact below so many vectors, and needs no FAISS; from there an inverted file of about 4 "
+        "sqrt(n) lists proposes what is scored",
     )
-    nprobe: int = Field(32, ge=1, description="lists of an IVF index that a query visits")
-    ef_search: int = Field(128, ge=1, description="nodes that a query visits in an HNSW graph")
+    nprobe: int = Field(32, ge=1, description="lists of an inverted file that a query visits")
 
-    def factory_for(self, passages: int) -> str:
-        """The factory string for an index of so many passages; IVF gets the power of two nearest to 4 sqrt(n) lists."""
-        if self.factory != "auto":
-            return self.factory
-        if passages < self.flat_below:
-            return "Flat"
-        return f"IVF{2 ** round(math.log2(4 * math.sqrt(passages)))},SQ8"
+    def lists(self, vectors: int) -> int:
+        """The lists of an inverted file of so many vectors, the power of two nearest to 4 sqrt(n); 0: exact search."""
+        if vectors < self.flat_below:
+            return 0
+        return min(vectors, 2 ** round(math.log2(4 * math.sqrt(vectors))))
 
 
 class Bm25Settings(Settings):

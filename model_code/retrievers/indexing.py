@@ -7,8 +7,7 @@ from typing import Any
 from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import DocumentSide, Encoder
-from model_code.index.approximate import require_factory
-from model_code.index.dense_index import DenseIndex
+from model_code.index.dense_index import DenseIndex, require_faiss
 from model_code.scale.encoding import encode_resumably
 
 
@@ -16,12 +15,12 @@ def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
     """Index the passages of `inputs["corpus"]` under `encoder` in the folder `index/`, in the order of their table.
 
     Passage i is row i, or rows v * i to v * i + v - 1 where the encoder gives v vectors per passage. FreshetError,
-    before anything is encoded, if the FAISS factory of the settings does not fit.
+    before anything is encoded, if they are so many that they need FAISS, and it is not there.
     """
     passages = load_corpus(context.inputs["corpus"]).passages
     texts = passage_texts(passages, context.settings["encoder"].include_title)
     per_passage = encoder.vectors_per_passage
-    require_factory(context.settings["index"], len(texts) * per_passage, encoder.dimension)
+    require_faiss(context.settings["index"], len(texts) * per_passage)
     vectors = encode_resumably(DocumentSide(encoder), texts, context.checkpoints, context.progress("encode"))
     document_ids = passages["document_id"].repeat(per_passage).tolist()
     index = DenseIndex.build(

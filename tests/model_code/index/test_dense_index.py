@@ -14,15 +14,15 @@ from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
 from model_code.files import hash_path, read_json, write_json
 from model_code.index import dense_index
 from model_code.index.dense_index import DenseIndex
-from model_code.index.settings import IndexSettings
+from model_code.index.settings import ALWAYS_EXACT, IndexSettings
 from model_code.index.top_k import top_k
 
-KINDS = ["Flat", "IVF4,Flat", "HNSW8", "IVF4,SQ8"]
+KINDS = [ALWAYS_EXACT, 1]  # from how many vectors on search is approximate
 
 
-def build(vectors: np.ndarray, document_ids: list[str], factory: str = "Flat") -> DenseIndex:
-    """An index that searches everything there is, so that approximate kinds are exact on tiny data."""
-    return DenseIndex.build(vectors, document_ids, "f", IndexSettings(factory=factory, nprobe=4, ef_search=200))
+def build(vectors: np.ndarray, document_ids: list[str], flat_below: int = ALWAYS_EXACT) -> DenseIndex:
+    """An index that searches everything there is, so that an approximate one is exact on tiny data."""
+    return DenseIndex.build(vectors, document_ids, "f", IndexSettings(flat_below=flat_below, nprobe=64))
 
 
 def oracle(queries: np.ndarray, vectors: np.ndarray, document_ids: list[str], k: int) -> list[list[tuple[str, float]]]:
@@ -62,18 +62,18 @@ def test_thousands_of_equal_passages_still_tie_by_id() -> None:
     assert [document for document, _ in ranking] == ["d0000", "d0001", "d0002"]
 
 
-@pytest.mark.parametrize("factory", KINDS)
+@pytest.mark.parametrize("flat_below", KINDS)
 def test_save_and_load_is_identity(
-    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, factory: str, tmp_path: Path
+    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, flat_below: int, tmp_path: Path
 ) -> None:
-    index = build(vectors, document_ids, factory)
+    index = build(vectors, document_ids, flat_below)
     index.save(tmp_path / "a")
     loaded = DenseIndex.load(tmp_path / "a")
     assert loaded.search(queries, 10, "f") == index.search(queries, 10, "f")
     assert loaded.document_ids == document_ids
     assert np.array_equal(loaded.vectors, vectors)
     loaded.save(tmp_path / "b")
-    build(vectors, document_ids, factory).save(tmp_path / "c")
+    build(vectors, document_ids, flat_below).save(tmp_path / "c")
     assert hash_path(tmp_path / "a") == hash_path(tmp_path / "b") == hash_path(tmp_path / "c")
 
 
@@ -119,9 +119,18 @@ def test_a_damaged_or_foreign_folder_is_refused(vectors: np.ndarray, document_id
         DenseIndex.load(old)
 
 
-def test_a_factory_that_faiss_does_not_know_is_one_clear_error(vectors: np.ndarray, document_ids: list[str]) -> None:
-    with pytest.raises(FreshetError, match="index.factory 'Nonsense' does not fit 90 vectors"):
-        build(vectors, document_ids, "Nonsense")
+def test_one_that_numbered_its_entries_otherwise_is_made_anew(
+    vectors: np.ndarray, document_ids: list[str], queries: np.ndarray, tmp_path: Path
+) -> None:
+    """Before, entries had keys, and any factory of FAISS's could be named."""
+    index = build(vectors, document_ids, 1)
+    index.save(tmp_path)
+    manifest = read_json(tmp_path / "manifest.json")
+    manifest["settings"] |= {"factory": "auto", "ef_search": 128}
+    del manifest["entries"]
+    write_json(tmp_path / "manifest.json", manifest)
+    (tmp_path / "index.faiss").write_bytes(b"")
+    assert DenseIndex.load(tmp_path, check=False).search(queries, 10, "f") == index.search(queries, 10, "f")
 
 
 def test_approximate_candidates_overlap_with_exact_search() -> None:
@@ -141,17 +150,17 @@ def test_approximate_candidates_overlap_with_exact_search() -> None:
 
 
 @pytest.mark.parametrize("few", [0, 10**6])
-@pytest.mark.parametrize("factory", KINDS)
+@pytest.mark.parametrize("flat_below", KINDS)
 def test_searching_among_some_gives_what_is_left_of_all(
     vectors: np.ndarray,
     document_ids: list[str],
     queries: np.ndarray,
-    factory: str,
+    flat_below: int,
     few: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whether they are scored one by one or searched for, and whatever number of products is in memory at a time."""
-    index, chance = build(vectors, document_ids, factory), np.random.default_rng(3)
+    index, chance = build(vectors, document_ids, flat_below), np.random.default_rng(3)
     monkeypatch.setattr(dense_index, "FEW", few)
     monkeypatch.setattr(dense_index, "FEW_SHARE", 0)
     monkeypatch.setattr(dense_index, "PIECE", 7)
@@ -179,14 +188,13 @@ def test_many_allowed_documents_are_searched_for_not_all_ranked(monkeypatch: pyt
     assert max(scored) < 100
 
 
-@pytest.mark.parametrize("factory", ["IVF16,Flat", "HNSW8"])
-def test_what_an_approximate_index_does_not_come_upon_is_found_all_the_same(factory: str) -> None:
+def test_what_an_approximate_index_does_not_come_upon_is_found_all_the_same() -> None:
     """A query of one topic among documents of others: the lists that are visited hold none of them."""
     chance = np.random.default_rng(0)
     topics = 10 * np.eye(16, dtype=np.float32)[:10]
     vectors = np.repeat(topics, 300, axis=0) + chance.normal(size=(3000, 16)).astype(np.float32) / 10
     names = [f"d{i:04d}" for i in range(3000)]
-    index = DenseIndex.build(vectors, names, "f", IndexSettings(factory=factory, nprobe=1, ef_search=8))
+    index = DenseIndex.build(vectors, names, "f", IndexSettings(flat_below=1, nprobe=1))
     allowed, queries = names[1500:2700], vectors[:3]
     exact = build(vectors, names).search_among(queries, 10, allowed, "f")
     assert index.search_among(queries, 10, allowed, "f") == exact
@@ -198,14 +206,13 @@ def test_a_flat_index_does_without_faiss_and_an_approximate_one_says_what_to_ins
 ) -> None:
     pytest.importorskip("faiss")
     expected = DenseIndex.build(vectors, document_ids, "f").search(queries, 10, "f")
-    DenseIndex.build(vectors, document_ids, "f", IndexSettings(factory="IVF4,Flat")).save(tmp_path / "approximate")
+    build(vectors, document_ids, 1).save(tmp_path / "approximate")
     monkeypatch.setitem(sys.modules, "faiss", None)
     flat = DenseIndex.build(vectors, document_ids, "f")
     flat.save(tmp_path / "flat")
     assert flat.search(queries, 10, "f") == DenseIndex.load(tmp_path / "flat").search(queries, 10, "f") == expected
     assert flat.search_among(queries[:2], 3, document_ids, "f") == [ranking[:3] for ranking in expected[:2]]
-    for factory in ("IVF4,Flat", "HNSW8"):
-        with pytest.raises(FreshetError, match=r"needs faiss, .*pip install .*or set index\.factory: Flat"):
-            DenseIndex.build(vectors, document_ids, "f", IndexSettings(factory=factory))
+    with pytest.raises(FreshetError, match=r"needs faiss, .*pip install .*or set index\.flat_below"):
+        build(vectors, document_ids, 1)
     with pytest.raises(FreshetError, match="needs faiss"):
         DenseIndex.load(tmp_path / "approximate")

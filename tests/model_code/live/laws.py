@@ -42,7 +42,7 @@ LEXICAL = {
     "beta_own": LexicalSettings(),
     "beta_rerank": LexicalSettings(search="beta_rerank", rerank_depth=3),
 }
-INDEXES = {"inverted_file": IndexSettings(factory="IVF4,SQ8")}  # of the base; what is added to it is searched exactly
+INDEXES = {"inverted_file": IndexSettings(flat_below=1)}  # of the base; what is added to it is searched exactly
 ENCODING_SCALE = 1.5
 Texts = Mapping[str, tuple[str, str]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +114,12 @@ def test_equal_inputs_give_equal_bytes_also_after_a_kill(tmp_path: Path, corpus:
     assert hash_path(first.output) == hash_path(second.output) == hash_path(resumed.output)
 
 
-def test_a_factory_that_does_not_fit_is_refused_before_anything_is_encoded(tmp_path: Path, corpus: Path) -> None:
-    pytest.importorskip("faiss")
+def test_a_faiss_that_is_missing_is_told_before_anything_is_encoded(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
     stage = context(tmp_path, "base_index", {"corpus": corpus})
-    stage.settings["index"] = IndexSettings(factory="IVF16,Flat")
-    with pytest.raises(FreshetError, match="'IVF16,Flat' does not fit 3 vectors: each of 16 lists needs one"):
+    stage.settings["index"] = IndexSettings(flat_below=1)
+    with pytest.raises(FreshetError, match="needs faiss"):
         base_index.run(stage)
     assert not list(stage.checkpoints.iterdir())
