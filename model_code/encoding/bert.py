@@ -1,8 +1,8 @@
 """BERT's forward pass on torch alone, so that what only encodes need not import transformers, which takes seconds.
 
 It computes what transformers' `BertModel` computes, operation by operation (Devlin et al. 2019, section 3, post-norm
-layers): equal bits, equal names of the weights, hence equal fingerprints. `is_plain_bert` says whether a folder holds
-such a BERT and its tokenizer. Training and every other architecture go through transformers.
+layers): equal bits, equal names of the weights, hence equal fingerprints. `plain_bert` loads a folder that holds such a
+BERT and its tokenizer. Training and every other architecture go through transformers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,6 @@ WEIGHTS = "model.safetensors"
 POSITION_IDS = "embeddings.position_ids"  # 0, 1, 2, ...: older checkpoints store them as if they were weights
 SIZES = ("hidden_size", "intermediate_size", "layer_norm_eps", "max_position_embeddings", "num_attention_heads",
          "num_hidden_layers", "type_vocab_size", "vocab_size")  # fmt: skip
-LAYER_PARTS = (
-    *(f"attention.{part}" for part in ("self.query", "self.key", "self.value", "output.dense", "output.LayerNorm")),
-    *("intermediate.dense", "output.dense", "output.LayerNorm"),
-)
-OTHER_PARTS = ("embeddings.LayerNorm", "pooler.dense")
 SINGLE = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
           {"SpecialToken": {"id": "[SEP]", "type_id": 0}}]  # fmt: skip
 PAIR = [*SINGLE, {"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": "[SEP]", "type_id": 1}}]
@@ -119,17 +114,26 @@ class PlainTokenizer:
         self.pad_token_id = read_json(folder / "config.json").get("pad_token_id")
 
 
-def is_plain_bert(folder: Path, max_tokens: int = 0) -> bool:
-    """Whether `Bert` and `PlainTokenizer` do with the transformer in `folder` what transformers does, up to the bit.
+def plain_bert(folder: Path, max_tokens: int = 0) -> Bert | None:
+    """The transformer in `folder`, in float32; None unless this module does what transformers does, up to the bit.
 
     max_tokens: the texts' length, for which it must have the positions.
     """
+    from safetensors.torch import load_file
+
     files = [folder / name for name in ("config.json", "tokenizer.json", "tokenizer_config.json", WEIGHTS)]
-    return all(path.is_file() for path in files) and (
-        _is_usual(read_json(files[0]), max_tokens)
-        and _keeps_its_rules(read_json(files[1]), read_json(files[2]))
-        and _weight_names(folder) == _names_of(read_json(files[0]))
-    )
+    if not all(path.is_file() for path in files):
+        return None
+    config = read_json(files[0])
+    if not _is_usual(config, max_tokens) or not _keeps_its_rules(read_json(files[1]), read_json(files[2])):
+        return None
+    model = Bert(SimpleNamespace(**config))  # on "meta" torch would import its compiler
+    weights: dict[str, Any] = load_file(folder / WEIGHTS)
+    weights.pop(POSITION_IDS, None)
+    if weights.keys() != model.state_dict().keys():
+        return None
+    model.load_state_dict({name: weight.float() for name, weight in weights.items()}, assign=True)
+    return model.requires_grad_(False)
 
 
 def _is_usual(config: dict[str, Any], max_tokens: int) -> bool:
@@ -162,28 +166,3 @@ def _keeps_its_rules(rules: dict[str, Any], config: dict[str, Any]) -> bool:
     return kind in ("BertTokenizer", "BertTokenizerFast") and all(
         {key: (rules[part] or {}).get(key) for key in expected} == expected for part, expected in built.items()
     )
-
-
-def _weight_names(folder: Path) -> set[str]:
-    from safetensors import safe_open
-
-    with safe_open(folder / WEIGHTS, framework="pt") as file:
-        return set(file.keys()) - {POSITION_IDS}
-
-
-def _names_of(config: dict[str, Any]) -> set[str]:
-    """The names of a `Bert`'s weights."""
-    layers = [f"encoder.layer.{i}.{part}" for i in range(config["num_hidden_layers"]) for part in LAYER_PARTS]
-    pairs = [f"{part}.{kind}" for part in (*layers, *OTHER_PARTS) for kind in ("weight", "bias")]
-    return {*pairs, *(f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))}
-
-
-def load_plain_bert(folder: Path) -> Bert:
-    """The BERT that `save_transformer` wrote to `folder`, in float32."""
-    from safetensors.torch import load_file
-
-    model = Bert(SimpleNamespace(**read_json(folder / "config.json")))  # on "meta" torch would import its compiler
-    weights: dict[str, Any] = load_file(folder / WEIGHTS)
-    weights.pop(POSITION_IDS, None)
-    model.load_state_dict({name: weight.float() for name, weight in weights.items()}, assign=True)
-    return model.requires_grad_(False)

@@ -25,9 +25,8 @@ from model_code.encoding.base_models import (
     save_transformer,
 )
 from model_code.encoding.batching import Features, pad, token_batches
-from model_code.encoding.bert import PlainTokenizer, is_plain_bert, load_plain_bert
+from model_code.encoding.bert import Bert, PlainTokenizer, plain_bert
 from model_code.encoding.hardware import pack, packing, pick_device, uses_bfloat16
-from model_code.encoding.layers import hidden_states
 from model_code.encoding.layout import (
     MULTI_VECTOR,
     Prompts,
@@ -39,7 +38,7 @@ from model_code.encoding.layout import (
     write_layers,
     write_layout,
 )
-from model_code.encoding.settings import EncoderSettings, Pooling, Precision
+from model_code.encoding.settings import EncoderSettings, LayerSettings, Pooling, Precision
 from model_code.errors import FreshetError
 from model_code.progress import Progress, silent
 
@@ -95,10 +94,10 @@ class Encoder(torch.nn.Module):
         folder = locate(source)
         layout = read_layout(folder)
         stated = max_tokens or layout.max_tokens
-        plain = for_search and stated is not None and is_plain_bert(layout.transformer, stated)
+        plain = plain_bert(layout.transformer, stated) if for_search and stated is not None else None
         tokenizer = PlainTokenizer(layout.transformer) if plain else load_tokenizer(layout.transformer)
         limit = stated or min(512, tokenizer.model_max_length)
-        backbone = load_plain_bert(layout.transformer) if plain else load_transformer(layout.transformer, limit)
+        backbone = plain or load_transformer(layout.transformer, limit)
         projections = [load_projection(folder) for folder in layout.projections]
         encoder = cls(backbone, tokenizer, pooling or layout.pooling or "mean", limit, precision, projections)
         encoder.layers, encoder.prompts = read_layers(folder), read_prompts(folder)
@@ -176,7 +175,9 @@ class Encoder(torch.nn.Module):
         if unknown:
             raise FreshetError(f"there is no layer {unknown[0]}; this encoder has 0 (the embeddings) to {self.depth}")
         ids, mask = self._inputs(features)
-        states = hidden_states(self.backbone, ids, mask)
+        wanted = {} if isinstance(self.backbone, Bert) else {"output_hidden_states": True}  # `Bert` always has them
+        output = self.backbone(input_ids=ids, attention_mask=mask, **wanted)
+        states = (*output.hidden_states[: self.depth], output.last_hidden_state)  # T5's last: through a final norm
         return torch.stack([self._pool(states[number].float(), mask) for number in numbers], dim=1)
 
     def documents_forward(self, features: Features) -> torch.Tensor:
@@ -265,6 +266,16 @@ class Encoder(torch.nn.Module):
         layers = f" {MULTI_VECTOR} {list(self.layers)}" if self.layers else ""
         prompts = f" {self.prompts}" if self.prompts != Prompts() else ""
         return fingerprint(self.state_dict(), self.tokenizer, self.pooling + layers + prompts, self.max_tokens)
+
+
+def represent_documents(encoder: Encoder, settings: LayerSettings) -> None:
+    """Have `encoder` index documents by the layers that `settings` ask for; SettingsError if it has no such layer.
+
+    Where that is the last one alone, it is an ordinary encoder. Self-contrastive pooling uses its layers in training
+    only: what it searches is an ordinary encoder, too.
+    """
+    numbers = settings.chosen(encoder.depth)
+    encoder.layers = numbers if settings.pooling == "multi_vector" and len(numbers) > 1 else ()
 
 
 @dataclass(frozen=True)

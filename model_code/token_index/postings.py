@@ -138,20 +138,13 @@ class Postings:
 
     @classmethod
     def build(cls, bags: Bags) -> Postings:
-        """Of 1 to `BLOCK` passages."""
-        return cls.of_pairs(bags.tokens, bags.passages, len(bags))
-
-    @classmethod
-    def of_pairs(cls, tokens: np.ndarray, passages: np.ndarray, count: int) -> Postings:
-        """From pairs (token, passage) in any order, some of them equal perhaps, of `count` passages.
-
-        One sort of 32-bit numbers does it where token ids have 16 bits.
-        """
+        """Of 1 to `BLOCK` passages. One sort of 32-bit numbers does it where token ids have 16 bits."""
+        tokens, passages = bags.tokens, bags.passages
         wide = len(tokens) > 0 and tokens.max() >= 2**16
         keys = (tokens.astype(np.uint64 if wide else np.uint32) << 16) | passages.astype(np.uint32)
         keys.sort()
         keys = keys[np.concatenate([np.ones(min(1, len(keys)), bool), keys[1:] != keys[:-1]])]
-        return cls(pack((keys >> 16).astype(np.int64), (keys & (BLOCK - 1)).astype(np.int64), count))
+        return cls(pack((keys >> 16).astype(np.int64), (keys & (BLOCK - 1)).astype(np.int64), len(bags)))
 
     def __len__(self) -> int:
         """Number of postings."""
@@ -180,13 +173,9 @@ class Postings:
             sums += weights @ (octets >> (7 - (passages & 7)) & 1)
         return sums
 
-    def pairs(self, tokens: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """All postings of `tokens` (different ones; None: all): (token, passage) as two arrays, in no order."""
-        slots = np.arange(len(self._counts))
-        if tokens is not None:
-            all_slots, known = self._find(tokens)
-            slots = all_slots[known]
-        raw, split, bitmap = (slots[self._forms[slots] == form] for form in (RAW, SPLIT, BITMAP))
+    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """All postings: (token, passage) as two arrays, in no order."""
+        raw, split, bitmap = (np.flatnonzero(self._forms == form) for form in (RAW, SPLIT, BITMAP))
         row, passages = np.nonzero(np.unpackbits(self._bitmaps[self._starts[bitmap]], axis=1, count=self.passages))
         listed = np.concatenate([raw, split])
         holders = np.concatenate([np.repeat(listed, self._counts[listed]), bitmap[row]])

@@ -12,8 +12,7 @@ import numpy as np
 
 from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, load_corpus
-from model_code.encoding.encoder import Encoder
-from model_code.encoding.layers import represent_documents
+from model_code.encoding.encoder import Encoder, represent_documents
 from model_code.encoding.settings import LayerSettings
 from model_code.files import write_json
 from model_code.hierarchy.build import build_hierarchy

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from model_code.encoding.encoder import DocumentSide, Encoder
-from model_code.encoding.layers import represent_documents
+from model_code.encoding.encoder import DocumentSide, Encoder, represent_documents
 from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError, SettingsError
 from tests.tiny_encoder import make_tiny_encoder, make_tokenizer

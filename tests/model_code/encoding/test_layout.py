@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.encoding.encoder import Encoder, encode_passages
-from model_code.encoding.layers import represent_documents
+from model_code.encoding.encoder import Encoder, encode_passages, represent_documents
 from model_code.encoding.settings import EncoderSettings, LayerSettings, PromptSettings
 from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json, write_json

@@ -11,8 +11,7 @@ import pandas as pd
 
 from model_code.documents import Document, canonical_fields
 from model_code.dsi.vectors import Representatives, document_means
-from model_code.encoding.encoder import Encoder
-from model_code.encoding.layers import represent_documents
+from model_code.encoding.encoder import Encoder, represent_documents
 from model_code.encoding.settings import EncoderSettings, LayerSettings
 from model_code.files import write_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.encoding.encoder import Encoder
-from model_code.encoding.layers import represent_documents
+from model_code.encoding.encoder import Encoder, represent_documents
 from model_code.encoding.settings import LayerSettings
 from model_code.index.dense_index import DenseIndex
 from model_code.lexical.index import NAMES, build_folder, open_folder

@@ -12,8 +12,7 @@ import pytest
 
 from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus
-from model_code.encoding.encoder import Encoder
-from model_code.encoding.layers import represent_documents
+from model_code.encoding.encoder import Encoder, represent_documents
 from model_code.encoding.settings import LayerSettings
 from model_code.errors import SettingsError
 from model_code.files import hash_path

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from model_code.encoding.batching import encode
-from model_code.encoding.encoder import DocumentSide
-from model_code.encoding.layers import represent_documents
+from model_code.encoding.encoder import DocumentSide, represent_documents
 from model_code.encoding.settings import LayerSettings
 from model_code.losses.hierarchy import level_losses
 from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
