@@ -1,14 +1,13 @@
 """Rankings, scores and the comparison of all systems."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
-from assets.pages import Preview, pictures, table
-from assets.stage_assets import Check, Page, stage_assets
-from model_code.context import StageContext
+from assets.pages import Preview, picture, table
+from assets.stage_assets import Page, stage_assets
 from model_code.files import read_json
 from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
@@ -32,7 +31,9 @@ def metric_rows(folders: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def preview_comparison(folder: Path) -> Preview:
-    """Results by system, best first; where the report lies; its plots."""
+    """Who is best and by how much, results by system, best first, and their picture."""
+    from model_code.evaluation.report import lead
+
     comparison = read_json(folder / "comparison.json")
     main = comparison["main_metric"]
     rows = [
@@ -40,27 +41,19 @@ def preview_comparison(folder: Path) -> Preview:
         | {name: cell["value"] for name, cell in cells.items() if name != main}
         for system, cells in comparison["systems"].items()
     ]
-    plots = {path.stem: path.read_bytes() for path in sorted(folder.glob("*.png"))}
+    drawn = folder / "comparison.png"
     return {
+        "best": lead(comparison),
         "results": table(sorted(rows, key=lambda row: -row[main])),
-        "report": dg.MetadataValue.path(folder / "comparison.html"),
-        "plots": pictures(plots),
+        **({"picture": picture("comparison", drawn.read_bytes())} if drawn.is_file() else {}),
     }
-
-
-def has_queries(context: StageContext) -> tuple[bool, Mapping[str, Any]]:
-    """Whether the metrics rest on any query at all: of test or, as in the comparison, of dev if there is none."""
-    metrics = read_json(context.output / "metrics.json")
-    queries = {split: metrics[split]["queries"] for split in ("dev", "test")}
-    return any(queries.values()), queries
 
 
 FIRST = 1  # before training: what it makes can be searched at once
 BASELINES = Page("evaluation", frozenset({"bm25"}), preview_baselines, priority=FIRST)
-JUDGED = Check("has_queries", "There is at least one judged dev or test query.", has_queries)
-EVALUATE = Page("retriever", frozenset({"trec"}), preview_evaluation, (JUDGED,))
-FUSE = Page("retriever", frozenset({"trec"}), preview_evaluation, (JUDGED,))
-COMPARISON = Page("evaluation", frozenset({"markdown"}), preview_comparison)
+EVALUATE = Page("retriever", frozenset({"trec"}), preview_evaluation)
+FUSE = Page("retriever", frozenset({"trec"}), preview_evaluation)
+COMPARISON = Page("evaluation", frozenset({"trec"}), preview_comparison)
 
 
 def evaluation_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:

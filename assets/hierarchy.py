@@ -5,7 +5,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.pages import Preview, index_page, pictures, table
+from assets.pages import Preview, index_page, picture, table
 from assets.stage_assets import Page, stage_assets
 from model_code.files import read_json
 from model_code.hierarchy.topics import TOPICS
@@ -22,7 +22,7 @@ def preview_hierarchy(folder: Path) -> Preview:
     return {
         "levels": table(shown),
         "topics": table(topics),
-        "tree": pictures({"hierarchy": (folder / "hierarchy.png").read_bytes()}),
+        "tree": picture("hierarchy", (folder / "hierarchy.png").read_bytes()),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,24 +48,21 @@ def first_rows(path: Path, columns: list[str], count: int = 5) -> dg.TableMetada
     return table(first.to_pylist() if first else [])
 
 
-def pictures(pngs: Mapping[str, bytes]) -> dg.MarkdownMetadataValue:
-    """PNGs by name as one inline text, so that they show wherever the UI runs."""
-    import base64
-
-    shown = [f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})" for name, png in pngs.items()]
-    return dg.MetadataValue.md("\n\n".join(shown))
+def picture(name: str, png: bytes) -> dg.MarkdownMetadataValue:
+    """A PNG as inline text, so that it shows wherever the UI runs."""
+    return dg.MetadataValue.md(f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})")
 
 
 def learning_curve(folder: Path, held_out: Sequence[str] = ()) -> Preview:
-    """The curve of `history.json` below `folder`: loss and dev metrics by step, in the style of the report's plots.
+    """The curve of `history.json` below `folder`: loss and dev metrics by step.
 
     held_out: what else was measured between steps.
     """
     from model_code.evaluation.plots import training_plot
 
     rows = read_json(folder / "history.json")
-    plot = training_plot({folder.name: rows}, measured=held_out)
-    drawn = {"learning curve": pictures({plot.name: plot.png})} if plot else {}
+    plot = training_plot(rows, measured=held_out)
+    drawn = {"learning curve": picture("training", plot)} if plot else {}
     return {**drawn, "history": table([{"step": row["step"], **row} for row in rows[-LAST_ROWS:]])}
 
 

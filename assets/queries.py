@@ -25,7 +25,7 @@ def preview_query_generator(folder: Path) -> Preview:
 
 def preview_pseudo_queries(folder: Path) -> Preview:
     """First generated queries."""
-    columns = ["query_id", "document_id", "text", "split"]
+    columns = ["query_id", "document_id", "text", "kind"]
     return {"first pseudo-queries": first_rows(folder / "pseudo_queries.parquet", columns)}
 
 

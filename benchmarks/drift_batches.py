@@ -26,7 +26,7 @@ from model_code.drift.settings import DriftSettings
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.queries.pseudo_queries import InverseCloze
-from model_code.queries.settings import PseudoQuerySettings
+from model_code.queries.settings import ABOUT_A_QUERY
 
 HOME, NEIGHBOURS, JARGON = ("stdlib", "numpy", "pandas"), ("scipy", "matplotlib"), ("sklearn",)
 SETS, BY_DATE = ("tldr", "scifact"), "tldr"  # folders of data sets in BEIR layout
@@ -83,7 +83,7 @@ def studies(data: Path | None, plan: StudyPlan) -> Iterator[tuple[str, Pairs, di
 
 def with_made(pairs: Pairs) -> Triples:
     """The documents that are long enough to cut a query out of, with it."""
-    cloze = InverseCloze("short_cloze", PseudoQuerySettings().short_cloze)
+    cloze = InverseCloze("short_cloze", ABOUT_A_QUERY)
     return [(text, span, query) for text, query in pairs for span in cloze.spans(text, text, seed=0)[:1]]
 
 

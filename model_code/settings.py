@@ -24,6 +24,7 @@ from model_code.errors import SettingsError
 __all__ = ["Constant", "Described", "Field", "Settings", "describe", "parse", "reject_unknown", "require"]
 T = TypeVar("T", bound="Settings")
 DEFAULT = "its default is a constant now"
+JUDGED = "only people's judgements judge: corpus.splits parts them"
 REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its place, told for one release
     "hierarchy.initialisation": "k-means always starts by k-means++ in rounds, the best of three that were measured",
     "hierarchy.tolerance": "k-means ends when no passage moves, or after hierarchy.max_iterations",
@@ -31,18 +32,23 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
     "live.retrain_from": "a retrain begins as a training does; retrievers.NAME.start names a folder of other weights, "
     "such as live/NAME/generations/000000/encoder",
     "drift.batches": "batches of the null are drawn from the reference at random",
-    "drift.topic_divergence": "topics are compared by their Jensen-Shannon divergence",
+    "drift.topic_divergence": "shares of topics are not compared: no decision came of them",
     "additions.use": "docs/incdsi.md names the settings that did best; write them in this group",
     "additions.protect": "all documents' queries constrain an added one, as published",
     "additions.written_queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
-    "hierarchy.compare_up_to": "the report compares the tree with flat k-means up to a million passages",
-    "evaluation.rerank_depth": "bm25_rerank sorts all documents of BM25's run anew, which are evaluation.depth",
+    "hierarchy.compare_up_to": "experiments/tree_against_flat tells what a tree gives up against flat k-means",
+    "evaluation.rerank_depth": "of hybrids there is rrf; fusions are what can be registered",
+    "corpus.parts": "leave documents that come later out of the source, and `freshet add` them when they do",
     "corpus.keep_title_only": "a document of a title alone is a document",
     "acceptance.m*_words": "documents and queries may be as long as they are",
     "acceptance.max_empty_title_share": "titles are optional",
     "evaluation.references": "systems are tested against bm25, zero_shot and contrastive",
-    "pseudo_queries.distinctive_within": "pseudo_queries.consistency_filter drops queries that fit other documents",
-    "pseudo_queries.held_out_cloze": "its spans are 3 per document, of 64 words",
+    "pseudo_queries.distinctive_within": "queries that another document contains word for word are dropped",
+    "pseudo_queries.held_out_cloze": "spans stay in their documents, as in HCE",
+    "pseudo_queries.consistency_filter*": "queries that another document contains word for word are dropped",
+    "pseudo_queries.held_out_generator": JUDGED,
+    "pseudo_queries.*_share": JUDGED,
+    "acceptance.min_queries": JUDGED,
     "retrievers.*.document_vectors.evaluations_per_epoch": "each epoch ends with one",
     "additions.prior*": "a vector is pulled to its document's encoding, which did best (docs/incdsi.md)",
     "additions.on_conflict": "where no vector meets every constraint the best compromise is kept, which did best",

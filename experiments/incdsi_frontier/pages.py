@@ -16,13 +16,13 @@ import numpy as np
 
 from model_code.additions.constraints import constraint_texts
 from model_code.corpus.judgements import position
-from model_code.corpus.settings import CorpusSettings, PartSettings
+from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import Source, open_source
 from model_code.settings import require
 
 TUNING_PART = 10  # by date, one in so many new documents is for tuning
 OLD, TUNING, NEW = "old", "tuning", "new"
-SHARES = PartSettings(by="share")
+NEW_SHARE, TUNING_SHARE = 0.09, 0.01  # by share
 Asked = Mapping[str, Sequence[int]]  # the rows of a document's queries
 
 
@@ -81,8 +81,8 @@ class Pages:
 
 def _part(document: Mapping[str, Any], new_from: str | None) -> str:
     if new_from is None:
-        place = position(document["id"], SHARES.seed, "parts")
-        return NEW if place < SHARES.new_share else TUNING if place < SHARES.new_share + SHARES.tuning_share else OLD
+        place = position(document["id"], 0, "parts")
+        return NEW if place < NEW_SHARE else TUNING if place < NEW_SHARE + TUNING_SHARE else OLD
     if str(document.get("date", "")) < new_from:
         return OLD
     return TUNING if zlib.crc32(document["id"].encode()) % TUNING_PART == 0 else NEW

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from model_code.context import StageContext
-from model_code.contracts.rules import fail, require, require_files, validate
-from model_code.corpus.tables import COLUMNS, NULLABLE, OPTIONAL, TABLES, Corpus, frame, judged
+from model_code.contracts.rules import fail, passage_documents, require, require_files, validate
+from model_code.corpus.tables import COLUMNS, NULLABLE, OPTIONAL, TABLES
 from model_code.files import read_json
 
 if TYPE_CHECKING:
@@ -21,11 +21,8 @@ if TYPE_CHECKING:
 
 
 VOCABULARY = {
-    ("documents", "part"): ("initial", "new", "tuning"),
-    ("queries", "split"): ("train", "dev", "test", "later"),
-    ("queries", "assigned_split"): ("train", "dev", "test"),
-    ("qrels", "split"): ("train", "dev", "test", "later"),
-    ("pseudo_queries", "split"): ("train", "dev", "test"),
+    ("queries", "split"): ("train", "dev", "test"),
+    ("qrels", "split"): ("train", "dev", "test"),
     ("quarantine", "table"): ("documents", "queries", "qrels"),
 }
 FILLED = {("queries", "text"), ("pseudo_queries", "text"), ("pseudo_queries", "kind"), ("quarantine", "reason")}
@@ -39,6 +36,7 @@ KEYS = {
 }
 REFERENCES = (  # every value of (table, column) is a value of (table, column)
     ("passages", "document_id", "documents", "document_id"),
+    ("documents", "document_id", "passages", "document_id"),
     ("qrels", "document_id", "documents", "document_id"),
     ("qrels", "query_id", "queries", "query_id"),
     ("pseudo_queries", "document_id", "documents", "document_id"),
@@ -68,8 +66,6 @@ def check_tables(tables: Mapping[str, pd.DataFrame]) -> None:
             lost = tables[name][~tables[name][column].isin(tables[other][key])]
             if len(lost):
                 fail(name, f"{column} must be a {key} of {other}", lost[column])
-    if {"documents", "passages"} <= tables.keys():
-        _check_parts(tables["documents"], tables["passages"])
     if {"queries", "qrels"} <= tables.keys():
         _check_splits(tables["queries"], tables["qrels"])
 
@@ -98,22 +94,13 @@ def _is_list_of_texts(value: str) -> bool:
     return isinstance(texts, list) and len(texts) > 0 and all(isinstance(text, str) and text for text in texts)
 
 
-def _check_parts(documents: pd.DataFrame, passages: pd.DataFrame) -> None:
-    """Every initial document, and no other one, has passages."""
-    initial = documents["part"] == "initial"
-    covered = documents["document_id"].isin(passages["document_id"])
-    if (initial != covered).any():
-        rows = documents[initial != covered]["document_id"]
-        fail("passages", "exactly the initial documents must have passages", rows)
-
-
 def _check_splits(queries: pd.DataFrame, qrels: pd.DataFrame) -> None:
     split = qrels["query_id"].map(queries.set_index("query_id")["split"])
     if (split != qrels["split"]).any():
         fail("qrels", "split must be its query's split", qrels[split != qrels["split"]]["query_id"])
 
 
-VERDICT = {"passed": bool, "source": str, "expectations": list}
+VERDICT = {"passed": bool, "expectations": list}
 EXPECTATION = ("table", "expectation", "bounds", "observed", "passed")
 
 
@@ -125,41 +112,28 @@ def check_corpus(context: StageContext) -> None:
 
 
 def check_pseudo_queries(context: StageContext) -> None:
-    """The table's schema; initial documents only, each in one split, and that is train where the corpus has judges."""
+    """The table's schema; queries of the corpus's documents, that are more than white space."""
     require_files(context.output, ["pseudo_queries.parquet"])
     table = pd.read_parquet(context.output / "pseudo_queries.parquet")
-    if table.empty:  # a column without a value has no type of its own
-        table = frame("pseudo_queries", []).reindex(columns=table.columns)
     check_tables({"pseudo_queries": table})
-    folder = context.inputs["corpus"]
-    documents = pd.read_parquet(folder / "documents.parquet", columns=["document_id", "part"])
-    initial = documents.loc[documents["part"] == "initial", "document_id"]
-    _refuse(table, ~table["document_id"].isin(initial), "document_id must be of an initial document", "document_id")
-    _refuse(table, ~table["text"].str.strip().astype(bool), "text must hold more than white space", "text")
-    parted = table.groupby("document_id")["split"].transform("nunique") > 1
-    _refuse(table, parted, "all queries of a document must be of one split", "document_id")
-    tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("queries", "qrels")}
-    corpus = Corpus(documents=documents, passages=documents.iloc[:0], **tables)
-    if judged(corpus, table.iloc[:0], "dev").source == "qrels":
-        rule = "split must be train, as the corpus has judged queries of its own for dev or test"
-        _refuse(table, table["split"] != "train", rule, "split")
+    documents = passage_documents(context.inputs["corpus"])
+    for name, broken, rule in (
+        ("document_id", ~table["document_id"].isin(documents), "document_id must be of a document of the corpus"),
+        ("text", ~table["text"].str.strip().astype(bool), "text must hold more than white space"),
+    ):
+        if broken.any():
+            fail("pseudo_queries", rule, table.loc[broken, name])
 
 
 def check_acceptance(context: StageContext) -> None:
-    """A verdict that says who judged, and of each expectation what was seen; only a passed one is ever published."""
+    """A verdict that says of each expectation what was seen; only a passed one is ever published."""
     require_files(context.output, ["verdict.json"])
     verdict = read_json(context.output / "verdict.json")
     for name, kind in VERDICT.items():
         require(isinstance(verdict.get(name), kind), f"verdict.json must have {name!r}, a {kind.__name__}")
-    require(verdict["source"] in ("qrels", "pseudo-queries"), f"verdict.json: unknown source {verdict['source']!r}")
     require(len(verdict["expectations"]) > 0, "verdict.json must hold at least one expectation")
     for row in verdict["expectations"]:
         lacking = [name for name in EXPECTATION if name not in row]
         require(not lacking, f"verdict.json: the expectation {row.get('expectation')!r} lacks {', '.join(lacking)}")
     every = all(row["passed"] for row in verdict["expectations"])
     require(verdict["passed"] and every, "verdict.json must have passed, and each of its expectations with it")
-
-
-def _refuse(table: pd.DataFrame, broken: pd.Series, rule: str, column: str) -> None:
-    if broken.any():
-        fail("pseudo_queries", rule, table.loc[broken, column])

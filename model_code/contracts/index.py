@@ -70,7 +70,7 @@ def _dense(folder: Path, facts: Facts, documents: list[str]) -> None:
 def _dsi(folder: Path, facts: Facts, documents: list[str]) -> None:
     """One vector of any norm per document, with the representatives that additions need."""
     ids = read_json(folder / DOCUMENT_IDS)
-    require_same(f"index/{DOCUMENT_IDS} must name each initial document", ids, set(documents))
+    require_same(f"index/{DOCUMENT_IDS} must name each document", ids, set(documents))
     require(len(ids) == len(set(ids)), f"index/{DOCUMENT_IDS} names a document twice")
     vectors = _vectors(folder, facts, len(ids))
     require_files(folder, ["representatives.npy", "query_counts.npy"])

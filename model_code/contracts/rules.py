@@ -105,7 +105,7 @@ def _whole(table: pd.DataFrame, rows: list[Any]) -> pd.Series:
 
 
 def passage_documents(corpus: Path) -> list[str]:
-    """The document of each passage, in the order of their table; together they are the initial documents."""
+    """The document of each passage, in the order of their table."""
     documents: list[str] = pd.read_parquet(corpus / "passages.parquet", columns=["document_id"])["document_id"].tolist()
     return documents
 
@@ -113,8 +113,7 @@ def passage_documents(corpus: Path) -> list[str]:
 def judgements(context: StageContext) -> dict[str, Judgements]:
     """The judged queries of dev and test, as the evaluation of this stage samples them."""
     folder = context.inputs["corpus"]
-    documents = pd.read_parquet(folder / "documents.parquet", columns=["document_id", "part"])  # and not their texts
+    documents = pd.read_parquet(folder / "documents.parquet", columns=["document_id"])  # and not their texts
     tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("queries", "qrels")}
     corpus = Corpus(documents=documents, passages=documents.iloc[:0], **tables)
-    made = pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
-    return sampled({split: judged(corpus, made, split) for split in SPLITS}, context.settings["evaluation"])
+    return sampled({split: judged(corpus, split) for split in SPLITS}, context.settings["evaluation"])

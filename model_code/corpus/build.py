@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
 import pandas as pd
 
-from model_code.corpus.cleaning import SourceQuery, document_of, merge_duplicates, merge_into_earliest, query_of
-from model_code.corpus.judgements import Known, Qrels, part_of, take_qrels
+from model_code.corpus.cleaning import SourceQuery, document_of, merge_duplicates, query_of
+from model_code.corpus.judgements import Known, Qrels, take_qrels
 from model_code.corpus.passages import passage_rows
 from model_code.corpus.rows import Quarantine, Row, Unfit
-from model_code.corpus.settings import CorpusSettings, PartSettings, PassageSettings
+from model_code.corpus.settings import CorpusSettings, PassageSettings
 from model_code.corpus.sources.base import Source
 from model_code.corpus.tables import frame
 from model_code.documents import Document, canonical_fields
@@ -49,7 +49,7 @@ def build_corpus(
     quarantine.enforce(settings.quarantine_limit)
     if not documents:
         raise FreshetError("the source holds no document; look at the settings under `corpus` in params.yaml")
-    tables = _tables(documents, queries, qrels, settings.parts, passages)
+    tables = _tables(documents, queries, qrels, passages)
     tables["quarantine"] = quarantine.frame()
     report = _report(tables, quarantine, qrels, len(merged))
     if unread := sum(query.unread for query in queries.values()):
@@ -60,28 +60,9 @@ def build_corpus(
 def _documents(
     source: Source, settings: CorpusSettings, quarantine: Quarantine, progress: Progress
 ) -> tuple[list[Document], dict[str, str]]:
-    def check(row: Row) -> Document:
-        return sound_document(row, settings)
-
-    rows = islice(source.rows("documents", progress), settings.limit)
-    sound = quarantine.admit(rows, _unique(check, lambda document: document.document_id))
-    return without_duplicates(sound, settings)
-
-
-def sound_document(row: Row, settings: CorpusSettings) -> Document:
-    """The clean document in a row; raises `Unfit` where `document_of` does, or without the date that its part needs."""
-    document = document_of(row, settings.max_characters)
-    part_of(document, settings.parts)
-    return document
-
-
-def without_duplicates(
-    documents: Iterable[Document], settings: CorpusSettings
-) -> tuple[list[Document], dict[str, str]]:
-    """`merge_duplicates`; where parts go by date a later copy, which many exports list first, makes no document new."""
-    if settings.parts.by == "date" and settings.merge_duplicates != "none":
-        return merge_into_earliest(documents, settings.merge_duplicates)
-    return merge_duplicates(documents, settings.merge_duplicates)
+    check = _unique(lambda row: document_of(row, settings.max_characters), lambda document: document.document_id)
+    sound = quarantine.admit(islice(source.rows("documents", progress), settings.limit), check)
+    return merge_duplicates(sound, settings.merge_duplicates)
 
 
 def _queries(
@@ -109,43 +90,36 @@ def _tables(
     documents: list[Document],
     queries: dict[str, SourceQuery],
     qrels: Qrels,
-    parting: PartSettings,
     passages: PassageSettings,
 ) -> dict[str, pd.DataFrame]:
-    parts = {document.document_id: part_of(document, parting) for document in documents}
-    initial = [document for document in documents if parts[document.document_id] == "initial"]
-    answered = {query for query, document in qrels.pairs if parts[document] == "initial"}
-    splits = {query: qrels.splits[query] if query in answered else "later" for query in queries}
     rows: dict[str, list[dict[str, Any]]] = {
-        "documents": [_document_row(document, parts[document.document_id]) for document in documents],
-        "passages": passage_rows(initial, passages),
-        "queries": [_query_row(query, splits[name], qrels.splits.get(name)) for name, query in queries.items()],
+        "documents": list(map(_document_row, documents)),
+        "passages": passage_rows(documents, passages),
+        "queries": [_query_row(query, qrels.splits.get(name)) for name, query in queries.items()],
         "qrels": [
-            {"query_id": query, "document_id": document, "relevance": relevance, "split": splits[query]}
+            {"query_id": query, "document_id": document, "relevance": relevance, "split": qrels.splits[query]}
             for (query, document), relevance in qrels.pairs.items()
         ],
     }
     return {name: frame(name, table) for name, table in rows.items()}
 
 
-def _document_row(document: Document, part: str) -> dict[str, Any]:
+def _document_row(document: Document) -> dict[str, Any]:
     return {
         "document_id": document.document_id,
         "title": document.title,
         "text": document.text,
         "fields": canonical_fields(document.fields),
         "date": document.date,
-        "part": part,
         "content_hash": document.content_hash,
     }
 
 
-def _query_row(query: SourceQuery, split: str, assigned_split: str | None) -> dict[str, Any]:
+def _query_row(query: SourceQuery, split: str | None) -> dict[str, Any]:
     return {
         "query_id": query.query_id,
         "text": query.text,
         "split": split,
-        "assigned_split": assigned_split,
         "answers": json.dumps(query.answers, ensure_ascii=False) if query.answers else None,
     }
 
@@ -165,7 +139,6 @@ def _report(tables: dict[str, pd.DataFrame], quarantine: Quarantine, qrels: Qrel
         "qrels_repeated": qrels.repeated,
         "qrels_not_relevant": qrels.not_relevant,
         "qrels_outside_limit": qrels.outside_limit,
-        "documents_by_part": _counted(documents["part"]),
         "queries_by_split": _counted(queries["split"]),
         "quarantine_reasons": quarantine.reasons(),
         "empty_titles": int((documents["title"] == "").sum()),

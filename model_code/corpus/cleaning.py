@@ -234,17 +234,6 @@ def merge_duplicates(documents: Iterable[Document], by: str) -> tuple[list[Docum
     return kept, merged
 
 
-def merge_into_earliest(documents: Iterable[Document], by: str) -> tuple[list[Document], dict[str, str]]:
-    """`merge_duplicates`, but the earliest of each group is kept (of one date the first), in the order given.
-
-    Every document must have a date.
-    """
-    given = list(documents)
-    number = {document.document_id: place for place, document in enumerate(given)}
-    kept, merged = merge_duplicates(sorted(given, key=lambda document: parse_date(document.date)), by)
-    return sorted(kept, key=lambda document: number[document.document_id]), merged
-
-
 def _keys(document: Document, by: str) -> list[tuple[str, str]]:
     texts = {"text": document.text, "title": document.title}
     chosen = texts if by == "either" else {by: texts[by]} if by in texts else {}

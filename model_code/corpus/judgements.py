@@ -13,8 +13,7 @@ from typing import Any
 
 from model_code.corpus.cleaning import identifier
 from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit
-from model_code.corpus.settings import PartSettings, QuerySplitSettings
-from model_code.documents import Document, parse_date
+from model_code.corpus.settings import QuerySplitSettings
 
 
 def position(identifier: str, seed: int, purpose: str) -> float:
@@ -25,26 +24,6 @@ def position(identifier: str, seed: int, purpose: str) -> float:
     """
     digest = hashlib.sha256(f"{purpose}\0{seed}\0{identifier}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
-
-
-def part_of(document: Document, settings: PartSettings) -> str:
-    """The part of a document: "initial", "new" or "tuning". Raises `Unfit` if the split is by a date that it lacks."""
-    if settings.by == "date":
-        return _part_by_date(document, settings)
-    place = position(document.document_id, settings.seed, "parts") if settings.by == "share" else 1.0
-    if place < settings.new_share:
-        return "new"
-    return "tuning" if place < settings.new_share + settings.tuning_share else "initial"
-
-
-def _part_by_date(document: Document, settings: PartSettings) -> str:
-    written, new_from = parse_date(document.date), parse_date(settings.new_from)
-    tuning_from = parse_date(settings.tuning_from or settings.new_from)
-    if written is None or new_from is None or tuning_from is None:
-        raise Unfit("bad date", "no ISO date, which corpus.parts.by = 'date' needs")
-    if written >= new_from:
-        return "new"
-    return "tuning" if written >= tuning_from else "initial"
 
 
 def split_queries(given: Mapping[str, str | None], settings: QuerySplitSettings) -> dict[str, str]:

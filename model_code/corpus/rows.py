@@ -24,7 +24,6 @@ Reason = Literal[
     "duplicate id",
     "empty text",
     "huge text",
-    "bad date",
     "bad relevance",
     "bad split",
     "binary file",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from model_code.documents import parse_date
 from model_code.settings import Constant, Field, Settings, require
 
 COLUMNS: dict[str, dict[str, str]] = {  # by table: our name of a column, and the setting that holds the source's
@@ -100,34 +99,6 @@ class QuerySplitSettings(Settings):
         require(self.test_share + self.dev_share < 1, "test_share + dev_share must leave queries to train on")
 
 
-class PartSettings(Settings):
-    """Which documents are indexed at first (initial), stream in later (new), or tune how they are added (tuning).
-
-    IncDSI's shares are .90 / .09 / .01. By date: documents from `new_from` on are new, those from `tuning_from` until
-    then (if it is given) tuning, and all earlier ones initial; the earliest of a group of duplicates is kept.
-    """
-
-    by: Literal["none", "share", "date"] = Field("none", description="how documents are told apart")
-    new_share: float = Field(0.09, ge=0, lt=1, description="by share: that stream in later")
-    tuning_share: float = Field(0.01, ge=0, lt=1, description="by share: that tune how these are added")
-    tuning_from: str | None = Field(None, description="by date: documents from this day on tune; null: none")
-    new_from: str | None = Field(None, description="by date: documents from this day on are new, such as '2025-01-01'")
-    seed: int = Constant(0, description="of the shares")
-
-    def check(self) -> None:
-        """Refuse too much, and days that are none."""
-        shares = (self.new_share, self.tuning_share)
-        require(sum(shares) < 1, f"new_share and tuning_share are {shares}: too much")
-        require(self.by != "date" or self.new_from is not None, "by is 'date', which needs new_from: '2025-01-01'")
-        tuning, new = parse_date(self.tuning_from), parse_date(self.new_from)
-        for name, instant in (("tuning_from", tuning), ("new_from", new)):
-            value = getattr(self, name)
-            sound = value is None or instant is not None
-            require(sound, f"{name} is {value!r}, but must be an ISO date such as 2025-01-01")
-        if tuning and new:
-            require(tuning < new, "tuning_from must lie before new_from")
-
-
 class CorpusSettings(Settings):
     """Where documents, queries and qrels come from, and how they are cleaned, merged and split."""
 
@@ -149,7 +120,6 @@ class CorpusSettings(Settings):
     )
     quarantine_limit: float = Field(0.05, ge=0, le=1, description="share of malformed rows past which the stage fails")
     splits: QuerySplitSettings = Field(default_factory=QuerySplitSettings)
-    parts: PartSettings = Field(default_factory=PartSettings)
 
     def check(self) -> None:
         """Refuse a source without what it reads."""
@@ -186,5 +156,4 @@ class AcceptanceSettings(Settings):
     """What a finished corpus must satisfy before anything is trained on it."""
 
     min_documents: int = Field(1, description="fewer stop the build")
-    min_queries: int = Field(1, description="fewer stop the build")
     max_repeated_query_share: float = Field(0.2, ge=0, le=1, description="of the queries")

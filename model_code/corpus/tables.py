@@ -13,26 +13,24 @@ import pandas as pd
 
 TABLES = ("documents", "passages", "queries", "qrels")
 COLUMNS: dict[str, dict[str, type]] = {
-    "documents": dict.fromkeys(("document_id", "title", "text", "fields", "date", "part", "content_hash"), str),
+    "documents": dict.fromkeys(("document_id", "title", "text", "fields", "date", "content_hash"), str),
     "passages": {"document_id": str, "ordinal": int, "title": str, "text": str},
-    "queries": dict.fromkeys(("query_id", "text", "split", "assigned_split", "answers"), str),
+    "queries": dict.fromkeys(("query_id", "text", "split", "answers"), str),
     "qrels": {"query_id": str, "document_id": str, "relevance": int, "split": str},
     "quarantine": dict.fromkeys(("location", "record_id", "table", "reason", "detail", "excerpt"), str),
-    "pseudo_queries": dict.fromkeys(("query_id", "document_id", "text", "kind", "split"), str),
+    "pseudo_queries": dict.fromkeys(("query_id", "document_id", "text", "kind"), str),
 }
 OPTIONAL = {("queries", "answers")}  # columns that a table has only if one of its rows has a value
-NULLABLE = {("documents", "date"), ("queries", "assigned_split"), ("quarantine", "record_id")} | OPTIONAL
+NULLABLE = {("documents", "date"), ("queries", "split"), ("quarantine", "record_id")} | OPTIONAL
 
 
 @dataclass(frozen=True)
 class Corpus:
     """The corpus stage's tables, with the columns that `contracts.py` states.
 
-    `documents` holds every document, of the parts initial, new and tuning; `passages` those of the initial part only,
-    where the row number is the passage number; `queries` and `qrels` carry the split train, dev, test or later. A query
-    is "later" if no initial document answers it; `assigned_split` is the split that its qrels give it all the same, or
-    None if it has no qrels. `answers` is JSON of the strings that answer a query, or None; a corpus without any lacks
-    the column.
+    The row number of `passages` is the passage number; `queries` and `qrels` carry the split train, dev or test, which
+    a query that nobody judged lacks. `answers` is JSON of the strings that answer a query, or None; a corpus without
+    any lacks the column.
     """
 
     documents: pd.DataFrame
@@ -46,8 +44,8 @@ class Judgements:
     """Queries and the documents known to answer them.
 
     `queries` maps a query id to its text, in ascending order of ids; `qrels` maps a query id to {document id:
-    relevance >= 1}; `source` is "qrels" for judgements that came with the corpus, else "pseudo-queries"; `answers` maps
-    the ids of queries that have any to the strings that answer them.
+    relevance >= 1}; `source` says whose judgements they are, "qrels" for those of the corpus; `answers` maps the ids of
+    queries that have any to the strings that answer them.
     """
 
     queries: dict[str, str]
@@ -136,27 +134,15 @@ def judged_corpus(corpus: Corpus) -> Corpus:
     return replace(corpus, documents=without(corpus.documents), passages=without(corpus.passages))
 
 
-def judged(corpus: Corpus, pseudo_queries: pd.DataFrame, split: str) -> Judgements:
-    """The judged queries of a split ("train", "dev" or "test"), restricted to documents of the initial part.
-
-    A corpus with qrels for dev or test is judged by its own qrels, on every split (one that it lacks is empty); one
-    without, the normal case, by that split's pseudo-queries. The two are never mixed: one word names the source.
-    """
-    initial = corpus.documents.loc[corpus.documents["part"] == "initial", "document_id"]
-    qrels = corpus.qrels[corpus.qrels["document_id"].isin(initial)]
-    if qrels["split"].isin(["dev", "test"]).any():
-        return _judgements(corpus.queries, qrels[qrels["split"] == split], "qrels")
-    chosen = (pseudo_queries["split"] == split) & pseudo_queries["document_id"].isin(initial)
-    return _judgements(pseudo_queries, pseudo_queries[chosen].assign(relevance=1), "pseudo-queries")
-
-
-def _judgements(queries: pd.DataFrame, qrels: pd.DataFrame, source: str) -> Judgements:
+def judged(corpus: Corpus, split: str) -> Judgements:
+    """The judged queries of a split: "train", "dev" or "test"."""
+    rows = corpus.qrels[corpus.qrels["split"] == split].sort_values(["query_id", "document_id"])
     relevant: dict[str, dict[str, int]] = {}
-    rows = qrels.sort_values(["query_id", "document_id"])
     for query, document, relevance in zip(rows["query_id"], rows["document_id"], rows["relevance"], strict=True):
         relevant.setdefault(query, {})[document] = int(relevance)
-    texts = dict(zip(queries["query_id"], queries["text"], strict=True))
-    return Judgements({query: texts[query] for query in relevant}, relevant, source, _answers(queries, relevant))
+    texts = dict(zip(corpus.queries["query_id"], corpus.queries["text"], strict=True))
+    answers = _answers(corpus.queries, relevant)
+    return Judgements({query: texts[query] for query in relevant}, relevant, "qrels", answers)
 
 
 def _answers(queries: pd.DataFrame, query_ids: Collection[str]) -> dict[str, list[str]]:

@@ -142,5 +142,5 @@ def pooled(data: TrainingData) -> TrainingData:
     >>> len(pool.supervised), len(pool.unsupervised), len(pool.pairs)
     (2, 0, 2)
     """
-    nothing = replace(data.unsupervised, queries=[], passages=data.unsupervised.passages[:0], relevant=[], positives={})
+    nothing = replace(data.unsupervised, queries=[], passages=data.unsupervised.passages[:0], relevant=[])
     return TrainingData(data.passages, data.pairs, nothing)

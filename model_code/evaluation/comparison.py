@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,54 +19,33 @@ from model_code.evaluation.significance import (
 )
 
 FEW = 10  # queries; below, a bootstrap interval is too narrow
-MADE = (
-    "nobody has judged queries of this corpus: those below were cut out of its own texts, which tells little about "
-    "what people will ask"
-)
+UNJUDGED = "nobody has judged dev or test queries of this corpus, so that no system can be compared"
 SMALLEST_GROUP = 20  # queries; below, an interval says nothing
-FAMILY = (
-    "the differences on one metric and one set of queries, systems and variants apart: every system against each "
-    "reference listed before it, and every variant against its own system and against bm25"
-)
-SYSTEMS, VARIANTS = "systems", "variants"
-BM25 = "bm25"
 
 
 def compare_systems(systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int) -> dict[str, Any]:
     """Compare systems scored on the same queries.
 
-    Returns {"split", "source", "queries", "systems": {system: {metric: {"value", "low", "high", "queries"}}},
-    "differences": [{"system", "reference", "family", "metric", "difference", "low", "high", "p", "p_holm"}]}. Each
-    system is tested against each of `settings.references` that stands before it in `in_order`, each variant (`R.NAME`)
-    against R and against bm25. The two are families of their own, so that trying a variant costs the systems no power.
-    Where people judged nothing, there are no differences: made queries tell no system from another.
-    Raises `FreshetError` for systems with different queries, judges or metrics.
+    Returns {"split", "queries", "systems": {system: {metric: {"value", "low", "high", "queries"}}},
+    "differences": [{"system", "reference", "metric", "difference", "low", "high", "p", "p_holm"}]}. Each system is
+    tested against each of `settings.references` that stands before it in `in_order`; variants (`R.NAME`) are not
+    tested. Holm's correction is over the differences on one metric.
+    Raises `FreshetError` for systems with different queries or metrics.
     """
     systems = in_order(systems, settings.references)
     check_comparable(systems)
     return {
         "split": systems[0].split,
-        "source": systems[0].source,
         "queries": systems[0].queries,
         "systems": _estimates(systems, settings, seed),
-        "differences": _differences(systems, settings, seed) if systems[0].source == "qrels" else [],
+        "differences": _differences(systems, settings, seed),
     }
 
 
 def in_order(systems: Sequence[SystemScores], references: Sequence[str]) -> list[SystemScores]:
     """The references first, in their own order, then the other systems by name, then the variants by name."""
-    by_name = {scores.system: scores for scores in systems}
-    return [by_name[name] for name in names_in_order(by_name, references)]
-
-
-def names_in_order(names: Iterable[str], references: Sequence[str]) -> list[str]:
-    """`in_order` of the names alone.
-
-    >>> names_in_order(["hce.rrf", "hce", "dsi", "bm25"], ["bm25"])
-    ['bm25', 'dsi', 'hce', 'hce.rrf']
-    """
     rank = {name: i for i, name in enumerate(references)}
-    return sorted(names, key=lambda name: (is_variant(name), rank.get(name, len(rank)), name))
+    return sorted(systems, key=lambda one: (is_variant(one.system), rank.get(one.system, len(rank)), one.system))
 
 
 def is_variant(system: str) -> bool:
@@ -78,26 +57,10 @@ def is_variant(system: str) -> bool:
     return "." in system
 
 
-def pairs(systems: Sequence[SystemScores], references: Sequence[str]) -> dict[str, list[tuple[int, int]]]:
-    """Which systems are tested against which, as places in `systems` (in order), by family."""
-    names = [scores.system for scores in systems]
-    plain = [i for i, name in enumerate(names) if not is_variant(name)]
-    return {
-        SYSTEMS: [(i, j) for i in plain for j in plain if j < i and names[j] in references],
-        VARIANTS: [
-            (i, names.index(reference))
-            for i, name in enumerate(names)
-            if is_variant(name)
-            for reference in dict.fromkeys((name.partition(".")[0], BM25))
-            if reference in names
-        ],
-    }
-
-
 def caveats(comparison: Mapping[str, Any]) -> list[str]:
-    """What a reader has to know before the numbers, a line each: who did not judge, and what was left out and why."""
-    made = [MADE] if comparison["source"] != "qrels" else []
-    return [*made, *dict.fromkeys(comparison.get("left_out", {}).values())]
+    """What a reader has to know before the numbers, a line each: that nobody judged, and what was left out and why."""
+    unjudged = [] if comparison["queries"] else [UNJUDGED]
+    return [*unjudged, *dict.fromkeys(comparison.get("left_out", {}).values())]
 
 
 def compare_groups(
@@ -125,23 +88,18 @@ def _estimates(systems: Sequence[SystemScores], settings: EvaluationSettings, se
 
 
 def _differences(systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int) -> list[dict[str, Any]]:
-    """Paired differences, metric by metric, the families one after the other."""
-    metrics = list(systems[0].values.columns)
-    rows = [
-        {"family": family} | row
-        for family, chosen in pairs(systems, settings.references).items()
-        if chosen
-        for row in _family([(systems[i], systems[j]) for i, j in chosen], metrics, settings, seed)
+    """Paired differences, metric by metric."""
+    plain = [system for system in systems if not is_variant(system.system)]
+    pairs = [
+        (system, reference)
+        for i, system in enumerate(plain)
+        for reference in plain[:i]
+        if reference.system in settings.references
     ]
-    return sorted(rows, key=lambda row: metrics.index(row["metric"]))
-
-
-def _family(
-    pairs: Sequence[tuple[SystemScores, SystemScores]], metrics: list[str], settings: EvaluationSettings, seed: int
-) -> list[dict[str, Any]]:
-    """The differences of one family; Holm's correction over the pairs of one metric."""
-    differences = [(system.values - reference.values)[metrics].to_numpy() for system, reference in pairs]
-    flat = np.hstack(differences)  # (queries, pairs * metrics)
+    if not pairs:
+        return []
+    metrics = list(systems[0].values.columns)
+    flat = np.hstack([(system.values - reference.values)[metrics].to_numpy() for system, reference in pairs])
     bounds = [_interval(system, reference, metrics, settings, seed) for system, reference in pairs]
     low, high = (np.concatenate(bound) for bound in zip(*bounds, strict=True))
     p = paired_randomisation_test(flat, settings.permutations, seed)
@@ -152,7 +110,8 @@ def _family(
         for system, reference in pairs
         for metric in metrics
     ]
-    return [name | cell for name, cell in zip(names, cells, strict=True)]
+    rows = [name | cell for name, cell in zip(names, cells, strict=True)]
+    return sorted(rows, key=lambda row: metrics.index(row["metric"]))
 
 
 def _interval(

@@ -34,7 +34,6 @@ class Verdict:
     passed: bool
     reasons: tuple[str, ...]
     queries: int
-    source: str
     intervals: tuple[PairedDifference, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -56,13 +55,13 @@ def judge_promotion(
     """
     if champion is None:
         reasons = ("there is no champion yet",)
-        return Verdict(True, reasons, challenger.queries, challenger.source, ())
+        return Verdict(True, reasons, challenger.queries, ())
     check_comparable([challenger, champion])
     intervals = _paired_differences(challenger, champion, settings, seed)
     objections = _objections(intervals, settings)
     reasons = tuple(objections) or (f"better: {_spoken(intervals[settings.metric])}",)
     rows = tuple(intervals.values())
-    return Verdict(not objections, reasons, challenger.queries, challenger.source, rows)
+    return Verdict(not objections, reasons, challenger.queries, rows)
 
 
 def judge_retrain(
@@ -88,7 +87,7 @@ def judge_retrain(
     objections += [f"new documents: {text}" for text in _no_gain(recent, settings)]
     gain = f"new documents: better: {_spoken(recent[settings.metric])}; old documents: no loss"
     rows = (*_named("old", old), *_named("new", recent))
-    return Verdict(not objections, tuple(objections) or (gain,), challenger.queries, challenger.source, rows)
+    return Verdict(not objections, tuple(objections) or (gain,), challenger.queries, rows)
 
 
 def judge_pilot(
@@ -116,7 +115,7 @@ def judge_pilot(
         old = _paired_differences(challenger.only(others), champion.only(others), settings, seed)
         reasons.append(f"old documents: {_spoken(old[settings.metric])}")
         rows = [*_named("old", old), *rows]
-    return Verdict(passed, tuple(reasons), len(asked), challenger.source, tuple(rows))
+    return Verdict(passed, tuple(reasons), len(asked), tuple(rows))
 
 
 def _by_document(scores: SystemScores, asked: Mapping[str, str]) -> SystemScores:

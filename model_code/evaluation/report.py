@@ -1,113 +1,91 @@
-"""The comparison as a report for people: its tables, and with the plots one Markdown file and one HTML page.
-
-The page is one file: no scripts, no addresses outside it, light or dark as the reader's system is.
-"""
+"""The comparison for people: its first sentence, its tables as data frames of texts, and one page without a network."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from model_code.evaluation.comparison import SYSTEMS, VARIANTS, caveats
-from model_code.evaluation.plots import Picture
+import pandas as pd
 
-HEADLINE = ("hit@1", "MRR@10", "R@100")  # beside the main metric, where measured
+from model_code.evaluation.comparison import caveats, is_variant
+
+HEADLINE = ("nDCG@10", "hit@1", "hit@10", "MRR@10", "R@100")  # after the main metric, where they are measured
 GROUPS = {
-    "unseen": "queries none of whose relevant documents answers a query of another split: ",
-    "seen": "queries with a relevant document that also answers a query of another split: ",
+    "unseen": "Queries none of whose relevant documents answers a query of another split",
+    "seen": "Queries with a relevant document that also answers a query of another split",
 }
-LONG = 24  # characters of a cell that may break
 MARK = "✓"  # before a relevant document
-DEV_NOTE = "dev queries chose checkpoints and settings, so trained systems look better here than they are: "
-JUDGES = {
-    "qrels": "judged by the corpus's own qrels",
-    "pseudo-queries": "held-out pseudo-queries, each judged by the document it was made from (the corpus has no qrels)",
-}
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A number or word, what qualifies it (an interval), and whether it is the best of its column."""
-
-    text: str
-    detail: str = ""
-    best: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """`caption` says on which queries, by which judge and by which statistics the cells were made."""
-
-    title: str
-    caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-
-
-def judged_by(part: Mapping[str, Any]) -> str:
-    """On how many queries a table stands, and who judged them.
-
-    >>> judged_by({"queries": 1324, "split": "test", "source": "qrels"})
-    "1,324 test queries, judged by the corpus's own qrels"
-    """
-    return f"{part['queries']:,} {part['split']} queries, {JUDGES[part['source']]}"
-
-
-def headline_metrics(main_metric: str, metrics: Sequence[str]) -> list[str]:
-    """The main metric and those of `HEADLINE` that were measured."""
-    return list(dict.fromkeys([main_metric, *(name for name in HEADLINE if name in metrics)]))
-
-
-def metrics_table(
-    part: Mapping[str, Any], metrics: Sequence[str], title: str, confidence: float, note: str = ""
-) -> Table:
-    """Systems by metrics, each value with its interval, the best of each column marked; `note` opens the caption."""
-    systems = part["systems"]
-    best = {metric: max(estimates[metric]["value"] for estimates in systems.values()) for metric in metrics}
-    rows = [
-        (Cell(name), *(_estimate(estimates[metric], best[metric]) for metric in metrics))
-        for name, estimates in systems.items()
-    ]
-    caption = f"{note}{judged_by(part)}; brackets: {confidence:.0%} bootstrap interval over queries"
-    return Table(title, caption, ("system", *metrics), tuple(rows))
-
-
-def differences_table(part: Mapping[str, Any], metric: str, family: str, title: str, confidence: float) -> Table:
-    """One family's paired differences on one metric, with interval, p and Holm-corrected p."""
-    rows = [
-        (
-            Cell(f"{row['system']} − {row['reference']}"),
-            Cell(f"{row['difference']:+.3f}", f"[{row['low']:+.3f}, {row['high']:+.3f}]"),
-            Cell(spoken_p(row["p"])),
-            Cell(spoken_p(row["p_holm"]), best=row["p_holm"] < 0.05),
-        )
-        for row in part["differences"]
-        if row["metric"] == metric and row["family"] == family
-    ]
-    caption = (
-        f"{judged_by(part)}; paired differences, brackets: {confidence:.0%} bootstrap interval; p: two-sided paired "
-        f"randomisation test; p (Holm): corrected over the {len(rows)} differences of this table, bold below .05"
+def lead(comparison: Mapping[str, Any]) -> str:
+    """Which system is best, by how much, and on what: the report's first sentence; before it only what limits it."""
+    main, systems = comparison["main_metric"], comparison["systems"]
+    before = "".join(f"{line[0].upper()}{line[1:]}. " for line in caveats(comparison))
+    if not systems:
+        return before.strip()
+    best, *others = sorted(systems, key=lambda name: -systems[name][main]["value"])
+    ahead = (
+        f", {systems[best][main]['value'] - systems[others[0]][main]['value']:.3f} above {others[0]}" if others else ""
     )
-    return Table(title, caption, ("difference", metric, "p", "p (Holm)"), tuple(rows))
+    return before + (
+        f"{best} is the best of {len(systems)} systems: {main} {spoken(systems[best][main])}{ahead}, "
+        f"on {comparison['documents']:,} documents and {comparison['queries']:,} judged {comparison['split']} queries."
+    )
 
 
-def examples_table(comparison: Mapping[str, Any], outcome: str) -> Table:
+def headline_metrics(comparison: Mapping[str, Any]) -> list[str]:
+    """The main metric and those of `HEADLINE` that were measured."""
+    measured = next(iter(comparison["systems"].values()), {})
+    return list(dict.fromkeys([comparison["main_metric"], *(name for name in HEADLINE if name in measured)]))
+
+
+def spoken(cell: Mapping[str, float], key: str = "value", sign: str = "") -> str:
+    """A number with its interval.
+
+    >>> spoken({"value": 0.5, "low": 0.4321, "high": 0.6})
+    '0.500 [0.432, 0.600]'
+    """
+    return f"{cell[key]:{sign}.3f} [{cell['low']:{sign}.3f}, {cell['high']:{sign}.3f}]"
+
+
+def systems_table(comparison: Mapping[str, Any], part: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """Systems by metrics, variants last; the first two metrics with their intervals. part: a group of the queries."""
+    shown, seeds = headline_metrics(comparison), comparison.get("seeds", {})
+    interval = f"[{100 * comparison['confidence']:g} % interval]"
+    systems = (part or comparison)["systems"]
+    rows = []
+    for name in sorted(systems, key=is_variant):
+        cells = [systems[name][metric] for metric in shown]
+        named = name if seeds.get(name, 1) == 1 else f"{name} ({seeds[name]} seeds)"
+        rows.append([named, *map(spoken, cells[:2]), *(f"{cell['value']:.3f}" for cell in cells[2:])])
+    return pd.DataFrame(rows, columns=["system", *(f"{metric} {interval}" for metric in shown[:2]), *shown[2:]])
+
+
+def differences_table(part: Mapping[str, Any], metric: str) -> pd.DataFrame:
+    """Paired differences on one metric, with interval and Holm-corrected p."""
+    rows = [
+        [f"{row['system']} − {row['reference']}", spoken(row, "difference", "+"), spoken_p(row["p_holm"])]
+        for row in part["differences"]
+        if row["metric"] == metric
+    ]
+    return pd.DataFrame(rows, columns=["difference", metric, "p (Holm)"])
+
+
+def examples_table(comparison: Mapping[str, Any], outcome: str) -> pd.DataFrame:
     """The queries that the best system `won` or `lost` against the next best, with what both found first."""
-    found, main = comparison["examples"], comparison["main_metric"]
-    names = [found[name] for name in ("system", "reference")] if found else ["", ""]
+    found = comparison["examples"]
+    names = [found["system"], found["reference"]]
 
-    def ranking(documents: Sequence[tuple[str, bool]]) -> Cell:
-        return Cell("; ".join(f"{MARK} {name}" if relevant else name for name, relevant in documents))
+    def ranking(documents: Sequence[tuple[str, bool]]) -> str:
+        return "; ".join(f"{MARK} {name}" if relevant else name for name, relevant in documents)
 
     rows = [
-        (Cell(row["query"]), Cell(f"{row['difference']:+.3f}"), *(ranking(row["first"][name]) for name in names))
-        for row in found.get(outcome, ())
+        [row["query"], f"{row['difference']:+.3f}", *(ranking(row["first"][name]) for name in names)]
+        for row in found[outcome]
     ]
-    title = f"Queries that {names[0]} {outcome} against {names[1]}"
-    caption = f"those with the largest differences in {main}; the first documents of both, {MARK} where judged relevant"
-    return Table(title, caption, ("query", main, *names), tuple(rows))
+    return pd.DataFrame(rows, columns=["query", comparison["main_metric"], *names])
 
 
 def spoken_p(p: float) -> str:
@@ -119,46 +97,34 @@ def spoken_p(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _estimate(cell: Mapping[str, float], best: float) -> Cell:
-    return Cell(f"{cell['value']:.3f}", f"[{cell['low']:.3f}, {cell['high']:.3f}]", best=cell["value"] == best)
+def tables(comparison: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """The tables of the report under their titles, but for those without a row."""
+    main, found = comparison["main_metric"], comparison["examples"]
+    made = {"Results": systems_table(comparison), f"Paired differences in {main}": differences_table(comparison, main)}
+    for name, part in comparison["groups"].items():
+        made[f"{GROUPS[name]}: {part['queries']:,}"] = systems_table(comparison, part)
+        made[f"The same: paired differences in {main}"] = differences_table(part, main)
+    for outcome in ("won", "lost") if found else ():
+        title = f"Queries that {found['system']} {outcome} against {found['reference']} by most in {main}"
+        made[title] = examples_table(comparison, outcome)
+    return {title: table for title, table in made.items() if len(table)}
 
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #24292f; --soft: #57606a; --ground: #ffffff; --line: #d8dee4; --band: #f6f8fa;
-  --best: #0b6b3a }
-@media (prefers-color-scheme: dark) { :root { --ink: #d5d9de; --soft: #9aa4ae; --ground: #14171b; --line: #30363d;
-  --band: #1c2128; --best: #56d393 } }
-body { margin: 0 auto; padding: 1.5rem clamp(1rem, 4vw, 3rem) 4rem; max-width: 70rem; background: var(--ground);
-  color: var(--ink); font: 16px/1.5 system-ui, sans-serif }
-h1 { margin: 0; font-size: 1.9rem; letter-spacing: -.02em }
-h2 { margin: 2.4rem 0 .2rem; font-size: 1.15rem }
-p { margin: .2rem 0 .8rem; color: var(--soft); max-width: 52rem }
-.scroll { overflow-x: auto }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: .4rem .9rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap }
-th:first-child, td:first-child { padding-left: .2rem; text-align: left; font-weight: 600 }
-thead th { border-bottom-width: 2px; color: var(--soft); font-size: .85rem }
-tbody tr:hover { background: var(--band) }
-td.text { max-width: 24rem; white-space: normal; overflow-wrap: anywhere; text-align: left }
-td small { display: block; color: var(--soft); font-size: .75rem }
-td b { color: var(--best) }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); gap: 1.5rem;
-  margin-top: 2rem }
-figure { margin: 0 }
-figure img { width: 100%; height: auto }
-figcaption { color: var(--soft); font-size: .85rem }
-details { margin-top: 2.4rem; border-top: 1px solid var(--line); padding-top: 1rem }
-summary { cursor: pointer; font-weight: 600 }
+:root { color-scheme: light dark }
+body { margin: 2rem auto; padding: 0 1rem; max-width: 70rem; font: 16px/1.5 system-ui, sans-serif }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; display: block; overflow-x: auto }
+th, td { padding: .3rem .8rem; border-bottom: 1px solid #8884; text-align: left }
+img { max-width: 100% }
 """
 
 
-def html_page(
-    title: str, lead: str, tables: Sequence[Table], details: Sequence[Table], pictures: Sequence[Picture]
-) -> str:
-    """Put the first table, the plots, the other tables and, folded, the details on one page."""
-    first, *others = [_html_table(table) for table in tables]
-    plots = "\n".join(_figure(picture) for picture in pictures)
-    folded = "\n".join(_html_table(table) for table in details)
+def page(title: str, sentences: Sequence[str], picture: bytes, shown: Mapping[str, pd.DataFrame]) -> str:
+    """One HTML file: no scripts, no addresses outside of it, light or dark as the reader's system is."""
+    said = "\n".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
+    drawn = base64.b64encode(picture).decode()
+    with pd.option_context("display.max_colwidth", None):
+        parts = [f"<h2>{escape(name)}</h2>\n{table.to_html(index=False, border=0)}" for name, table in shown.items()]
     return f"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -166,117 +132,8 @@ def html_page(
 <title>{escape(title)}</title>
 <style>{STYLE}</style>
 <h1>{escape(title)}</h1>
-<p>{escape(lead)}</p>
-{first}
-<div class="plots">
-{plots}
-</div>
-{"".join(others)}
-{f"<details><summary>All metrics and differences</summary>{folded}</details>" if details else ""}
+{said}
+<img src="data:image/png;base64,{drawn}" alt="All systems, with intervals over queries">
+{"".join(parts)}
 </html>
 """
-
-
-def _html_table(table: Table) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
-    body = "\n".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in table.rows)
-    return f"""<h2>{escape(table.title)}</h2>
-<p>{escape(table.caption)}.</p>
-<div class="scroll"><table><thead><tr>{head}</tr></thead>
-<tbody>
-{body}
-</tbody></table></div>
-"""
-
-
-def _html_cell(cell: Cell) -> str:
-    text = escape(cell.text)
-    detail = f"<small>{escape(cell.detail)}</small>" if cell.detail else ""
-    kind = ' class="text"' if len(cell.text) > LONG else ""
-    return f"<td{kind}>{f'<b>{text}</b>' if cell.best else text}{detail}</td>"
-
-
-def _figure(picture: Picture) -> str:
-    caption = escape(picture.caption)
-    return f'<figure><img src="{picture.data_uri}" alt="{caption}"><figcaption>{caption}</figcaption></figure>'
-
-
-@dataclass(frozen=True)
-class ReportPage:
-    """What the report says, before it is written down: `details` are tables for who wants to know more."""
-
-    title: str
-    lead: str
-    tables: tuple[Table, ...]
-    details: tuple[Table, ...]
-    pictures: tuple[Picture, ...]
-
-    def markdown(self) -> str:
-        """The report as Markdown; pictures are links to files beside it, details are in the HTML page alone."""
-        blocks = [f"# {self.title}", self.lead]
-        blocks += [block for table in self.tables for block in _table_blocks(table)]
-        blocks += [f"![{picture.caption}]({picture.name}.png)" for picture in self.pictures]
-        return "\n\n".join(blocks) + "\n"
-
-    def html(self) -> str:
-        """The report as one self-contained page."""
-        return html_page(self.title, self.lead, self.tables, self.details, self.pictures)
-
-
-def make_report(comparison: Mapping[str, Any], pictures: Sequence[Picture]) -> ReportPage:
-    """Lay out `comparison.json` (see `stages.comparison`) and the plots."""
-    main, confidence = comparison["main_metric"], comparison["confidence"]
-    metrics = list(next(iter(comparison["systems"].values())))
-    headline = headline_metrics(main, metrics)
-    tables = [
-        metrics_table(comparison, headline, "Results", confidence),
-        differences_table(comparison, main, SYSTEMS, f"Differences in {main}", confidence),
-        differences_table(comparison, main, VARIANTS, f"Variants: differences in {main}", confidence),
-    ]
-    for name, part in comparison["groups"].items():
-        title = f"{name.capitalize()} documents"
-        tables.append(metrics_table(part, headline, title, confidence, GROUPS[name]))
-        tables.append(differences_table(part, main, SYSTEMS, f"{title}: differences in {main}", confidence))
-    if comparison["dev"]:
-        tables.append(metrics_table(comparison["dev"], headline, "Dev", confidence, DEV_NOTE))
-    tables += [examples_table(comparison, outcome) for outcome in ("won", "lost")]
-    details = [metrics_table(comparison, metrics, "All metrics", confidence)]
-    others = [metric for metric in metrics if metric != main]
-    for metric in others:
-        details.append(differences_table(comparison, metric, SYSTEMS, f"Differences in {metric}", confidence))
-        title = f"Variants: differences in {metric}"
-        details.append(differences_table(comparison, metric, VARIANTS, title, confidence))
-    return ReportPage("Comparison", lead(comparison), _filled(tables), _filled(details), tuple(pictures))
-
-
-def lead(comparison: Mapping[str, Any]) -> str:
-    """Which system is best, by how much, and on what: the report's first sentence; before it only what limits it."""
-    main, systems = comparison["main_metric"], comparison["systems"]
-    best, *others = sorted(systems, key=lambda name: -systems[name][main]["value"])
-    cell = systems[best][main]
-    ahead = f", {cell['value'] - systems[others[0]][main]['value']:.3f} above {others[0]}" if others else ""
-    before = "".join(f"{line[0].upper()}{line[1:]}. " for line in caveats(comparison))
-    return before + (
-        f"{best} is the best of {len(systems)} systems: {main} {cell['value']:.3f} "
-        f"[{cell['low']:.3f}, {cell['high']:.3f}]{ahead}, on {comparison['documents']:,} documents and "
-        f"{judged_by(comparison)}."
-    )
-
-
-def _filled(tables: Sequence[Table]) -> tuple[Table, ...]:
-    return tuple(table for table in tables if table.rows)
-
-
-def _table_blocks(table: Table) -> list[str]:
-    lines = [_line(table.columns), _line(["---", *["---:"] * (len(table.columns) - 1)])]
-    lines += [_line([_markdown_cell(cell) for cell in row]) for row in table.rows]
-    return [f"## {table.title}", f"{table.caption}.", "\n".join(lines)]
-
-
-def _line(values: Sequence[str]) -> str:
-    return f"| {' | '.join(values)} |"
-
-
-def _markdown_cell(cell: Cell) -> str:
-    text = cell.text.replace("|", "\\|")
-    return f"{f'**{text}**' if cell.best else text} {cell.detail}".strip()

@@ -19,10 +19,9 @@ VARIANTS = "variants"  # the folder, in a system's evaluation folder, that holds
 
 @dataclass(frozen=True)
 class SystemScores:
-    """`values` has one row per query (ascending ids) of `split` and one column per metric; `source` names the judge."""
+    """`values` has one row per query (ascending ids) of `split` and one column per metric."""
 
     system: str
-    source: str  # "qrels" or "pseudo-queries"
     split: str
     values: pd.DataFrame
     seeds: tuple[pd.DataFrame, ...] = ()  # `values` of each training seed, where they are the mean over several
@@ -36,16 +35,11 @@ class SystemScores:
         """Number of judged queries."""
         return len(self.values)
 
-    @property
-    def judge(self) -> str:
-        """Who judged which split."""
-        return f"{self.source} of {self.split}"
-
     def only(self, query_ids: Sequence[str]) -> SystemScores:
         """The scores on a part of the queries."""
         kept = self.values[self.values.index.isin(list(query_ids))]
         seeds = tuple(run.loc[kept.index] for run in self.seeds)
-        return SystemScores(self.system, self.source, self.split, kept, seeds)
+        return SystemScores(self.system, self.split, kept, seeds)
 
 
 def load_scores(folder: Path, split: str) -> SystemScores:
@@ -55,7 +49,7 @@ def load_scores(folder: Path, split: str) -> SystemScores:
     long = long[long["split"] == split]
     values = long.pivot(index="query_id", columns="metric", values="value")
     values = values[list(dict.fromkeys(long["metric"]))]  # in the order written, which pivot sorts away
-    return SystemScores(summary["system"], summary["source"], split, values.rename_axis(columns=None))
+    return SystemScores(summary["system"], split, values.rename_axis(columns=None))
 
 
 def load_all_scores(folder: Path, split: str) -> list[SystemScores]:
@@ -65,15 +59,12 @@ def load_all_scores(folder: Path, split: str) -> list[SystemScores]:
 
 
 def check_comparable(systems: Sequence[SystemScores]) -> None:
-    """Refuse systems not scored on the same queries by the same judge and metrics."""
+    """Refuse systems not scored on the same queries by the same metrics."""
     first = systems[0]
     for other in systems[1:]:
         pair = f"{first.system!r} and {other.system!r}"
-        if first.judge != other.judge:
-            raise FreshetError(
-                f"{pair} were judged differently, by {first.judge} against {other.judge}; "
-                "evaluate both on the same corpus, then compare again"
-            )
+        if first.split != other.split:
+            raise FreshetError(f"{pair} were scored on different splits, {first.split} and {other.split}")
         if not first.values.index.equals(other.values.index):
             unshared = first.values.index.symmetric_difference(other.values.index)
             raise FreshetError(
@@ -92,6 +83,4 @@ def mean_over_seeds(runs: Sequence[SystemScores], system: str) -> SystemScores:
     """
     check_comparable(runs)
     total = sum((run.values for run in runs[1:]), start=runs[0].values)
-    return SystemScores(
-        system, runs[0].source, runs[0].split, total / len(runs), tuple(run.values for run in runs[1:] and runs)
-    )
+    return SystemScores(system, runs[0].split, total / len(runs), tuple(run.values for run in runs[1:] and runs))

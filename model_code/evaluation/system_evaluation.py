@@ -1,91 +1,49 @@
 """Evaluate a system on the judged dev and test queries, and a retriever with its variants; write the evaluation folder.
 
 The folder holds `run.{dev,test}.trec` (the rankings), `scores.parquet` (query_id, split, metric, value) and
-`metrics.json` ({"system", "source", "dev": {"queries", metric: mean, ...}, "test": {...}}).
+`metrics.json` ({"system", "dev": {"queries", metric: mean, ...}, "test": {...}}).
 
-What one build finds, it finds by its own search, and without another training by its kind's others and hybrids with
-BM25: `rrf` fuses its run with BM25's by reciprocal ranks, `bm25_rerank` sorts BM25's first documents by its own
-scores. A variant of the system R is the system `R.NAME`, and its evaluation folder is `variants/NAME/` in that of R.
+What one build finds, it finds by its own search, and without another training by its kind's others and a hybrid with
+BM25: `rrf` fuses its run with BM25's by reciprocal ranks. A variant of the system R is the system `R.NAME`, and its
+evaluation folder is `variants/NAME/` in that of R.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from model_code.corpus.tables import Judgements
-from model_code.evaluation.metrics import Qrels, Run, evaluate_run
+from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.runs import write_run
 from model_code.evaluation.scores import DIGITS
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import write_json
 from model_code.fusion import reciprocal_rank_fusion
-from model_code.hierarchy.tree import Hierarchy
-from model_code.retriever import Ranking, Retriever
-
-Nodes = Mapping[str, list[set[int]]]  # document id -> its nodes at levels 1..depth; several if its passages part
-
-
-def document_nodes(hierarchy: Hierarchy, document_ids: Sequence[str]) -> dict[str, list[set[int]]]:
-    """The nodes at every level above a document's passages; `document_ids` (N,) names each passage's document."""
-    nodes: dict[str, list[set[int]]] = {}
-    for document_id, path in zip(document_ids, hierarchy.paths().tolist(), strict=True):
-        levels = nodes.setdefault(document_id, [set() for _ in path])
-        for level, node in zip(levels, path, strict=True):
-            level.add(node)
-    return nodes
-
-
-def level_accuracy(run: Run, qrels: Qrels, nodes: Nodes) -> dict[str, dict[str, float]]:
-    """Per level t ("level@t") and query: 1 if the first document shares its node at level t with a relevant one.
-
-    A node determines its path from the root, so this is equality of the paths' first t steps. Level depth + 1, the
-    document itself, is hit@1. A query that retrieves nothing, or only documents outside the hierarchy, scores 0.
-    """
-    depth = len(next(iter(nodes.values()), ()))
-    query_ids = sorted(qrels)
-    right = np.array([_right_levels(run.get(query_id, ()), qrels[query_id], nodes, depth) for query_id in query_ids])
-    columns = right.reshape(len(query_ids), depth).T.astype(float).tolist()
-    return {f"level@{t}": dict(zip(query_ids, column, strict=True)) for t, column in enumerate(columns, start=1)}
-
-
-def _right_levels(
-    ranking: Sequence[tuple[str, float]], relevant: Mapping[str, int], nodes: Nodes, depth: int
-) -> list[bool]:
-    first = nodes.get(ranking[0][0]) if ranking else None
-    if first is None:
-        return [False] * depth
-    known = [nodes[document_id] for document_id in relevant if document_id in nodes]
-    return [any(first[t] & levels[t] for levels in known) for t in range(depth)]
-
-
-Search = Callable[[list[str], int], list[list[tuple[str, float]]]]  # (query texts, k) -> rankings, best first
+from model_code.retriever import Retriever, Search
 
 
 def evaluate_system(
     system: str,
     runs: Mapping[str, Run],
     judgements: Mapping[str, Judgements],
-    nodes: Nodes,
     settings: EvaluationSettings,
     output: Path,
 ) -> dict[str, Any]:
     """Score the system's run on each split, and write the evaluation folder to `output`.
 
-    `judgements` maps "dev" and "test" to their judged queries (either may have none), on which `runs` were made;
-    `nodes` comes from `level_accuracy.document_nodes`. Returns the content of metrics.json.
+    `judgements` maps "dev" and "test" to their judged queries (either may have none), on which `runs` were made.
+    Returns the content of metrics.json.
     """
-    summary: dict[str, Any] = {"system": system, "source": next(iter(judgements.values())).source}
+    summary: dict[str, Any] = {"system": system}
     tables = []
     for split, judged in judgements.items():
         write_run(output / f"run.{split}.trec", runs[split], tag=system)
         scores = evaluate_run(runs[split], judged.qrels, settings.metrics)
-        scores |= level_accuracy(runs[split], judged.qrels, nodes)
         tables.append(_long_table(split, scores))
         summary[split] = {"queries": len(judged.queries)} | (_means(scores) if judged.queries else {})
     pd.concat(tables, ignore_index=True).to_parquet(output / "scores.parquet", index=False)
@@ -133,7 +91,7 @@ def _long_table(split: str, scores: Mapping[str, Mapping[str, float]]) -> pd.Dat
     return pd.DataFrame(rows, columns=list(columns)).astype({"value": "float64"})
 
 
-RRF, RERANK = "rrf", "bm25_rerank"
+RRF = "rrf"
 Runs = Mapping[str, Run]  # split -> run
 
 
@@ -142,19 +100,15 @@ def retriever_runs(
 ) -> Iterator[tuple[str | None, Runs]]:
     """A retriever's runs on the queries of `judgements`, under None; then, unless `settings` say no, its variants'.
 
-    bm25: BM25's runs on the same queries. Queries are encoded once, for the search and the re-ranking.
+    bm25: BM25's runs on the same queries.
     """
-    texts = {split: list(judged.queries.values()) for split, judged in judgements.items()}
-    encoded = {split: retriever.encode_queries(queries) for split, queries in texts.items() if queries}
-    runs = _answered(judgements, lambda split: retriever.find(encoded[split], settings.depth))
+    runs = search_splits(retriever.search, judgements, settings.depth)
     yield None, runs
     if not settings.variants:
         return
     for name, search in retriever.variants().items():
         yield name, search_splits(search, judgements, settings.depth)
     yield RRF, {split: fused(runs[split], bm25[split], settings) for split in judgements}
-    first = {split: [_ids(bm25[split][query]) for query in runs[split]] for split in runs}
-    yield RERANK, _answered(judgements, lambda split: retriever.rerank_encoded(encoded[split], first[split]))
 
 
 def fused(run: Run, bm25: Run, settings: EvaluationSettings) -> Run:
@@ -163,15 +117,3 @@ def fused(run: Run, bm25: Run, settings: EvaluationSettings) -> Run:
         query: reciprocal_rank_fusion([list(ranking), list(bm25[query])], settings.depth, settings.fusion_constant)
         for query, ranking in run.items()
     }
-
-
-def _answered(judgements: Mapping[str, Judgements], search: Callable[[str], Sequence[Ranking]]) -> dict[str, Run]:
-    """A run per split, of the rankings that `search` has for its queries; a split without any is not searched."""
-    return {
-        split: dict(zip(judged.queries, search(split) if judged.queries else [], strict=True))
-        for split, judged in judgements.items()
-    }
-
-
-def _ids(ranking: Ranking) -> list[str]:
-    return [document for document, _ in ranking]

@@ -1,4 +1,4 @@
-"""What a hierarchy looks like, in numbers and as a picture, and what its fixed depth costs against flat clustering."""
+"""What a hierarchy looks like, in numbers and as a picture."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from model_code.files import replacing
-from model_code.hierarchy.build import unit_vectors
-from model_code.hierarchy.kmeans import KMeans
 from model_code.hierarchy.tree import Hierarchy
 
 if TYPE_CHECKING:
@@ -34,73 +31,31 @@ def cosines_at(tree: Hierarchy, level: int, vectors: np.ndarray) -> np.ndarray:
 
 
 def level_statistics(tree: Hierarchy, vectors: np.ndarray) -> list[dict[str, Any]]:
-    """One row per level: number of nodes, their children and passages, and how near the passages are to them.
-
-    `vectors` (N, H) are the passages' unit vectors. `children_max` of the last level is its `passages_max`.
-    `cosine_5th_percentile` is the cosine to the centroid that 5 % of the passages fall short of.
-    """
+    """One row per level: number of nodes, their passages, and how near to them their unit `vectors` (N, H) are."""
     rows = []
     for level in range(1, tree.depth + 1):
         sizes, cosines = tree.sizes(level), cosines_at(tree, level, vectors)
-        below = tree.parents[level] if level < tree.depth else tree.leaves
-        rows.append(
-            {
-                "level": level,
-                "nodes": len(sizes),
-                "children_max": int(np.bincount(below).max()),
-                "passages_min": int(sizes.min()),
-                "passages_median": float(np.median(sizes)),
-                "passages_mean": _rounded(sizes.mean()),
-                "passages_max": int(sizes.max()),
-                "cosine_mean": _rounded(cosines.mean(dtype=np.float64)),
-                "cosine_5th_percentile": _rounded(np.quantile(cosines, 0.05)),
-            }
-        )
+        row = {"level": level, "nodes": len(sizes), "passages_min": int(sizes.min())}
+        row |= {"passages_median": float(np.median(sizes)), "passages_max": int(sizes.max())}
+        rows.append(row | {"cosine_mean": round(float(cosines.mean(dtype=np.float64)), DIGITS)})
     return rows
-
-
-def compare_with_flat(tree: Hierarchy, vectors: np.ndarray, kmeans: KMeans) -> list[dict[str, Any]]:
-    """One row per level: the mean cosine of the tree's clusters and of flat k-means with as many, on unit `vectors`.
-
-    `lost` is the share of flat k-means's objective that the tree gives up for being a tree; it may be negative, since
-    k-means finds local optima only, and is 0 if the objective is: passages that cancel out. The last level of a
-    bottom-up tree is flat k-means, so it is not clustered again.
-    """
-    tensor = unit_vectors(vectors, kmeans.settings.device)
-    rows = []
-    for level in range(1, tree.depth + 1):
-        ours = flat = float(cosines_at(tree, level, vectors).mean(dtype=np.float64))
-        if level < tree.depth or kmeans.settings.method != "bottom_up":
-            with torch.inference_mode():
-                clustering = kmeans.divide(tensor, len(tree.parents[level - 1]))
-            flat = clustering.objective / len(vectors)
-        lost = _rounded(1 - ours / flat) + 0.0 if _rounded(flat) else 0.0  # + 0.0 turns -0.0 into 0.0
-        rows.append({"level": level, "cosine_tree": _rounded(ours), "cosine_flat": _rounded(flat), "lost": lost})
-    return rows
-
-
-def _rounded(value: float) -> float:
-    return round(float(value), DIGITS)
 
 
 def draw_hierarchy(tree: Hierarchy, vectors: np.ndarray, path: Path, topics: Sequence[Sequence[str]] = ()) -> None:
     """Draw the tree over the passages' unit `vectors` (N, H) as a PNG at `path`; equal trees give equal bytes.
 
-    Above, the tree as an icicle plot: children under their parent, coloured by the mean cosine of a node's passages to
-    its centroid. Below, how many passages the nodes of each level have, and how near their centroids the passages are.
+    An icicle plot: children under their parent, coloured by the mean cosine of a node's passages to its centroid.
     topics: the nodes' names, level by level, which large nodes show.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     cosines = [cosines_at(tree, level, vectors) for level in range(1, tree.depth + 1)]
-    figure = Figure(figsize=(11, 7), dpi=110, layout="constrained")
+    figure = Figure(figsize=(11, 5), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplot_mosaic([["tree", "tree"], ["sizes", "cosines"]], height_ratios=[1.6, 1])
-    boxes = _draw_tree(axes["tree"], tree, cosines, topics)
-    figure.colorbar(boxes, ax=axes["tree"], label="mean cosine to the centroid", fraction=0.03, pad=0.01)
-    _draw_sizes(axes["sizes"], tree)
-    _draw_cosines(axes["cosines"], cosines)
+    axes = figure.subplots()
+    boxes = _draw_tree(axes, tree, cosines, topics)
+    figure.colorbar(boxes, ax=axes, label="mean cosine to the centroid", fraction=0.03, pad=0.01)
     with replacing(path) as aside:
         figure.savefig(aside, format="png", metadata={"Software": None})
 
@@ -136,32 +91,3 @@ def _draw_tree(
     axes.spines[:].set_visible(False)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     return boxes
-
-
-def _draw_sizes(axes: Axes, tree: Hierarchy) -> None:
-    for level in range(1, tree.depth + 1):
-        sizes = np.sort(tree.sizes(level))[::-1]
-        share = np.linspace(0, 100, len(sizes)) if len(sizes) > 1 else np.array([0.0, 100.0])
-        axes.step(share, np.resize(sizes, len(share)), where="mid", color=_colour(level))
-    axes.set(yscale="log", xlabel="nodes, largest first (%)", ylabel="passages per node")
-    axes.set_title("sizes", loc="left")
-    _tidy(axes)
-
-
-def _draw_cosines(axes: Axes, cosines: list[np.ndarray]) -> None:
-    for level, values in enumerate(cosines, start=1):
-        share = np.linspace(0, 100, len(values))
-        axes.plot(np.sort(values), share, color=_colour(level), label=f"level {level}, mean {values.mean():.2f}")
-    axes.set(ylim=(0, 100), xlabel="cosine of a passage to its centroid", ylabel="passages at or below (%)")
-    axes.set_title("nearness", loc="left")
-    axes.legend(frameon=False, fontsize=8)
-    _tidy(axes)
-
-
-def _tidy(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-
-
-def _colour(level: int) -> str:
-    return f"C{level - 1}"

@@ -1,1 +1,1 @@
-"""Pseudo-queries: queries made from the documents themselves, to train with and, without qrels, to evaluate with."""
+"""Pseudo-queries: queries made from the documents themselves, to train with."""

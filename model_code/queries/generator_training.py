@@ -15,16 +15,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model_code.corpus.tables import Corpus, frame, judged
+from model_code.context import StageContext
+from model_code.corpus.tables import Corpus, judged, judged_corpus, load_corpus
+from model_code.encoding.hardware import pick_device
 from model_code.errors import FreshetError
+from model_code.files import write_json
 from model_code.progress import Progress, silent
-from model_code.queries.pseudo_queries import split_of
-from model_code.queries.sequence_to_sequence import Loaded
-from model_code.queries.settings import GeneratorTrainingSettings
+from model_code.queries.pseudo_queries import seed_of
+from model_code.queries.sequence_to_sequence import (
+    Loaded,
+    load_sequence_model,
+    require_positions,
+    save_sequence_model,
+)
+from model_code.queries.settings import (
+    TRAINED_FOLDER,
+    TRAINING_GROUP,
+    WRITING_GROUP,
+    GeneratorTrainingSettings,
+)
 from model_code.training.batches import PairStream
 from model_code.training.checkpoints import TrainingState, latest_checkpoint, load_training_state
 from model_code.training.loop import TrainingLoop
-from model_code.training.optimisation import adamw, freeze, make_accelerator, set_learning_rate
+from model_code.training.optimisation import adamw, make_accelerator, set_learning_rate
 
 IGNORED = -100  # a label that is no target
 
@@ -45,19 +58,17 @@ def generator_pairs(
     FreshetError if there are none to train on: no query may be made up to learn from.
     """
     texts = dict(zip(corpus.documents["document_id"], corpus.documents["text"], strict=True))
-    train = judged(corpus, frame("pseudo_queries", []), "train")
-    pairs: list[GeneratorPair] = []
-    if train.source == "qrels":
-        rows = ((document, query) for query, documents in train.qrels.items() for document in documents)
-        pairs = [GeneratorPair(document, texts[document], train.queries[query]) for document, query in rows]
-    splits = {pair.document_id: split_of(pair.document_id, held_out_share, 0.0, seed) for pair in pairs}
-    learned = [pair for pair in pairs if splits[pair.document_id] == "train"]
+    train = judged(corpus, "train")
+    rows = ((document, query) for query, documents in train.qrels.items() for document in documents)
+    pairs = [GeneratorPair(document, texts[document], train.queries[query]) for document, query in rows]
+    learned = [pair for pair in pairs if seed_of(seed, "held out", pair.document_id) / 2**63 >= held_out_share]
     if not learned:
         raise FreshetError(
             "a query generator learns from training qrels, and the corpus has none left to train on; "
             "set pseudo_queries.training.base to null"
         )
-    return learned, [pair for pair in pairs if splits[pair.document_id] != "train"]
+    documents = {pair.document_id for pair in learned}
+    return learned, [pair for pair in pairs if pair.document_id not in documents]
 
 
 class PairTokens:
@@ -129,7 +140,6 @@ class GeneratorTrainer(TrainingLoop):
         self.trained, self.tokens, self.pairs, self.settings = loaded[0].eval(), tokens, pairs, settings
         self.held_out = held_out[: settings.held_out_pairs]
         self.checkpoints, self.progress, self.state = checkpoints, progress, TrainingState()
-        freeze(self.trained.get_encoder(), settings.frozen_layers)
         self.stream = PairStream(document_numbers(pairs), settings.batch_size, seed)
         self.steps = settings.steps or max(1, round(settings.epochs * self.stream.per_epoch))
         self.pairs_per_step = settings.batch_size
@@ -171,3 +181,53 @@ class GeneratorTrainer(TrainingLoop):
         logits = self.model(**batch, decoder_input_ids=before).logits  # (B, L, V)
         loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
         return loss, int((labels != IGNORED).sum())
+
+
+Pairs = Sequence[GeneratorPair]
+
+
+def train_generator(context: StageContext) -> dict[str, Any]:
+    """Write `model/` and `history.json`; report what it learned from, and which step was best."""
+    training: GeneratorTrainingSettings = context.settings[TRAINING_GROUP]
+    corpus = judged_corpus(load_corpus(context.inputs["corpus"]))
+    pairs, held_out = generator_pairs(corpus, training.held_out_share, context.settings["seed"])
+    loaded = _start(context)
+    report = _train(context, loaded, pairs, held_out)
+    save_sequence_model(*loaded, context.output / TRAINED_FOLDER, context.settings[WRITING_GROUP].section_tokens)
+    return {"base": training.base} | report
+
+
+def _start(context: StageContext) -> Loaded:
+    """The model to start from, on the device that the encoder's settings choose."""
+    training, encoder = context.settings[TRAINING_GROUP], context.settings["encoder"]
+    model, tokenizer = load_sequence_model(training.base, training.revision)
+    written = context.settings[WRITING_GROUP]
+    require_positions(model, written.section_tokens, written.max_query_tokens)
+    return model.to(pick_device(encoder.device)), tokenizer
+
+
+def _train(context: StageContext, loaded: Loaded, pairs: Pairs, held_out: Pairs) -> dict[str, Any]:
+    written, (model, tokenizer) = context.settings[WRITING_GROUP], loaded
+    start_token = model.generation_config.decoder_start_token_id
+    trainer = GeneratorTrainer(
+        loaded,
+        PairTokens(tokenizer, written.section_tokens, written.max_query_tokens, start_token),
+        pairs,
+        held_out,
+        context.settings[TRAINING_GROUP],
+        context.settings["seed"],
+        context.checkpoints / "training",
+        context.progress("train the generator"),
+        context.settings["encoder"].precision,
+    )
+    result = trainer.fit()
+    write_json(context.output / "history.json", list(result.history))
+    return {
+        "pairs": len(pairs),
+        "held_out_pairs": len(held_out),
+        f"start_{METRIC}": result.history[0].get(METRIC),
+        f"best_{METRIC}": result.best_metric,
+        "best_step": result.best_step,
+        "steps": result.steps,
+        "trained_parameters": result.trained_parameters,
+    }

@@ -1,9 +1,7 @@
-"""Pseudo-queries: what makes them, which are held out, and the spans that the inverse cloze task cuts out of documents.
+"""Pseudo-queries: what makes them, and the spans that the inverse cloze task cuts out of documents.
 
-A random span of a document serves as a query for it (Lee et al., 2019; HCE's q~, section 4.3). The kinds differ in
-settings and in what training does with the document. `inverse_cloze` leaves it whole, as HCE does; for `held_out_cloze`
-training takes the span out of it (`training/tables.py`), so that the words alone do not give it away; `short_cloze`
-spans are about as long as a typed query. Queries that a model wrote also expand documents for BM25, as docT5query does.
+A random span of a document serves as a query for it (Lee et al., 2019; HCE's q~, section 4.3). Queries that a model
+wrote also expand documents for BM25, as docT5query does.
 """
 
 from __future__ import annotations
@@ -52,19 +50,6 @@ def seed_of(seed: int, *parts: str | int) -> int:
     return int(hash_text("\0".join(map(str, (seed, *parts))))[:16], 16) >> 1
 
 
-def split_of(document_id: str, dev_share: float, test_share: float, seed: int) -> str:
-    """The split that a document's pseudo-queries belong to, by a hash of its id: other documents do not change it.
-
-    >>> splits = [split_of(f"d{i}", dev_share=0.1, test_share=0.2, seed=1) for i in range(1000)]
-    >>> splits.count("dev"), splits.count("test")
-    (112, 176)
-    """
-    chance = seed_of(seed, "held out", document_id) / 2**63
-    if chance < dev_share:
-        return "dev"
-    return "test" if chance < dev_share + test_share else "train"
-
-
 SHORTEST = 3  # words: shorter spans are rarely about anything
 
 
@@ -101,11 +86,11 @@ class InverseCloze:
 
 
 def generated_queries(pseudo_queries: pd.DataFrame) -> dict[str, list[str]]:
-    """Document id -> the queries that a model wrote for it, of the split "train" only: others evaluate.
+    """Document id -> the queries that a model wrote for it.
 
     Spans cut out of a document are left out: they would only count some of its words twice.
     """
-    chosen = (pseudo_queries["split"] == "train") & (pseudo_queries["kind"] == "sequence_to_sequence")
+    chosen = pseudo_queries["kind"] == "sequence_to_sequence"
     queries: dict[str, list[str]] = {}
     for document, text in pseudo_queries.loc[chosen, ["document_id", "text"]].itertuples(index=False):
         queries.setdefault(document, []).append(text)

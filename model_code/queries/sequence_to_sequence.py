@@ -39,7 +39,7 @@ def load_sequence_model(source: str | Path, revision: str | None = None, dtype: 
         reason = str(error).strip().splitlines()[0]
         raise FreshetError(
             f"{str(source)!r} is no sequence-to-sequence model that can be loaded here ({reason}); name a folder or, "
-            "with access to the hub, a hub model; or train one: pseudo_queries.training.base: warm_start"
+            "with access to the hub, a hub model"
         ) from error
     return model.eval(), tokenizer
 

@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 
 from model_code.settings import Constant, Field, Settings, require
 
-Generator = Literal["inverse_cloze", "short_cloze", "held_out_cloze", "sequence_to_sequence"]  # see `generators.py`
-WARM_START = "warm_start"
+Generator = Literal["inverse_cloze", "sequence_to_sequence"]
 TRAINED = "trained"  # the name of the model that the stage `query_generator` trains
+TRAINED_FOLDER = "model"  # where that stage leaves it, in its output
 TRAINING_GROUP = "pseudo_queries.training"  # what that stage reads, so that no other key of the group trains anew
 WRITING_GROUP = "pseudo_queries.sequence_to_sequence"
 
@@ -28,8 +28,7 @@ class GeneratorTrainingSettings(Settings):
     base: str | None = Field(
         None,
         min_length=1,
-        description="a folder or hub name of any sequence-to-sequence model to start from; warm_start: one made from "
-        "the base encoder; null: no generator is trained",
+        description="a folder or hub name of any sequence-to-sequence model to start from; null: none is trained",
     )
     revision: str | None = Field(None, description="the hub's commit or branch")
     epochs: float = Field(3.0, gt=0, description="passes over the training pairs")
@@ -37,9 +36,6 @@ class GeneratorTrainingSettings(Settings):
     batch_size: int = Constant(16, ge=1, description="pairs per step")
     learning_rate: float = Field(
         1e-4, ge=0, description="falls linearly to 0 after the warm-up; T5 learns well at 3e-4, others at 5e-5"
-    )
-    frozen_layers: int | None = Constant(
-        None, ge=0, description="lowest layers of its encoder that stay as they are, with the embeddings; null: none"
     )
     held_out_share: float = Constant(0.1, ge=0, lt=1, description="of the documents with queries")
     evaluate_every: int | None = Constant(
@@ -50,10 +46,6 @@ class GeneratorTrainingSettings(Settings):
     )
     log_every: int = Constant(10, ge=1, description="steps averaged into one row of the history")
     checkpoint_every: int = Constant(100, ge=1, description="steps lost at most by a kill")
-    round_trip_documents: int = Constant(
-        200, ge=0, description="held-out documents for which a query is written afterwards, and searched for"
-    )
-    round_trip_depth: int = Constant(10, ge=1, description="rank up to which a document counts as found")
 
 
 class ClozeSettings(Settings):
@@ -77,6 +69,9 @@ class ClozeSettings(Settings):
         )
 
 
+ABOUT_A_QUERY = ClozeSettings(per_document=1, min_words=8, max_words=16)  # spans as long as what people type
+
+
 class SequenceToSequenceSettings(Settings):
     """How a docT5query-style model writes queries (Nogueira and Lin, 2019)."""
 
@@ -93,48 +88,20 @@ class SequenceToSequenceSettings(Settings):
     batch_size: int = Constant(60, ge=1, description="queries written at once")
 
 
-class ConsistencySettings(Settings):
-    """Which training queries are kept by round trip: those whose document a search finds."""
-
-    by: Literal["none", "bm25", "base"] = Field(
-        "none", description="what searches the whole corpus: BM25, or the untrained base encoder; none keeps all"
-    )
-    depth: int = Field(10, ge=1, description="the document must be among so many")
-
-
 class PseudoQuerySettings(Settings):
-    """Which generators write queries for training and for evaluation, and which queries are kept."""
-
-    held_out_cloze: ClassVar[ClozeSettings] = ClozeSettings()
+    """Which generators write queries to train on."""
 
     generators: tuple[Generator, ...] = Field(("inverse_cloze",), description="that training queries are made by")
-    held_out_generator: Generator = Field(
-        "short_cloze",
-        description="that dev and test queries are made by where the corpus brings no judged ones; long spans copied "
-        "from the text are found by every system, and so tell none apart",
-    )
-    dev_share: float = Field(
-        0.1, ge=0, lt=1, description="of the documents, whose queries are held out for dev; unused with judged ones"
-    )
-    test_share: float = Field(0.2, ge=0, lt=1, description="the same for test")
     inverse_cloze: ClozeSettings = Field(default_factory=ClozeSettings)
-    short_cloze: ClozeSettings = Constant(
-        default_factory=lambda: ClozeSettings(per_document=1, min_words=8, max_words=16)
-    )
     sequence_to_sequence: SequenceToSequenceSettings = Field(default_factory=SequenceToSequenceSettings)
-    consistency_filter: ConsistencySettings = Field(default_factory=ConsistencySettings)
     training: GeneratorTrainingSettings = Field(default_factory=GeneratorTrainingSettings)
 
     def check(self) -> None:
-        """Refuse a generator twice, nothing to train on, and a trained model that nobody trains."""
+        """Refuse a generator twice, and a trained model that nobody trains."""
         require(len(set(self.generators)) == len(self.generators), f"generators {self.generators} names one twice")
-        require(
-            self.dev_share + self.test_share < 1,
-            f"dev_share {self.dev_share} and test_share {self.test_share} must leave a share above 0 to train on",
-        )
-        uses_trained = "sequence_to_sequence" in (*self.generators, self.held_out_generator)
+        uses_trained = "sequence_to_sequence" in self.generators
         require(
             not uses_trained or self.sequence_to_sequence.model != TRAINED or self.training.base is not None,
             'sequence_to_sequence.model is "trained", but training.base is null, so that no model is trained; '
-            'set training.base to a model to start from, or to "warm_start"',
+            "set training.base to a model to start from",
         )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
-
 from model_code.context import StageContext
 from model_code.corpus.acceptance import assess
 from model_code.corpus.tables import load_corpus
@@ -16,15 +14,14 @@ DATA_DOCS = ".freshet/data_docs"
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Assess the corpus and its queries, whose tables keep their contracts; write `verdict.json`, return its summary.
+    """Assess the corpus, whose tables keep their contracts; write `verdict.json`, return its summary.
 
     Data Docs, and a copy of the verdict that a failure leaves readable, go to `root/.freshet/data_docs`: HTML names its
     time, so it is no output of the stage. Raises `FreshetError` naming each expectation that failed.
     """
     corpus = load_corpus(context.inputs["corpus"])
-    pseudo_queries = pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
     data_docs = context.root / DATA_DOCS
-    verdict = assess(corpus, pseudo_queries, context.settings["acceptance"], data_docs)
+    verdict = assess(corpus, context.settings["acceptance"], data_docs)
     write_json(context.output / "verdict.json", verdict)
     write_json(data_docs / "verdict.json", verdict)
     failed = [row for row in verdict["expectations"] if not row["passed"]]
@@ -33,7 +30,7 @@ def run(context: StageContext) -> dict[str, Any]:
             f"the corpus is not accepted: {'; '.join(map(_sentence, failed))}. Mend the source, or move the bounds "
             f"under `acceptance` in params.yaml; {DATA_DOCS}/verdict.json has all that was looked at."
         )
-    return {"passed": True, "source": verdict["source"], "expectations": len(verdict["expectations"])}
+    return {"passed": True, "expectations": len(verdict["expectations"])}
 
 
 LIMITS = {"min_value": "at least", "max_value": "at most"}

@@ -1,4 +1,4 @@
-"""The stage `base_index`: encode and index the initial passages with the base encoder, as it comes.
+"""The stage `base_index`: encode and index the passages with the base encoder, as it comes.
 
 Its vectors are what the document hierarchy is clustered from, and its rankings the baseline `zero_shot`.
 """

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from model_code.context import StageContext
-from model_code.corpus.tables import Judgements, frame, judged, load_corpus, passage_texts
+from model_code.corpus.tables import Judgements, judged, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.scores import VARIANTS
 from model_code.manifest import add_facts
@@ -42,14 +42,14 @@ def run(context: StageContext) -> dict[str, Any]:
     bench, output = Bench.load(context), context.output
     parts = {"zero_shot": _zero_shot(context, output / "zero_shot"), "bm25": _bm25(context, output / "bm25")}
     opened = {name: open_retriever(*folders, settings=context.settings["encoder"]) for name, folders in parts.items()}
-    judged = {name: bench.held_out(retriever) for name, retriever in opened.items()}
-    by_words = bench.search(judged["bm25"].search)
+    searched = {name: bench.held_out(retriever) for name, retriever in opened.items()}
+    by_words = bench.search(searched["bm25"].search)
     report = {
         "bm25": bench.evaluate("bm25", by_words, output / "bm25"),
-        "zero_shot": bench.evaluate_retriever("zero_shot", judged["zero_shot"], by_words, output / "zero_shot"),
+        "zero_shot": bench.evaluate_retriever("zero_shot", searched["zero_shot"], by_words, output / "zero_shot"),
         "untrained": fuse(bench, "untrained", parts, UNTRAINED, context, output / "untrained"),
     }
-    train = _train(context)
+    train = judged(load_corpus(context.inputs["corpus"]), "train")
     if bench.settings.variants and _documents(train) & _documents(*bench.judgements.values()):
         runs = bench.search(NearestQuery(opened["zero_shot"], train).search)
         folder = output / "zero_shot" / VARIANTS / NEAREST_QUERY
@@ -82,12 +82,6 @@ class NearestQuery:
                     break
             rankings.append(list(best.items())[:k])
         return rankings
-
-
-def _train(context: StageContext) -> Judgements:
-    """The training queries that people judged."""
-    train = judged(load_corpus(context.inputs["corpus"]), frame("pseudo_queries", []), "train")
-    return train if train.source == "qrels" else Judgements({}, {}, train.source)
 
 
 def _documents(*judgements: Judgements) -> set[str]:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from model_code.context import StageContext, leave_out, left_out
 from model_code.corpus.tables import Corpus, Judgements, judged, judged_corpus, load_corpus, own_queries, passage_texts
 from model_code.errors import FreshetError
@@ -18,19 +16,15 @@ from model_code.evaluation.runs import read_run
 from model_code.evaluation.scores import SPLITS, VARIANTS
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import (
-    Nodes,
-    Search,
-    document_nodes,
     evaluate_system,
     retriever_runs,
     sampled,
     search_splits,
 )
 from model_code.files import hash_text, replace_folder
-from model_code.hierarchy.tree import Hierarchy
 from model_code.index.id_map import IdMap
 from model_code.queries.pseudo_queries import expanded_texts
-from model_code.retriever import Retriever
+from model_code.retriever import Retriever, Search
 from model_code.retrievers.base import EncodedRetriever, IndexedRetriever, NewPassages, Segment
 from model_code.retrievers.fused import FusedRetriever, FusedSearch
 from model_code.retrievers.kinds import open_retriever
@@ -39,7 +33,7 @@ from model_code.retrievers.kinds import open_retriever
 def run(context: StageContext) -> dict[str, Any]:
     """Open what lies in `inputs["trained"]` and `inputs["index"]`, evaluate it, return the means of each split.
 
-    Writes the evaluation folder and, below `variants/`, one per variant; the hybrids among them take BM25's runs from
+    Writes the evaluation folder and, below `variants/`, one per variant; the hybrid among them takes BM25's runs from
     `inputs["baselines"]`.
     """
     if reason := left_out(context.inputs["trained"]):
@@ -103,29 +97,26 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Bench:
-    """What every system is evaluated on: the judged queries of dev and test, and each document's nodes.
+    """What every system is evaluated on: the judged queries of dev and test.
 
     documents: the document of each passage.
     """
 
     judgements: Mapping[str, Judgements]
-    nodes: Nodes
     settings: EvaluationSettings
     documents: IdMap
     lines: HeldOut
 
     @classmethod
     def load(cls, context: StageContext) -> Bench:
-        """Read the corpus, the pseudo-queries and the hierarchy."""
+        """Read the corpus."""
         corpus = load_corpus(context.inputs["corpus"])
-        pseudo_queries = pd.read_parquet(context.inputs["pseudo_queries"] / "pseudo_queries.parquet")
         settings = context.settings["evaluation"]
-        judgements = {split: judged(corpus, pseudo_queries, split) for split in SPLITS}
+        judgements = {split: judged(corpus, split) for split in SPLITS}
         asked = frozenset().union(*(relevant for own in judgements.values() for relevant in own.qrels.values()))
         title, folder = context.settings["encoder"].include_title, context.checkpoints / "held_out"
-        nodes = document_nodes(Hierarchy.load(context.inputs["hierarchy"]), corpus.passages["document_id"].tolist())
         documents, lines = IdMap(corpus.passages["document_id"]), HeldOut.of(corpus, asked, title, folder)
-        return cls(sampled(judgements, settings), nodes, settings, documents, lines)
+        return cls(sampled(judgements, settings), settings, documents, lines)
 
     def held_out(
         self, retriever: IndexedRetriever, written: Mapping[str, Sequence[str]] | None = None
@@ -151,7 +142,7 @@ class Bench:
     def evaluate(self, system: str, runs: Mapping[str, Run], output: Path) -> dict[str, Any]:
         """Write an evaluation folder; returns the content of its metrics.json."""
         output.mkdir(parents=True, exist_ok=True)
-        return evaluate_system(system, runs, self.judgements, self.nodes, self.settings, output)
+        return evaluate_system(system, runs, self.judgements, self.settings, output)
 
     def evaluate_retriever(
         self, system: str, retriever: Retriever, bm25: Mapping[str, Run], output: Path

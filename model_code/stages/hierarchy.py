@@ -11,13 +11,10 @@ from model_code.context import StageContext
 from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.hierarchy.build import build_hierarchy, unit_vectors
-from model_code.hierarchy.kmeans import KMeans
-from model_code.hierarchy.report import compare_with_flat, draw_hierarchy, level_statistics
+from model_code.hierarchy.report import draw_hierarchy, level_statistics
 from model_code.hierarchy.topics import TOPICS, topic_names
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.scale.clustering import make_lloyd
-
-COMPARED = 1_000_000  # passages up to which the tree is compared with flat k-means
 
 
 def run(context: StageContext) -> dict[str, Any]:
@@ -29,17 +26,14 @@ def run(context: StageContext) -> dict[str, Any]:
     write_json(context.output / DOCUMENT_IDS, _document_ids(context))
     unit = unit_vectors(vectors, "cpu").numpy()
     levels = level_statistics(tree, unit)
-    flat = []
-    if len(unit) <= COMPARED:  # as costly as clustering bottom-up
-        flat = compare_with_flat(tree, unit, KMeans(settings, seed, context.progress("cluster flat"), make_lloyd))
-    write_json(context.output / "statistics.json", {"levels": levels, "compared_with_flat": flat})
+    write_json(context.output / "statistics.json", {"levels": levels})
     topics = topic_names(tree, _texts(context))
     write_json(context.output / TOPICS, topics)
     draw_hierarchy(tree, unit, context.output / "hierarchy.png", topics)
     report = {"method": settings.method, "passages": len(tree.leaves), "depth": tree.depth}
     for level in levels:
         report |= {f"level_{level['level']}_{key}": level[key] for key in ("nodes", "passages_max", "cosine_mean")}
-    return report | {f"level_{row['level']}_lost_to_flat": row["lost"] for row in flat}
+    return report
 
 
 def _document_ids(context: StageContext) -> list[str]:

@@ -1,4 +1,4 @@
-"""Stage `index`, once per retriever: index the initial passages for a trained retriever, as its kind does."""
+"""Stage `index`, once per retriever: index the passages for a trained retriever, as its kind does."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from model_code.queries.settings import TRAINING_GROUP
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Train the model; the report says what it learned from, which step was best, and how its queries do in search."""
+    """Train the model; the report says what it learned from, and which step was best."""
     if context.settings[TRAINING_GROUP].base is None:
         return {"trained": False}
-    from model_code.queries.trained_generator import train_generator
+    from model_code.queries.generator_training import train_generator
 
     return {"trained": True} | train_generator(context)

@@ -66,7 +66,7 @@ class Collator:
         drawn = self.negatives.draw(pairs, known, np.random.default_rng([self.seed, number]))
         extra = sorted({passage for row in drawn for passage in row})
         queries = [every.queries[pair] for pair in pairs]
-        documents = [every.positives.get(pair, passages.texts[every.passages[pair]]) for pair in pairs.tolist()]
+        documents = [passages.texts[passage] for passage in positives.tolist()]
         documents += [passages.texts[passage] for passage in extra]
         return TrainingBatch(
             queries=self.query_features(queries),

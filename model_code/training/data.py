@@ -73,7 +73,6 @@ class Pairs:
     queries: Sequence[str]
     passages: np.ndarray  # (n,) int64, passage numbers
     relevant: Sequence[frozenset[int]]  # document numbers
-    positives: Mapping[int, str] = field(default_factory=dict)  # pair -> text to train on instead of its passage's
     answers: Mapping[str, Sequence[str]] = field(default_factory=dict)  # text of a query -> strings
 
     def __len__(self) -> int:
@@ -117,10 +116,9 @@ class TrainingData:
         known: dict[str, frozenset[int]] = {}
         for query, documents in zip(queries, [*self.supervised.relevant, *self.unsupervised.relevant], strict=True):
             known[query] = known.get(query, frozenset()) | documents
-        shifted = {len(self.supervised) + pair: text for pair, text in self.unsupervised.positives.items()}
         relevant = [known[query] for query in queries]
         answers = {**self.unsupervised.answers, **self.supervised.answers}
-        return Pairs(queries, passages, relevant, {**self.supervised.positives, **shifted}, answers)
+        return Pairs(queries, passages, relevant, answers)
 
     @cached_property
     def answers(self) -> Answers:

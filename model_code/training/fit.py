@@ -68,7 +68,6 @@ def data_report(tables: TrainingTables, data: TrainingData, settings: TrainingSe
         "supervision": tables.supervision(data),
         "supervised_pairs": len(data.supervised),
         "unsupervised_pairs": len(data.unsupervised),
-        "dev_source": tables.dev.source,
         "dev_queries": min(len(tables.dev.queries), settings.dev_queries),
         "dev_metric": settings.dev_metric,
     }

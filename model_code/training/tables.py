@@ -13,9 +13,6 @@ from model_code.errors import FreshetError
 from model_code.training.data import DevQueries, Pairs, Passages, TrainingData, make_pairs
 from model_code.training.dev_evaluation import DevEvaluator
 from model_code.training.settings import TrainingSettings
-from model_code.words import slices, spans
-
-HELD_OUT = "held_out_cloze"  # pseudo-queries of this kind are cut out of their document for training
 
 
 class TrainingTables:
@@ -26,9 +23,8 @@ class TrainingTables:
         self.corpus = corpus
         self.number = {document: number for number, document in enumerate(ids.tolist())}
         self.passages = Passages(passage_texts(corpus.passages, include_title), numbers.astype(np.int64))
-        self.pseudo_queries = pseudo_queries[pseudo_queries["split"] == "train"]
-        self.train = judged(corpus, pseudo_queries, "train")
-        self.dev = judged(corpus, pseudo_queries, "dev")
+        self.pseudo_queries = pseudo_queries
+        self.train, self.dev = judged(corpus, "train"), judged(corpus, "dev")
 
     @classmethod
     def load(cls, context: StageContext) -> TrainingTables:
@@ -39,7 +35,7 @@ class TrainingTables:
 
     def training_data(self, settings: TrainingSettings) -> TrainingData:
         """The pairs that `settings.supervision` asks for; joint training does without qrels if there are none."""
-        supervised = self.train if self.train.source == "qrels" else Judgements({}, {}, "qrels")
+        supervised = self.train
         if settings.supervision == "supervised" and not supervised.queries:
             raise FreshetError("the corpus has no training qrels; set supervision to joint or unsupervised")
         if settings.supervision == "unsupervised":
@@ -71,13 +67,9 @@ class TrainingTables:
         )
 
     def _pseudo_pairs(self) -> Pairs:
-        """One pair per pseudo-query; the passage of a held-out cloze goes without the span that is its query."""
-        table = self.pseudo_queries
-        rows = zip(table["text"], table["document_id"], strict=True)
-        pairs = make_pairs(self.passages, [(text, [self.number[document]]) for text, document in rows])
-        cut = np.flatnonzero(table["kind"] == HELD_OUT).tolist()
-        texts = {i: without_span(self.passages.texts[pairs.passages[i]], pairs.queries[i]) for i in cut}
-        return replace(pairs, positives=texts)
+        """One pair per pseudo-query."""
+        rows = zip(self.pseudo_queries["text"], self.pseudo_queries["document_id"], strict=True)
+        return make_pairs(self.passages, [(text, [self.number[document]]) for text, document in rows])
 
     def _numbered(self, judgements: Judgements) -> list[tuple[str, list[int]]]:
         return [
@@ -92,22 +84,3 @@ def _by_text(judgements: Judgements) -> dict[str, list[str]]:
     for query, answers in judgements.answers.items():
         by_text.setdefault(judgements.queries[query], []).extend(answers)
     return by_text
-
-
-def without_span(text: str, span: str) -> str:
-    """The document's words without the first occurrence of the words of `span`; all of them if it does not occur.
-
-    >>> without_span("sort returns a sorted copy of an array", "a sorted copy")
-    'sort returns of an array'
-    >>> without_span("快速排序算法很快", "排序算法")
-    '快速很快'
-    """
-    places, cut = spans(text), [span[start:end] for start, end in spans(span)]
-    words = [text[start:end] for start, end in places]
-    for start in range(len(words) - len(cut) + 1):
-        stop = start + len(cut)
-        if words[start:stop] == cut:
-            before, after = slices(text, places, 0, start), slices(text, places, stop, len(words))
-            apart = not before or not after or text[places[stop - 1][1] : places[stop][0]].isspace()
-            return f"{before} {after}".strip() if apart else before + after
-    return slices(text, places, 0, len(words))

@@ -5,18 +5,19 @@ from __future__ import annotations
 import typer
 
 from model_code.errors import FreshetError
-from orchestration.cli import build, live, release, serve
+from orchestration.cli import build, live, release, results, serve
 
 ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 GONE = {  # by the command's name: what to do in its place, told for one release
     "documents": "`freshet sync` follows the packages that `corpus.packages` names",
     "adopt": "`freshet repair` does that for every live retriever",
+    "compare": "`freshet results --costs 100` sets costs beside effectiveness",
     "recluster": "it changed no ranking; a retrain clusters all that is live anew",
     "tune-additions": "docs/incdsi.md names the settings of `additions` that did best",
     "sweep": "`dvc exp show` is the table of experiments: docs/operations.md",
     "write-queries": "write queries yourself, in each document's `queries`, and `freshet update` them",
 }
-MOVED = {name: name for name in ("compact", "gc", "drift", "compare")}
+MOVED = {name: name for name in ("compact", "gc", "drift")}
 
 app = typer.Typer(
     name="freshet",
@@ -26,9 +27,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Every command takes --debug, which shows the traceback of an error.",
 )
-tools = typer.Typer(help="Rarer work: measure, compare, clean up.", no_args_is_help=True)
+tools = typer.Typer(help="Rarer work: measure, list, clean up.", no_args_is_help=True)
 
-for command in (build.init, build.demo, build.ingest, build.run, build.plan, build.results, build.settings):
+for command in (build.init, build.demo, build.ingest, build.run, build.plan, results.results, build.settings):
     app.command()(command)
 for command in (live.search, live.add, live.update, live.delete, live.sync):
     app.command()(command)
@@ -38,7 +39,7 @@ for command in (release.rewind, live.verify, live.repair, live.export, live.back
     app.command()(command)
 for command in (serve.serve, serve.ui):
     app.command()(command)
-for command in (build.compare, release.drift, live.compact, live.gc):
+for command in (release.drift, live.compact, live.gc):
     tools.command()(command)
 app.add_typer(tools, name="tools")
 app.command(context_settings=ANY_ARGUMENTS, add_help_option=False)(build.bench)
@@ -54,7 +55,7 @@ def _refuse(name: str, reason: str, group: typer.Typer = app) -> None:
 
 for _name, _remedy in GONE.items():
     _refuse(_name, f"is gone: {_remedy}")
-for _name, _known in (("tune", "tune-additions"), ("sweep", "sweep"), ("documents", "documents")):
+for _name, _known in (("tune", "tune-additions"), *((name, name) for name in ("sweep", "documents", "compare"))):
     _refuse(_name, f"is gone: {GONE[_known]}", tools)
 for _name, _successor in MOVED.items():
     _refuse(_name, f"is `freshet tools {_successor}` now")

@@ -1,4 +1,4 @@
-"""From a source to artifacts and what they are worth: ingest, run, plan, demo, results, bench; compare."""
+"""From a source to artifacts and what they are worth: ingest, run, plan, demo, bench."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ Next
   freshet results               this table again (--json for programs)
   freshet plan                  what would run now, and why
   freshet ui                    Dagster on http://127.0.0.1:3000, MLflow on http://127.0.0.1:5000
-The full report with plots is artifacts/comparison/comparison.html
 """
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = 130  # the exit code that Typer makes of Ctrl-C, which it does not pass on
@@ -135,12 +134,11 @@ def run_demo(project: Project, show: Callable[[str], None] = print) -> None:
     """Run `full_build` in the project's Dagster instance and show what came out of it."""
     started = time.monotonic()
     run_job(project)
-    from orchestration.cli.tables import results_table
+    from orchestration.cli.results import show_results
     from orchestration.pipeline.results import load_comparison
 
-    show("\nResults on the test queries\n")
-    show(results_table(load_comparison(project)))
-    show(_last_verdict(project))
+    show("")
+    show_results(project, load_comparison(project), show=show)
     _show_refused(project, show)
     _show_searches(project, show)
     show(NEXT_STEPS)
@@ -256,71 +254,10 @@ def _first_test_queries(artifacts: Path) -> tuple[str, ...]:
     import pandas as pd
 
     queries = pd.read_parquet(artifacts / "corpus" / "queries.parquet")
-    if not (queries["split"] == "test").any():
-        queries = pd.read_parquet(artifacts / "pseudo_queries" / "pseudo_queries.parquet")
-    return tuple(queries[queries["split"] == "test"]["text"].head(3))
-
-
-def results(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One object per system, each metric with its interval.")
-    ] = False,
-    over_seeds: Annotated[
-        bool, typer.Option("--over-seeds", help="Average NAME, NAME_seed1, ... and add paired differences.")
-    ] = False,
-) -> None:
-    """Show the comparison of all systems on the test queries."""
-    from orchestration.cli.tables import differences_table, results_table, shown_metrics
-    from orchestration.pipeline.results import load_comparison, results_over_seeds
-
-    project = Project.find()
-    comparison = results_over_seeds(project) if over_seeds else load_comparison(project)
-    if as_json:
-        say(json.dumps(comparison["systems"], indent=2, ensure_ascii=False))
-        return
-    say(results_table(comparison))
-    say(_last_verdict(project))
-    if over_seeds:
-        for metric in shown_metrics(comparison)[:2]:
-            say(f"\n{metric}\n{differences_table(comparison, metric)}\n")
-        for name, part in comparison["groups"].items():
-            differences = differences_table(part, comparison["main_metric"])
-            say(f"\n{name} queries\n{results_table(part)}\n{differences}")
-
-
-def _last_verdict(project: Project) -> str:
-    """What the history of promotions ends with, in one line."""
-    from orchestration.registry import history
-
-    lines = history.read(project)
-    if not lines:
-        return "no retriever was registered and judged yet: freshet register, then freshet promote"
-    last = lines[-1]
-    why = f": {'; '.join(last['verdict']['reasons'])}" if last["verdict"] else ""
-    return f"last move   {last['action']} of version {last['to']} on {last['when'][:10]}{why}"
-
-
-def compare(
-    queries: Annotated[int, typer.Option(min=1, help="How many judged queries to time, one at a time.")] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
-) -> None:
-    """Time every built system, set its costs beside its effectiveness, and say which to choose."""
-    from orchestration.cli.tables import table_text
-    from orchestration.pipeline.cost_report import as_dict, choice_table, cost_table, lead, write_report
-    from orchestration.pipeline.costs import compare_costs
-
-    project = Project.find()
-    comparison = compare_costs(project, queries)
-    page = write_report(comparison, project.state / "comparison")
-    if as_json:
-        say(json.dumps(as_dict(comparison), indent=2, ensure_ascii=False))
-        return
-    tables = [
-        table_text(table.columns, [[cell.text for cell in row] for row in table.rows])
-        for table in (cost_table(comparison), choice_table(comparison))
-    ]
-    say("\n\n".join([lead(comparison), *tables]) + "\n")
-    say(f"Report with plots: {page}")
+    tested = queries[queries["split"] == "test"]
+    if tested.empty:
+        tested = pd.read_parquet(artifacts / "pseudo_queries" / "pseudo_queries.parquet")
+    return tuple(tested["text"].head(3))
 
 
 def bench(context: typer.Context) -> None:

@@ -1,16 +1,14 @@
-"""Results for people: aligned tables, the comparison of systems, search hits with their tokens."""
+"""Results for people: aligned tables, search hits with their tokens."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from model_code.retriever import Hit, TokenMatch
 
-SHOWN = ("nDCG@10", "hit@1", "hit@10", "MRR@10", "R@100")  # after the main metric, where they are measured
-JUDGES = {"qrels": "the corpus's own qrels", "pseudo-queries": "held-out pseudo-queries, as it has no qrels"}
 SHOWN_TOKENS = 12  # of those that matched, the heaviest
 
 
@@ -34,46 +32,6 @@ def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     stream = io.StringIO()
     Console(file=stream, width=10_000, color_system=None).print(table)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
-
-
-def shown_metrics(comparison: Mapping[str, Any]) -> list[str]:
-    """The metrics of the table: the main one, then the usual ones that were measured."""
-    measured = next(iter(comparison["systems"].values()))
-    return list(dict.fromkeys([comparison["main_metric"], *(metric for metric in SHOWN if metric in measured)]))
-
-
-def results_table(comparison: Mapping[str, Any]) -> str:
-    """The test results as aligned text, with the interval of the first two metrics and who judged."""
-    from model_code.evaluation.comparison import caveats, is_variant
-
-    systems, shown = comparison["systems"], shown_metrics(comparison)
-    interval = f"[{100 * comparison['confidence']:g} % interval]"
-    header = ["system", *(f"{metric} {interval}" for metric in shown[:2]), *shown[2:]]
-    ordered = sorted(systems, key=is_variant)  # variants after all systems, each kept in its order
-    rows = [[_name(system, comparison), *_cells(systems[system], shown)] for system in ordered]
-    queries = f"{comparison['queries']:,} {comparison['split']} queries"
-    table = f"{table_text(header, rows)}\n({queries}, judged by {JUDGES[comparison['source']]})"
-    return "\n".join([*caveats(comparison), table])
-
-
-def differences_table(comparison: Mapping[str, Any], metric: str) -> str:
-    """Paired differences on one metric with interval and Holm-adjusted p."""
-    return "\n".join(
-        f"{row['system']} - {row['reference']}: {row['difference']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}] "
-        f"p (Holm) {row['p_holm']:.4f}"
-        for row in comparison["differences"]
-        if row["metric"] == metric
-    )
-
-
-def _name(system: str, comparison: Mapping[str, Any]) -> str:
-    seeds = comparison.get("seeds", {}).get(system, 1)
-    return system if seeds == 1 else f"{system} ({seeds} seeds)"
-
-
-def _cells(metrics: Mapping[str, Mapping[str, float]], shown: list[str]) -> list[str]:
-    exact = [f"{metrics[m]['value']:.3f} [{metrics[m]['low']:.3f}, {metrics[m]['high']:.3f}]" for m in shown[:2]]
-    return exact + [f"{metrics[metric]['value']:.3f}" for metric in shown[2:]]
 
 
 def hits_text(hits: Sequence[Hit]) -> str:

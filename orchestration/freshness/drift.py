@@ -87,11 +87,10 @@ class Gatherer:
         return status is not None and bool(refined([status]))
 
     def _scores(self, texts: dict[str, str]) -> np.ndarray | None:
-        folder, settings = self.project.state / "drift" / "queries", self.settings
         measured = {document_id: texts[document_id] for document_id in self._measured(texts)}
         if not measured:
             return None
-        questions = made_questions(measured, settings.pseudo_queries, settings.drift.seed, folder)
+        questions = made_questions(measured, self.settings.drift.seed)
         scores = asked_scores(self.searcher, questions)
         return np.array(list(scores.values()), np.float32) if scores else None
 

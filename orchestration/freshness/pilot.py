@@ -156,12 +156,11 @@ def _build(workspace: Project, target: str, show: Show) -> None:
 
 def _asked(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]:
     """By test query the new document that it asks for, before anything is trained; NoPilot where they are too few."""
-    _build(workspace, "pseudo_queries", show)
+    _build(workspace, "corpus", show)
     judged = sample_queries(
         judgements(workspace.artifacts, "test"), parameters.load(workspace.params_file).evaluation.max_queries
     )
-    by_people = judged.qrels if judged.source == "qrels" else {}
-    asked = {query: min(new & relevant.keys()) for query, relevant in by_people.items() if new & relevant.keys()}
+    asked = {query: min(new & relevant.keys()) for query, relevant in judged.qrels.items() if new & relevant.keys()}
     _require_new(workspace, len(set(asked.values())), len(new))
     return asked
 

@@ -17,13 +17,11 @@ from model_code.drift.reference import Question
 from model_code.ledger.events import Feedback, Opinion
 from model_code.live.part import Part
 from model_code.live.searcher import Searcher
-from model_code.progress import silent
-from model_code.queries.generators import make_generator
-from model_code.queries.settings import PseudoQuerySettings
+from model_code.queries.pseudo_queries import InverseCloze
+from model_code.queries.settings import ABOUT_A_QUERY
 from model_code.retriever import Search
 
 CLICKS = 2.0  # weight of clicks from which a document counts as relevant
-PSEUDO_QUERIES = "pseudo_queries/pseudo_queries.parquet"  # in the folder of artifacts
 
 
 def passage_vectors(part: Part) -> np.ndarray:
@@ -75,25 +73,23 @@ def judged_queries(artifacts: Path, split: str) -> Judgements | None:
 
 
 def judgements(artifacts: Path, split: str) -> Judgements:
-    """The judged queries of a split; stages `corpus` and `pseudo_queries` must have run."""
-    import pandas as pd
-
+    """The judged queries of a split; the stage `corpus` must have run."""
     from model_code.corpus.tables import judged, load_corpus
 
-    return judged(load_corpus(artifacts / "corpus"), pd.read_parquet(artifacts / PSEUDO_QUERIES), split)
+    return judged(load_corpus(artifacts / "corpus"), split)
 
 
 def has_queries(artifacts: Path) -> bool:
-    """Whether `judged_queries` can say anything now: the stages up to pseudo_queries ran, or were checked out."""
-    return (artifacts / PSEUDO_QUERIES).is_file()
+    """Whether `judged_queries` can say anything now: the stage corpus ran, or was checked out."""
+    return (artifacts / "corpus" / "queries.parquet").is_file()
 
 
-def made_questions(texts: Mapping[str, str], settings: PseudoQuerySettings, seed: int, folder: Path) -> list[Question]:
-    """The pseudo-queries of documents, by the generator of held-out ones.
+def made_questions(texts: Mapping[str, str], seed: int) -> list[Question]:
+    """Spans cut out of documents, about as long as what people type.
 
-    texts: by document id; one whose text gives no query is left out. folder: where a generator keeps long work.
+    texts: by document id; one whose text gives no query is left out.
     """
-    made = make_generator(settings.held_out_generator, settings).generate(texts, seed, folder, silent)
+    made = InverseCloze("short_cloze", ABOUT_A_QUERY).generate(texts, seed)
     return [Question(query.document_id, query.text, frozenset([query.document_id])) for query in made]
 
 

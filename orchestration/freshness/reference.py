@@ -51,7 +51,7 @@ def calibration_of(
     folder = _folder(project, searcher, settings)
     kept = folder / "reference"
     if not (kept / MANIFEST).is_file():
-        build_reference(project, searcher, settings, folder).save(kept)
+        build_reference(project, searcher, settings).save(kept)
     reference = DriftReference.load(kept)
     made, asked = reference.questions.made, reference.questions.asked
     scores = OldScores(
@@ -61,7 +61,7 @@ def calibration_of(
     return Calibration(reference, settings.drift, folder / "nulls", scores)
 
 
-def build_reference(project: Project, searcher: Searcher, settings: Parameters, folder: Path) -> DriftReference:
+def build_reference(project: Project, searcher: Searcher, settings: Parameters) -> DriftReference:
     """A reference of documents that the retriever was trained with.
 
     Growth counts from the documents that the retriever was trained on, which a base that was clustered anew outnumbers.
@@ -74,7 +74,7 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters, 
         chosen,
         _rows(searcher, documents),
         trained=len(trained_documents(searcher.generation)),
-        questions=old_questions(project, searcher, settings, documents, folder),
+        questions=old_questions(project, searcher, settings, documents),
         note=note,
     )
 
@@ -97,7 +97,7 @@ def _folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:
     """
     generation = searcher.generation
     facts = {"base": generation.base, "fingerprint": generation.fingerprint, "settings": repr(settings.drift)}
-    facts |= {"format": FORMAT, "queries": repr(settings.pseudo_queries), "judged": has_queries(project.artifacts)}
+    facts |= {"format": FORMAT, "judged": has_queries(project.artifacts)}
     return project.state / "drift" / f"{generation.retriever}-{hash_text(canonical_json(facts))[:16]}"
 
 
@@ -122,33 +122,27 @@ def not_asked_in_training(artifacts: Path) -> set[str]:
     corpus, made = artifacts / "corpus", artifacts / "pseudo_queries" / "pseudo_queries.parquet"
     if not made.is_file():
         return set()
-    pairs = [
-        pair
-        for path in (corpus / "qrels.parquet", made)
-        for pair in zip(*read_columns(path, "document_id", "split"), strict=True)
-    ]
-    asked = {document for document, split in pairs if split == "train"}
+    judged = zip(*read_columns(corpus / "qrels.parquet", "document_id", "split"), strict=True)
+    asked = {document for document, split in judged if split == "train"} | set(read_columns(made, "document_id")[0])
     return set(read_columns(corpus / DOCUMENTS, "document_id")[0]) - asked
 
 
-def old_questions(
-    project: Project, searcher: Searcher, settings: Parameters, documents: set[str], folder: Path
-) -> Questions:
+def old_questions(project: Project, searcher: Searcher, settings: Parameters, documents: set[str]) -> Questions:
     """Those made from some of `documents`, those that the corpus has, and those that additions must not harm."""
     return Questions(
-        tuple(_made(searcher, settings, documents, folder)),
+        tuple(_made(searcher, settings, documents)),
         tuple(_asked(project, searcher, settings)),
         tuple(protected_queries(project, searcher, settings.drift.seed)),
     )
 
 
-def _made(searcher: Searcher, settings: Parameters, documents: set[str], folder: Path) -> list[Question]:
-    """The pseudo-queries of some of the old documents."""
+def _made(searcher: Searcher, settings: Parameters, documents: set[str]) -> list[Question]:
+    """Spans cut out of some of the old documents."""
     ids, texts = read_columns(searcher.base.documents, "document_id", "text")
     alive = set(searcher.views[0].document_ids()) & documents
     known = {document_id: text for document_id, text in zip(ids, texts, strict=True) if document_id in alive}
     sample = {document_id: known[document_id] for document_id in some(known, SCORED, settings.drift.seed)}
-    return made_questions(sample, settings.pseudo_queries, settings.drift.seed, folder)
+    return made_questions(sample, settings.drift.seed)
 
 
 def _asked(project: Project, searcher: Searcher, settings: Parameters) -> list[Question]:
@@ -156,14 +150,13 @@ def _asked(project: Project, searcher: Searcher, settings: Parameters) -> list[Q
     training moves queries, and for documents that the retriever was trained with and that are live as they were."""
     alive = set(searcher.views[0].document_ids()) & trained_documents(searcher.generation)
     splits = [judged_queries(project.artifacts, split) for split in ("dev", "test")]
-    by_people = [judgements for judgements in splits if judgements and judgements.source == "qrels"]
-    questions = [question for judgements in by_people for question in questions_for(judgements, alive)]
+    questions = [question for judgements in splits if judgements for question in questions_for(judgements, alive)]
     chosen = set(some({question.document_id for question in questions}, SCORED, settings.drift.seed))
     return [question for question in questions if question.document_id in chosen]
 
 
 def protected_queries(project: Project, searcher: Searcher, seed: int) -> list[ProtectedQuery]:
-    """At most PROTECTED of the build's dev queries (the corpus's own, else held-out pseudo-queries) for documents that
+    """At most PROTECTED of the build's dev queries for documents that
     the retriever was trained with, ranked as the build was opened: among these documents and no others.
 
     Not test queries: the gate judges a retrain by those, and what called for it must not have looked at them.

@@ -66,12 +66,9 @@ def _given(project: Project, generation: Generation, live: Set[str]) -> dict[str
 def _qrels(
     queries: pd.DataFrame, qrels: pd.DataFrame, given: Mapping[str, Mapping[str, int]], live: Set[str]
 ) -> list[Row]:
-    """The judgements of live documents: those given, and the corpus's own, which count where both judge a pair.
-
-    A query of a document that streamed in later gets the split that it was given.
-    """
-    queries = queries.dropna(subset="assigned_split")
-    splits = dict(zip(queries["query_id"], queries["assigned_split"], strict=True))
+    """The judgements of live documents: those given, and the corpus's own, which count where both judge a pair."""
+    queries = queries.dropna(subset="split")
+    splits = dict(zip(queries["query_id"], queries["split"], strict=True))
     known = dict(zip(map(str.casefold, queries["text"]), queries["query_id"], strict=True))
     judged = {
         (known.get(text.casefold(), query_id(text)), document): relevant

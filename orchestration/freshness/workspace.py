@@ -39,7 +39,6 @@ SETTINGS = (  # what is live was accepted once: nothing is merged, cut off, held
     "corpus.limit=null",
     "corpus.merge_duplicates=none",
     "corpus.quarantine_limit=0.0",
-    "corpus.parts={by: none}",
 )
 
 

@@ -15,12 +15,7 @@ HEADER = (
 )
 FOLDER = "artifacts/comparison"
 METRICS = [f"{FOLDER}/metrics.json"]
-PLOTS: list[dict[str, Any]] = [
-    {f"{FOLDER}/training.csv": {"template": "linear", "x": "step", "y": "loss"}},
-    # Columns are systems, whose names are the user's: without y, DVC draws the last one, which is a retriever.
-    {f"{FOLDER}/recall.csv": {"template": "linear", "x": "k"}},
-    {f"{FOLDER}/levels.csv": {"template": "linear", "x": "level"}},
-]
+PLOTS = [f"{FOLDER}/comparison.png"]
 
 
 def stage_entry(stage: Stage, own_code: bool = True) -> dict[str, Any]:

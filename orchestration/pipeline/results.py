@@ -45,15 +45,16 @@ def results_over_seeds(project: Project) -> dict[str, Any]:
     folders += [project.artifacts / "evaluate" / name for name in built(project, settings)]
     groups = by_system(load_reported(folders))
     averaged = [mean_over_seeds(runs, system) for system, runs in groups.items()]
-    qrels, first = load_corpus(project.artifacts / "corpus").qrels, averaged[0]
-    parts = query_groups(qrels, first.split, first.values.index) if first.source == "qrels" else {}
-    facts = {"main_metric": settings.evaluation.main_metric, "confidence": settings.evaluation.confidence}
-    by_group = compare_groups(averaged, parts, settings.evaluation, settings.seed)
+    corpus, first = load_corpus(project.artifacts / "corpus"), averaged[0]
+    parts = query_groups(corpus.qrels, first.split, first.values.index)
     return {
         "seeds": {system: len(runs) for system, runs in groups.items()},
-        **facts,
+        "main_metric": settings.evaluation.main_metric,
+        "confidence": settings.evaluation.confidence,
+        "documents": len(corpus.documents),
+        "examples": {},
         **compare_systems(averaged, settings.evaluation, settings.seed),
-        "groups": {name: facts | part for name, part in by_group.items()},
+        "groups": compare_groups(averaged, parts, settings.evaluation, settings.seed),
     }
 
 

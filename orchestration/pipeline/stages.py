@@ -27,7 +27,6 @@ QUERY_CODE = _code(
 )  # fmt: skip
 RETRIEVER_CODE = (*QUERY_CODE, *_code("dsi", "lexical", "retrievers", "token_index"))
 BASE_VECTORS = "artifacts/base_index/index"
-JUDGED = ("corpus", "pseudo_queries", "hierarchy", "baselines")  # what an evaluation reads beside what it judges
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ QUERY_GENERATOR = Stage(
 )
 PSEUDO_QUERIES = Stage(
     name="pseudo_queries",
-    description="Queries generated from the documents themselves, to train on and, without qrels, to evaluate with.",
+    description="Queries generated from the documents themselves, to train on.",
     groups=("pseudo_queries", "encoder", "seed"),
     inputs=_read("corpus", "query_generator"),
     output="artifacts/pseudo_queries",
@@ -113,9 +112,9 @@ PSEUDO_QUERIES = Stage(
 )
 ACCEPTANCE = Stage(
     name="acceptance",
-    description="Great Expectations' verdict on corpus and queries; no retriever is trained on data that fails it.",
+    description="Great Expectations' verdict on the corpus; no retriever is trained on data that fails it.",
     groups=("acceptance",),
-    inputs=_read("corpus", "pseudo_queries"),
+    inputs=_read("corpus"),
     output="artifacts/acceptance",
     code=_code("corpus"),
 )
@@ -166,7 +165,9 @@ EVALUATE = Stage(
     name="evaluate",
     description="Ranking of every dev and test query by this retriever, with per-query scores.",
     groups=("encoder", "evaluation"),
-    inputs=_read(*JUDGED, trained="artifacts/train/{retriever}", index="artifacts/index/{retriever}/index"),
+    inputs=_read(
+        "corpus", "baselines", trained="artifacts/train/{retriever}", index="artifacts/index/{retriever}/index"
+    ),
     output="artifacts/evaluate/{retriever}",
     code=RETRIEVER_CODE,
     each="retrievers",
@@ -175,16 +176,16 @@ FUSE = Stage(
     name="fuse",
     description="Several retrievers as one: weights learned on dev, and its ranking of every dev and test query.",
     groups=("encoder", "evaluation", "fusions.{retriever}"),
-    inputs=_read(*JUDGED, trained="artifacts/train", indexes="artifacts/index"),
+    inputs=_read("corpus", "hierarchy", "baselines", trained="artifacts/train", indexes="artifacts/index"),
     output="artifacts/evaluate/{retriever}",
     code=(*RETRIEVER_CODE, "model_code/stages/evaluate.py"),
     each="fusions",
 )
 COMPARISON = Stage(
     name="comparison",
-    description="All systems on the same queries: intervals, paired tests with Holm's correction, plots and report.",
+    description="All systems on the same queries: intervals, paired tests with Holm's correction, and a picture.",
     groups=("evaluation", "fusions", "retrievers", "seed"),
-    inputs=_read("corpus", "baselines", histories="artifacts/train", evaluations="artifacts/evaluate"),
+    inputs=_read("corpus", "baselines", evaluations="artifacts/evaluate"),
     output="artifacts/comparison",
     code=_code("corpus", "evaluation"),
 )

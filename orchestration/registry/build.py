@@ -178,9 +178,9 @@ def best_on_dev(project: Project, settings: Parameters) -> str:
 
 
 def best_untrained(project: Project, settings: Parameters) -> str:
-    """The baseline with the highest dev value of the promotion metric where dev was judged by people, or the fusion."""
+    """The baseline with the highest dev value of the promotion metric where people judged dev, or the fusion."""
     metrics = {name: _evaluation_of(project, name) for name in parameters.BASELINES}
-    if any(own["source"] != "qrels" or not own["dev"].get("queries") for own in metrics.values()):
+    if any(not own["dev"].get("queries") for own in metrics.values()):
         return parameters.BASELINES[-1]
     return max(metrics, key=lambda name: metrics[name]["dev"][settings.promotion.metric])
 
@@ -198,9 +198,8 @@ def _dev_value(project: Project, retriever: str, metric: str) -> float:
         raise FreshetError(f"{retriever} is not evaluated yet: run `freshet run`")
     evaluation = read_json(path)
     if not evaluation["dev"].get("queries"):
-        share = "corpus.splits" if evaluation["source"] == "qrels" else "pseudo_queries"
         raise FreshetError(
             "there are no dev queries to choose the best retriever by: name it yourself (`freshet register NAME`), "
-            f"or raise {share}.dev_share in params.yaml"
+            "or raise corpus.splits.dev_share in params.yaml"
         )
     return evaluation["dev"][metric]

@@ -25,12 +25,11 @@ from orchestration.project import Project
 from orchestration.registry import versions
 from orchestration.registry.versions import Version
 
-JUDGED = "qrels"  # the source of scores by people's judgements
 UNPROVEN = (
-    "nobody has judged queries of this corpus, and made ones cannot tell what is better: bring qrels, or move the "
+    "nobody has judged queries of this corpus, so nothing tells what is better: bring qrels, or move the "
     "alias `champion` by hand if you want it all the same"
 )
-INPUTS = ("corpus", "pseudo_queries", "hierarchy")
+INPUTS = ("corpus",)
 
 
 @dataclass(frozen=True)
@@ -56,12 +55,12 @@ class Rules:
 def may_promote(challenger: Version, champion: Version | None, rules: Rules) -> Verdict:
     """Judge the challenger against the champion (None: there is none) on the test queries.
 
-    Made queries judge nothing: they copy words of their documents, and praised trainings by which real queries lost
+    Where people judged none, nothing may replace a champion: made queries praised trainings by which real ones lost
     .075 nDCG@10.
     """
     scores, others = versions.scores(rules.project, challenger), None
-    if champion is not None and scores.source != JUDGED:
-        return Verdict(False, (UNPROVEN,), scores.queries, scores.source, ())
+    if champion is not None and not scores.queries:
+        return Verdict(False, (UNPROVEN,), 0, ())
     if champion is not None:
         others = _comparable_scores(rules.project, champion, challenger)
     if rules.new is None:

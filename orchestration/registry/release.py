@@ -198,7 +198,7 @@ def _verdict_by_hand(wanted: Version, champion: Version | None, rules: Rules) ->
         versions.require_own(rules.project, wanted)
         return gate.may_promote(wanted, champion, rules)
     except FreshetError as error:
-        return Verdict(False, (f"the gate cannot judge: {error}",), queries=0, source="none", intervals=())
+        return Verdict(False, (f"the gate cannot judge: {error}",), queries=0, intervals=())
 
 
 def judge(project: Project, rules: Rules | None = None, challenger: Version | None = None) -> Verdict:
@@ -206,7 +206,7 @@ def judge(project: Project, rules: Rules | None = None, challenger: Version | No
     with open_registry(project) as registry:
         wanted, champion = _candidates(project, registry, challenger)
         if wanted.is_same(champion):
-            return Verdict(True, (_already(wanted),), queries=0, source="none", intervals=())
+            return Verdict(True, (_already(wanted),), queries=0, intervals=())
         return gate.may_promote(wanted, champion, rules or Rules.of(project))
 
 

@@ -83,8 +83,8 @@ def test_what_a_retrain_does_is_told_by_its_journal_and_by_what_is_in_the_making
 
 def test_each_marked_function_is_there_and_the_gate_passes_with_its_own_reasons():
     assert all(callable(getattr(module, name)) for module, name in worker.MARKED.values())
-    refused = Verdict(False, ("it gains nothing",), 3, "qrels", ())
-    assert worker._passing(lambda: refused)() == Verdict(True, refused.reasons, 3, "qrels", ())
+    refused = Verdict(False, ("it gains nothing",), 3, ())
+    assert worker._passing(lambda: refused)() == Verdict(True, refused.reasons, 3, ())
 
 
 def test_a_kill_with_children_leaves_none():

@@ -62,7 +62,7 @@ def gate(challenger, champion, settings, new, seed):
     judged["new"] = sorted(new)
     latecomer = {"id": "late", "title": "late", "text": "mirage nomad heat"}
     LiveCollection(Project(Path.cwd())).receive([latecomer], "while it was trained")
-    return Verdict(True, ("as the test wants it",), challenger.queries, challenger.source, ())
+    return Verdict(True, ("as the test wants it",), challenger.queries, ())
 
 gates.judge_retrain = gate
 done = retrain.retrain(Project(Path.cwd()), "first", lambda text: None)

@@ -9,7 +9,7 @@ from model_code.context import StageContext
 from model_code.contracts.corpus import check_tables
 from model_code.contracts.registry import check
 from model_code.corpus.build import build_corpus
-from model_code.corpus.settings import CorpusSettings, PartSettings, PassageSettings
+from model_code.corpus.settings import CorpusSettings, PassageSettings
 from model_code.corpus.tables import frame, write_table
 from model_code.errors import FreshetError
 from model_code.files import write_json
@@ -32,7 +32,7 @@ def tables():
         "qrels": [{"query_id": f"q{i}", "document_id": f"d{i}", "split": "test"} for i in range(4)],
     }
     built = build_corpus(RowSource(**rows), CorpusSettings(), PassageSettings())
-    pseudo = {"query_id": "p0", "document_id": "d0", "text": "pseudo", "kind": "cloze", "split": "train"}
+    pseudo = {"query_id": "p0", "document_id": "d0", "text": "pseudo", "kind": "cloze"}
     return {**built.tables, "pseudo_queries": frame("pseudo_queries", [pseudo])}
 
 
@@ -44,12 +44,11 @@ def test_a_sound_corpus_passes(tables):
     ("table", "column", "value", "message"),
     [
         ("documents", "document_id", "d0", "documents breaks its contract in 2 rows: document_id must be unique.*d0"),
-        ("documents", "part", "old", r"part breaks isin.*row 1: 'old'"),
         ("documents", "title", None, "title breaks not_nullable"),
-        ("documents", "part", "new", "exactly the initial documents must have passages.*'d1'"),
         ("passages", "document_id", "d9", r"document_id must be a document_id of documents.*row 1: 'd9'"),
         ("passages", "ordinal", -1, "ordinal breaks"),
         ("queries", "text", "", "text breaks str_length"),
+        ("queries", "split", "later", "split breaks isin"),
         ("queries", "split", "train", "split must be its query's split.*'q1'"),
         ("qrels", "query_id", "q9", r"query_id must be a query_id of queries.*'q9'"),
         ("qrels", "document_id", "d9", r"document_id must be a document_id of documents.*'d9'"),
@@ -74,9 +73,6 @@ def test_pseudo_queries_have_a_contract_of_their_own(tables):
     tables["pseudo_queries"].loc[0, "document_id"] = "d9"
     with pytest.raises(FreshetError, match="pseudo_queries .* document_id must be a document_id of documents"):
         check_tables(tables)
-    tables["pseudo_queries"].loc[0, ["document_id", "split"]] = ["d0", "later"]
-    with pytest.raises(FreshetError, match="split breaks isin"):
-        check_tables(tables)
 
 
 def test_missing_and_unknown_columns_and_wrong_types_are_refused(tables):
@@ -100,27 +96,25 @@ def build(root, qrels_of):
         "qrels": [{"query_id": f"q{i}", "document_id": f"d{i}", "split": qrels_of} for i in range(4)],
     }
     chosen = rows if qrels_of else {"documents": rows["documents"]}
-    built = build_corpus(
-        RowSource(**chosen), CorpusSettings(parts=PartSettings(by="share", new_share=0.2)), PassageSettings()
-    )
+    built = build_corpus(RowSource(**chosen), CorpusSettings(), PassageSettings())
     (root / "corpus").mkdir(parents=True)
     for name, table in built.tables.items():
         write_table(root / "corpus", name, table)
     return StageContext(root, {"corpus": root / "corpus"}, root / "corpus", {}, root)
 
 
-def pseudo(root, qrels_of=None, splits=("train", "dev", "test")):
-    """Two queries for each of three initial documents, which have these splits."""
-    place = build(root, qrels_of)
-    documents = pd.read_parquet(root / "corpus" / "documents.parquet")
-    initial = documents.loc[documents["part"] == "initial", "document_id"].tolist()
+def pseudo(root, documents=3):
+    """Two queries for each of so many documents."""
+    place = build(root, None)
+    table = pd.read_parquet(root / "corpus" / "documents.parquet")
+    initial = table["document_id"].tolist()
     rows = [
-        {"query_id": f"{name}~{i}", "document_id": name, "text": f"text {i}", "kind": "short_cloze", "split": split}
-        for name, split in zip(initial, splits, strict=False)
+        {"query_id": f"{name}~{i}", "document_id": name, "text": f"text {i}", "kind": "inverse_cloze"}
+        for name in initial[:documents]
         for i in range(2)
     ]
     (root / "output").mkdir()
-    frame("pseudo_queries", rows).to_parquet(root / "output" / "pseudo_queries.parquet", index=False)
+    write_table(root / "output", "pseudo_queries", frame("pseudo_queries", rows))
     return StageContext(root, place.inputs, root / "output", {}, root)
 
 
@@ -138,7 +132,7 @@ def queries(tmp_path_factory):
 def verdict(tmp_path_factory):
     root = tmp_path_factory.mktemp("verdict")
     (root / "output").mkdir()
-    write_json(root / "output" / "verdict.json", {"passed": True, "source": "qrels", "expectations": [EXPECTATION]})
+    write_json(root / "output" / "verdict.json", {"passed": True, "expectations": [EXPECTATION]})
     return StageContext(root, {}, root / "output", {}, root)
 
 
@@ -146,8 +140,7 @@ def test_sound_ones_pass(corpus, queries, verdict, tmp_path):
     check("corpus", corpus)
     check("corpus", build(tmp_path / "bare", None))
     check("pseudo_queries", queries)
-    check("pseudo_queries", pseudo(tmp_path / "judged", "test", splits=("train",)))
-    check("pseudo_queries", pseudo(tmp_path / "none", splits=()))
+    check("pseudo_queries", pseudo(tmp_path / "none", documents=0))
     check("acceptance", verdict)
 
 
@@ -158,6 +151,7 @@ def test_sound_ones_pass(corpus, queries, verdict, tmp_path):
         (written("qrels.parquet", "cut"), "it cannot be read: Arrow"),
         (table_with("passages.parquet", lambda table: table.assign(ordinal=-1)), "passages breaks its contract"),
         (table_with("quarantine.parquet", lambda table: table.drop(columns="reason")), "quarantine breaks.*'reason'"),
+        (table_with("passages.parquet", lambda table: table[1:]), "document_id must be a document_id of passages"),
         (table_with("queries.parquet", lambda table: table[1:]), "query_id must be a query_id of queries"),
     ],
 )
@@ -173,12 +167,10 @@ def first(column, value):
     ("damage", "message"),
     [
         (removed("pseudo_queries.parquet"), "must hold pseudo_queries.parquet"),
-        (first("document_id", "d99"), "document_id must be of an initial document.*'d99'"),
+        (first("document_id", "d99"), "document_id must be of a document of the corpus.*'d99'"),
         (first("text", ""), "text breaks str_length"),
         (first("text", " \t"), "text must hold more than white space"),
         (first("kind", None), "kind breaks not_nullable"),
-        (first("split", "later"), "split breaks isin"),
-        (first("split", "test"), "all queries of a document must be of one split"),
         (table_with("pseudo_queries.parquet", lambda table: pd.concat([table, table[:1]])), "query_id must be unique"),
         (table_with("pseudo_queries.parquet", lambda table: table.assign(more=1)), "'more'"),
     ],
@@ -187,24 +179,12 @@ def test_each_broken_rule_of_pseudo_queries_is_named(queries, tmp_path, damage, 
     assert_refused("pseudo_queries", queries, tmp_path, damage, message)
 
 
-def test_a_document_that_is_not_initial_may_not_be_asked_for(queries, tmp_path):
-    documents = pd.read_parquet(queries.inputs["corpus"] / "documents.parquet")
-    new = documents.loc[documents["part"] == "new", "document_id"].iloc[0]
-    assert_refused("pseudo_queries", queries, tmp_path, first("document_id", new), "of an initial document")
-
-
-def test_held_out_pseudo_queries_beside_judged_queries_are_refused(tmp_path):
-    with pytest.raises(FreshetError, match="split must be train, as the corpus has judged queries.*'dev'"):
-        check("pseudo_queries", pseudo(tmp_path, "test"))
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (removed("verdict.json"), "must hold verdict.json"),
         (json_with("verdict.json", passed=False), "must have passed"),
         (json_with("verdict.json", passed=None), "must have 'passed', a bool"),
-        (json_with("verdict.json", source="nobody"), "unknown source 'nobody'"),
         (json_with("verdict.json", expectations=[]), "at least one expectation"),
         (json_edited("verdict.json", lambda value: value["expectations"][0].update(passed=False)), "must have passed"),
         (json_edited("verdict.json", lambda value: value["expectations"][0].pop("bounds")), "'some' lacks bounds"),

@@ -139,7 +139,7 @@ def test_files_that_the_manifest_does_not_name_are_refused(places, tmp_path, kin
     ("damage", "message"),
     [
         (json_with(MANIFEST, passages=5), "must state the corpus's 3 passages, not 5"),
-        (text_replaced("document_ids.json", '"b"', '"x"'), "each initial document: 1 missing, such as 'b'"),
+        (text_replaced("document_ids.json", '"b"', '"x"'), "each document: 1 missing, such as 'b'"),
         (text_replaced("document_ids.json", '["c"', '["c","c"'), "names a document twice"),
         (array_with("vectors.npy", (2, 0), np.inf), "vectors.npy must be finite"),
         (array_cut("representatives.npy"), r"representatives.npy must have the shape \(3, 6\)"),

@@ -277,7 +277,7 @@ def generator(tmp_path_factory):
     (root / "output").mkdir()
     save_sequence_model(*load_sequence_model(make_tiny_t5(root / "t5", WORDS)), root / "output" / "model", 8)
     write_json(root / "output" / "history.json", [{"step": 0, "log_likelihood": -4.5}, {"step": 5, "loss": 1.5}])
-    settings = {"pseudo_queries.training": SimpleNamespace(base="warm_start")}
+    settings = {"pseudo_queries.training": SimpleNamespace(base="some-t5")}
     return StageContext(root, {}, root / "output", settings, root)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from model_code.contracts.corpus import check_tables
 from model_code.corpus.build import build_corpus
-from model_code.corpus.settings import CorpusSettings, PartSettings, PassageSettings
+from model_code.corpus.settings import CorpusSettings, PassageSettings
 from model_code.errors import FreshetError
 
 ALL = CorpusSettings(quarantine_limit=1.0)
@@ -70,10 +70,7 @@ def junk(draw: random.Random, size: int) -> dict[str, list[dict]]:
 def test_no_row_is_lost_and_contracts_hold_whatever_comes_in(row_source, seed):
     draw = random.Random(seed)
     rows = junk(draw, 60)
-    parts = draw.choice(
-        [PartSettings(), PartSettings(by="share", new_share=0.4), PartSettings(by="date", new_from="2025-01-01")]
-    )
-    settings = ALL.replace(max_characters=300, parts=parts,
+    settings = ALL.replace(max_characters=300,
         merge_duplicates=draw.choice(["text", "title", "either", "none"]), limit=draw.choice([None, 40]),
     )  # fmt: skip
     built = build_corpus(row_source(**rows), settings, PassageSettings(words=2, stride=1))
@@ -89,52 +86,20 @@ def test_no_row_is_lost_and_contracts_hold_whatever_comes_in(row_source, seed):
     assert report["quarantine"] == sum(report["quarantine_reasons"].values()) > 0
 
 
-def test_parts_and_splits_fit_together(row_source):
+def test_a_query_has_the_split_of_its_judgements_and_one_without_any_has_none(row_source):
     rows = {
-        "documents": [
-            {"id": "old", "text": "old text", "date": "2020-01-01"},
-            {"id": "new", "text": "new text", "date": "2026-01-01"},
-        ],
-        "queries": [{"id": name, "text": name} for name in ("both", "old only", "new only", "neither")],
+        "documents": [{"id": "a", "text": "a text"}],
+        "queries": [{"id": name, "text": name} for name in ("trained", "tested", "neither")],
         "qrels": [
-            {"query_id": "both", "document_id": "old", "split": "train"},
-            {"query_id": "both", "document_id": "new", "split": "train"},
-            {"query_id": "old only", "document_id": "old", "split": "test"},
-            {"query_id": "new only", "document_id": "new", "split": "test"},
+            {"query_id": "trained", "document_id": "a", "split": "train"},
+            {"query_id": "tested", "document_id": "a", "split": "test"},
         ],
     }  # fmt: skip
-    settings = ALL.replace(
-        parts=PartSettings(by="date", new_from="2025-01-01"), splits=ALL.splits.replace(dev_share=0.0)
-    )
+    settings = ALL.replace(splits=ALL.splits.replace(dev_share=0.0))
     tables = build_corpus(row_source(**rows), settings, NO_PASSAGES).tables
-    assert tables["documents"].set_index("document_id")["part"].to_dict() == {"old": "initial", "new": "new"}
-    assert tables["passages"]["document_id"].tolist() == ["old"]
-    queries = tables["queries"].set_index("query_id")
-    assert queries["split"].tolist() == ["train", "test", "later", "later"]
-    assert queries["assigned_split"].tolist() == ["train", "test", "test", None]
-    assert tables["qrels"]["split"].tolist() == ["train", "train", "test", "later"]
-
-
-def test_parts_by_date_go_by_the_earliest_of_equal_documents_whatever_their_order(row_source):
-    documents = [
-        {"id": "copy", "text": "same text", "date": "2025-03-01"},
-        {"id": "first", "text": "same text", "date": "2020-03-01T00:30:00+01:00"},
-        {"id": "other", "text": "another", "date": "2025-02-01"},
-    ]
-    settings = ALL.replace(parts=PartSettings(by="date", new_from="2025-01-01"))
-    for rows in (documents, documents[::-1]):
-        table = build_corpus(row_source(documents=rows), settings, NO_PASSAGES).tables["documents"]
-        assert dict(zip(table["document_id"], table["part"], strict=True)) == {"first": "initial", "other": "new"}
-
-
-@pytest.mark.parametrize("merging", ["text", "none"])
-def test_parts_by_date_keep_the_order_of_the_source(row_source, merging):
-    dates = {"b": "2025-03-01", "c": "2020-03-01", "a": "2025-02-01", "d": "2020-03-01"}
-    rows = [{"id": name, "text": f"text {name}", "date": date} for name, date in dates.items()]
-    settings = ALL.replace(parts=PartSettings(by="date", new_from="2025-01-01"), merge_duplicates=merging)
-    tables = build_corpus(row_source(documents=rows), settings, NO_PASSAGES).tables
-    assert tables["documents"]["document_id"].tolist() == list(dates)
-    assert tables["passages"]["document_id"].tolist() == ["c", "d"]
+    check_tables(tables)
+    assert tables["queries"]["split"].tolist() == ["train", "test", None]
+    assert tables["qrels"]["split"].tolist() == ["train", "test"]
 
 
 def test_a_corpus_without_queries_is_a_corpus(row_source):
@@ -168,7 +133,7 @@ def test_answers_are_kept_and_counted_and_so_are_queries_whose_answers_cannot_be
 def test_a_corpus_without_answers_is_as_if_there_were_no_such_thing(row_source):
     queries = [{"id": "a", "text": "when"}, {"id": "b", "text": "why", "answers": []}]
     built = build_corpus(row_source(documents=[{"id": "d", "text": "t"}], queries=queries), ALL, NO_PASSAGES)
-    assert list(built.tables["queries"]) == ["query_id", "text", "split", "assigned_split"]
+    assert list(built.tables["queries"]) == ["query_id", "text", "split"]
     assert not {"queries_with_answers", "queries_with_unread_answers"} & built.report.keys()
 
 

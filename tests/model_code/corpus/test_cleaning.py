@@ -15,7 +15,6 @@ from model_code.corpus.cleaning import (
     clean_text,
     document_of,
     merge_duplicates,
-    merge_into_earliest,
     query_of,
 )
 from model_code.corpus.rows import Row, Unfit
@@ -191,14 +190,6 @@ def test_duplicates_are_merged_into_the_first(by, merged):
     kept, found = merge_duplicates(DOCUMENTS, by)
     assert found == merged
     assert [document.document_id for document in kept] == [name for name in "abcdef" if name not in merged]
-
-
-def test_the_earliest_is_kept_where_it_stands_and_of_one_date_the_first():
-    dates = {"x": ("moss", "2025-01-01"), "w": ("fern", "2026-01-01"), "b": ("Moss", "2020-01-01"),
-             "a": ("moss", "2020-01-01")}  # fmt: skip
-    kept, merged = merge_into_earliest([Document(n, "", text, date=date) for n, (text, date) in dates.items()], "text")
-    assert [document.document_id for document in kept] == ["w", "b"]
-    assert merged == {"x": "b", "a": "b"}
 
 
 def test_merging_again_changes_nothing():

@@ -6,10 +6,9 @@ from collections import Counter
 
 import pytest
 
-from model_code.corpus.judgements import Known, part_of, position, split_queries, take_qrels
-from model_code.corpus.rows import Quarantine, Row, Unfit
-from model_code.corpus.settings import PartSettings, QuerySplitSettings
-from model_code.documents import Document
+from model_code.corpus.judgements import Known, position, split_queries, take_qrels
+from model_code.corpus.rows import Quarantine, Row
+from model_code.corpus.settings import QuerySplitSettings
 
 KNOWN = Known({"q1", "q2", "q3"}, {"d1", "d2"}, {"d1-copy": "d1"})
 
@@ -72,35 +71,12 @@ def test_a_query_in_two_splits_is_tested_and_not_trained_on():
 IDS = [f"id-{i}" for i in range(20_000)]
 
 
-def dated(name: str, date: str | None = None) -> Document:
-    return Document(name, "", name, date=date)
-
-
 def test_positions_are_uniform_and_independent_between_purposes():
     first, second = ([position(name, 0, purpose) for name in IDS] for purpose in ("parts", "queries"))
     deciles = Counter(int(place * 10) for place in first)
     assert max(abs(count - 2_000) for count in deciles.values()) < 4 * (20_000 * 0.1 * 0.9) ** 0.5  # 4 sigma
     both = sum(a < 0.5 and b < 0.5 for a, b in zip(first, second, strict=True))
     assert abs(both - 5_000) < 4 * (20_000 * 0.25 * 0.75) ** 0.5
-
-
-def test_parts_have_their_shares_and_do_not_move_when_documents_come():
-    settings = PartSettings(by="share")
-    parts = {name: part_of(dated(name), settings) for name in IDS}
-    counts = Counter(parts.values())
-    assert abs(counts["new"] / 20_000 - 0.09) < 0.01
-    assert abs(counts["tuning"] / 20_000 - 0.01) < 0.005
-    assert all(part_of(dated(name), settings) == parts[name] for name in reversed(IDS[:100]))
-    assert {part_of(dated(name), PartSettings()) for name in IDS[:100]} == {"initial"}
-
-
-def test_parts_by_date_stream_the_future():
-    settings = PartSettings(by="date", tuning_from="2024-07-01", new_from="2025-01-01")
-    dates = {"2024-06-30": "initial", "2024-07-01": "tuning", "2024-12-31T23:59:59Z": "tuning", "2025-01-01": "new"}
-    assert {date: part_of(dated("d", date), settings) for date in dates} == dates
-    assert part_of(dated("d", "2024-12-31"), PartSettings(by="date", new_from="2025-01-01")) == "initial"
-    with pytest.raises(Unfit, match="bad date"):
-        part_of(dated("d"), settings)
 
 
 def test_given_splits_are_kept_and_missing_ones_are_drawn():

@@ -21,11 +21,7 @@ from model_code.settings import parse
         ({"quarantine_limit": 1.5}, "quarantine_limit is 1.5"),
         ({"files": {"queries": "q.jsonl"}}, "together"),
         ({"splits": {"test_share": 0.9, "dev_share": 0.1}}, "leave queries to train on"),
-        ({"parts": {"by": "date"}}, "needs new_from"),
-        ({"parts": {"by": "date", "new_from": "spring"}}, "ISO date"),
-        ({"parts": {"by": "date", "new_from": "2025-01-01", "tuning_from": "2025-06-01"}}, "tuning_from must lie"),
-        ({"parts": {"by": "date", "new_from": "20250101", "tuning_from": "2025-06-01"}}, "tuning_from must lie"),
-        ({"parts": {"new_share": 0.9, "tuning_share": 0.1}}, "too much"),
+        ({"parts": {"by": "date"}}, "`freshet add` them when they do; delete the key"),
     ],
 )
 def test_impossible_corpus_settings_are_refused(mapping, message):

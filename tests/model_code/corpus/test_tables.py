@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 from model_code.corpus.tables import TABLES, Corpus, frame, judged, judged_corpus, load_corpus, own_queries, write_table
 
 
-def corpus(qrels: list[tuple[str, str, str]], new: tuple[str, ...] = ()) -> Corpus:
+def corpus(qrels: list[tuple[str, str, str]]) -> Corpus:
     names = ("d1", "d2", "d3")
     documents = [
         {"document_id": name, "title": "", "text": name, "fields": "{}", "date": None,
-         "part": "new" if name in new else "initial", "content_hash": name}
+         "content_hash": name}
         for name in names
     ]  # fmt: skip
     queries = [{"query_id": query, "text": f"text of {query}", "split": split} for query, _, split in qrels]
@@ -21,46 +21,21 @@ def corpus(qrels: list[tuple[str, str, str]], new: tuple[str, ...] = ()) -> Corp
     return Corpus(frame("documents", documents), frame("passages", []), unique, frame("qrels", pairs))
 
 
-def pseudo(*rows: tuple[str, str, str]) -> pd.DataFrame:
-    columns = ("query_id", "document_id", "split")
-    return frame("pseudo_queries", [dict(zip(columns, row, strict=True), text=row[0], kind="cloze") for row in rows])
-
-
-PSEUDO = pseudo(("p2", "d2", "dev"), ("p1", "d1", "dev"), ("p3", "d3", "test"), ("p4", "d3", "train"))
-
-
-def test_own_qrels_win_and_queries_are_sorted_by_id():
-    found = judged(corpus([("q2", "d1", "test"), ("q1", "d2", "test"), ("q0", "d2", "train")]), PSEUDO, "test")
+def test_queries_are_sorted_by_id():
+    found = judged(corpus([("q2", "d1", "test"), ("q1", "d2", "test"), ("q0", "d2", "train")]), "test")
     assert found.source == "qrels"
     assert list(found.queries.items()) == [("q1", "text of q1"), ("q2", "text of q2")]
     assert found.qrels == {"q1": {"d2": 2}, "q2": {"d1": 2}}
 
 
-def test_a_corpus_judged_by_qrels_never_mixes_in_pseudo_queries():
-    found = judged(corpus([("q1", "d1", "test")]), PSEUDO, "dev")
-    assert (found.source, found.queries, found.qrels) == ("qrels", {}, {})
-
-
-def test_without_qrels_for_dev_or_test_held_out_pseudo_queries_judge():
-    found = judged(corpus([("q0", "d1", "train")]), PSEUDO, "dev")
-    assert found.source == "pseudo-queries"
-    assert found.qrels == {"p1": {"d1": 1}, "p2": {"d2": 1}}
-
-
-def test_judgements_of_documents_that_are_not_indexed_yet_do_not_count():
-    rows = [("q1", "d1", "test"), ("q1", "d2", "test"), ("q2", "d2", "later")]
-    assert judged(corpus(rows, new=("d2",)), PSEUDO, "test").qrels == {"q1": {"d1": 2}}
-    assert judged(corpus([], new=("d2",)), PSEUDO, "dev").qrels == {"p1": {"d1": 1}}
-
-
 def test_answers_go_with_the_queries_of_a_split_that_have_any(tmp_path):
     made = corpus([("q1", "d1", "test"), ("q2", "d1", "test"), ("q0", "d2", "train")])
-    assert judged(made, PSEUDO, "test").answers == {}
+    assert judged(made, "test").answers == {}
     rows = made.queries.to_dict("records")
     named = [{**row, "answers": None if row["query_id"] == "q2" else '["x", "a y"]'} for row in rows]
     for name in TABLES:
         write_table(tmp_path, name, frame("queries", named) if name == "queries" else getattr(made, name))
-    assert judged(load_corpus(tmp_path), PSEUDO, "test").answers == {"q1": ["x", "a y"]}
+    assert judged(load_corpus(tmp_path), "test").answers == {"q1": ["x", "a y"]}
 
 
 def test_a_column_for_answers_is_written_only_if_there_are_any(tmp_path):
@@ -68,7 +43,7 @@ def test_a_column_for_answers_is_written_only_if_there_are_any(tmp_path):
     for answers in (None, '["x"]'):
         write_table(tmp_path, "queries", frame("queries", [{**row, "answers": answers} for row in rows]))
         held = pq.read_schema(tmp_path / "queries.parquet").names
-        assert held == ["query_id", "text", "split", "assigned_split", *(["answers"] if answers else [])]
+        assert held == ["query_id", "text", "split", *(["answers"] if answers else [])]
 
 
 def test_tables_survive_the_disk_and_an_empty_column_keeps_its_type(tmp_path):

@@ -81,10 +81,10 @@ def _make_inputs(root: Path) -> None:
     pseudo = pd.DataFrame({"query_id": [f"p{name}" for name in IDS[:20]], "document_id": IDS[:20]})
     pseudo["text"] = [_ask(name, 3, 6) for name in IDS[:20]]
     folders = {"corpus": {}, "pseudo_queries": {}}
-    folders["corpus"]["documents"] = documents.assign(part="initial", fields="{}", date=None)
+    folders["corpus"]["documents"] = documents.assign(fields="{}", date=None)
     folders["corpus"] |= {"passages": passages, "queries": queries.drop(columns="document_id")}
     folders["corpus"]["qrels"] = pd.concat([queries, also]).drop(columns="text").assign(relevance=1)
-    folders["pseudo_queries"]["pseudo_queries"] = pseudo.assign(kind="inverse_cloze", split="train")
+    folders["pseudo_queries"]["pseudo_queries"] = pseudo.assign(kind="inverse_cloze")
     for folder, tables in folders.items():
         (root / folder).mkdir(parents=True)
         for name, table in tables.items():

@@ -22,7 +22,7 @@ SIZE = 400
 def scores(system, ndcg, recall=None, size=SIZE):
     recall = np.full(size, 0.9) if recall is None else recall
     index = [f"q{i:04}" for i in range(size)]
-    return SystemScores(system, "qrels", "test", pd.DataFrame({"nDCG@10": ndcg, "R@100": recall}, index=index))
+    return SystemScores(system, "test", pd.DataFrame({"nDCG@10": ndcg, "R@100": recall}, index=index))
 
 
 def noise(seed, spread=0.1, size=SIZE):

@@ -17,7 +17,7 @@ from model_code.settings import parse
         ({"metrics": ["accuracy"]}, "write one of nDCG@k"),
         ({"metrics": ["MAP", "MAP"], "main_metric": "MAP"}, "names a metric twice"),
         ({"max_queries": 0}, "at least 1, or null"),
-        ({"rerank_depth": 50}, "evaluation.depth"),
+        ({"rerank_depth": 50}, "there is rrf"),
     ],
 )
 def test_evaluation_settings_refuse(values, message):

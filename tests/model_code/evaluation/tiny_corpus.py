@@ -18,7 +18,7 @@ def write_corpus(folder: Path, with_qrels: bool = True) -> Path:
     """A test query per document, train and dev queries for the documents of the first two topics: 24 stay unseen."""
     folder.mkdir(parents=True)
     frame = pd.DataFrame({"document_id": DOCUMENTS, "title": [f"title{i}" for i in range(48)], "text": TEXTS.values()})
-    frame.assign(part="initial", fields="{}", date=None).to_parquet(folder / "documents.parquet")
+    frame.assign(fields="{}", date=None).to_parquet(folder / "documents.parquet")
     frame.assign(ordinal=0).to_parquet(folder / "passages.parquet")
     rows = [("test", name) for name in DOCUMENTS] + [("train", name) for name in DOCUMENTS[:18]]
     rows += [("dev", name) for name in DOCUMENTS[18:24]]
@@ -29,10 +29,10 @@ def write_corpus(folder: Path, with_qrels: bool = True) -> Path:
 
 
 def write_pseudo_queries(folder: Path) -> Path:
-    """Held-out pseudo-queries: 5 dev, 10 test."""
+    """A query made of each document."""
     folder.mkdir(parents=True)
-    rows = [("dev", name) for name in DOCUMENTS[:5]] + [("test", name) for name in DOCUMENTS[5:15]]
-    _queries(rows).assign(kind="inverse_cloze").to_parquet(folder / "pseudo_queries.parquet")
+    made = _queries([("made", name) for name in DOCUMENTS]).drop(columns="split")
+    made.assign(kind="inverse_cloze").to_parquet(folder / "pseudo_queries.parquet")
     return folder
 
 

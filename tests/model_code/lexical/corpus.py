@@ -38,9 +38,7 @@ def make_corpus(folder: Path) -> None:
     queries = pd.DataFrame({"query_id": [f"q{i}" for i in ids], "text": [" ".join(first[i].split()[:2]) for i in ids]})
     queries["split"] = ["train"] * 16 + ["dev"] * 6 + ["test"] * 2
     folder.mkdir(parents=True)
-    pd.DataFrame({"document_id": ids, "part": "initial", "text": ""}).to_parquet(
-        folder / "documents.parquet", index=False
-    )
+    pd.DataFrame({"document_id": ids, "text": ""}).to_parquet(folder / "documents.parquet", index=False)
     passages.to_parquet(folder / "passages.parquet", index=False)
     queries.to_parquet(folder / "queries.parquet", index=False)
     queries.assign(document_id=ids, relevance=1).to_parquet(folder / "qrels.parquet", index=False)

@@ -1,16 +1,13 @@
-"""Guards pseudo-queries: spans of the asked length from every part of a text, held-out documents, expanded texts."""
+"""Guards pseudo-queries: spans of the asked length from every part of a text, expanded texts."""
 
 from __future__ import annotations
-
-from collections import Counter
 
 import pandas as pd
 import pytest
 
 from model_code.index.bm25 import Bm25
-from model_code.queries.pseudo_queries import InverseCloze, expanded_texts, generated_queries, split_of
+from model_code.queries.pseudo_queries import InverseCloze, expanded_texts, generated_queries, seed_of
 from model_code.queries.settings import ClozeSettings
-from model_code.training.tables import without_span
 
 WORDS = [f"w{i}" for i in range(200)]
 TEXT = "\n ".join(WORDS)
@@ -50,53 +47,24 @@ def test_spans_depend_on_neither_order_nor_other_documents():
 def test_seed_and_kind_change_the_spans():
     spans = {
         (kind, seed): tuple(InverseCloze(kind, ClozeSettings()).spans("d", TEXT, seed))
-        for kind in ("inverse_cloze", "held_out_cloze")
+        for kind in ("inverse_cloze", "short_cloze")
         for seed in (1, 2)
     }
     assert len(set(spans.values())) == 4
 
 
-def test_the_span_can_be_taken_out_of_its_document():
-    for query in cloze(per_document=5).generate({"d": TEXT}, seed=1):
-        rest = without_span(TEXT, query.text).split()
-        start = WORDS.index(query.text.split()[0])
-        assert rest == WORDS[:start] + WORDS[start + 64 :]
-
-
-IDS = [f"document-{i}" for i in range(5000)]
-
-
-def test_shares_are_met():
-    counts = Counter(split_of(i, 0.1, 0.2, seed=1) for i in IDS)
-    assert abs(counts["dev"] / 5000 - 0.1) < 0.015  # 3.5 standard errors
-    assert abs(counts["test"] / 5000 - 0.2) < 0.02
-
-
-def test_no_share_holds_nothing_out():
-    assert {split_of(i, 0.0, 0.0, seed=1) for i in IDS} == {"train"}
-
-
-def test_more_test_queries_take_none_from_dev():
-    dev = [i for i in IDS if split_of(i, 0.1, 0.2, seed=1) == "dev"]
-    assert dev == [i for i in IDS if split_of(i, 0.1, 0.5, seed=1) == "dev"]
-
-
-def test_the_seed_draws_other_documents():
-    assert [split_of(i, 0.3, 0.3, seed=1) for i in IDS] != [split_of(i, 0.3, 0.3, seed=2) for i in IDS]
-
-
 TABLE = pd.DataFrame(
     [
-        ("a", "how to order", "sequence_to_sequence", "train"),
-        ("b", "what is a heap", "sequence_to_sequence", "test"),
-        ("a", "a list", "inverse_cloze", "train"),
-        ("a", "rank items", "sequence_to_sequence", "train"),
+        ("a", "how to order", "sequence_to_sequence"),
+        ("b", "what is a heap", "inverse_cloze"),
+        ("a", "a list", "inverse_cloze"),
+        ("a", "rank items", "sequence_to_sequence"),
     ],
-    columns=["document_id", "text", "kind", "split"],
+    columns=["document_id", "text", "kind"],
 )
 
 
-def test_only_generated_training_queries_count():
+def test_only_what_a_model_wrote_counts():
     assert generated_queries(TABLE) == {"a": ["how to order", "rank items"]}
     assert generated_queries(TABLE.head(0)) == {}
 
@@ -109,3 +77,9 @@ def test_every_passage_of_a_document_gets_its_queries_and_is_found_by_them():
     ]  # fmt: skip
     assert Bm25.build(texts, ids).search(["order"], 1) == [[]]
     assert [document for document, _ in Bm25.build(expanded, ids).search(["order"], 1)[0]] == ["a"]
+
+
+def test_seeds_of_different_purposes_differ_and_fit_63_bits():
+    seeds = [seed_of(seed, *parts) for seed in (0, 1) for parts in (("a",), ("b",), ("a", 0), ("a", 1), ("ab",))]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)

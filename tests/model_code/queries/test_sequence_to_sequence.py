@@ -7,12 +7,19 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 
-from model_code.errors import FreshetError
+from model_code.errors import FreshetError, SettingsError
+from model_code.files import hash_path
 from model_code.queries import sequence_to_sequence
-from model_code.queries.generators import make_generator
-from model_code.queries.sequence_to_sequence import GumbelTopK, SequenceToSequence
-from model_code.queries.settings import GeneratorTrainingSettings, PseudoQuerySettings, SequenceToSequenceSettings
+from model_code.queries.sequence_to_sequence import (
+    GumbelTopK,
+    SequenceToSequence,
+    load_sequence_model,
+    require_positions,
+    save_sequence_model,
+)
+from model_code.queries.settings import SequenceToSequenceSettings
 from tests.model_code.queries.toy import make_tiny_t5
+from tests.tiny_encoder import make_tiny_encoder
 
 WORDS = [f"w{i}" for i in range(40)]
 TINY = SequenceToSequenceSettings(per_document=5, section_tokens=8, max_query_tokens=6, top_k=8, batch_size=7)
@@ -25,13 +32,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def generator(folder):
-    settings = SequenceToSequenceSettings(**{**vars(TINY), "model": str(folder)})
-    return make_generator("sequence_to_sequence", PseudoQuerySettings(sequence_to_sequence=settings))
+    return SequenceToSequence.load(TINY.replace(model=str(folder)))
 
 
 def with_settings(generator: SequenceToSequence, **changes: int) -> SequenceToSequence:
-    settings = SequenceToSequenceSettings(**{**vars(generator.settings), **changes})
-    return SequenceToSequence(generator.model, generator.tokenizer, settings)
+    return SequenceToSequence(generator.model, generator.tokenizer, generator.settings.replace(**changes))
 
 
 DOCUMENTS = {f"d{i}": " ".join(WORDS[i : i + 3 * (i + 1)]) for i in range(6)}  # 1 to 3 sections each
@@ -100,20 +105,18 @@ def test_the_noise_samples_the_softmax_of_the_top_k():
 
 
 def test_trained_means_the_folder_of_the_trained_model(folder, generator, tmp_path):
-    trained = SequenceToSequenceSettings(**{**vars(TINY), "model": "trained"})
-    settings = PseudoQuerySettings(sequence_to_sequence=trained, training=GeneratorTrainingSettings(base="warm_start"))
-    made = make_generator("sequence_to_sequence", settings, folder)
+    settings = TINY.replace(model="trained")
+    made = SequenceToSequence.load(settings, folder)
     assert made.generate(DOCUMENTS, 1, tmp_path / "a") == generator.generate(DOCUMENTS, 1, tmp_path / "b")
     for nothing in (None, tmp_path / "model"):
         with pytest.raises(FreshetError, match="but no generator was; set pseudo_queries.training.base"):
-            make_generator("sequence_to_sequence", settings, nothing)
+            SequenceToSequence.load(settings, nothing)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_it_computes_where_the_encoders_settings_say(folder, monkeypatch, device: str):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    settings = PseudoQuerySettings(sequence_to_sequence=TINY.replace(model=str(folder)))
-    model = make_generator("sequence_to_sequence", settings, device=device).model
+    model = SequenceToSequence.load(TINY.replace(model=str(folder)), device=device).model
     assert (model.device.type, model.dtype) == (device, torch.float32)
 
 
@@ -128,3 +131,33 @@ def test_a_gpu_without_bfloat16_does_not_emulate_it(monkeypatch, in_hardware: bo
     SequenceToSequence.load(TINY, device="cuda:1")
     assert load.call_args.args[-1] is dtype
     model.to.assert_called_once_with(torch.device("cuda:1"))
+
+
+def test_texts_longer_than_the_positions_are_refused(tmp_path):
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    config = BartConfig(vocab_size=8, max_position_embeddings=64, d_model=16, encoder_layers=1, decoder_layers=1)
+    model = BartForConditionalGeneration(config)
+    require_positions(model, 64, 64)
+    with pytest.raises(SettingsError, match="section_tokens is 65, but the model has 64 positions; lower"):
+        require_positions(model, 65, 8)
+    with pytest.raises(SettingsError, match="max_query_tokens is 65"):
+        require_positions(model, 8, 65)
+
+
+def test_equal_models_give_equal_bytes_that_name_no_machine(folder, tmp_path):
+    for name in ("one", "two"):
+        save_sequence_model(*load_sequence_model(folder), tmp_path / name, 16)
+    assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")
+    assert {path.suffix for path in (tmp_path / "one").iterdir()} == {".json", ".safetensors"}
+    for path in (tmp_path / "one").glob("*.json"):
+        assert not {str(folder), "transformers_version"} & {word for word in path.read_text().split('"')}
+
+
+def test_what_cannot_be_loaded_is_one_clear_line(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(FreshetError, match="'someone/some-t5' is no sequence-to.*hub model$") as caught:
+        load_sequence_model("someone/some-t5")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(FreshetError, match="is no sequence-to-sequence model that can be loaded.*BertConfig"):
+        load_sequence_model(make_tiny_encoder(tmp_path / "encoder", WORDS))

@@ -1,4 +1,4 @@
-"""Sixteen documents of six words, each asked for by its first three, and tiny models that can learn that."""
+"""Sixteen documents of six words, each asked for by its first three, and a tiny model that can learn that."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import numpy as np
 from model_code.queries.generator_training import GeneratorPair, GeneratorTrainer, PairTokens
 from model_code.queries.sequence_to_sequence import Loaded, load_sequence_model
 from model_code.queries.settings import GeneratorTrainingSettings
-from model_code.queries.trained_generator import warm_start
-from tests.tiny_encoder import make_tiny_encoder
 
 
 def make_tiny_t5(folder: Path, words: Sequence[str]) -> Path:
@@ -42,12 +40,9 @@ PAIRS = [GeneratorPair(i, text, " ".join(text.split()[:3])) for i, text in DOCUM
 SECTION_TOKENS, QUERY_TOKENS = 16, 8
 
 
-def load(kind: str, folder: Path) -> Loaded:
-    """A fresh "warm_start" or "t5"."""
-    path = folder / kind
-    if kind == "warm_start":
-        return warm_start(path if path.exists() else make_tiny_encoder(path, WORDS), seed=0)
-    return load_sequence_model(path if path.exists() else make_tiny_t5(path, WORDS))
+def load(folder: Path) -> Loaded:
+    """A fresh T5."""
+    return load_sequence_model(folder / "t5" if (folder / "t5").exists() else make_tiny_t5(folder / "t5", WORDS))
 
 
 def tokens(loaded: Loaded) -> PairTokens:

@@ -5,49 +5,45 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from model_code.context import StageContext
 from model_code.corpus.build import build_corpus
 from model_code.corpus.rows import Row
 from model_code.corpus.settings import AcceptanceSettings, CorpusSettings, PassageSettings
-from model_code.corpus.tables import frame, write_table
+from model_code.corpus.tables import write_table
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.stages import acceptance
 
 
 class Words:
-    """A source of twelve documents, each asked for by one test query, or by none."""
+    """A source of twelve documents, each asked for by one test query, or by none; so many queries say the same."""
 
-    def __init__(self, queries: bool) -> None:
-        self.queries = queries
+    def __init__(self, queries: bool, same: int = 0) -> None:
+        self.queries, self.same = queries, same
 
     def rows(self, table, progress=None):
         for number in range(12 if table == "documents" or self.queries else 0):
-            text = f"the text of number {number}"
+            text = "the same" if table == "queries" and number < self.same else f"the text of number {number}"
             judgement = {"query_id": str(number), "document_id": str(number), "split": "test"}
             yield Row(table, f"{number}", judgement if table == "qrels" else {"id": str(number), "text": text})
 
 
-def context(root: Path, queries: bool = True, pseudo: int = 0, **settings) -> StageContext:
-    folders = {name: root / name for name in ("corpus", "pseudo_queries", "output")}
+def context(root: Path, queries: bool = True, same: int = 0, **settings) -> StageContext:
+    folders = {name: root / name for name in ("corpus", "output")}
     for folder in folders.values():
         folder.mkdir(parents=True, exist_ok=True)
-    for name, table in build_corpus(Words(queries), CorpusSettings(), PassageSettings()).tables.items():
+    for name, table in build_corpus(Words(queries, same), CorpusSettings(), PassageSettings()).tables.items():
         write_table(folders["corpus"], name, table)
-    rows = [
-        {"query_id": f"p{i}", "document_id": str(i), "text": f"pseudo {i}", "kind": "cloze", "split": "dev"}
-        for i in range(pseudo)
-    ]
-    write_table(folders["pseudo_queries"], "pseudo_queries", frame("pseudo_queries", rows))
     return StageContext(root, folders, folders["output"], {"acceptance": AcceptanceSettings(**settings)}, root)
 
 
 def test_a_fit_corpus_passes_with_data_docs_and_a_pure_verdict(tmp_path):
     places = [tmp_path / "one", tmp_path / "two"]
     reports = [acceptance.run(context(place)) for place in places]
-    assert reports[0] == reports[1] == {"passed": True, "source": "qrels", "expectations": 7}
+    assert reports[0] == reports[1] == {"passed": True, "expectations": 6}
     first, second = ((place / "output" / "verdict.json").read_bytes() for place in places)
     assert first == second
     assert [path.name for path in (places[0] / "output").iterdir()] == ["verdict.json"]
@@ -59,10 +55,10 @@ def test_a_fit_corpus_passes_with_data_docs_and_a_pure_verdict(tmp_path):
 
 def test_every_broken_bound_is_named_and_stays_readable(tmp_path):
     with pytest.raises(FreshetError) as refusal:
-        acceptance.run(context(tmp_path, min_documents=13, min_queries=14))
+        acceptance.run(context(tmp_path, min_documents=13, same=8))
     for message in (
         "documents: too few: 12, and 13 at least",
-        "queries: too few: 12, and 14 at least",
+        "queries: equal to another: 58.3",
     ):
         assert message in str(refusal.value)
     verdict = read_json(tmp_path / ".freshet" / "data_docs" / "verdict.json")
@@ -70,23 +66,14 @@ def test_every_broken_bound_is_named_and_stays_readable(tmp_path):
     assert verdict["passed"] is False
 
 
-def test_without_qrels_pseudo_queries_are_what_must_suffice(tmp_path):
-    assert acceptance.run(context(tmp_path, queries=False, pseudo=6))["source"] == "pseudo-queries"
-    with pytest.raises(FreshetError, match="queries: too few: 0, and 1 at least"):
-        acceptance.run(context(tmp_path, queries=False, pseudo=0))
+def test_without_judgements_documents_alone_must_suffice(tmp_path):
+    assert acceptance.run(context(tmp_path, queries=False)) == {"passed": True, "expectations": 2}
 
 
-def test_repeated_queries_and_queries_of_no_document_stop_the_stage(tmp_path):
-    place = context(tmp_path, queries=False, pseudo=6)
-    path = tmp_path / "pseudo_queries"
-    rows = [
-        {"query_id": f"p{i}", "document_id": str(i), "text": "the same", "kind": "cloze", "split": "dev"}
-        for i in range(6)
-    ]
-    write_table(path, "pseudo_queries", frame("pseudo_queries", rows))
-    with pytest.raises(FreshetError, match="queries: equal to another: 83.3.* %, and 20 % at most"):
-        acceptance.run(place)
-    write_table(path, "pseudo_queries", frame("pseudo_queries", [rows[0] | {"document_id": "absent"}]))
+def test_a_judgement_of_no_document_stops_the_stage(tmp_path):
+    place = context(tmp_path)
+    path = tmp_path / "corpus" / "qrels.parquet"
+    pd.read_parquet(path).replace({"document_id": {"3": "absent"}}).to_parquet(path)
     with pytest.raises(FreshetError, match="judgements: of a document that is not there: .* %, and 0 % at most"):
         acceptance.run(place)
     assert json.dumps(read_json(place.output / "verdict.json"))

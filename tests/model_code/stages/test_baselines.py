@@ -21,7 +21,7 @@ from model_code.index.settings import Bm25Settings
 from model_code.retrievers.kinds import open_retriever
 from model_code.retrievers.settings import FusionSettings
 from model_code.stages import baselines, fuse
-from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_hierarchy, write_pseudo_queries
+from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_pseudo_queries
 from tests.tiny_encoder import make_tiny_encoder
 
 
@@ -30,13 +30,12 @@ def inputs(tmp_path_factory):
     root = tmp_path_factory.mktemp("inputs")
     write_corpus(root / "corpus")
     write_pseudo_queries(root / "pseudo_queries")
-    write_hierarchy(root / "hierarchy")
     make_tiny_encoder(root / "base", TEXTS.values())
     encoder = Encoder.load(root / "base", max_tokens=32, precision="float32")
     passages = load_corpus(root / "corpus").passages
     vectors = encoder.encode(passage_texts(passages, include_title=True))
     DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint()).save(root / "base_index")
-    return {name: root / name for name in ("corpus", "pseudo_queries", "hierarchy", "base_index", "base")}
+    return {name: root / name for name in ("corpus", "pseudo_queries", "base_index", "base")}
 
 
 def run_stage(inputs, output, generators=("inverse_cloze",)):
@@ -58,9 +57,9 @@ def test_all_are_evaluated_on_the_same_queries(inputs, tmp_path):
     check_comparable([load_scores(tmp_path / "baselines" / name, "test") for name in report])
 
 
-def test_the_untrained_encoder_has_hybrids_and_bm25_has_none(inputs, tmp_path):
+def test_the_untrained_encoder_has_a_hybrid_and_bm25_has_none(inputs, tmp_path):
     report = run_stage(inputs, tmp_path / "baselines")
-    names = ["bm25_rerank", "nearest_query", "rrf"]
+    names = ["nearest_query", "rrf"]
     assert sorted(report["zero_shot"]["variants"]) == names
     assert "variants" not in report["bm25"]
     scores = load_all_scores(tmp_path / "baselines" / "zero_shot", "test")
@@ -91,10 +90,10 @@ def test_generated_queries_count_as_words_of_their_documents(inputs, tmp_path):
     table = pd.read_parquet(inputs["pseudo_queries"] / "pseudo_queries.parquet")
     own = f"{TEXTS['river-01']} " * 3  # another document's words, which then find the wrong one first
     rows = [
-        ("d~1", "river-00", own, "sequence_to_sequence", "train"),
-        ("d~2", "music-00", own, "inverse_cloze", "train"),
+        ("d~1", "river-00", own, "sequence_to_sequence"),
+        ("d~2", "music-00", own, "inverse_cloze"),
     ]
-    written = pd.DataFrame(rows, columns=["query_id", "document_id", "text", "kind", "split"])
+    written = pd.DataFrame(rows, columns=["query_id", "document_id", "text", "kind"])
     (tmp_path / "queries").mkdir()
     pd.concat([table, written]).to_parquet(tmp_path / "queries" / "pseudo_queries.parquet")
     inputs = inputs | {"pseudo_queries": tmp_path / "queries"}

@@ -13,7 +13,6 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, read_json
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import Hierarchy
-from model_code.stages import hierarchy
 from model_code.stages.hierarchy import run
 
 
@@ -56,20 +55,8 @@ def test_output_is_complete_and_pure(method: str, tmp_path: Path) -> None:
     tree = Hierarchy.load(tmp_path / "a" / "output")
     statistics = read_json(tmp_path / "a" / "output" / "statistics.json")
     assert [row["nodes"] for row in statistics["levels"]] == [len(parents) for parents in tree.parents] == [2, 15]
-    assert [row["level"] for row in statistics["compared_with_flat"]] == [1, 2]
 
 
 def test_vectors_of_another_corpus_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FreshetError, match="9 vectors, but the corpus 12 passages"):
         run(context(tmp_path / "a", passages=12, vectors=9))
-
-
-@pytest.mark.parametrize(("limit", "levels"), [(120, 2), (119, 0)])
-def test_a_large_corpus_is_not_clustered_twice(
-    limit: int, levels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hierarchy, "COMPARED", limit)
-    report = run(context(tmp_path, 120, 120))
-    assert len(read_json(tmp_path / "output" / "statistics.json")["compared_with_flat"]) == levels
-    assert sum(key.endswith("lost_to_flat") for key in report) == levels
-    assert report["level_2_nodes"] == 15

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from model_code.context import StageContext, left_out
 from model_code.encoding.encoder import Encoder
@@ -19,8 +18,6 @@ from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.dense_index import DenseIndex
 from model_code.retrievers.settings import FusionSettings, RetrieverSettings
 from model_code.stages import evaluate, fuse, index, train
-from model_code.training.collator import Collator
-from model_code.training.data import TrainingData
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables
 from tests.tiny_encoder import make_tiny_encoder
@@ -44,14 +41,13 @@ def make_corpus(folder: Path, qrels: bool) -> None:
     judged = queries.assign(document_id=ids, relevance=1)
     judged = pd.concat([judged, judged[judged["document_id"] == "d05"].assign(document_id="d06")])
     folder.mkdir(parents=True)
-    documents = pd.DataFrame({"document_id": ids, "part": "initial", "text": ""})
+    documents = pd.DataFrame({"document_id": ids, "text": ""})
     documents.to_parquet(folder / "documents.parquet", index=False)
     passages.to_parquet(folder / "passages.parquet", index=False)
     queries.to_parquet(folder / "queries.parquet", index=False)
     judged.head(len(judged) if qrels else 0).to_parquet(folder / "qrels.parquet", index=False)
     pseudo = pd.DataFrame({"query_id": [f"p{i}" for i in ids], "document_id": ids, "kind": "cloze"})
     pseudo["text"] = [first[i][-17:] for i in ids]
-    pseudo["split"] = ["train"] * 16 if qrels else ["train"] * 11 + ["dev"] * 5
     pseudo.to_parquet(folder / "pseudo_queries.parquet", index=False)
 
 
@@ -85,8 +81,8 @@ def test_report_and_outputs(tmp_path: Path):
     context = make_context(tmp_path)
     report = train.run(context)
     history = read_json(context.output / "history.json")
-    assert {key: report[key] for key in ("supervision", "supervised_pairs", "unsupervised_pairs", "dev_source")} == {
-        "supervision": "joint", "supervised_pairs": 10, "unsupervised_pairs": 16, "dev_source": "qrels"
+    assert {key: report[key] for key in ("supervision", "supervised_pairs", "unsupervised_pairs")} == {
+        "supervision": "joint", "supervised_pairs": 10, "unsupervised_pairs": 16
     }  # fmt: skip
     assert (report["dev_queries"], report["steps"], report["pairs_seen"]) == (4, 4, 16)
     assert [row["step"] for row in history] == [0, 2, 4]
@@ -138,7 +134,6 @@ def test_every_judgement_of_a_training_query_is_a_pair_on_its_best_passage(tmp_p
         assert f"q{row['document_id']}" == queries[query]
         assert row["ordinal"] == 0  # the query was cut from the first passage
         assert relevant == {tables.number[row["document_id"]]}
-    assert tables.dev.source == "qrels"
     dev = tables.dev_evaluator(SETTINGS, seed=0)
     both = {str(tables.number["d05"]): 1, str(tables.number["d06"]): 1}
     assert both in dev.qrels.values()  # d05's query is a dev query with two answers
@@ -152,10 +147,10 @@ def test_supervision_chooses_the_pairs(tmp_path: Path, supervision: str, sizes: 
     assert (len(data.supervised), len(data.unsupervised)) == sizes
 
 
-def test_a_corpus_without_qrels_trains_and_chooses_on_pseudo_queries(tmp_path: Path):
+def test_a_corpus_without_qrels_trains_on_made_queries_and_chooses_no_step(tmp_path: Path):
     report = train.run(make_context(tmp_path, qrels=False))
-    assert (report["supervision"], report["dev_source"], report["dev_queries"]) == ("unsupervised", "pseudo-queries", 5)
-    assert (report["supervised_pairs"], report["unsupervised_pairs"]) == (0, 11)
+    assert (report["supervision"], report["dev_queries"]) == ("unsupervised", 0)
+    assert (report["supervised_pairs"], report["unsupervised_pairs"]) == (0, 16)
     with pytest.raises(FreshetError, match="no training qrels; set supervision"):
         train.run(make_context(tmp_path, supervision="supervised"))
 
@@ -196,36 +191,6 @@ def test_plain_contrastive_training_reads_no_hierarchy(tmp_path: Path):
     context = make_context(tmp_path, hierarchy_weight=0.0, negatives="random")
     (tmp_path / "hierarchy").rename(tmp_path / "gone")
     assert train.run(context)["steps"] == 4
-
-
-def test_a_held_out_cloze_is_not_in_the_text_that_it_trains_on(tmp_path: Path):
-    context = make_context(tmp_path)
-    file = context.inputs["pseudo_queries"] / "pseudo_queries.parquet"
-    pseudo = pd.read_parquet(file)
-    pseudo.loc[::2, "kind"] = "held_out_cloze"
-    first = pd.read_parquet(context.inputs["corpus"] / "passages.parquet").query("ordinal == 0")
-    whole = first.set_index("document_id")["text"].loc[pseudo["document_id"]].tolist()
-    pseudo["text"] = [" ".join(text.split()[2:5]) for text in whole]
-    pseudo.to_parquet(file, index=False)
-    texts = positives_of(tables_of(context).training_data(SETTINGS))[10:]
-    assert texts[1::2] == whole[1::2]  # other kinds
-    for text, document, span in zip(texts[::2], whole[::2], pseudo["text"][::2], strict=True):
-        words = document.split()
-        assert span not in text
-        assert text.split() == words[:2] + words[5:]
-
-
-def positives_of(data: TrainingData) -> list[str]:
-    """The text of each pair's document as a batch of all pairs has it."""
-    seen: list[list[str]] = []
-
-    def tokenize(texts: list[str], most: int) -> dict[str, torch.Tensor]:
-        seen.append(list(texts))
-        return {"attention_mask": torch.ones(len(texts), 1, dtype=torch.long)}
-
-    settings = SETTINGS.replace(negatives_per_query=0, hierarchy_weight=0.0)
-    Collator(data, settings, tokenize, 0)(0, np.arange(len(data.pairs)))
-    return seen[1]
 
 
 def tables_of(context: StageContext) -> TrainingTables:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -77,17 +75,6 @@ def test_prompts_stand_before_queries_and_documents():
     )
     assert texts_of(prompted.queries) == [f"q {text}" for text in texts_of(bare.queries)]
     assert texts_of(prompted.documents) == [f"d {text}" for text in texts_of(bare.documents)]
-
-
-def test_a_pairs_own_text_stands_for_its_passage_in_that_pair_only():
-    data = two_passages_each()
-    other = {1: "cut 1", 4: "cut 4"}  # of the unsupervised pairs, whose numbers follow those of the supervised ones
-    data = replace(data, unsupervised=replace(data.supervised, positives=other))
-    collator = Collator(data, make_settings(negatives="random"), tokenize, 1, TREE)
-    batch = collator(0, np.array([1, 4, 12, 13, 16]))
-    texts = texts_of(batch.documents)
-    assert texts[:5] == ["text 1", "text 4", "text 0", "cut 1", "cut 4"]
-    assert all(text.startswith("text ") for text in texts[5:])
 
 
 def test_paths_are_the_passages_ancestors_at_the_first_m_levels():

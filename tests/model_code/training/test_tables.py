@@ -6,7 +6,7 @@ import pytest
 
 from model_code.corpus.tables import Corpus, frame
 from model_code.training.settings import TrainingSettings
-from model_code.training.tables import TrainingTables, without_span
+from model_code.training.tables import TrainingTables
 from tests.model_code.training.example import held
 
 NAMED = {"q1": '["x"]', "q2": '["y", "z"]', "q3": None, "q4": '["w"]'}
@@ -17,8 +17,7 @@ def make_tables() -> TrainingTables:
     """Documents d1 to d4, each with one query; two queries ask the same, and q4 is of the test split."""
     split = {query: "test" if query == "q4" else "train" for query in TEXTS}
     documents = [
-        {"document_id": f"d{i}", "title": "", "text": "x", "fields": "{}", "part": "initial", "content_hash": ""}
-        for i in range(1, 5)
+        {"document_id": f"d{i}", "title": "", "text": "x", "fields": "{}", "content_hash": ""} for i in range(1, 5)
     ]
     passages = [
         {"document_id": f"d{i}", "ordinal": 0, "title": "", "text": f"{i} {'xyzw'[i - 1]}"} for i in range(1, 5)
@@ -26,7 +25,7 @@ def make_tables() -> TrainingTables:
     queries = [{"query_id": q, "text": t, "split": split[q], "answers": NAMED[q]} for q, t in TEXTS.items()]
     qrels = [{"query_id": q, "document_id": f"d{q[1]}", "relevance": 1, "split": split[q]} for q in TEXTS]
     corpus = Corpus(*map(frame, ("documents", "passages", "queries", "qrels"), (documents, passages, queries, qrels)))
-    pseudo = [{"query_id": "p", "document_id": "d4", "text": "4 w", "kind": "cloze", "split": "train"}]
+    pseudo = [{"query_id": "p", "document_id": "d4", "text": "4 w", "kind": "cloze"}]
     return TrainingTables(corpus, frame("pseudo_queries", pseudo), include_title=True)
 
 
@@ -42,11 +41,3 @@ def test_training_queries_keep_their_answers_and_those_of_equal_text_share_them(
             [False] * 4,
             [False] * 4,
         ]
-
-
-def test_taking_out_matches_whole_words_and_the_first_occurrence_only():
-    assert without_span("abc ab c ab c", "ab c") == "abc ab c"
-    assert without_span("a b", "c") == "a b"
-    assert without_span("我用 Python 排序。很快", "Python 排序。") == "我用很快"
-    assert without_span("先排序 再 查找", "排序") == "先 再 查找"
-    assert without_span("排序算法", "排序算法") == ""

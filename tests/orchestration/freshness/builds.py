@@ -30,7 +30,7 @@ def make_build(root, texts):
     Hierarchy((centroids,), (np.zeros(3, np.int32),), leaves).save(root / "hierarchy")
     write_json(root / "hierarchy" / DOCUMENT_IDS, list(texts))
     table = pd.DataFrame({"document_id": list(texts), "title": list(texts), "text": list(texts.values())})
-    table.assign(fields="{}", date=None, part="initial").to_parquet(root / "documents.parquet", index=False)
+    table.assign(fields="{}", date=None).to_parquet(root / "documents.parquet", index=False)
     return root
 
 

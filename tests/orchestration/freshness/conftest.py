@@ -83,7 +83,7 @@ def write_corpus(project):
     folder.mkdir(parents=True)
     splits = ["test"] * 120 + ["train"] * 10
     tables = {
-        "documents": [{"document_id": f"sea-{i:03}", "part": "initial"} for i in range(130)],
+        "documents": [{"document_id": f"sea-{i:03}"} for i in range(130)],
         "queries": [{"query_id": str(i), "text": text} for i, text in enumerate(texts)],
         "qrels": [
             {"query_id": str(i), "document_id": f"sea-{i:03}", "relevance": 1, "split": split}
@@ -92,7 +92,7 @@ def write_corpus(project):
         "passages": [],
         "pseudo_queries": [],
     }
-    tables["documents"].append({"document_id": "other", "part": "initial"})
+    tables["documents"].append({"document_id": "other"})
     tables["queries"].append({"query_id": "other", "text": "about something else"})
     tables["qrels"].append({"query_id": "other", "document_id": "other", "relevance": 1, "split": "test"})
     (project.artifacts / "pseudo_queries").mkdir()

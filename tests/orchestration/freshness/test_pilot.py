@@ -46,7 +46,7 @@ def steps(project, monkeypatch):
 
     def judge(trained, searched, promotion, asked, margin, seed):
         done.append(("judge", trained, searched, asked, margin))
-        return Verdict(True, ("as the test wants it",), len(asked), "qrels", ())
+        return Verdict(True, ("as the test wants it",), len(asked), ())
 
     qrels = {"1": {"b": 1}, "2": {"b": 1, "d": 1}, "3": {"d": 1, "numpy.sort": 1}, "4": {"numpy.sort": 1}}
     monkeypatch.setattr(pilots, "_workspace", workspace)
@@ -87,7 +87,7 @@ def test_what_is_searched_is_that_of_the_start_and_judged_by_people_s_queries_fo
     assert steps == [
         "open",
         ("sample", ["b", "c", "d", "numpy.sort", "str.split"]),
-        ("build", "pseudo_queries"),
+        ("build", "corpus"),
         "train",
         ("judge", "trained", f"searched {before}", {"1": "b", "2": "b", "3": "d"}, margin),
     ]
@@ -121,7 +121,7 @@ def test_where_too_few_new_documents_are_asked_for_nothing_is_trained(project, s
     if why == "few are asked for":
         parameters.assign(project.params_file, ["drift.minimum_batch=15"])
     elif why == "nobody asks":
-        told, made = 0, Judgements({"1": "?"}, {"1": {"b": 1}}, "pseudo-queries")
+        told, made = 0, Judgements({}, {}, "qrels")
         monkeypatch.setattr(pilots, "judgements", lambda artifacts, split: made)
     else:
         told, two = 1, Judgements({"1": "?", "2": "?"}, {"1": {"b": 1}, "2": {"d": 1}}, "qrels")

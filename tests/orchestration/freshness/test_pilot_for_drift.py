@@ -42,7 +42,7 @@ def answering(monkeypatch, due=True, meanwhile=lambda: None):
     def pilot(project, documents, show):
         asked.append(documents)
         meanwhile()
-        verdict = Verdict(due, ("as the test wants it",), 3, "qrels", ())
+        verdict = Verdict(due, ("as the test wants it",), 3, ())
         return PilotResult(make_plan(project, "pilot"), 9, 3, verdict)
 
     monkeypatch.setattr(pilot_steps, "pilot", pilot)

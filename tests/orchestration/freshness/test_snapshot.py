@@ -20,7 +20,7 @@ def project(tmp_path):
     """Two documents, and a judged query for one of them."""
     made = make_project(tmp_path)
     tables = {
-        "queries": [{"query_id": "1", "text": "how to sort", "split": "test", "assigned_split": "test"}],
+        "queries": [{"query_id": "1", "text": "how to sort", "split": "test"}],
         "qrels": [{"query_id": "1", "document_id": "numpy.sort", "relevance": 1, "split": "test"}],
     }
     (made.artifacts / "corpus").mkdir(parents=True)

@@ -16,14 +16,14 @@ from orchestration.registry import build, release, versions
 from orchestration.registry.build import best_on_dev, require_current
 
 
-def choose(root, source: str = "qrels", **dev: dict | None) -> str:
+def choose(root, **dev: dict | None) -> str:
     """The choice among retrievers whose metrics of dev are given; None is a retriever that was not evaluated."""
     for name, metrics in dev.items():
         if metrics is not None:
             folder = root / "artifacts" / "evaluate" / name
             folder.mkdir(parents=True)
             splits = {"dev": metrics, "test": {"queries": 2, "nDCG@10": 0.9}}
-            write_json(folder / "metrics.json", {"source": source, **splits})
+            write_json(folder / "metrics.json", splits)
     return best_on_dev(Project(root), SimpleNamespace(built=dev, promotion=SimpleNamespace(metric="nDCG@10")))
 
 
@@ -35,11 +35,6 @@ def test_the_best_on_dev_is_chosen(tmp_path):
 def test_without_dev_queries_the_user_is_asked_to_choose(tmp_path, dev):
     with pytest.raises(FreshetError, match=r"no dev queries.*freshet register NAME.*corpus\.splits\.dev_share"):
         choose(tmp_path, a=dev, b=dev)
-
-
-def test_held_out_pseudo_queries_have_a_share_of_their_own(tmp_path):
-    with pytest.raises(FreshetError, match=r"raise pseudo_queries\.dev_share in params\.yaml"):
-        choose(tmp_path, "pseudo-queries", a={"queries": 0}, b={"queries": 0})
 
 
 @pytest.mark.parametrize("dev", [None, {"queries": 0}])

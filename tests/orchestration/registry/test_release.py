@@ -54,7 +54,7 @@ def builds(tmp_path_factory):
     rows = [{"query_id": "q", "split": split, "metric": "nDCG@10", "value": 0.5} for split in ("dev", "test")]
     pd.DataFrame(rows).to_parquet(evaluation / "scores.parquet")
     summary = {"queries": 1, "nDCG@10": 0.5}
-    write_json(evaluation / "metrics.json", {"system": "r", "source": "qrels", "dev": summary, "test": summary})
+    write_json(evaluation / "metrics.json", {"system": "r", "dev": summary, "test": summary})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(versions, "log_retriever", lambda build: str(build.index))
         for variable in ("MLFLOW_TRACKING_URI", "FRESHET_STATE"):
@@ -85,7 +85,7 @@ def project(builds, tmp_path, monkeypatch):
 
 
 def judging(monkeypatch, passed):
-    judge = Verdict(passed, ("as the test wants it",), queries=1, source="qrels", intervals=())
+    judge = Verdict(passed, ("as the test wants it",), queries=1, intervals=())
     monkeypatch.setattr(release.gate, "may_promote", lambda *_: judge)
 
 

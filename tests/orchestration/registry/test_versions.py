@@ -83,7 +83,7 @@ def write_scores(folder, gain: float):
     folder.mkdir()
     pd.DataFrame(rows).to_parquet(folder / "scores.parquet")
     summary = {"queries": 60, "nDCG@10": 0.5 + gain}
-    write_json(folder / "metrics.json", {"system": "hce", "source": "qrels", "dev": summary, "test": summary})
+    write_json(folder / "metrics.json", {"system": "hce", "dev": summary, "test": summary})
     return folder
 
 
@@ -354,7 +354,7 @@ def three(champions, tmp_path, monkeypatch):
 
 
 def let_pass(patch):
-    verdict = Verdict(True, ("ok",), queries=1, source="qrels", intervals=())
+    verdict = Verdict(True, ("ok",), queries=1, intervals=())
     patch.setattr(gate, "may_promote", lambda *_: verdict)
     patch.setattr(release, "open_version", lambda *_: None)
     patch.setattr(versions, "log_retriever", lambda build: str(build.index))
