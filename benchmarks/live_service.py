@@ -25,10 +25,10 @@ RETRIEVER, LEAVES = "contrastive", 64
 
 def make_project(root: Path, base: str | Path, passages: int) -> Project:
     """A project under `root` with so many documents of one passage live; `base`: the encoder that queries meet."""
+    from benchmarks.opened_build import open_generation_zero
     from model_code.encoding.encoder import Encoder
     from model_code.index.dense_index import DenseIndex
     from model_code.index.settings import ALWAYS_EXACT, IndexSettings
-    from model_code.live.build import open_generation_zero
     from model_code.live.texts import TextRules
 
     write_text(root / "params.yaml", f"{{retrievers: {{{RETRIEVER}: {{hierarchy_weight: 0}}}}}}\n")

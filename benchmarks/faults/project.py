@@ -49,8 +49,8 @@ def document_text(number: int) -> str:
 
 def make_project(root: Path, encoder: str | Path, documents: int = 20) -> tuple[Project, dict[str, str]]:
     """A project under `root` whose two live retrievers hold `documents`; and the text of each by its id."""
+    from benchmarks.opened_build import open_generation_zero
     from model_code.encoding.encoder import Encoder
-    from model_code.live.build import open_generation_zero
 
     texts = {f"base-{number}": document_text(number) for number in range(documents)}
     loaded = Encoder.load(encoder, precision="float32", device="cpu")
@@ -94,8 +94,8 @@ def make_retrain_project(root: Path, encoder: str | Path) -> tuple[Project, dict
 
     Nothing is registered: the first retrain makes the first champion.
     """
+    from benchmarks.opened_build import open_generation_zero
     from model_code.encoding.encoder import Encoder
-    from model_code.live.build import open_generation_zero
     from orchestration.pipeline.ingest import ingest
     from orchestration.pipeline.repro import repro
 

@@ -17,48 +17,13 @@ from model_code.hierarchy.topics import TOPICS
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, Hierarchy
 from model_code.index.id_map import IdMap
 from model_code.ledger.events import Standing
-from model_code.live.collection import LIVE, Collection, set_default_retriever
+from model_code.live.collection import Collection
 from model_code.live.documents import read_columns, write_documents
 from model_code.live.generation import DOCUMENTS, ENCODER, HIERARCHY, INDEX, PASSAGES, Generation
 from model_code.live.part import Placements, recentred
 from model_code.live.texts import TextRules
 from model_code.manifest import MANIFEST
 from model_code.retrievers.kinds import open_retriever
-
-NOWHERE = Standing()
-
-
-def open_generation_zero(
-    root: Path,
-    retriever: str,
-    *,
-    encoder: Path,
-    index: Path,
-    documents: Path,
-    hierarchy: Path,
-    provenance: Mapping[str, Any],
-    text: TextRules | None = None,
-    standing: Standing = NOWHERE,
-) -> Generation:
-    """Make a finished build the current generation of `retriever` under `root`/live, and `retriever` the default one.
-
-    See `add_build`; a build that was opened before gets its newest generation again, with what was added to it. Without
-    a log this is all that opening is.
-    """
-    collection = Collection(root / LIVE, retriever)
-    parts = Parts(encoder, index, documents, hierarchy)
-
-    def newest(copies: Sequence[Generation]) -> Generation | None:
-        current = [generation for generation in copies if generation.number == collection.current_number()]
-        return (current or copies or [None])[-1]
-
-    generation = add_build(collection, parts, provenance, text, standing, newest)
-    before = collection.current_number()
-    if before is not None and generation.number < before:
-        generation = collection.publish_again(generation, generation.standing or standing, {})
-    collection.switch(generation.number)
-    set_default_retriever(root / LIVE, retriever)
-    return generation
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from model_code.documents import Document
 from model_code.files import read_json, write_text
-from model_code.ledger.events import Standing
-from model_code.live.collection import Collection
 from model_code.live.documents import COLUMNS, document_row, read_columns, write_rows
-from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES, Generation, Removed, write_removed
+from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES, Removed, write_removed
 from model_code.live.part import Base, Part, PartView, Placements, open_segment
 from model_code.live.searcher import Searcher
 from model_code.live.texts import TextRules
@@ -116,10 +114,6 @@ class Draft:
             merge_segments(self.folder, merged)
             self.own = PartView(open_segment(self.root, self.folder))
 
-    def merge_all(self) -> None:
-        """Write one segment of all."""
-        self.merge(len(self.segments))
-
     def facts(self, number: int) -> dict[str, Any]:
         """What the manifest of generation `number` says of parts and counts; writes `removed.json` if that is new."""
         shared = [self.base, *self.segments]
@@ -144,32 +138,3 @@ class Draft:
             return self.current.removed
         write_removed(self.folder, {view.part.number: view.removed for view in shared if view.removed})
         return number
-
-
-def publish(
-    collection: Collection,
-    searcher: Searcher,
-    removed: Removed,
-    fill: Callable[[Draft], None],
-    standing: Standing,
-    provenance: Mapping[str, Any],
-    check: Callable[[Generation], None] | None = None,
-) -> Generation:
-    """Make a generation on top of the searcher's, with what `fill` adds to its draft, and switch to it.
-
-    check: called with the finished generation; one for which it raises is deleted instead.
-    """
-    made_of = searcher.generation.number
-    with collection.aside(after=made_of) as folder:
-        draft = Draft(folder, searcher, removed)
-        fill(draft)
-        facts = draft.facts(collection.next_number())
-        collection.seal(folder, {**facts, "provenance": dict(provenance)}, standing, parent=made_of)
-        generation = collection.keep(folder)
-    if check is not None:
-        try:
-            check(generation)
-        except BaseException:
-            collection.delete(generation)
-            raise
-    return collection.switch(generation.number, check_shared=False)

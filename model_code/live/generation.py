@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,15 +195,9 @@ def write_removed(folder: Path, removed: Mapping[int, frozenset[str]]) -> None:
     write_text(folder / REMOVED, json.dumps(table, ensure_ascii=False, separators=(",", ":")))
 
 
-TRAINED = "trained.json"  # in a base that an earlier Freshet clustered anew, which holds documents that were added too
-
-
 def trained_documents(generation: Generation) -> set[str]:
     """The documents of the build that was opened: its retriever was trained with them, and knows no others."""
-    base = generation.sibling(generation.base)
-    if (base / TRAINED).is_file():
-        return set(read_json(base / TRAINED))
-    return set(read_columns(base / DOCUMENTS, "document_id")[0])
+    return set(read_columns(generation.sibling(generation.base) / DOCUMENTS, "document_id")[0])
 
 
 def added_since_training(generation: Generation) -> set[str]:
@@ -214,8 +208,12 @@ def added_since_training(generation: Generation) -> set[str]:
 
 def document_hashes(generation: Generation) -> dict[str, str]:
     """The content hash of each document that the generation finds, by id."""
-    found: dict[str, str] = {}
+    return dict(live_rows(generation, "document_id", "content_hash"))
+
+
+def live_rows(generation: Generation, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """These columns of every document that the generation finds; the first one is the id."""
     for number, gone in removed_by_part(generation).items():
-        columns = read_columns(generation.sibling(number) / DOCUMENTS, "document_id", "content_hash")
-        found |= {document: content for document, content in zip(*columns, strict=True) if document not in gone}
-    return found
+        for row in zip(*read_columns(generation.sibling(number) / DOCUMENTS, *columns), strict=True):
+            if row[0] not in gone:
+                yield row

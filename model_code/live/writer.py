@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection as Ids
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,10 @@ from model_code.documents import Change, Document
 from model_code.ledger.events import Standing
 from model_code.live.changes import Applied, Guard, NetChanges
 from model_code.live.collection import OF_BUILD, Collection, Freed
-from model_code.live.draft import Draft, publish
-from model_code.live.generation import Generation, Intact
+from model_code.live.draft import Draft
+from model_code.live.generation import Generation, Intact, Removed
 from model_code.live.searcher import Searcher
 from model_code.retrievers.base import Refine
-from model_code.settings import require
 
 
 class LiveWriter:
@@ -29,32 +26,19 @@ class LiveWriter:
         max_segments: additions are searched in so many separate indexes at most; more are merged, newest first.
         """
         self.max_segments = max_segments
-        require(self.max_segments >= 1, f"max_segments is {self.max_segments}, but must be at least 1")
         self.collection, self.refine = Collection(live, retriever), refine
         self._searcher: Searcher | None = None
-        self._opened: Generation | None = None
+        self.opened: Generation | None = None  # what is changed in place of the current one: nobody searches it yet
 
     @property
     def searcher(self) -> Searcher:
-        """The generation that changes are made to, loaded: the current one, but while a build is opened.
-
-        Parts that were loaded before are shared.
-        """
-        generation = self._opened or self.collection.current()
+        """The generation that changes are made to, loaded; parts that were loaded before are shared."""
+        generation = self.opened or self.collection.current()
         if self._searcher is None:
             self._searcher = Searcher(self.collection.live, generation, {})
         elif self._searcher.generation != generation:
             self._searcher = self._searcher.at(generation)
         return self._searcher
-
-    @contextmanager
-    def opening(self, generation: Generation) -> Iterator[None]:
-        """In this block changes are made to a generation that nobody searches yet."""
-        self._opened = generation
-        try:
-            yield
-        finally:
-            self._opened = None
 
     def apply(
         self,
@@ -74,9 +58,10 @@ class LiveWriter:
         with Intact(generation):
             net = self._net(changes)
             if not net.nothing or standing != generation.standing:
-                fill, removed = partial(self._add, net.puts), net.removed(searcher.views)
-                check = None if guard is None else partial(self._guarded, guard, searcher, net)
-                generation = publish(self.collection, searcher, removed, fill, standing, provenance, check)
+                generation = self._make(net.removed(searcher.views), net.puts, standing, provenance)
+                if guard is not None:
+                    self._guard(guard, searcher, Applied.of(generation, net))
+                generation = self.collection.switch(generation.number, check_shared=False)
         return Applied.of(generation, net)
 
     def compact(self, standing: Standing | None = None) -> Generation:
@@ -93,9 +78,8 @@ class LiveWriter:
         said = current.manifest["provenance"].items()
         provenance = {name: value for name, value in said if name not in OF_BUILD} | {"compacted": current.number}
         with Intact(current):
-            return publish(
-                self.collection, searcher, removed, Draft.merge_all, standing or current.standing, provenance
-            )
+            merged = self._make(removed, None, standing or current.standing, provenance)
+            return self.collection.switch(merged.number, check_shared=False)
 
     def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> Freed:
         """Delete all generations but the `keep` newest, the current one, the `registered`, and what these share.
@@ -110,11 +94,27 @@ class LiveWriter:
         """What `changes` come to in the current generation."""
         return NetChanges.of(changes, self.searcher.views)
 
-    def _guarded(self, guard: Guard, before: Searcher, net: NetChanges, generation: Generation) -> None:
-        opened = before.at(generation)
-        guard(opened, Applied.of(generation, net))
-        self._searcher = opened
+    def _make(
+        self, removed: Removed, puts: Sequence[Document] | None, standing: Standing, provenance: Mapping[str, Any]
+    ) -> Generation:
+        """A generation on top of the searcher's that nobody searches yet; puts: None merges all segments instead."""
+        searcher = self.searcher
+        made_of = searcher.generation.number
+        with self.collection.aside(after=made_of) as folder:
+            draft = Draft(folder, searcher, removed)
+            if puts is None:
+                draft.merge(len(draft.segments))
+            elif puts:
+                draft.add(puts, self.refine, self.max_segments)
+            facts = {**draft.facts(self.collection.next_number()), "provenance": dict(provenance)}
+            self.collection.seal(folder, facts, standing, parent=made_of)
+            return self.collection.keep(folder)
 
-    def _add(self, puts: Sequence[Document], draft: Draft) -> None:
-        if puts:
-            draft.add(puts, self.refine, self.max_segments)
+    def _guard(self, guard: Guard, before: Searcher, applied: Applied) -> None:
+        try:
+            opened = before.at(applied.generation)
+            guard(opened, applied)
+        except BaseException:
+            self.collection.delete(applied.generation)
+            raise
+        self._searcher = opened

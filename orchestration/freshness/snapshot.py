@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from model_code.corpus.sources.files import write_snapshot
 from model_code.errors import FreshetError
 from model_code.files import hash_text
-from model_code.live.documents import read_columns
-from model_code.live.generation import DOCUMENTS, Generation, removed_by_part
+from model_code.live.generation import Generation, live_rows
 from orchestration.freshness.queries import answers, judgements, relevance
 from orchestration.live.ledger import all_feedback, arrived_documents
 from orchestration.project import Project
@@ -48,10 +47,8 @@ def export(project: Project, generation: Generation, folder: Path, only: Set[str
 def live_documents(generation: Generation) -> Iterator[Row]:
     """Every document that the generation finds, with the columns of a snapshot; Damaged if a file of texts is."""
     generation.verify_documents()
-    for number, gone in removed_by_part(generation).items():
-        for row in zip(*read_columns(generation.sibling(number) / DOCUMENTS, *FIELDS), strict=True):
-            if row[0] not in gone:
-                yield dict(zip(("id", *FIELDS[1:]), row, strict=True))
+    for row in live_rows(generation, *FIELDS):
+        yield dict(zip(("id", *FIELDS[1:]), row, strict=True))
 
 
 def _given(project: Project, generation: Generation, live: Set[str]) -> dict[str, dict[str, int]]:

@@ -22,8 +22,8 @@ import sqlalchemy as sa
 from model_code.errors import FreshetError
 from model_code.files import fsync, fsync_tree
 from model_code.live.collection import CURRENT, GENERATIONS, Collection, retrievers
-from model_code.live.documents import COLUMNS, document_of, read_columns
-from model_code.live.generation import DOCUMENTS, removed_by_part
+from model_code.live.documents import COLUMNS, document_of
+from model_code.live.generation import live_rows
 from orchestration import parameters
 from orchestration.live.ledger import WRITER_LOCK, ledger_url
 from orchestration.live.rows import as_row
@@ -39,11 +39,8 @@ def export(project: Project, retriever: str) -> Iterator[dict[str, Any]]:
     settings = parameters.load(project.params_file).corpus
     generation = Collection(project.live, retriever).current()
     generation.verify_documents()
-    for number, gone in removed_by_part(generation).items():
-        columns = read_columns(generation.sibling(number) / DOCUMENTS, *COLUMNS)
-        for row in zip(*columns, strict=True):
-            if row[0] not in gone:
-                yield as_row(document_of(dict(zip(COLUMNS, row, strict=True))), settings)
+    for row in live_rows(generation, *COLUMNS):
+        yield as_row(document_of(dict(zip(COLUMNS, row, strict=True))), settings)
 
 
 def backup(project: Project, target: Path) -> str | None:

@@ -86,8 +86,8 @@ def _complete(project: Project, collection: Collection, opened: Generation, ledg
         pending = ledger.seen_from(standing).pending()
         if pending.events:
             writer = writer_of(project, collection.retriever)
-            with writer.opening(opened):
-                return apply_pending(writer, standing, pending).generation
+            writer.opened = opened
+            return apply_pending(writer, standing, pending).generation
     current = collection.current_number()
     if current is not None and opened.number < current:
         return collection.publish_again(opened, standing, {})

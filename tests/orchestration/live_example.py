@@ -5,8 +5,7 @@ Enough for everything between a user's documents and `LiveWriter.apply`, in mill
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from model_code.documents import Change, Document
@@ -92,12 +91,6 @@ class StandInWriter:
         ids = {kind: tuple(one for one in statuses if statuses[one] == kind)
                for kind in ("added", "updated", "deleted", "unchanged")}  # fmt: skip
         return Applied(after, **ids, statuses=statuses)
-
-    @contextmanager
-    def opening(self, generation: Generation) -> Iterator[None]:
-        self.opened = generation
-        yield
-        self.opened = None
 
     def compact(self, standing: Standing) -> Generation:
         before = self.collection.current()

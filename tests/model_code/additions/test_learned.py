@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.opened_build import open_generation_zero
 from model_code.additions.settings import AdditionSettings
 from model_code.additions.store import load_state, token_of
 from model_code.additions.writer import RefiningWriter
 from model_code.documents import Change, Document, Remove
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.live.build import open_generation_zero
 from model_code.live.generation import Generation
 from model_code.live.texts import TextRules
 from model_code.stages import index, train

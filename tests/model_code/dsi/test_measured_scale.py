@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.opened_build import open_generation_zero
 from model_code.context import StageContext
 from model_code.documents import Document
 from model_code.dsi import encoding_scale
@@ -16,7 +17,6 @@ from model_code.dsi.settings import DocumentVectorSettings, Start
 from model_code.dsi.vectors import DocumentVectors, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.index.dense_index import DenseIndex
-from model_code.live.build import open_generation_zero
 from model_code.live.generation import Generation
 from model_code.live.texts import TextRules
 from model_code.live.writer import LiveWriter

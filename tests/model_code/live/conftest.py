@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.opened_build import open_generation_zero
 from model_code.encoding.encoder import Encoder
 from model_code.files import write_json
 from model_code.hierarchy.topics import TOPICS
 from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 from model_code.index.dense_index import DenseIndex
-from model_code.live.build import open_generation_zero
 from model_code.live.generation import Generation
 from model_code.live.texts import TextRules
 from tests.tiny_encoder import make_tiny_encoder

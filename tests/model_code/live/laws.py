@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from benchmarks.opened_build import open_generation_zero
 from model_code.documents import Document, canonical_fields
 from model_code.dsi.vectors import Representatives, document_means
 from model_code.encoding.encoder import Encoder, represent_documents
@@ -21,7 +22,6 @@ from model_code.ledger.events import Position, Standing
 from model_code.lexical.index import build_folder
 from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
 from model_code.lexical.settings import LexicalSettings
-from model_code.live.build import open_generation_zero
 from model_code.live.collection import Collection
 from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher

@@ -11,7 +11,7 @@ import pytest
 
 from model_code.documents import Document, Remove
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
-from model_code.files import read_json, write_json
+from model_code.files import read_json
 from model_code.live.collection import Collection
 from model_code.live.generation import added_since_training, trained_documents
 from model_code.live.part import Placements
@@ -172,8 +172,6 @@ def test_there_are_never_more_segments_than_asked_for(live: Path) -> None:
         most.append(len(generation.segments))
         assert not (generation.folder / "fresh").exists()
     assert max(most) == 3
-    with pytest.raises(SettingsError, match="max_segments is 0"):
-        LiveWriter(live, "r", max_segments=0)
 
 
 def test_refine_makes_the_vectors_that_are_indexed(live: Path) -> None:
@@ -275,8 +273,6 @@ def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_ba
         Collection(live, "r").read(2)
 
 
-def test_a_base_that_was_clustered_anew_says_itself_what_was_trained_on(writer: LiveWriter) -> None:
+def test_what_was_added_since_training_is_told(writer: LiveWriter) -> None:
     generation = writer.apply([put("d00x", NEW)], up_to(1), {}).generation
     assert (trained_documents(generation), added_since_training(generation)) == (OLD.keys(), {"d00x"})
-    write_json(generation.sibling(generation.base) / "trained.json", ["d00"])
-    assert added_since_training(generation) == {"d00x", *OLD} - {"d00"}

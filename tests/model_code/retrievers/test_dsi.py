@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.opened_build import open_generation_zero
 from model_code.context import StageContext
 from model_code.documents import Document, Remove
 from model_code.dsi.settings import DocumentVectorSettings
@@ -17,7 +18,6 @@ from model_code.errors import FreshetError
 from model_code.evaluation.runs import write_run
 from model_code.files import hash_path, read_json
 from model_code.index.dense_index import DenseIndex
-from model_code.live.build import open_generation_zero
 from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
 from model_code.live.texts import TextRules

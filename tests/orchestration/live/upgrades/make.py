@@ -24,6 +24,7 @@ from orchestration.project import Project
 from tests.tiny_encoder import make_tiny_encoder
 
 QUERIES = ("the array of a string", "a table in a folder", "square number")
+PLACES = ("benchmarks.opened_build", "model_code.live.build", "model_code.live.collection")
 RETRIEVERS = ("contrastive", "hce")  # the last one is searched by default
 
 
@@ -50,7 +51,7 @@ def build(root: Path) -> Project:
         first(f"benchmarks.faults.project:{name}", f"benchmarks.faults.collection:{name}")
         for name in ("document_text", "write_build")
     )
-    open_build = first("model_code.live.build:open_generation_zero", "model_code.live.collection:open_generation_zero")
+    open_build = first(*(f"{module}:open_generation_zero" for module in PLACES))
     from model_code.encoding.encoder import Encoder
 
     shutil.copyfile("params.yaml", root / "params.yaml")
