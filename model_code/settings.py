@@ -69,6 +69,8 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
     "retrievers.*.document_vectors.logit_scale": DEFAULT,
     "retrievers.*.document_vectors.learning_rate": "that of documents and of random is a constant now",
     "retrievers.*.document_vectors.epochs": "steps says how long to train",
+    "live.follow": "every live retriever gets what arrives; delete the folder live/NAME of one that shall not",
+    "live.collect_every": "old generations go as soon as ten can",
     "retrievers.*.encoders": "one encoder is for both sides; two gained nothing (experiments/mlr_layers)",
     "retrievers.*.lexical.weights": "learned weights are stored in float16",
     **{

@@ -26,12 +26,10 @@ from orchestration import parameters
 from orchestration.live.ledger import (
     WRITER_LOCK,
     contents,
-    existing_ledger,
     held,
-    in_a_log,
     ledger_url,
-    lost,
     open_ledger,
+    own_ledger,
     require_sound,
     standing_of,
 )
@@ -64,9 +62,7 @@ class LiveCollection:
     def ledger(self) -> Ledger:
         """The project's log, made by the first document; FreshetError if the one that filled the collection is gone."""
         if self._ledger is None or self._ledger.is_replaced():
-            ledger = existing_ledger(self.project, self.retriever)
-            if ledger is None and in_a_log(self.generation):
-                raise FreshetError(lost(self.generation, "there is none here"))
+            ledger = own_ledger(self.project, self.generation)
             self._ledger = ledger or open_ledger(self.project, self.retriever)
         return self._ledger
 
@@ -101,8 +97,9 @@ class LiveCollection:
         only; only_known: refuse documents that are not there yet.
         """
         cleaned = self.clean(rows, source, only_known)
-        require_sound(self.ledger, self.generation)
-        return self.ledger.receive(cleaned.documents, source, cleaned.rejected, batch)
+        ledger = self.ledger
+        require_sound(ledger, self.generation)
+        return ledger.receive(cleaned.documents, source, cleaned.rejected, batch)
 
     def clean(self, rows: Iterable[RawRow] | CleanRows, source: str, only_known: bool = False) -> CleanRows:
         """The rows as `receive` takes them: sound documents, and rows to refuse."""
@@ -116,8 +113,9 @@ class LiveCollection:
         ids = list(document_ids)
         known = self.known(ids, removed_too=True)
         refused = [Rejection(row, printable(id_), UNKNOWN) for row, id_ in enumerate(ids, 1) if id_ not in known]
-        require_sound(self.ledger, self.generation)
-        return self.ledger.remove([id_ for id_ in ids if id_ in known], source, refused)
+        ledger = self.ledger
+        require_sound(ledger, self.generation)
+        return ledger.remove([id_ for id_ in ids if id_ in known], source, refused)
 
     def known(self, document_ids: Iterable[str], removed_too: bool = False) -> set[str]:
         """Return the ids that exist: added and not removed since, or part of the built corpus.
@@ -241,10 +239,8 @@ def apply_pending(writer: LiveWriter, standing: Standing, pending: Pending) -> A
 
 
 def subscribers(project: Project) -> list[str]:
-    """Names of the retrievers that receive new documents, by `live.follow`; the one searched by default first."""
+    """Names of the live retrievers, which all receive new documents; the one searched by default first."""
     default = default_retriever(project.live)
-    if parameters.load(project.params_file).live.follow == "default":
-        return [default]
     return [default, *(name for name in retrievers(project.live) if name != default)]
 
 

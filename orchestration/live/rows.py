@@ -43,17 +43,12 @@ class CleanRows:
     def restricted_to(self, known: Set[str], reason: str) -> CleanRows:
         """The same with documents of other ids refused, for this reason."""
         numbered = list(zip(self.numbers, self.documents, strict=True))
-        kept = [(number, document) for number, document in numbered if document.document_id in known]
         refused = [
-            Rejection(number, document.document_id, reason)
-            for number, document in numbered
-            if document.document_id not in known
+            Rejection(number, one.document_id, reason) for number, one in numbered if one.document_id not in known
         ]
-        return CleanRows(
-            tuple(document for _, document in kept),
-            tuple(number for number, _ in kept),
-            (*self.rejected, *refused),
-        )
+        kept = [(number, one) for number, one in numbered if one.document_id in known]
+        numbers, documents = zip(*kept, strict=True) if kept else ((), ())
+        return CleanRows(documents, numbers, (*self.rejected, *refused))
 
 
 def read_file(path: Path, name: str | None = None, columns: ColumnSettings = COLUMNS) -> Iterator[Row | Malformed]:

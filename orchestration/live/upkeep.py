@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 PIECE = 100  # changes that a retriever takes in at a time
+COLLECTED = 10  # as soon as so many old generations can go, they do
 
 
 class Upkeep:
@@ -41,15 +42,11 @@ class Upkeep:
         names = subscribers(self.project)
         for gone in self.failures.keys() - set(names):
             del self.failures[gone]
+        waiting = (name for name in names if name != but and name not in self._failed_now)
+        if any(self._try(name, self._take_in, limit) for name in waiting):
+            return True
         for name in names:
-            if (
-                name != but
-                and name not in self._failed_now
-                and self._try(name, lambda name=name: self._take_in(name, limit))
-            ):
-                return True
-        for name in names:
-            self._try(name, lambda name=name: self._collect(name))
+            self._try(name, self._collect)
         self._failed_now.clear()  # the next addition is another attempt
         return False
 
@@ -59,10 +56,10 @@ class Upkeep:
             pass
         return self.failures
 
-    def _try(self, name: str, action: Callable[[], bool]) -> bool:
+    def _try(self, name: str, action: Callable[..., bool], *arguments: int | None) -> bool:
         """Whether there was something to do, and it was done."""
         try:
-            return action()
+            return action(name, *arguments)
         except Exception as error:  # the other retrievers do not suffer from it
             self.failures[name] = str(error) or type(error).__name__
             self._failed_now.add(name)
@@ -75,22 +72,22 @@ class Upkeep:
         return applied is not None
 
     def _collect(self, name: str) -> bool:
-        """Delete old generations, if as many as the settings say can go.
+        """Delete old generations, if enough can go.
 
         The builds that were opened stay, as a rollback of the champion returns to them, and so does what a retrain that
         has just begun reads. `freshet tools gc` asks the registry, too, which builds may go.
         """
-        settings = parameters.load(self.project.params_file).live
+        keep = parameters.load(self.project.params_file).live.keep_generations
         collection = Collection(self.project.live, name)
-        if settings.keep_generations is None or collection.next_number() < settings.collect_every:
+        if keep is None or collection.next_number() < COLLECTED:
             return False
         from orchestration.live.opening import opened_builds  # once in many additions
         from orchestration.live.retrain_plan import planned
 
         kept = {build.number for build in opened_builds(collection)} | planned(self.project, name)
-        if len(collection.unneeded(settings.keep_generations, kept)) < settings.collect_every:
+        if len(collection.unneeded(keep, kept)) < COLLECTED:
             return False
-        return bool(self._collection(name).collect_garbage(settings.keep_generations, kept).generations)
+        return bool(self._collection(name).collect_garbage(keep, kept).generations)
 
     def _collection(self, name: str) -> LiveCollection:
         from orchestration.live.collection import LiveCollection

@@ -5,7 +5,7 @@ Every file of every generation is read once: about a second per gigabyte, and as
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from model_code.errors import Damaged, FreshetError
 from model_code.files import read_json
@@ -13,61 +13,45 @@ from model_code.live.collection import CURRENT, GENERATIONS, Collection, default
 from model_code.live.documents import read_columns
 from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES, REPAIR, Generation, document_hashes, removed_by_part
 from model_code.manifest import MANIFEST
-from orchestration.live.ledger import existing_ledger, in_a_log, lost, require_sound
+from orchestration.live.ledger import existing_ledger, own_ledger, standing_of
 from orchestration.project import Project
 
 
 def problems(project: Project) -> Iterator[str]:
     """What is wrong, a line each that ends with the command that mends it."""
     names = sorted({path.parent.name for kind in (CURRENT, GENERATIONS) for path in project.live.glob(f"*/{kind}")})
-    with _told() as told:
-        default_retriever(project.live)
-    yield from told
-    yield from _problems_of_log(project)
-    for name in names:
-        yield from _problems_of(project, Collection(project.live, name))
+    yield from _told(default_retriever, project.live)
+    yield from _told(_require_whole_log, project)
+    for collection in (Collection(project.live, name) for name in names):
+        folders = sorted((collection.folder / GENERATIONS).glob("[0-9]*"))
+        damaged = [line for folder in folders for line in _told(lambda folder=folder: Generation.read(folder).verify())]
+        yield from damaged
+        yield from _told(collection.current) if damaged else _told(_require_agreement, project, collection)
 
 
-class _told(list[str]):  # noqa: N801 - read as a statement
-    """The message of an error that ends a block."""
-
-    def __enter__(self) -> _told:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> bool:
-        if isinstance(error, FreshetError):
-            self.append(str(error))
-        return isinstance(error, FreshetError)
+def _told(check: Callable[..., object], *arguments: object) -> list[str]:
+    """The message of the error that a check ends with."""
+    try:
+        check(*arguments)
+    except FreshetError as error:
+        return [str(error)]
+    return []
 
 
-def _problems_of_log(project: Project) -> Iterator[str]:
-    with _told() as told:
-        ledger = existing_ledger(project)
-        if ledger is not None:
-            with ledger:
-                found = ledger.damage()
-            if found is not None:
-                raise Damaged(f"the ledger is damaged ({found})", REPAIR)
-    yield from told
+def _require_whole_log(project: Project) -> None:
+    ledger = existing_ledger(project)
+    if ledger is not None:
+        with ledger:
+            found = ledger.damage()
+        if found is not None:
+            raise Damaged(f"the ledger is damaged ({found})", REPAIR)
 
 
-def _problems_of(project: Project, collection: Collection) -> Iterator[str]:
-    damaged = False
-    for folder in sorted((collection.folder / GENERATIONS).glob("[0-9]*")):
-        with _told() as told:
-            Generation.read(folder).verify()
-        damaged = damaged or bool(told)
-        yield from told
-    with _told() as told:
-        current = collection.current()
-        if not damaged:
-            _require_agreement(current)
-            _require_log(project, current)
-    yield from told
-
-
-def _require_agreement(generation: Generation) -> None:
-    """FreshetError where index, documents and counts of a generation, whose files are whole, say different things."""
+def _require_agreement(project: Project, collection: Collection) -> None:
+    """FreshetError where index, documents, counts and log of the current generation, whose files are whole, say
+    different things.
+    """
+    generation = collection.current()
     for number in removed_by_part(generation):
         folder = generation.sibling(number)
         if not (folder / INDEX / MANIFEST).is_file():
@@ -79,17 +63,16 @@ def _require_agreement(generation: Generation) -> None:
     found, stated = len(document_hashes(generation)), generation.manifest["documents"]
     if found != stated and (generation.folder / INDEX).is_dir():
         raise Damaged(f"{generation.folder} holds {found} documents, but states {stated}", REPAIR)
+    _require_log(project, generation)
 
 
 def _require_log(project: Project, generation: Generation) -> None:
     """FreshetError where the log is not the generation's own, or says of a document that it holds something else."""
-    ledger = existing_ledger(project)
+    ledger = own_ledger(project, generation)
     if ledger is None:
-        if in_a_log(generation):
-            raise FreshetError(lost(generation, "there is none here"))
         return
     with ledger:
-        standing, held = require_sound(ledger, generation), document_hashes(generation)
+        standing, held = standing_of(ledger, generation), document_hashes(generation)
         arrived = ledger.seen_from(standing).snapshot()
         wrong = [each.document_id for each in arrived if held.get(each.document_id) != each.content_hash]
     if wrong:

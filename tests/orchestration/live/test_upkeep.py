@@ -82,13 +82,6 @@ def test_it_goes_on_in_pieces(project):
     assert pending(project, "other") == 0
 
 
-def test_by_the_settings_only_the_default_retriever_follows(project):
-    settings(project, follow="default")
-    receive(project, "a")
-    assert Upkeep(project).finish() == {}
-    assert (pending(project, "hce"), pending(project, "other")) == (0, 1)
-
-
 def test_one_that_fails_is_named_and_harms_no_other(project, monkeypatch, tmp_path):
     open_build(project, BASE, retriever="third")
     real = StandInWriter.apply
@@ -132,12 +125,14 @@ def test_the_status_tells_how_far_each_is_behind(project):
 
 
 def test_old_generations_go_when_so_many_can_whatever_process_made_them(project, monkeypatch):
-    settings(project, follow="default", keep_generations=2, collect_every=4)
+    settings(project, keep_generations=2)
+    monkeypatch.setattr("orchestration.live.upkeep.COLLECTED", 4)
     real, freed = StandInWriter.collect_garbage, []
 
     def collect_garbage(self, keep, registered=()):
-        freed.append(real(self, keep, registered).generations)
-        return real(self, keep, registered)
+        done = real(self, keep, registered)
+        freed.extend([done.generations] if self.collection.retriever == "hce" else [])
+        return done
 
     monkeypatch.setattr(StandInWriter, "collect_garbage", collect_garbage)
     for number in range(10):
@@ -150,16 +145,18 @@ def test_old_generations_go_when_so_many_can_whatever_process_made_them(project,
     assert Collection(project.live, "hce").current().needs <= set(generations(project))
 
 
-def test_without_a_number_nothing_is_deleted(project):
-    settings(project, follow="default", keep_generations="null", collect_every=1)
+def test_without_a_number_nothing_is_deleted(project, monkeypatch):
+    settings(project, keep_generations="null")
+    monkeypatch.setattr("orchestration.live.upkeep.COLLECTED", 1)
     for number in range(4):
         receive(project, f"d{number}")
         Upkeep(project).finish()
     assert generations(project) == [0, 1, 2, 3, 4]
 
 
-def test_opened_builds_and_what_a_retrain_is_about_to_read_stay(project):
-    settings(project, follow="default", keep_generations=2, collect_every=1)
+def test_opened_builds_and_what_a_retrain_is_about_to_read_stay(project, monkeypatch):
+    settings(project, keep_generations=2)
+    monkeypatch.setattr("orchestration.live.upkeep.COLLECTED", 1)
     upkeep = Upkeep(project)
     keep_plan(project, Plan("k", "hce", 1, 1, 2, ()))
     for number in range(3):
