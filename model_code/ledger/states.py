@@ -235,13 +235,15 @@ def last_events(
     document_ids: Iterable[str],
     *columns: sa.Column[Any],
     within: Iterable[Interval] | None = None,
-) -> Iterator[sa.Row[Any]]:
+) -> list[sa.Row[Any]]:
     """The last event of each document, of some intervals or of all; columns: all by default."""
     among = sa.true() if within is None else in_intervals(within)
+    found: list[sa.Row[Any]] = []
     for ids in chunks(sorted(document_ids)):
         last = sa.select(sa.func.max(events.c.id)).where(events.c.document_id.in_(ids), among)
-        chosen = columns or tuple(events.c)
-        yield from connection.execute(sa.select(*chosen).where(events.c.id.in_(last.group_by(events.c.document_id))))
+        query = sa.select(*(columns or events.c)).where(events.c.id.in_(last.group_by(events.c.document_id)))
+        found += connection.execute(query)
+    return found
 
 
 def _last(intervals: Iterable[Interval]) -> sa.Subquery:

@@ -62,21 +62,19 @@ class WorkTable:
 
     def keep_only(self, kind: WorkKind, retriever: str, about: EventRange | None) -> None:
         """End what is open of a kind and about other events: it was done, or is part of what is asked for now."""
+        others = sa.true() if about is None else sa.not_(_about(about))
         with self._database.write() as connection:
-            for work in _select(connection, IS_OPEN, table.c.kind == kind, table.c.retriever == retriever):
-                if work.about != about:
-                    _end(connection, work, WorkState.DONE, "nothing of it waits any more")
+            ended = _ended(WorkState.DONE, "nothing of it waits any more")
+            _end(connection, ended, table.c.kind == kind, table.c.retriever == retriever, others)
 
     # Ending
 
     def fail(self, work: Work, outcome: str, run_id: str | None = None) -> None:
         """Note that an attempt failed; the work is due again, unless it was the last attempt."""
+        again = {"attempts": work.attempts + 1, "outcome": outcome, "run_id": run_id}
+        failed = _ended(WorkState.FAILED, outcome, run_id)
         with self._database.write() as connection:
-            if work.attempts >= ATTEMPTS:
-                _end(connection, work, WorkState.FAILED, outcome, run_id)
-                return
-            values = {"attempts": work.attempts + 1, "outcome": outcome, "run_id": run_id}
-            connection.execute(sa.update(table).where(table.c.id == work.id, IS_OPEN).values(values))
+            _end(connection, failed if work.attempts >= ATTEMPTS else again, table.c.id == work.id)
 
     def end(
         self,
@@ -93,7 +91,8 @@ class WorkTable:
         where the work was settled meanwhile.
         """
         with self._database.write() as connection:
-            if _end(connection, work, state, outcome, run_id, details) and retrain and work.about:
+            ended = _end(connection, _ended(state, outcome, run_id, details), table.c.id == work.id)
+            if ended and retrain and work.about:
                 _ask(connection, WorkKind.RETRAIN, work.retriever, work.about, outcome, asked_by=work.id)
 
     def conclude_retrains(
@@ -108,18 +107,16 @@ class WorkTable:
 
         Open pilots end with it: what it leaves in doubt, a later report asks for again.
         """
+        ended = _ended(state, outcome, run_id, details)
         with self._database.write() as connection:
-            open_ones = _select(connection, IS_OPEN, table.c.kind == WorkKind.RETRAIN, table.c.retriever == retriever)
-            for work in open_ones:
-                _end(connection, work, state, outcome, run_id, details)
-            if not open_ones:
-                _note(connection, WorkKind.RETRAIN, retriever, state, outcome, details, run_id)
+            if not _end(connection, ended, table.c.kind == WorkKind.RETRAIN, table.c.retriever == retriever):
+                _insert(connection, WorkKind.RETRAIN, retriever, None, **ended)
             _settle_pilots(connection, retriever, "a retrain ended")
 
     def note(self, kind: WorkKind, retriever: str, state: WorkState, outcome: str, details: Mapping[str, Any]) -> None:
         """Note what came of work that a person did and that answers nothing that was asked."""
         with self._database.write() as connection:
-            _note(connection, kind, retriever, state, outcome, details)
+            _insert(connection, kind, retriever, None, **_ended(state, outcome, details=details))
 
     # Questions
 
@@ -145,68 +142,43 @@ class WorkTable:
 def _ask(
     connection: sa.Connection, kind: WorkKind, retriever: str, about: EventRange, reason: str, asked_by: str
 ) -> Work | None:
-    known = [table.c.kind == kind, table.c.retriever == retriever]
-    known += [table.c.first_event == about.first, table.c.last_event == about.last]
+    known = table.c.kind == kind, table.c.retriever == retriever, _about(about)
     same = _select(connection, *known, table.c.state.in_((WorkState.OPEN, WorkState.FAILED, WorkState.CANCELED)))
     if same:
         return same[-1] if same[-1].state == WorkState.OPEN else None
     if kind == WorkKind.RETRAIN:
         _settle_pilots(connection, retriever, "a retrain was asked for")
-    _insert(connection, kind, retriever, about, reason, asked_by)
+    _insert(connection, kind, retriever, about, reason=reason, asked_by=asked_by)
     return _select(connection, *known, IS_OPEN)[-1]
 
 
-def _note(
-    connection: sa.Connection,
-    kind: WorkKind,
-    retriever: str,
-    state: WorkState,
-    outcome: str,
-    details: Mapping[str, Any],
-    run_id: str | None = None,
-) -> None:
-    now = time.time()
-    own = {"state": state, "asked": now, "ended": now, "outcome": outcome, "details": dict(details), "run_id": run_id}
-    _insert(connection, kind, retriever, None, "a person asked", "person", **own)
+def _about(events: EventRange) -> sa.ColumnElement[bool]:
+    return (table.c.first_event == events.first) & (table.c.last_event == events.last)
 
 
-def _insert(
-    connection: sa.Connection,
-    kind: WorkKind,
-    retriever: str,
-    about: EventRange | None,
-    reason: str,
-    asked_by: str,
-    **own: Any,
-) -> None:
+def _insert(connection: sa.Connection, kind: WorkKind, retriever: str, about: EventRange | None, **values: Any) -> None:
+    """Add a row; it is open, asked for now and by a person unless `values` say otherwise."""
     events = {"first_event": about.first, "last_event": about.last} if about else {}
-    asked = {"kind": kind, "retriever": retriever, "reason": reason, "asked_by": asked_by} | events
-    defaults = {"state": WorkState.OPEN, "attempts": 1, "asked": time.time(), "details": {}}
-    connection.execute(sa.insert(table).values(id=str(uuid4()), **(defaults | asked | own)))
+    asked = {"reason": "a person asked", "asked_by": "person", "asked": time.time()}
+    row = {"state": WorkState.OPEN, "attempts": 1, "details": {}, **asked, **events, **values}
+    connection.execute(sa.insert(table).values(id=str(uuid4()), kind=kind, retriever=retriever, **row))
 
 
-def _end(
-    connection: sa.Connection,
-    work: Work,
-    state: WorkState,
-    outcome: str,
-    run_id: str | None = None,
-    details: Mapping[str, Any] | None = None,
-) -> bool:
-    """End open work; whether it was open."""
-    values = {
-        "state": state,
-        "outcome": outcome,
-        "run_id": run_id,
-        "ended": time.time(),
-        "details": dict(details or {}),
-    }
-    return connection.execute(sa.update(table).where(table.c.id == work.id, IS_OPEN).values(values)).rowcount > 0
+def _ended(
+    state: WorkState, outcome: str, run_id: str | None = None, details: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    told = {"outcome": outcome, "run_id": run_id, "details": dict(details or {})}
+    return {"state": state, "ended": time.time(), **told}
+
+
+def _end(connection: sa.Connection, values: Mapping[str, Any], *which: sa.ColumnElement[bool]) -> bool:
+    """Note what came of open work; whether there was such."""
+    return connection.execute(sa.update(table).where(IS_OPEN, *which).values(values)).rowcount > 0
 
 
 def _settle_pilots(connection: sa.Connection, retriever: str, outcome: str) -> None:
-    for work in _select(connection, IS_OPEN, table.c.kind == WorkKind.PILOT, table.c.retriever == retriever):
-        _end(connection, work, WorkState.DONE, outcome)
+    pilots = table.c.kind == WorkKind.PILOT, table.c.retriever == retriever
+    _end(connection, _ended(WorkState.DONE, outcome), *pilots)
 
 
 def _select(connection: sa.Connection, *conditions: sa.ColumnElement[bool]) -> list[Work]:
