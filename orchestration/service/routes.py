@@ -307,7 +307,7 @@ def synced(service: Service, wanted: SyncRequest) -> SyncResult:
 
 async def _change(service: Service, job: Job, response: Response, wait: bool) -> ChangeResult:
     """Queue the job and wait for its answers; a client that leaves stops nothing."""
-    service.queue.put(job)
+    service.writer.put(job)
     seconds = CHANGE_SECONDS
     try:
         receipt = await asyncio.wait_for(asyncio.wrap_future(job.received), seconds)
@@ -391,7 +391,7 @@ def state(service: Service) -> StatusResponse:
         live=retrievers(service.project.live),
         open=[_live_state(name, each) for name, each in sorted(service.searchers.opened().items())],
         swaps=service.searchers.swaps,
-        waiting_documents=service.queue.documents,
+        waiting_documents=service.writer.documents,
         running_searches=service.pool.inside,
         behind=dict(service.upkeep.failures),
         freshness=freshness,

@@ -131,27 +131,6 @@ class Searchers:
             kept.pop(name, None)
 
 
-class Watcher:
-    """A thread that looks for generations made by other processes, so that no request pays for opening them."""
-
-    def __init__(self, searchers: Searchers) -> None:
-        self.searchers = searchers
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
-
-    def start(self) -> None:
-        """Begin to look, every `POLL_SECONDS`."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End, after the look that is going on."""
-        self._stop.set()
-
-    def _run(self) -> None:
-        while not self._stop.wait(POLL_SECONDS):
-            self.searchers.refresh()
-
-
 class SearchPool:
     """`THREADS` searches at once and `WAITING` in line; who comes then, or waits too long, is sent away."""
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from model_code.ledger.database import is_there
 from model_code.ledger.events import Feedback
@@ -24,9 +22,10 @@ from orchestration.live.ledger import ledger_url
 from orchestration.live.status import canary, look_for_newest
 from orchestration.live.upkeep import Upkeep
 from orchestration.project import Project
+from orchestration.service import searchers
 from orchestration.service.errors import NotReady
-from orchestration.service.searchers import Searchers, SearchPool, Watcher
-from orchestration.service.writer import JobQueue, Writer
+from orchestration.service.searchers import Searchers, SearchPool
+from orchestration.service.writer import Writer
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -40,6 +39,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._asked: list[Callable[[], None]] = []
+        self._reading = threading.Lock()
         of = {"registry": self.registry}
         self.requests = Counter("freshet_requests", "Requests by route and HTTP status.", ["route", "status"], **of)
         self.search = Histogram("freshet_search_seconds", "Searching, without waiting.", buckets=SEARCH, **of)
@@ -54,7 +55,8 @@ class Metrics:
 
     def per_retriever(self, name: str, text: str, values: Callable[[], Iterable[tuple[str, float]]]) -> None:
         """One value per open retriever, asked for whenever the page is read."""
-        self.registry.register(_PerRetriever(name, text, values))
+        gauge = Gauge(name, text, ["retriever"], registry=self.registry)
+        self._asked.append(lambda: _replace(gauge, values()))
 
     def changed(self, apply_seconds: float, fresh_seconds: Sequence[float]) -> None:
         """Record a batch: its own seconds, and those of each of its requests since they arrived."""
@@ -64,18 +66,16 @@ class Metrics:
 
     def text(self) -> bytes:
         """The page."""
-        return generate_latest(self.registry)
+        with self._reading:
+            for ask in self._asked:
+                ask()
+            return generate_latest(self.registry)
 
 
-class _PerRetriever(Collector):
-    def __init__(self, name: str, text: str, values: Callable[[], Iterable[tuple[str, float]]]) -> None:
-        self.name, self.documentation, self.values = name, text, values
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        family = GaugeMetricFamily(self.name, self.documentation, labels=["retriever"])
-        for retriever, value in self.values():
-            family.add_metric([retriever], value)
-        yield family
+def _replace(gauge: Gauge, values: Iterable[tuple[str, float]]) -> None:
+    gauge.clear()
+    for retriever, value in values:
+        gauge.labels(retriever).set(value)
 
 
 class Service:
@@ -92,14 +92,13 @@ class Service:
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
         self.searchers = Searchers(project.live, opener)
         self.pool = SearchPool()
-        self.queue, self.metrics = JobQueue(), Metrics()
-        self.watcher = Watcher(self.searchers)
+        self.metrics = Metrics()
+        self._stopping = threading.Event()
         self.upkeep = Upkeep(
             project, lambda name: self._current_collection() if name == self.searchers.default() else None
         )
         self.writer = Writer(
             self._current_collection,
-            self.queue,
             self.searchers.newest,
             self.metrics.changed,
             self._spare,
@@ -120,7 +119,7 @@ class Service:
             self.searchers.current().search("warm", 1)  # the first search of a process is the slow one
             self._current_collection().warm()
         self.writer.start(resume=is_there(ledger_url(self.project)))  # to look makes no ledger
-        self.watcher.start()
+        threading.Thread(target=self._watch, name="watcher", daemon=True).start()
         self._running = True
 
     def stop(self, seconds: float | None = None) -> bool:
@@ -130,7 +129,7 @@ class Service:
         self._running = False
         latest = None if seconds is None else time.monotonic() + seconds
         finished = self.writer.stop(seconds)
-        self.watcher.stop()
+        self._stopping.set()
         finished &= self.pool.close(None if latest is None else latest - time.monotonic())
         return finished
 
@@ -168,6 +167,11 @@ class Service:
                 self._collection = (name, self._open_collection(name))
             return self._collection[1]
 
+    def _watch(self) -> None:
+        """Look for generations that other processes make, so that no request pays for opening them."""
+        while not self._stopping.wait(searchers.POLL_SECONDS):
+            self.searchers.refresh()
+
     def _spare(self) -> bool:
         """Keep up the other live retrievers, and delete old generations, a piece at a time."""
         more = self.upkeep.step()
@@ -185,8 +189,8 @@ class Service:
 
     def _add_gauges(self) -> None:
         gauge, opened = self.metrics.gauge, self.searchers.opened
-        gauge("freshet_queue_documents", "Documents that wait for the writer.", lambda: self.queue.documents)
-        gauge("freshet_queue_seconds", "How long the first of them has waited.", lambda: self.queue.oldest_seconds)
+        gauge("freshet_queue_documents", "Documents that wait for the writer.", lambda: self.writer.documents)
+        gauge("freshet_queue_seconds", "How long the first of them has waited.", lambda: self.writer.oldest_seconds)
         gauge("freshet_lag_seconds", "Age of the oldest change in the ledger that no search finds.", self._lag)
         newest = "where a search for its own title finds it, 0 if not among the first ten"
         gauge("freshet_newest_rank", f"Of a document of the newest batch: {newest}.", lambda: self._newest("rank"))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.ledger.events import Receipt
@@ -26,33 +26,20 @@ LONGEST = 300.0  # seconds between two attempts at what fails again and again, e
 Row = Mapping[str, Any]
 
 
-class Receipts(Protocol):
-    """What of `orchestration.live.collection.LiveCollection` a job needs."""
-
-    def receive(self, rows: Sequence[Row], source: str, *, only_known: bool = False) -> Any:
-        """Record documents to add or update in the ledger."""
-
-    def remove(self, ids: Sequence[str], source: str) -> Any:
-        """Record documents to delete in the ledger."""
-
-
 @dataclass(frozen=True)
 class Settled:
-    """A job is done: `generation` contains it, `statuses` are those of every document of its batch.
-
-    generation: None while the one that contains it cannot be opened, so that no search finds the documents yet.
-    """
+    """A job is done: `generation` contains it; None while that one cannot be opened, so that no search finds it yet."""
 
     generation: int | None
-    statuses: Mapping[str, str]
 
 
 class Job:
     """One request's documents. `received` and `applied` are never cancelled: the work goes on if the client leaves."""
 
-    def __init__(self, size: int, receive: Callable[[Receipts], Any]) -> None:
-        """size: documents; receive: what records them in the ledger and returns the receipt."""
+    def __init__(self, size: int, receive: Callable[[Any], Any]) -> None:
+        """size: documents; receive: what records them by a `LiveCollection` and returns the receipt."""
         self.size, self.receive, self.arrived = size, receive, time.monotonic()
+        self.safe = False  # in the ledger
         self.received: Future[Any] = Future()
         self.applied: Future[Settled] = Future()
         for future in (self.received, self.applied):
@@ -64,10 +51,10 @@ class Job:
             with suppress(InvalidStateError):  # it has its answer
                 future.set_exception(error)
 
-    def settle(self, settled: Settled) -> None:
+    def settle(self, generation: int | None) -> None:
         """Give the last answer, unless nobody waits for it any more."""
         with suppress(InvalidStateError):
-            self.applied.set_result(settled)
+            self.applied.set_result(Settled(generation))
 
 
 def addition(rows: Sequence[Row], source: str, only_known: bool = False) -> Job:
@@ -85,93 +72,15 @@ def deletion(document_ids: Sequence[str], source: str) -> Job:
     return Job(len(document_ids), lambda live: live.remove(document_ids, source))
 
 
-class JobQueue:
-    """Jobs in the order of their arrival, of at most `QUEUED_DOCUMENTS` together: first those that are not in the
-    ledger yet, then those that are and that no search finds.
-    """
-
-    def __init__(self) -> None:
-        self.closed = False
-        self._arrived: deque[Job] = deque()
-        self._received: deque[Job] = deque()
-        self._changed = threading.Condition()  # whose lock may be taken again by who has it
-
-    @property
-    def documents(self) -> int:
-        """Documents that wait, in the ledger or not."""
-        return sum(job.size for job in self.waiting())
-
-    @property
-    def oldest_seconds(self) -> float:
-        """How long the first job has waited; 0 if none waits."""
-        first = next(iter(self.waiting()), None)
-        return time.monotonic() - first.arrived if first else 0.0
-
-    def put(self, job: Job) -> Job:
-        """Append a job; Busy if there is no room for it, or the service stops."""
-        with self._changed:
-            if self.closed:
-                raise Busy("the service is stopping and takes no more documents")
-            waiting = self.documents
-            if waiting and waiting + job.size > QUEUED_DOCUMENTS:  # a job larger than the line may still come alone
-                raise Busy(
-                    f"{waiting:,} documents wait for the writer, and {job.size:,} more exceed the {QUEUED_DOCUMENTS:,} "
-                    "that may; try again in a second, or send fewer at once"
-                )
-            self._arrived.append(job)
-            self._changed.notify_all()
-        return job
-
-    def arrived(self) -> Job | None:
-        """The first job that is not in the ledger, once there is one; None if closed and there is none.
-
-        It stays the first until `settle` is told what became of it.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._arrived or self.closed)
-            return self._arrived[0] if self._arrived else None
-
-    def settle(self, received: bool) -> None:
-        """The first job is in the ledger, and waits to be applied; or it was refused."""
-        with self._changed:
-            job = self._arrived.popleft()
-            if received:
-                self._received.append(job)
-            self._changed.notify_all()
-
-    def take(self, timeout: float | None) -> list[Job] | None:
-        """All that the ledger received, once something is there; an empty list after `timeout` seconds; None if closed
-        and nothing is left or will come.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._received or (self.closed and not self._arrived), timeout)
-            if self.closed and not self._received and not self._arrived:
-                return None
-            taken = list(self._received)
-            self._received.clear()
-            return taken
-
-    def waiting(self) -> list[Job]:
-        """All jobs that wait, in the ledger or not."""
-        with self._changed:
-            return [*self._received, *self._arrived]
-
-    def close(self) -> None:
-        """Take no more jobs; those that wait are still handed over."""
-        with self._changed:
-            self.closed = True
-            self._changed.notify_all()
-
-
 class Writer:
-    """Runs jobs by a `LiveCollection`. What the ledger has and could not be applied is tried again after
-    `RETRY_SECONDS`, then after twice as long and so on, up to `LONGEST`; the next job begins anew.
+    """Runs jobs by a `LiveCollection`, of at most `QUEUED_DOCUMENTS` that wait. What the ledger has and could not be
+    applied is tried again after `RETRY_SECONDS`, then after twice as long and so on, up to `LONGEST`; the next job
+    begins anew.
     """
 
     def __init__(
         self,
         open_collection: Callable[[], Any],
-        queue: JobQueue,
         switched: Callable[[], tuple[str, int | None]],
         measured: Callable[[float, Sequence[float]], None],
         spare: Callable[[], bool] = lambda: False,
@@ -182,9 +91,12 @@ class Writer:
         opened. measured: told the seconds of each batch, and of each of its jobs from arrival to searchable. spare:
         called after a batch whenever no job waits for a moment, until it says that there is nothing more to do.
         """
-        self.open_collection, self.queue, self.switched, self.measured = open_collection, queue, switched, measured
+        self.open_collection, self.switched, self.measured = open_collection, switched, measured
         self.spare = spare
         self.failure: str | None = None  # why received documents are not searchable
+        self.closed = False
+        self._jobs: deque[Job] = deque()  # those that wait: first what is in the ledger, then what is not
+        self._changed = threading.Condition()
         self._resume = self._more = False
         self._pause = RETRY_SECONDS
         self._applying: Sequence[Job] = ()
@@ -194,6 +106,33 @@ class Writer:
             for each, name in ((self._receive_all, "receiver"), (self._apply_all, "applier"))
         ]
 
+    @property
+    def documents(self) -> int:
+        """Documents that wait, in the ledger or not."""
+        with self._changed:
+            return sum(job.size for job in self._jobs)
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the first job has waited; 0 if none waits."""
+        with self._changed:
+            return time.monotonic() - self._jobs[0].arrived if self._jobs else 0.0
+
+    def put(self, job: Job) -> Job:
+        """Append a job; Busy if there is no room for it, or the service stops."""
+        with self._changed:
+            if self.closed:
+                raise Busy("the service is stopping and takes no more documents")
+            waiting = sum(job.size for job in self._jobs)
+            if waiting and waiting + job.size > QUEUED_DOCUMENTS:  # a job larger than the line may still come alone
+                raise Busy(
+                    f"{waiting:,} documents wait for the writer, and {job.size:,} more exceed the {QUEUED_DOCUMENTS:,} "
+                    "that may; try again in a second, or send fewer at once"
+                )
+            self._jobs.append(job)
+            self._changed.notify_all()
+        return job
+
     def start(self, resume: bool) -> None:
         """Begin; `resume`: with what an earlier process received and did not apply."""
         self._resume = resume
@@ -202,7 +141,9 @@ class Writer:
 
     def stop(self, seconds: float | None = None) -> bool:
         """Finish what waits, then end; whether that was done within `seconds`."""
-        self.queue.close()
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
         latest = None if seconds is None else time.monotonic() + seconds
         for thread in self._threads:
             if thread.is_alive():
@@ -211,12 +152,40 @@ class Writer:
 
     def release(self) -> None:
         """Answer those who wait: what is in the ledger is safe there, and what is not was not received."""
-        for job in (*self._applying, *self.queue.waiting()):
-            job.settle(Settled(None, {})) if job.received.done() else job.fail(Busy("stopping; not received"))
+        with self._changed:
+            waiting = [*self._applying, *self._jobs]
+        for job in waiting:
+            job.settle(None) if job.received.done() else job.fail(Busy("stopping; not received"))
 
     def _receive_all(self) -> None:
-        while (job := self.queue.arrived()) is not None:
-            self.queue.settle(self._receive(job))
+        while (job := self._first_unsafe()) is not None:
+            safe = self._receive(job)
+            with self._changed:
+                if safe:
+                    job.safe = True
+                else:
+                    self._jobs.remove(job)
+                self._changed.notify_all()
+
+    def _first_unsafe(self) -> Job | None:
+        """The first job that is not in the ledger, once there is one; None if closed and there is none."""
+        first = lambda: next((job for job in self._jobs if not job.safe), None)  # noqa: E731
+        with self._changed:
+            self._changed.wait_for(lambda: first() or self.closed)
+            return first()
+
+    def _take(self) -> list[Job] | None:
+        """All that the ledger received, once something is there; an empty list after the time to wait; None if closed
+        and nothing is left or will come.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self.closed if not self._jobs else self._jobs[0].safe, self._patience())
+            if self.closed and not self._jobs:
+                return None
+            taken = [job for job in self._jobs if job.safe]
+            self._jobs = deque(job for job in self._jobs if not job.safe)
+            self._applying = taken
+            return taken
 
     def _receive(self, job: Job) -> bool:
         """Record a job in the ledger; what the ledger refuses is this job's own and leaves the others alone."""
@@ -236,7 +205,7 @@ class Writer:
     def _apply_all(self) -> None:
         if self._resume:
             self._work([])
-        while (jobs := self.queue.take(self._patience())) is not None:
+        while (jobs := self._take()) is not None:
             if jobs or self.failure:
                 self._work(jobs)
             else:
@@ -255,27 +224,27 @@ class Writer:
         return self._pause if self.failure else IDLE if self._more else None
 
     def _work(self, jobs: Sequence[Job]) -> None:
-        started, self._applying = time.monotonic(), jobs
+        started = time.monotonic()
         try:
             collection = self.open_collection()
-            settled = self._apply(collection)
+            generation = self._apply(collection)
         except Exception as error:
             self._fail(jobs, error)
             return
         self.failure, self._more, done = None, True, time.monotonic()
         if jobs:
-            fresh = [done - job.arrived for job in jobs] if settled.generation is not None else []
+            fresh = [done - job.arrived for job in jobs] if generation is not None else []
             self.measured(done - started, fresh)
         for job in jobs:
-            job.settle(settled)
+            job.settle(generation)
 
-    def _apply(self, collection: Any) -> Settled:
+    def _apply(self, collection: Any) -> int | None:
         """Make what waits searchable, for another retriever, too, if that became the default one meanwhile."""
         while True:
-            applied = collection.apply()
+            collection.apply()
             retriever, number = self.switched()
             if retriever == collection.retriever:
-                return Settled(number, applied.statuses if applied else {})
+                return number
             collection = self.open_collection()
 
     def _fail(self, jobs: Sequence[Job], error: Exception) -> None:

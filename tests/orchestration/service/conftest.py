@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -221,3 +223,13 @@ def serve(project: Project, live: FakeLive, monkeypatch: pytest.MonkeyPatch):
     live.door.set()
     for client in clients:
         client.__exit__(None, None, None)
+
+
+def until(condition: Callable[[], object], seconds: float = 30.0) -> bool:
+    """Whether it came true in time."""
+    latest = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > latest:
+            return False
+        time.sleep(0.01)
+    return True

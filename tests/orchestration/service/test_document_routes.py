@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from model_code.files import write_json
 from orchestration.live.status import CANARY
 from orchestration.service import service
-from tests.orchestration.service.conftest import FakeLive
+from tests.orchestration.service.conftest import FakeLive, until
 
 CAKE = {"_id": "c", "title": "", "text": "cake"}
 
@@ -141,7 +140,7 @@ def test_who_does_not_wait_gets_a_receipt(serve, live):
     assert (answer.status_code, answer.json()["searchable"], answer.json()["events"]) == (202, False, [0])
     assert found(client, "cake") == []
     live.gate.set()
-    assert _until(lambda: found(client, "cake") == ["c"])
+    assert until(lambda: found(client, "cake") == ["c"])
 
 
 def test_who_has_waited_long_enough_gets_a_receipt_too(serve, live):
@@ -159,7 +158,7 @@ def test_while_an_application_runs_requests_are_acknowledged_and_the_pages_tell_
     client = serve()
     live.gate.clear()
     client.post("/documents?wait=false", json={"documents": [CAKE]})
-    assert _until(lambda: client.get("/status").json()["waiting_documents"] == 0), "it is being applied"
+    assert until(lambda: client.get("/status").json()["waiting_documents"] == 0), "it is being applied"
     for number in range(3):
         row = {"_id": str(number), "text": "tea"}
         answer = client.post("/documents?wait=false", json={"documents": [row]})
@@ -170,7 +169,7 @@ def test_while_an_application_runs_requests_are_acknowledged_and_the_pages_tell_
     assert "freshet_queue_documents 4.0" in client.get("/metrics").text
     assert (client.get("/health").status_code, found(client, "tea"), found(client, "apple")) == (200, [], ["a"])
     live.gate.set()
-    assert _until(lambda: found(client, "tea") == ["0", "1", "2"])
+    assert until(lambda: found(client, "tea") == ["0", "1", "2"])
     assert (live.batches, found(client, "apple")) == ([1, 4], [])
 
 
@@ -179,12 +178,12 @@ def test_what_waits_becomes_one_generation_and_what_exceeds_the_line_is_refused(
     live.gate.clear()
     with ThreadPoolExecutor(9) as pool:
         first = pool.submit(client.post, "/documents", json={"documents": [CAKE]})
-        assert _until(lambda: live.pending)
+        assert until(lambda: live.pending)
         others = [
             pool.submit(client.post, "/documents", json={"documents": [{"_id": str(i), "text": "tea"}]})
             for i in range(8)
         ]
-        assert _until(lambda: client.get("/status").json()["waiting_documents"] == 8)
+        assert until(lambda: client.get("/status").json()["waiting_documents"] == 8)
         refused = client.post("/documents", json={"documents": [CAKE]})
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert "8 documents wait for the writer, and 1 more exceed the 8 that may" in refused.json()["error"]
@@ -203,7 +202,7 @@ def test_a_failure_is_told_kept_and_mended(serve, live):
     assert client.get("/status").json()["reason"] == "the disk is full"
     assert "freshet_failing 1.0" in client.get("/metrics").text
     live.failing = ""
-    assert _until(lambda: found(client, "tea") == ["t"])
+    assert until(lambda: found(client, "tea") == ["t"])
     assert client.get("/status").json()["reason"] is None
 
 
@@ -216,7 +215,7 @@ def test_what_no_search_finds_yet_is_not_called_searchable(serve, live):
         assert found(client, "cake") == []
     assert "freshet_freshness_seconds_count 0.0" in client.get("/metrics").text
     live.broken = False
-    assert _until(lambda: found(client, "cake") == ["c"])
+    assert until(lambda: found(client, "cake") == ["c"])
     assert client.post("/documents", json={"documents": [CAKE]}).json()["searchable"]
 
 
@@ -228,7 +227,7 @@ def test_an_answer_waits_for_the_retriever_that_became_the_default_one_meanwhile
     live.gate.clear()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.post, "/documents", json={"documents": [CAKE]})
-        assert _until(lambda: live.pending)
+        assert until(lambda: live.pending)
         other.pending.append(("c", "cake"))  # as it is in the one ledger
         (project.live / "current").write_text("con\n")
         live.gate.set()
@@ -263,7 +262,7 @@ def test_after_a_batch_one_of_its_documents_is_searched_for_when_nobody_waits(se
     client = serve()
     assert "freshet_newest_rank NaN" in client.get("/metrics").text
     client.post("/documents", json={"documents": [CAKE]})
-    assert _until(lambda: looked[-1:] == [1])
+    assert until(lambda: looked[-1:] == [1])
     write_json(project.state / CANARY, {"rank": 2, "lag": 0.5})
     assert {"freshet_newest_rank 2.0", "freshet_newest_lag_seconds 0.5"} <= set(
         client.get("/metrics").text.splitlines()
@@ -275,11 +274,11 @@ def test_a_refused_request_leaves_the_others_of_its_group_alone(serve, live):
     live.gate.clear()
     with ThreadPoolExecutor(3) as pool:
         pool.submit(client.post, "/documents", json={"documents": [CAKE]})
-        assert _until(lambda: live.pending)
+        assert until(lambda: live.pending)
         bad = pool.submit(client.post, "/documents", json={"documents": [CAKE], "source": "refused"})
         good = pool.submit(client.post, "/documents", json={"documents": [{"_id": "t", "text": "tea"}]})
         assert bad.result().status_code == 422, "at once"
-        assert _until(lambda: client.get("/status").json()["waiting_documents"] == 1)
+        assert until(lambda: client.get("/status").json()["waiting_documents"] == 1)
         live.gate.set()
         assert good.result().status_code == 200
 
@@ -291,9 +290,9 @@ def test_stopping_finishes_what_was_received(serve, live):
     service = client.app.state.service
     with ThreadPoolExecutor(3) as pool:
         waiting = pool.submit(client.post, "/documents", json={"documents": [CAKE]})
-        assert _until(lambda: service.queue.documents == 1)
+        assert until(lambda: service.writer.documents == 1)
         stopping = pool.submit(service.stop)
-        assert _until(lambda: service.queue.closed)
+        assert until(lambda: service.writer.closed)
         late = client.post("/documents", json={"documents": [CAKE]})
         assert (late.status_code, "stopping" in late.json()["error"]) == (503, True)
         live.gate.set()
@@ -344,12 +343,3 @@ def test_nothing_live_is_said_and_ends_by_itself(serve, project):
     (project.live / "current").write_text("hce\n")
     assert client.get("/health").json() == {"live": True, "ready": True, "reason": None}
     assert client.post("/documents", json={"documents": [CAKE]}).status_code == 200
-
-
-def _until(condition, seconds: float = 30.0) -> bool:
-    latest = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > latest:
-            return False
-        time.sleep(0.01)
-    return True

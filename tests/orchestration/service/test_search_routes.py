@@ -10,7 +10,7 @@ import pytest
 
 from freshet import Client
 from orchestration.guard import token_of
-from tests.orchestration.service.conftest import FakeSearcher
+from tests.orchestration.service.conftest import FakeSearcher, until
 
 
 def test_both_forms_give_hits_of_a_stated_generation(serve):
@@ -101,13 +101,13 @@ def test_a_page_that_pretends_to_be_this_machine_is_turned_away(serve):
 def test_a_generation_of_another_process_is_found_and_a_damaged_one_is_not_served(serve, live):
     client = serve()
     live.change(("c", "cake"))
-    assert _until(lambda: client.get("/search?text=cake").json()["generation"] == 1)
+    assert until(lambda: client.get("/search?text=cake").json()["generation"] == 1)
     live.broken = True
     live.change(("d", "date"))
-    assert _until(lambda: client.get("/status").json()["reason"] == "hce: generation is damaged")
+    assert until(lambda: client.get("/status").json()["reason"] == "hce: generation is damaged")
     assert client.get("/search?text=cake").json()["generation"] == 1
     live.broken = False
-    assert _until(lambda: client.get("/search?text=date").json()["generation"] == 2)
+    assert until(lambda: client.get("/search?text=date").json()["generation"] == 2)
     assert client.get("/status").json()["reason"] is None
 
 
@@ -124,7 +124,7 @@ def test_no_answer_mixes_generations_while_they_are_swapped(serve, live):
         for number in range(12):
             before = len(answers)
             live.change((f"n{number}", "e"))
-            assert _until(lambda: len(answers) > before + 3)  # noqa: B023
+            assert until(lambda: len(answers) > before + 3)  # noqa: B023
         done.set()
     assert [reader.result() for reader in readers] == [None] * 3
     for answer in answers:
@@ -139,7 +139,7 @@ def test_only_so_many_searches_wait(serve, live):
     live.gate.clear()
     with ThreadPoolExecutor(2) as pool:
         slow = [pool.submit(client.get, "/search?text=slow") for _ in range(2)]
-        assert _until(lambda: client.get("/status").json()["running_searches"] == 2)
+        assert until(lambda: client.get("/status").json()["running_searches"] == 2)
         refused = client.get("/search?text=a")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert "1 searches run and 1 wait" in refused.json()["error"]
@@ -149,15 +149,6 @@ def test_only_so_many_searches_wait(serve, live):
     assert [status for status, _ in late] == [200, 503]
     assert "waited more than 0.05 s" in late[1][1]
     assert client.get("/search?text=a").status_code == 200
-
-
-def _until(condition, seconds: float = 30.0) -> bool:
-    latest = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > latest:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_where_a_token_is_demanded_our_own_client_knows_it(serve, project):

@@ -9,7 +9,7 @@ import pytest
 
 from model_code.settings import SettingsError
 from orchestration.service.errors import Failed
-from orchestration.service.writer import Job, JobQueue, Writer, addition
+from orchestration.service.writer import Job, Writer, addition
 from tests.orchestration.service.conftest import FakeCollection, FakeLive
 
 
@@ -20,11 +20,9 @@ def first_generation():
 @pytest.mark.parametrize("resume", [True, False])
 def test_what_was_left_is_applied_first(resume):
     live, measured = FakeLive(pending=[("left", "over")]), []
-    collection, queue = FakeCollection(live), JobQueue()
-    writer = Writer(
-        lambda: collection, queue, lambda: ("hce", len(live.generations) - 1), lambda *each: measured.append(each)
-    )
-    job = queue.put(addition([{"_id": "new", "text": "tea"}], "test"))
+    collection = FakeCollection(live)
+    writer = Writer(lambda: collection, lambda: ("hce", len(live.generations) - 1), lambda *each: measured.append(each))
+    job = writer.put(addition([{"_id": "new", "text": "tea"}], "test"))
     live.door.clear()
     writer.start(resume)
     while resume and not live.batches:
@@ -39,11 +37,11 @@ def test_what_was_left_is_applied_first(resume):
 
 
 def test_what_is_held_up_does_not_hold_up_the_end():
-    live, queue = FakeLive(), JobQueue()
-    writer = Writer(lambda: FakeCollection(live), queue, first_generation, lambda *each: None)
+    live = FakeLive()
+    writer = Writer(lambda: FakeCollection(live), first_generation, lambda *each: None)
     live.gate.clear()
     writer.start(resume=False)
-    job = queue.put(addition([{"_id": "new", "text": "tea"}], "test"))
+    job = writer.put(addition([{"_id": "new", "text": "tea"}], "test"))
     assert job.received.result(30).events == (0,)
     assert not writer.stop(0.05)
     writer.release()
@@ -55,19 +53,19 @@ def test_what_is_held_up_does_not_hold_up_the_end():
 def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
     monkeypatch.setattr("orchestration.service.writer.IDLE", 0.01)
     live, order, left, finished = FakeLive(), [], [True, True, False, False], threading.Event()
-    collection, queue = FakeCollection(live), JobQueue()
+    collection = FakeCollection(live)
 
     def spare():
         order.append("spare")
         finished.set() if len(left) == 1 else None
         return left.pop(0)
 
-    writer = Writer(lambda: collection, queue, lambda: order.append("job") or ("hce", 1), lambda *each: None, spare)
+    writer = Writer(lambda: collection, lambda: order.append("job") or ("hce", 1), lambda *each: None, spare)
     writer.start(resume=False)
-    assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(30)
+    assert writer.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(30)
     while len(left) > 1:
         time.sleep(0.005)
-    assert queue.put(addition([{"_id": "other", "text": "tea"}], "test")).applied.result(30)
+    assert writer.put(addition([{"_id": "other", "text": "tea"}], "test")).applied.result(30)
     assert finished.wait(30)
     writer.stop()
     assert order == ["job", "spare", "spare", "spare", "job", "spare"], "and never while nothing was added"
@@ -81,24 +79,23 @@ def test_upkeep_that_fails_ends_nothing(monkeypatch):
         tried.set()
         raise SettingsError("params.yaml: line 3 is half a line")
 
-    queue = JobQueue()
-    writer = Writer(lambda: FakeCollection(live), queue, first_generation, lambda *each: None, spare)
+    writer = Writer(lambda: FakeCollection(live), first_generation, lambda *each: None, spare)
     writer.start(resume=False)
-    assert queue.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(30)
+    assert writer.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(30)
     assert tried.wait(30)
-    assert queue.put(addition([{"_id": "other", "text": "tea"}], "test")).applied.result(30)
+    assert writer.put(addition([{"_id": "other", "text": "tea"}], "test")).applied.result(30)
     writer.stop()
     assert live.generations[-1]["other"] == "tea"
 
 
 def test_what_the_database_does_not_take_fails_its_own_request_alone():
-    live, queue = FakeLive(), JobQueue()
+    live = FakeLive()
 
     def refused(collection):
         raise ValueError("a NUL byte")
 
-    bad, good = queue.put(Job(1, refused)), queue.put(addition([{"_id": "new", "text": "tea"}], "test"))
-    writer = Writer(lambda: FakeCollection(live), queue, first_generation, lambda *each: None)
+    writer = Writer(lambda: FakeCollection(live), first_generation, lambda *each: None)
+    bad, good = writer.put(Job(1, refused)), writer.put(addition([{"_id": "new", "text": "tea"}], "test"))
     writer.start(resume=False)
     assert good.applied.result(30).generation == 1
     with pytest.raises(Failed, match="not received: a NUL byte"):
@@ -110,7 +107,7 @@ def test_what_the_database_does_not_take_fails_its_own_request_alone():
 def test_what_fails_again_and_again_is_tried_ever_more_seldom_until_a_job_comes():
     live = FakeLive(pending=[("left", "over")], failing="not every document is found")
     collection = FakeCollection(live)
-    writer = Writer(lambda: collection, JobQueue(), first_generation, lambda *each: None)
+    writer = Writer(lambda: collection, first_generation, lambda *each: None)
     pauses = []
     for jobs in ([], [], [], [], [], [], [], [], [addition([{"_id": "new", "text": "tea"}], "test")], []):
         assert all(writer._receive(job) for job in jobs)
