@@ -1,16 +1,18 @@
 """Ask a Freshet service over HTTP: `Client`, and `AsyncClient` with the same methods to await.
 
-Only the standard library is imported here, as a cold `freshet search` passes through; `AsyncClient` brings httpx.
+Only the standard library is imported here, as a cold `freshet search` passes through.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial, wraps
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode, urlsplit
 
 from freshet.errors import ServiceError, Unavailable, error_of
@@ -22,6 +24,7 @@ from freshet.results import (
     StoredDocument,
     SyncResult,
     all_documents,
+    answer_of,
 )
 
 SEARCH_SECONDS, CHANGE_SECONDS = 60.0, 3600.0
@@ -80,22 +83,20 @@ class Call(Generic[T]):
 
 
 def _search(text: str, k: int, options: SearchOptions) -> Call[SearchResult]:
-    return Call("POST", "/search", SearchResult.of, {"text": text, "k": k, **options})
+    return Call("POST", "/search", answer_of(SearchResult), {"text": text, "k": k, **options})
 
 
 def _search_many(texts: Sequence[str], k: int, options: SearchOptions) -> Call[list[SearchResult]]:
-    def read(answer: Any) -> list[SearchResult]:
-        return [SearchResult.of(result) for result in answer["results"]]
-
+    read = lambda answer: list(map(answer_of(SearchResult), answer["results"]))  # noqa: E731
     return Call("POST", "/search/batch", read, {"texts": list(texts), "k": k, **options})
 
 
 def _get(document_id: str) -> Call[StoredDocument]:
-    return Call("GET", f"/documents/{quote(document_id, safe='')}", StoredDocument.of)
+    return Call("GET", f"/documents/{quote(document_id, safe='')}", answer_of(StoredDocument))
 
 
 def _page(after: str, limit: int) -> Call[DocumentPage]:
-    return Call("GET", "/documents?" + urlencode({"after": after, "limit": limit}), DocumentPage.of)
+    return Call("GET", "/documents?" + urlencode({"after": after, "limit": limit}), answer_of(DocumentPage))
 
 
 def _put(documents: Iterable[Row], source: str, wait: bool, only_known: bool = False) -> Call[ChangeResult]:
@@ -108,11 +109,11 @@ def _delete(document_ids: Iterable[str], source: str, wait: bool) -> Call[Change
 
 
 def _change(path: str, wait: bool, body: Any) -> Call[ChangeResult]:
-    return Call("POST", f"{path}?wait={str(wait).lower()}", ChangeResult.of, body, CHANGE_SECONDS)
+    return Call("POST", f"{path}?wait={str(wait).lower()}", answer_of(ChangeResult), body, CHANGE_SECONDS)
 
 
 def _sync(force: bool, dry_run: bool) -> Call[SyncResult]:
-    return Call("POST", "/sync", SyncResult.of, {"force": force, "dry_run": dry_run}, CHANGE_SECONDS)
+    return Call("POST", "/sync", answer_of(SyncResult), {"force": force, "dry_run": dry_run}, CHANGE_SECONDS)
 
 
 def _feedback(query: str, document_id: str, verdict: str, rank: int, who: str) -> Call[str]:
@@ -121,7 +122,7 @@ def _feedback(query: str, document_id: str, verdict: str, rank: int, who: str) -
 
 
 STATUS: Call[dict[str, Any]] = Call("GET", "/status", dict)
-FIELDS = Call("GET", "/fields", FieldValues.of)
+FIELDS = Call("GET", "/fields", answer_of(FieldValues))
 
 
 def _headers(token: str | None) -> dict[str, str]:
@@ -250,32 +251,39 @@ class Client:
         return self._local.connection
 
 
+P = ParamSpec("P")
+
+
+def _awaited(method: Callable[Concatenate[Client, P], T]) -> Callable[Concatenate[AsyncClient, P], Awaitable[T]]:
+    @wraps(method)
+    async def call(self: AsyncClient, *arguments: P.args, **options: P.kwargs) -> T:
+        from asyncio import get_running_loop
+
+        return await get_running_loop().run_in_executor(
+            self._pool, partial(method, self._client, *arguments, **options)
+        )
+
+    return call
+
+
 class AsyncClient:
-    """`Client` with methods to await, over one pool of connections: `async with AsyncClient(url) as client`."""
+    """`Client` with methods to await, each in one of 32 threads: `async with AsyncClient(url) as client`."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        import httpx
+        self._client, self._pool = Client(url, token), ThreadPoolExecutor(32, "freshet")
 
-        self.url = url.rstrip("/")
-        self._client = httpx.AsyncClient(headers=_headers(token))
-
-    async def search(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
-        """See `Client.search`."""
-        return await self._send(_search(text, k, options))
-
-    async def search_many(
-        self, texts: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
-    ) -> list[SearchResult]:
-        """See `Client.search_many`."""
-        return await self._send(_search_many(texts, k, options))
-
-    async def get(self, document_id: str) -> StoredDocument:
-        """See `Client.get`."""
-        return await self._send(_get(document_id))
-
-    async def page(self, after: str = "", limit: int = PAGE) -> DocumentPage:
-        """See `Client.page`."""
-        return await self._send(_page(after, limit))
+    search = _awaited(Client.search)
+    search_many = _awaited(Client.search_many)
+    get = _awaited(Client.get)
+    page = _awaited(Client.page)
+    fields = _awaited(Client.fields)
+    add = _awaited(Client.add)
+    update = _awaited(Client.update)
+    delete = _awaited(Client.delete)
+    apply = _awaited(Client.apply)
+    sync = _awaited(Client.sync)
+    feedback = _awaited(Client.feedback)
+    status = _awaited(Client.status)
 
     async def documents(self) -> AsyncIterator[StoredDocument]:
         """See `Client.documents`."""
@@ -286,55 +294,12 @@ class AsyncClient:
                 yield document
             after = page.next
 
-    async def fields(self) -> FieldValues:
-        """See `Client.fields`."""
-        return await self._send(FIELDS)
-
-    async def add(self, documents: Iterable[Row], *, wait: bool = True, source: str = "client") -> ChangeResult:
-        """See `Client.add`."""
-        return await self._send(_put(documents, source, wait))
-
-    async def update(self, documents: Iterable[Row], *, wait: bool = True, source: str = "client") -> ChangeResult:
-        """See `Client.update`."""
-        return await self._send(_put(documents, source, wait, only_known=True))
-
-    async def delete(self, document_ids: Iterable[str], *, wait: bool = True, source: str = "client") -> ChangeResult:
-        """See `Client.delete`."""
-        return await self._send(_delete(document_ids, source, wait))
-
-    async def apply(self) -> ChangeResult:
-        """See `Client.apply`."""
-        return await self._send(_change("/documents/apply", True, None))
-
-    async def sync(self, *, force: bool = False, dry_run: bool = False) -> SyncResult:
-        """See `Client.sync`."""
-        return await self._send(_sync(force, dry_run))
-
-    async def feedback(self, query: str, document_id: str, verdict: str, *, rank: int = 1, who: str = "") -> str:
-        """See `Client.feedback`."""
-        return await self._send(_feedback(query, document_id, verdict, rank, who))
-
-    async def status(self) -> dict[str, Any]:
-        """See `Client.status`."""
-        return await self._send(STATUS)
-
     async def close(self) -> None:
-        """Close all connections."""
-        await self._client.aclose()
+        """Close all connections, once what is asked for is answered; each ends with its thread."""
+        self._pool.shutdown()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
-
-    async def _send(self, call: Call[T]) -> T:
-        import httpx
-
-        try:
-            answer = await self._client.request(
-                call.method, self.url + call.path, content=call.content, timeout=call.seconds
-            )
-        except httpx.TransportError as error:
-            raise call.silent(error, self.url) from None
-        return call.answer(answer.status_code, answer.content, self.url)

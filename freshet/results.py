@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from dataclasses import dataclass, field, is_dataclass
+from functools import lru_cache, partial
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from model_code.retriever import Hit, TokenMatch
+from model_code.retriever import Hit
 
 __all__ = [
     "ChangeResult",
@@ -19,16 +21,30 @@ __all__ = [
     "SyncResult",
 ]
 
+T = TypeVar("T")
+
 
 def _told(text: str) -> Any:
     """A field with its description, which the OpenAPI page shows."""
     return field(metadata={"description": text})
 
 
-def known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `values` that `kind` has fields for: a newer service may say more."""
-    names = {each.name for each in fields(kind)}
-    return {name: value for name, value in values.items() if name in names}
+def answer_of(kind: type[T]) -> Callable[[Any], T]:
+    """What reads a service's answer as `kind`; what a newer service says more is passed over."""
+    return partial(_read, kind)
+
+
+def _read(kind: Any, value: Any) -> Any:
+    if is_dataclass(kind):
+        hints = _hints(kind)
+        return kind(**{name: _read(hints[name], value[name]) for name in hints.keys() & value.keys()})
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is UnionType and value is not None:  # one kind, or None
+        return _read(inner[0], value)
+    return origin(_read(inner[0], each) for each in value) if origin in (list, tuple) else value
+
+
+_hints = lru_cache(get_type_hints)
 
 
 @dataclass(frozen=True)
@@ -38,22 +54,6 @@ class SearchResult:
     retriever: str
     generation: int
     hits: list[Hit]
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """What a service answered."""
-        return cls(values["retriever"], values["generation"], [_hit(hit) for hit in values["hits"]])
-
-
-def _hit(values: Mapping[str, Any]) -> Hit:
-    tokens = values.get("tokens")
-    plain = known(Hit, values) | {
-        "marks": tuple((start, end) for start, end in values["marks"]),
-        "path": tuple(values["path"]),
-        "topics": tuple(values.get("topics", ())),
-        "tokens": tokens and tuple(TokenMatch(**known(TokenMatch, token)) for token in tokens),
-    }
-    return Hit(**plain)
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,6 @@ class StoredDocument:
     fields: Mapping[str, Any]
     date: str | None = _told("ISO, with its zone.")
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """What a service answered."""
-        return cls(**known(cls, values))
-
 
 @dataclass(frozen=True)
 class DocumentPage:
@@ -80,11 +75,6 @@ class DocumentPage:
     total: int = _told("Documents in all.")
     documents: list[StoredDocument]
     next: str | None = _told("What to give as `after` for the next page; null after the last.")
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """What a service answered."""
-        return cls(**known(cls, values) | {"documents": [StoredDocument.of(one) for one in values["documents"]]})
 
 
 def all_documents(page: Callable[[str], DocumentPage]) -> Iterator[StoredDocument]:
@@ -102,11 +92,6 @@ class FieldValues:
 
     generation: int
     fields: Mapping[str, Mapping[str, int]]
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """What a service answered."""
-        return cls(**known(cls, values))
 
 
 @dataclass(frozen=True)
@@ -129,11 +114,6 @@ class ChangeResult:
     rejected: list[RejectedRow]
     events: list[int] = _told("The ledger's numbers of these changes.")
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """What a service answered."""
-        return cls(**known(cls, values) | {"rejected": _rejected(values)})
-
 
 @dataclass(frozen=True)
 class SyncResult:
@@ -147,12 +127,3 @@ class SyncResult:
     beside: int = _told("Documents of another origin, which stay.")
     rejected: list[RejectedRow] = _told("Files and rows that cannot be read; their documents stay as they were.")
     generation: int | None = _told("The one that holds what the source holds; null for a trial.")
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """What a service answered."""
-        return cls(**known(cls, values) | {"rejected": _rejected(values)})
-
-
-def _rejected(values: Mapping[str, Any]) -> list[RejectedRow]:
-    return [RejectedRow(**known(RejectedRow, row)) for row in values["rejected"]]
