@@ -27,8 +27,7 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, hash_text, read_json, write_json
 from model_code.ledger.database import is_there
 from model_code.ledger.events import EventKind, Receipt, Rejection
-from model_code.live.documents import read_columns
-from model_code.live.generation import DOCUMENTS, removed_by_part
+from model_code.live.generation import document_hashes
 from orchestration.live.collection import LiveCollection
 from orchestration.live.commands import CHANGES, Outcome, apply
 from orchestration.live.ledger import ledger_url
@@ -123,10 +122,7 @@ def sync(
 
 def indexed(live: LiveCollection) -> dict[str, str]:
     """The content hash of each document, as searched once everything that waits is applied."""
-    hashes: dict[str, str] = {}
-    for number, removed in removed_by_part(live.generation).items():
-        rows = read_columns(live.generation.sibling(number) / DOCUMENTS, "document_id", "content_hash")
-        hashes |= {one: content for one, content in zip(*rows, strict=True) if one not in removed}
+    hashes = document_hashes(live.generation)
     if is_there(ledger_url(live.project)):
         for event in live.seen.pending().events:
             if event.kind == EventKind.PUT:

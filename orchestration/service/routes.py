@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import time
 from base64 import b64encode
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -26,7 +27,7 @@ from freshet.results import (
     SearchResult,
     StoredDocument,
     SyncResult,
-    known,
+    answer_of,
 )
 from model_code.documents import Document
 from model_code.errors import FreshetError
@@ -64,6 +65,13 @@ MAX_TOGETHER = 10_000  # hits of all searches of a batch
 GENERATION_SECONDS, POLL_SECONDS = 5.0, 0.05  # for a generation that a search demands
 CHANGE_SECONDS = 600.0  # until a request whose documents are not searchable yet is answered with its receipt only
 Wait = Annotated[bool, Query(description="Answer when the change is searchable (200), else once it is safe (202).")]
+
+
+async def _served(request: Request) -> Service:
+    return request.app.state.service
+
+
+Served = Annotated[Service, Depends(_served)]
 REFUSED: dict[int | str, dict[str, Any]] = {
     422: {"model": RefusedResponse, "description": "Every row was refused; if the request makes no sense, `error` only"}
 }
@@ -97,26 +105,25 @@ async def show_page() -> HTMLResponse:
 
 
 @router.post("/search", tags=["search"])
-async def search(wanted: SearchRequest, request: Request) -> SearchResult:
+async def search(wanted: SearchRequest, service: Served) -> SearchResult:
     """Search the live collection."""
-    (result,) = await _search(BatchRequest.of(wanted), request)
+    (result,) = await _search(BatchRequest.of(wanted), service)
     return result
 
 
 @router.get("/search", tags=["search"])
-async def search_by_address(wanted: Annotated[SearchQuery, Query()], request: Request) -> SearchResult:
+async def search_by_address(wanted: Annotated[SearchQuery, Query()], service: Served) -> SearchResult:
     """The same for a browser: `/search?text=sort+an+array&k=5&filter=package=numpy`."""
-    return await search(wanted.request, request)
+    return await search(wanted.request, service)
 
 
 @router.post("/search/batch", tags=["search"])
-async def search_batch(wanted: BatchRequest, request: Request) -> BatchResponse:
+async def search_batch(wanted: BatchRequest, service: Served) -> BatchResponse:
     """Several searches at once, answered from one generation."""
-    return BatchResponse(results=await _search(wanted, request))
+    return BatchResponse(results=await _search(wanted, service))
 
 
-async def _search(wanted: BatchRequest, request: Request) -> list[SearchResult]:
-    service: Service = request.app.state.service
+async def _search(wanted: BatchRequest, service: Served) -> list[SearchResult]:
     check(wanted)
     if wanted.min_generation is not None:
         await run_sync(await_generation, service, wanted)
@@ -166,13 +173,12 @@ def answers(service: Service, wanted: BatchRequest) -> list[SearchResult]:
 
 
 @router.post("/feedback", tags=["search"])
-async def give_feedback(wanted: FeedbackRequest, request: Request) -> FeedbackResponse:
+async def give_feedback(wanted: FeedbackRequest, service: Served) -> FeedbackResponse:
     """Say that a hit answers a search, or does not: retrains learn from it, and the gate judges by it."""
-    return FeedbackResponse(verdict=Opinion(await run_sync(judge, request.app.state.service, wanted)))
+    return FeedbackResponse(verdict=Opinion(await run_sync(_judge, service, wanted)))
 
 
-def judge(service: Service, wanted: FeedbackRequest) -> str:
-    """See `give_feedback`; NotFound if there is no such document."""
+def _judge(service: Service, wanted: FeedbackRequest) -> str:
     require_queries([wanted.query])
     require("\0" not in wanted.query, "the query holds a character 0")  # which PostgreSQL keeps in no text
     stored(service, wanted.document_id)
@@ -181,49 +187,42 @@ def judge(service: Service, wanted: FeedbackRequest) -> str:
 
 
 @router.get("/fields", tags=["search"])
-async def list_fields(request: Request) -> FieldValues:
+async def list_fields(service: Served) -> FieldValues:
     """The fields that documents have, and their commonest values: what a filter can ask for."""
-    service: Service = request.app.state.service
-    return await service.pool.run(lambda: field_values(service))
+
+    def values() -> FieldValues:
+        searcher = service.searchers.current()
+        return FieldValues(searcher.generation.number, searcher.field_values(MAX_VALUES))
+
+    return await service.pool.run(values)
 
 
 @router.get("/documents", tags=["documents"])
 async def list_documents(
-    request: Request,
+    service: Served,
     after: Annotated[str, Query(description="The id that the page before ended with: its `next`.")] = "",
     limit: Annotated[int, Query(ge=1, le=MAX_RESULTS, description="How many documents.")] = 100,
 ) -> DocumentPage:
     """A page of all documents, in the order of their ids."""
-    service: Service = request.app.state.service
-    return await service.pool.run(lambda: page(service, after, limit))
+
+    def page() -> DocumentPage:
+        searcher = service.searchers.current()
+        generation, ids = searcher.generation, searcher.ids_after(after, limit + 1)
+        shown, documents = ids[:limit], searcher.documents(ids[:limit])
+        return DocumentPage(
+            generation=generation.number,
+            total=generation.manifest["documents"],
+            documents=[_stored(documents[one]) for one in shown],
+            next=shown[-1] if len(ids) > limit else None,
+        )
+
+    return await service.pool.run(page)
 
 
 @router.get("/documents/{document_id:path}", tags=["documents"])
-async def get_document(document_id: str, request: Request) -> StoredDocument:
+async def get_document(document_id: str, service: Served) -> StoredDocument:
     """One document as searches find it; 404 if there is none of this id."""
-    service: Service = request.app.state.service
     return await service.pool.run(lambda: stored(service, document_id))
-
-
-def page(service: Service, after: str, limit: int) -> DocumentPage:
-    """See `list_documents`."""
-    searcher = service.searchers.current()
-    ids = searcher.ids_after(after, limit + 1)
-    shown = ids[:limit]
-    documents = searcher.documents(shown)
-    generation = searcher.generation
-    return DocumentPage(
-        generation=generation.number,
-        total=generation.manifest["documents"],
-        documents=[_stored(documents[one]) for one in shown],
-        next=shown[-1] if len(ids) > limit else None,
-    )
-
-
-def field_values(service: Service) -> FieldValues:
-    """See `list_fields`."""
-    searcher = service.searchers.current()
-    return FieldValues(searcher.generation.number, searcher.field_values(MAX_VALUES))
 
 
 def stored(service: Service, document_id: str) -> StoredDocument:
@@ -243,9 +242,8 @@ def _stored(document: Document) -> StoredDocument:
     tags=["documents"],
     responses=REFUSED | {202: {"model": ChangeResult, "description": "Received, searchable soon"}},
 )
-async def add_documents(wanted: AddRequest, request: Request, response: Response, wait: Wait = True) -> ChangeResult:
+async def add_documents(wanted: AddRequest, service: Served, response: Response, wait: Wait = True) -> ChangeResult:
     """Add documents, or update those that are there; 422 if every row was refused."""
-    service: Service = request.app.state.service
     check_size(len(wanted.documents))
     return await _change(service, addition(wanted.documents, wanted.source, wanted.only_known), response, wait)
 
@@ -253,9 +251,9 @@ async def add_documents(wanted: AddRequest, request: Request, response: Response
 @router.post(
     "/documents/apply", tags=["documents"], responses={202: {"model": ChangeResult, "description": "Searchable soon"}}
 )
-async def apply_changes(request: Request, response: Response, wait: Wait = True) -> ChangeResult:
+async def apply_changes(service: Served, response: Response, wait: Wait = True) -> ChangeResult:
     """Make searchable what the ledger has already, such as what `freshet add` recorded."""
-    return await _change(request.app.state.service, application(), response, wait)
+    return await _change(service, application(), response, wait)
 
 
 @router.post(
@@ -264,18 +262,16 @@ async def apply_changes(request: Request, response: Response, wait: Wait = True)
     responses=REFUSED | {202: {"model": ChangeResult, "description": "Received, gone soon"}},
 )
 async def delete_documents(
-    wanted: DeleteRequest, request: Request, response: Response, wait: Wait = True
+    wanted: DeleteRequest, service: Served, response: Response, wait: Wait = True
 ) -> ChangeResult:
     """Delete documents; ids that are unknown are among `rejected`, and 422 if all are."""
-    service: Service = request.app.state.service
     check_size(len(wanted.ids))
     return await _change(service, deletion(wanted.ids, wanted.source), response, wait)
 
 
 @router.delete("/documents/{document_id:path}", tags=["documents"])
-async def delete_document(document_id: str, request: Request, response: Response, wait: Wait = True) -> ChangeResult:
+async def delete_document(document_id: str, service: Served, response: Response, wait: Wait = True) -> ChangeResult:
     """Delete one document; 404 if there is none of this id."""
-    service: Service = request.app.state.service
     try:
         return await _change(service, deletion([document_id], "service"), response, wait)
     except NothingAccepted:
@@ -283,26 +279,26 @@ async def delete_document(document_id: str, request: Request, response: Response
 
 
 @router.post("/sync", tags=["documents"])
-async def sync_source(wanted: SyncRequest, request: Request) -> SyncResult:
+async def sync_source(wanted: SyncRequest, service: Served) -> SyncResult:
     """Make the index hold what the project's own source holds now; 422, and no change, if much of it is gone."""
-    return await run_sync(synced, request.app.state.service, wanted)
+    return await run_sync(_synced, service, wanted)
 
 
-def synced(service: Service, wanted: SyncRequest) -> SyncResult:
-    """See `sync_source`."""
+def _synced(service: Service, wanted: SyncRequest) -> SyncResult:
     from orchestration.live.sync import sync  # reading files is much to import
 
     def make() -> bool:
         with suppress(TimeoutError):
-            return service.queue.put(application()).applied.result(CHANGE_SECONDS).generation is not None
+            return service.writer.put(application()).applied.result(CHANGE_SECONDS) is not None
         return False
 
     live = LiveCollection(service.project, service.searchers.default())
     outcome = sync(live, None, wanted.force, wanted.dry_run, make=make)
     rejected = [
-        RejectedRow(one["row"] or 1, one["document_id"], f"{one['file']}: {one['reason']}") for one in outcome.rejected
+        {"row": one["row"] or 1, "document_id": one["document_id"], "reason": f"{one['file']}: {one['reason']}"}
+        for one in outcome.rejected
     ]
-    return SyncResult(**known(SyncResult, vars(outcome)) | {"rejected": rejected})
+    return answer_of(SyncResult)(vars(outcome) | {"rejected": rejected})
 
 
 async def _change(service: Service, job: Job, response: Response, wait: bool) -> ChangeResult:
@@ -317,7 +313,7 @@ async def _change(service: Service, job: Job, response: Response, wait: bool) ->
     generation = None
     if wait:
         with suppress(TimeoutError):  # it is safe in the ledger; the answer says that it cannot be found yet
-            generation = (await asyncio.wait_for(asyncio.wrap_future(job.applied), seconds)).generation
+            generation = await asyncio.wait_for(asyncio.wrap_future(job.applied), seconds)
     response.status_code = 202 if generation is None else 200
     return change_result(receipt, generation)
 
@@ -345,15 +341,15 @@ def change_result(receipt: Any, generation: int | None) -> ChangeResult:
 
 
 @router.get("/status", tags=["state"])
-async def status(request: Request) -> StatusResponse:
+async def status(service: Served) -> StatusResponse:
     """Generations, queues, and the ledger's account of documents and lag."""
-    return await run_sync(state, request.app.state.service)
+    return await run_sync(_state, service)
 
 
 @router.get("/health", tags=["state"])
-async def health(request: Request, response: Response) -> HealthResponse:
+async def health(service: Served, response: Response) -> HealthResponse:
     """200 if a search can be answered, else 503 and why."""
-    reason = await run_sync(_not_ready, request.app.state.service)
+    reason = await run_sync(_not_ready, service)
     response.status_code = 200 if reason is None else 503
     return HealthResponse(live=True, ready=reason is None, reason=reason)
 
@@ -365,9 +361,8 @@ async def liveness() -> HealthResponse:
 
 
 @router.get("/metrics", tags=["state"], response_class=Response)
-async def metrics(request: Request) -> Response:
+async def metrics(service: Served) -> Response:
     """Prometheus's text format."""
-    service: Service = request.app.state.service
     return Response(await run_sync(service.metrics.text), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -379,13 +374,12 @@ def _not_ready(service: Service) -> str | None:
         return str(error)
 
 
-def state(service: Service) -> StatusResponse:
-    """Where the service stands."""
+def _state(service: Service) -> StatusResponse:
     not_ready, freshness = _not_ready(service), service.freshness()
     return StatusResponse(
         ready=not_ready is None,
         reason=not_ready or service.failure,
-        pid=service.pid,
+        pid=os.getpid(),
         started=service.started,
         default_retriever=_default(service),
         live=retrievers(service.project.live),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -153,11 +152,6 @@ class Service:
     def judge(self, said: Feedback) -> str:
         """Keep a person's verdict on a hit; the one that counts."""
         return self._current_collection().ledger.judge(said)
-
-    @property
-    def pid(self) -> int:
-        """The process that serves."""
-        return os.getpid()
 
     def _current_collection(self) -> Any:
         """The collection of the default retriever, which a promotion may have changed."""

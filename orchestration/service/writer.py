@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from model_code.errors import FreshetError
@@ -26,22 +25,18 @@ LONGEST = 300.0  # seconds between two attempts at what fails again and again, e
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Settled:
-    """A job is done: `generation` contains it; None while that one cannot be opened, so that no search finds it yet."""
-
-    generation: int | None
-
-
 class Job:
-    """One request's documents. `received` and `applied` are never cancelled: the work goes on if the client leaves."""
+    """One request's documents. `received` and `applied` are never cancelled: the work goes on if the client leaves.
+
+    applied: the generation that contains it; None while that one cannot be opened, so that no search finds it yet.
+    """
 
     def __init__(self, size: int, receive: Callable[[Any], Any]) -> None:
         """size: documents; receive: what records them by a `LiveCollection` and returns the receipt."""
         self.size, self.receive, self.arrived = size, receive, time.monotonic()
         self.safe = False  # in the ledger
         self.received: Future[Any] = Future()
-        self.applied: Future[Settled] = Future()
+        self.applied: Future[int | None] = Future()
         for future in (self.received, self.applied):
             future.set_running_or_notify_cancel()
 
@@ -54,7 +49,7 @@ class Job:
     def settle(self, generation: int | None) -> None:
         """Give the last answer, unless nobody waits for it any more."""
         with suppress(InvalidStateError):
-            self.applied.set_result(Settled(generation))
+            self.applied.set_result(generation)
 
 
 def addition(rows: Sequence[Row], source: str, only_known: bool = False) -> Job:
