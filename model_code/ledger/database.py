@@ -27,12 +27,10 @@ class Database:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._file = _identity(engine)
+        self.file = _identity(engine.url)
         self.close = weakref.finalize(self, engine.dispose)  # at the latest with this object
-        views = (
-            {"isolation_level": "REPEATABLE READ"} if engine.dialect.name == "postgresql" else {}
-        )  # SQLite's always are
-        self._reading = engine.execution_options(**views)
+        views = {"isolation_level": "REPEATABLE READ"}  # SQLite's always are
+        self._reading = engine.execution_options(**views if engine.dialect.name == "postgresql" else {})
         self._writing = engine.execution_options(ledger_writes=True)
 
     @contextmanager
@@ -82,18 +80,6 @@ def _identity(url: str | sa.URL) -> tuple[int, int] | None:
     return stated.st_dev, stated.st_ino
 
 
-def is_there(url: str) -> bool:
-    """Whether a ledger exists at `url`; looking creates nothing."""
-    file = _sqlite_file(url)
-    if file is not None and not file.exists():
-        return False
-    database = connect(url)
-    try:
-        return version_of(database, url) is not None
-    finally:
-        database.close()
-
-
 def connect(url: str) -> Database:
     """The database at `url`, whatever tables it has; the folder of a file is made."""
     file = _sqlite_file(url)
@@ -131,7 +117,6 @@ def existing_database(url: str, migrate: Callable[[Database], None] | None = Non
         migrate(database)
         version = version_of(database, url)
     if version == tables.VERSION:
-        database.file = _identity(url)
         return database
     database.close()
     if version is not None:

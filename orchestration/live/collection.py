@@ -18,7 +18,6 @@ from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import printable
 from model_code.documents import Change, Document
 from model_code.errors import FreshetError
-from model_code.ledger.database import is_there
 from model_code.ledger.events import EventKind, Receipt, Rejection, Standing
 from model_code.live.collection import Collection, default_retriever, retrievers
 from model_code.live.generation import Generation
@@ -27,7 +26,6 @@ from orchestration.live.ledger import (
     WRITER_LOCK,
     contents,
     held,
-    ledger_url,
     open_ledger,
     own_ledger,
     require_sound,
@@ -59,11 +57,20 @@ class LiveCollection:
         self._ledger: Ledger | None = None
 
     @property
-    def ledger(self) -> Ledger:
-        """The project's log, made by the first document; FreshetError if the one that filled the collection is gone."""
+    def existing_ledger(self) -> Ledger | None:
+        """The project's log; None if no document ever arrived, FreshetError if it is not the one that filled the
+        collection.
+        """
         if self._ledger is None or self._ledger.is_replaced():
-            ledger = own_ledger(self.project, self.generation)
-            self._ledger = ledger or open_ledger(self.project, self.retriever)
+            self._ledger = own_ledger(self.project, self.generation)
+        return self._ledger
+
+    @property
+    def ledger(self) -> Ledger:
+        """The same, made by the first document."""
+        if (existing := self.existing_ledger) is not None:
+            return existing
+        self._ledger = open_ledger(self.project, self.retriever)
         return self._ledger
 
     @cached_property
@@ -123,7 +130,8 @@ class LiveCollection:
         removed_too: those removed since as well, so that removing twice is no error. Asking makes no ledger.
         """
         wanted = set(filter(is_possible_id, document_ids))
-        last = self.ledger.latest(wanted) if is_there(ledger_url(self.project)) else {}
+        ledger = self.existing_ledger
+        last = {} if ledger is None else ledger.latest(wanted)
         added = {id_ for id_, event in last.items() if removed_too or event.kind == EventKind.PUT}
         silent = wanted - last.keys()
         return added | (held(self.generation, silent, ()).keys() if silent else set())

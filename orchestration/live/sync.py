@@ -25,12 +25,10 @@ from model_code.corpus.sources.folder import FolderSource, fingerprint
 from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, hash_text, read_json, write_json
-from model_code.ledger.database import is_there
 from model_code.ledger.events import EventKind, Receipt, Rejection
 from model_code.live.generation import document_hashes
 from orchestration.live.collection import LiveCollection
 from orchestration.live.commands import CHANGES, Outcome, apply
-from orchestration.live.ledger import ledger_url
 from orchestration.live.rows import CleanRows
 from orchestration.project import Project, file_lock
 
@@ -93,7 +91,8 @@ def sync(
         remembered = _remembered(units, settings, memory)
         wanted = _held(remembered, memory, settings)
         index = indexed(live)
-        origins = live.ledger.origins() if is_there(ledger_url(live.project)) else {}
+        ledger = live.existing_ledger
+        origins = {} if ledger is None else ledger.origins()
         mine = {one for one in index if origins.get(one, "sync") == label or one in wanted.known}
         kept = {refused["document_id"] for refused in wanted.refused}
         gone = sorted(mine - wanted.hashes.keys() - kept)
@@ -123,7 +122,7 @@ def sync(
 def indexed(live: LiveCollection) -> dict[str, str]:
     """The content hash of each document, as searched once everything that waits is applied."""
     hashes = document_hashes(live.generation)
-    if is_there(ledger_url(live.project)):
+    if live.existing_ledger is not None:
         for event in live.seen.pending().events:
             if event.kind == EventKind.PUT:
                 hashes[event.document_id] = event.content_hash

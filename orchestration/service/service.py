@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from model_code.ledger.database import is_there
 from model_code.ledger.events import Feedback
 from model_code.live.searcher import Searcher
-from orchestration.live.ledger import ledger_url
+from orchestration.live.ledger import existing_ledger
 from orchestration.live.status import canary, look_for_newest
 from orchestration.live.upkeep import Upkeep
 from orchestration.project import Project
@@ -117,7 +116,7 @@ class Service:
         if self.not_ready() is None:
             self.searchers.current().search("warm", 1)  # the first search of a process is the slow one
             self._current_collection().warm()
-        self.writer.start(resume=is_there(ledger_url(self.project)))  # to look makes no ledger
+        self.writer.start(resume=existing_ledger(self.project) is not None)
         threading.Thread(target=self._watch, name="watcher", daemon=True).start()
         self._running = True
 
@@ -210,7 +209,7 @@ class Service:
         return math.nan if found is None else found[name] or 0.0
 
     def _waiting_seconds(self) -> float:
-        if self._collection is None or not is_there(ledger_url(self.project)):
+        if self._collection is None or existing_ledger(self.project) is None:
             return 0.0
         return self._collection[1].seen.lag()["seconds"] or 0.0
 

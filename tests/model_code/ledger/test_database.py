@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql
 from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.ledger import tables as schema
-from model_code.ledger.database import is_there, open_database
+from model_code.ledger.database import existing_database, open_database
 from model_code.ledger.events import Feedback, Standing
 from model_code.ledger.ledger import Ledger
 from model_code.ledger.migration import migrate
@@ -24,10 +24,10 @@ from model_code.ledger.states import REVERTS, _last
 
 def test_looking_creates_nothing(tmp_path):
     url = f"sqlite:///{tmp_path}/live/ledger.sqlite"
-    assert not is_there(url)
+    assert existing_database(url) is None
     assert list(tmp_path.iterdir()) == []
     Ledger.open(url).close()
-    assert is_there(url)
+    assert existing_database(url) is not None
 
 
 def test_another_version_is_refused(tmp_path):
