@@ -9,13 +9,12 @@ import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial, wraps
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode, urlsplit
 
-from freshet.errors import ServiceError, Unavailable, error_of
+from freshet.errors import Unavailable, error_of
 from freshet.results import (
     ChangeResult,
     DocumentPage,
@@ -23,12 +22,12 @@ from freshet.results import (
     SearchResult,
     StoredDocument,
     SyncResult,
-    all_documents,
     answer_of,
 )
 
 SEARCH_SECONDS, CHANGE_SECONDS = 60.0, 3600.0
 PAGE = 100  # documents that `documents` asks for at once
+P = ParamSpec("P")
 T = TypeVar("T")
 Row = Mapping[str, Any]
 """A document to add: `_id` or `id`, `title`, `text`; `date`, `queries`, and whatever else becomes a field."""
@@ -48,87 +47,6 @@ class SearchOptions(TypedDict, total=False):
     min_generation: int | None
 
 
-@dataclass(frozen=True)
-class Call(Generic[T]):
-    """One request, and how its answer is read."""
-
-    method: str
-    path: str
-    read: Callable[[Any], T]
-    body: Any = None
-    seconds: float = SEARCH_SECONDS
-
-    @property
-    def content(self) -> bytes | None:
-        """The body as it is sent."""
-        if self.body is None:
-            return None
-        return json.dumps(self.body, ensure_ascii=False).encode("utf-8", "surrogatepass")
-
-    def answer(self, status: int, content: bytes, url: str) -> T:
-        """What the service at `url` answered; ServiceError, of the kind that fits, if it refused or failed."""
-        try:
-            answer = json.loads(content)
-        except ValueError:
-            message = f"{url} answers with something that is no JSON (status {status}); is it Freshet?"
-            raise error_of(status, message) from None
-        if status >= 400:
-            raise error_of(status, f"{answer.get('error', content[:200])} (answered by the service at {url})")
-        return self.read(answer)
-
-    def silent(self, error: Exception, url: str) -> ServiceError:
-        """What to say of a service that does not answer."""
-        reason = str(error) or type(error).__name__
-        return Unavailable(f"the service at {url} does not answer ({reason}); end it or start it again")
-
-
-def _search(text: str, k: int, options: SearchOptions) -> Call[SearchResult]:
-    return Call("POST", "/search", answer_of(SearchResult), {"text": text, "k": k, **options})
-
-
-def _search_many(texts: Sequence[str], k: int, options: SearchOptions) -> Call[list[SearchResult]]:
-    read = lambda answer: list(map(answer_of(SearchResult), answer["results"]))  # noqa: E731
-    return Call("POST", "/search/batch", read, {"texts": list(texts), "k": k, **options})
-
-
-def _get(document_id: str) -> Call[StoredDocument]:
-    return Call("GET", f"/documents/{quote(document_id, safe='')}", answer_of(StoredDocument))
-
-
-def _page(after: str, limit: int) -> Call[DocumentPage]:
-    return Call("GET", "/documents?" + urlencode({"after": after, "limit": limit}), answer_of(DocumentPage))
-
-
-def _put(documents: Iterable[Row], source: str, wait: bool, only_known: bool = False) -> Call[ChangeResult]:
-    body = {"documents": list(documents), "source": source, "only_known": only_known}
-    return _change("/documents", wait, body)
-
-
-def _delete(document_ids: Iterable[str], source: str, wait: bool) -> Call[ChangeResult]:
-    return _change("/documents/delete", wait, {"ids": list(document_ids), "source": source})
-
-
-def _change(path: str, wait: bool, body: Any) -> Call[ChangeResult]:
-    return Call("POST", f"{path}?wait={str(wait).lower()}", answer_of(ChangeResult), body, CHANGE_SECONDS)
-
-
-def _sync(force: bool, dry_run: bool) -> Call[SyncResult]:
-    return Call("POST", "/sync", answer_of(SyncResult), {"force": force, "dry_run": dry_run}, CHANGE_SECONDS)
-
-
-def _feedback(query: str, document_id: str, verdict: str, rank: int, who: str) -> Call[str]:
-    body = {"query": query, "document_id": document_id, "verdict": verdict, "rank": rank, "who": who}
-    return Call("POST", "/feedback", lambda answer: answer["verdict"], body)
-
-
-STATUS: Call[dict[str, Any]] = Call("GET", "/status", dict)
-FIELDS = Call("GET", "/fields", answer_of(FieldValues))
-
-
-def _headers(token: str | None) -> dict[str, str]:
-    return {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-
-
 class Client:
     """The service at `url`; `token` is what it demands where other machines reach it.
 
@@ -136,50 +54,58 @@ class Client:
     """
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        self.url, self._headers, self._local = url.rstrip("/"), _headers(token), threading.local()
+        self.url, self._local = url.rstrip("/"), threading.local()
+        self._headers = {"Content-Type": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
 
     def search(self, text: str, k: int = 10, **options: Unpack[SearchOptions]) -> SearchResult:
         """The k best documents for a text, best first."""
-        return self._send(_search(text, k, options))
+        return answer_of(SearchResult, self._ask("POST", "/search", {"text": text, "k": k, **options}))
 
     def search_many(self, texts: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]) -> list[SearchResult]:
         """The results of several searches, in their order, all from one generation."""
-        return self._send(_search_many(texts, k, options))
+        answer = self._ask("POST", "/search/batch", {"texts": list(texts), "k": k, **options})
+        return [answer_of(SearchResult, result) for result in answer["results"]]
 
     def get(self, document_id: str) -> StoredDocument:
         """One document, whole; NotFoundError if there is none of this id."""
-        return self._send(_get(document_id))
+        return answer_of(StoredDocument, self._ask("GET", f"/documents/{quote(document_id, safe='')}"))
 
     def page(self, after: str = "", limit: int = PAGE) -> DocumentPage:
         """Documents beyond the id `after`, in the order of their ids."""
-        return self._send(_page(after, limit))
+        return answer_of(DocumentPage, self._ask("GET", "/documents?" + urlencode({"after": after, "limit": limit})))
 
     def documents(self) -> Iterator[StoredDocument]:
         """All documents in the order of their ids, page by page: what is added meanwhile behind it is not seen."""
-        return all_documents(self.page)
+        after: str | None = ""
+        while after is not None:
+            page = self.page(after)
+            yield from page.documents
+            after = page.next
 
     def fields(self) -> FieldValues:
         """The fields that documents have, and their commonest values: what a filter can ask for."""
-        return self._send(FIELDS)
+        return answer_of(FieldValues, self._ask("GET", "/fields"))
 
     def add(self, documents: Iterable[Row], *, wait: bool = True, source: str = "client") -> ChangeResult:
         """Add documents, or update those that are there. wait: until they are searchable, else until they are safe.
 
         Rows that make no sense are among `rejected` of the answer; InvalidRequest if all are.
         """
-        return self._send(_put(documents, source, wait))
+        return self._change("/documents", {"documents": list(documents), "source": source}, wait)
 
     def update(self, documents: Iterable[Row], *, wait: bool = True, source: str = "client") -> ChangeResult:
         """The same, but documents that are not there yet are refused."""
-        return self._send(_put(documents, source, wait, only_known=True))
+        return self._change("/documents", {"documents": list(documents), "source": source, "only_known": True}, wait)
 
     def delete(self, document_ids: Iterable[str], *, wait: bool = True, source: str = "client") -> ChangeResult:
         """Delete documents; ids of none are among `rejected`, InvalidRequest if all are."""
-        return self._send(_delete(document_ids, source, wait))
+        return self._change("/documents/delete", {"ids": list(document_ids), "source": source}, wait)
 
     def apply(self) -> ChangeResult:
         """Make searchable what the ledger has already, such as what `freshet add` recorded."""
-        return self._send(_change("/documents/apply", True, None))
+        return self._change("/documents/apply", None, True)
 
     def sync(self, *, force: bool = False, dry_run: bool = False) -> SyncResult:
         """Make the index hold what the project's own source holds now, as `freshet sync` does.
@@ -187,7 +113,7 @@ class Client:
         InvalidRequest, and nothing is changed, if the source cannot be read or lacks much of what it held; then `force`
         deletes what is gone. dry_run: only say what would come of it.
         """
-        return self._send(_sync(force, dry_run))
+        return answer_of(SyncResult, self._ask("POST", "/sync", {"force": force, "dry_run": dry_run}, CHANGE_SECONDS))
 
     def feedback(self, query: str, document_id: str, verdict: str, *, rank: int = 1, who: str = "") -> str:
         """Say "up" or "down" of a hit, or "click" that it was opened; the verdict that counts now.
@@ -195,11 +121,12 @@ class Client:
         rank: the hit's, by which clicks are discounted. Of one person, query and document the latest verdict counts,
         but a click takes no thumb back. Retrains learn from it.
         """
-        return self._send(_feedback(query, document_id, verdict, rank, who))
+        said = {"query": query, "document_id": document_id, "verdict": verdict, "rank": rank, "who": who}
+        return self._ask("POST", "/feedback", said)["verdict"]
 
     def status(self) -> dict[str, Any]:
         """Where the service stands, as `GET /status` says."""
-        return self._send(STATUS)
+        return self._ask("GET", "/status")
 
     def close(self) -> None:
         """Close this thread's connection; the next request opens another."""
@@ -212,46 +139,54 @@ class Client:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _send(self, call: Call[T]) -> T:
+    def _change(self, path: str, body: Any, wait: bool) -> ChangeResult:
+        return answer_of(ChangeResult, self._ask("POST", f"{path}?wait={str(wait).lower()}", body, CHANGE_SECONDS))
+
+    def _ask(self, method: str, path: str, body: Any = None, seconds: float = SEARCH_SECONDS) -> Any:
+        """What the service answers; ServiceError, of the kind that fits, if it refuses, fails, or is silent."""
+        content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
         try:
-            status, content = self._exchange(call)
+            status, answered = self._exchange(method, path, content, seconds)
         except (OSError, HTTPException) as error:
             self.close()
-            raise call.silent(error, self.url) from None
-        return call.answer(status, content, self.url)
+            reason = str(error) or type(error).__name__
+            message = f"the service at {self.url} does not answer ({reason}); end it or start it again"
+            raise Unavailable(message) from None
+        try:
+            answer = json.loads(answered)
+        except ValueError:
+            message = f"{self.url} answers with something that is no JSON (status {status}); is it Freshet?"
+            raise error_of(status, message) from None
+        if status >= 400:
+            raise error_of(status, f"{answer.get('error', answered[:200])} (answered by the service at {self.url})")
+        return answer
 
-    def _exchange(self, call: Call[Any]) -> tuple[int, bytes]:
+    def _exchange(self, method: str, path: str, content: bytes | None, seconds: float) -> tuple[int, bytes]:
         """A service closes a connection that was idle for long, so one that was kept may fail: the next is new.
 
         To send a change twice changes nothing.
         """
         kept = "connection" in self._local.__dict__
         try:
-            return self._ask(call)
+            return self._send(method, path, content, seconds)
         except ConnectionError:
             self.close()
             if not kept:
                 raise
-            return self._ask(call)
+            return self._send(method, path, content, seconds)
 
-    def _ask(self, call: Call[Any]) -> tuple[int, bytes]:
-        connection = self._connection()
-        connection.timeout = call.seconds
-        if connection.sock is not None:
-            connection.sock.settimeout(call.seconds)
-        connection.request(call.method, urlsplit(self.url).path + call.path, call.content, self._headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-
-    def _connection(self) -> HTTPConnection:
+    def _send(self, method: str, path: str, content: bytes | None, seconds: float) -> tuple[int, bytes]:
+        at = urlsplit(self.url)
         if "connection" not in self._local.__dict__:
-            at = urlsplit(self.url)
             kind = HTTPSConnection if at.scheme == "https" else HTTPConnection
             self._local.connection = kind(at.hostname or "", at.port)
-        return self._local.connection
-
-
-P = ParamSpec("P")
+        connection: HTTPConnection = self._local.connection
+        connection.timeout = seconds
+        if connection.sock is not None:
+            connection.sock.settimeout(seconds)
+        connection.request(method, at.path + path, content, self._headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
 
 
 def _awaited(method: Callable[Concatenate[Client, P], T]) -> Callable[Concatenate[AsyncClient, P], Awaitable[T]]:
@@ -259,9 +194,8 @@ def _awaited(method: Callable[Concatenate[Client, P], T]) -> Callable[Concatenat
     async def call(self: AsyncClient, *arguments: P.args, **options: P.kwargs) -> T:
         from asyncio import get_running_loop
 
-        return await get_running_loop().run_in_executor(
-            self._pool, partial(method, self._client, *arguments, **options)
-        )
+        asked = partial(method, self._client, *arguments, **options)
+        return await get_running_loop().run_in_executor(self._pool, asked)
 
     return call
 

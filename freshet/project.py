@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from fastapi.testclient import TestClient
 
-from freshet.client import Call, Client
+from freshet.client import Client
 from orchestration.project import Project
 from orchestration.service.app import create_app
 
@@ -35,6 +35,6 @@ class LocalProject(Client):
         """Finish what waits, then free what is in memory."""
         self._app.app.state.service.stop()  # type: ignore[attr-defined]
 
-    def _exchange(self, call: Call[Any]) -> tuple[int, bytes]:
-        answer = self._app.request(call.method, call.path, content=call.content, headers=self._headers)
+    def _exchange(self, method: str, path: str, content: bytes | None, seconds: float) -> tuple[int, bytes]:
+        answer = self._app.request(method, path, content=content, headers=self._headers)
         return answer.status_code, answer.content

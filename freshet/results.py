@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -29,9 +29,9 @@ def _told(text: str) -> Any:
     return field(metadata={"description": text})
 
 
-def answer_of(kind: type[T]) -> Callable[[Any], T]:
-    """What reads a service's answer as `kind`; what a newer service says more is passed over."""
-    return partial(_read, kind)
+def answer_of(kind: type[T], value: Any) -> T:
+    """A service's answer as `kind`; what a newer service says more is passed over."""
+    return _read(kind, value)
 
 
 def _read(kind: Any, value: Any) -> Any:
@@ -75,15 +75,6 @@ class DocumentPage:
     total: int = _told("Documents in all.")
     documents: list[StoredDocument]
     next: str | None = _told("What to give as `after` for the next page; null after the last.")
-
-
-def all_documents(page: Callable[[str], DocumentPage]) -> Iterator[StoredDocument]:
-    """The documents of all pages; page: gives those beyond an id."""
-    after: str | None = ""
-    while after is not None:
-        found = page(after)
-        yield from found.documents
-        after = found.next
 
 
 @dataclass(frozen=True)

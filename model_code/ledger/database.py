@@ -73,7 +73,7 @@ class Database:
 
 def _identity(url: str | sa.URL) -> tuple[int, int] | None:
     """Device and number of SQLite's file."""
-    file = _sqlite_file(url)
+    file = sqlite_file(url)
     if file is None or not file.exists():
         return None
     stated = file.stat()
@@ -82,7 +82,7 @@ def _identity(url: str | sa.URL) -> tuple[int, int] | None:
 
 def connect(url: str) -> Database:
     """The database at `url`, whatever tables it has; the folder of a file is made."""
-    file = _sqlite_file(url)
+    file = sqlite_file(url)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
     return Database(_engine(url))
@@ -108,7 +108,7 @@ def open_database(url: str, migrate: Callable[[Database], None] | None = None) -
 
 def existing_database(url: str, migrate: Callable[[Database], None] | None = None) -> Database | None:
     """The same, or None if there are no tables."""
-    file = _sqlite_file(url)
+    file = sqlite_file(url)
     if file is not None and not file.exists():
         return None
     database = Database(_engine(url))
@@ -206,7 +206,8 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _sqlite_file(url: str | sa.URL) -> Path | None:
+def sqlite_file(url: str | sa.URL) -> Path | None:
+    """The file of a ledger in SQLite; None for others."""
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:

@@ -269,8 +269,10 @@ class Ledger:
 
     def record_drift(self, report: Mapping[str, Any], batch: tuple[int, int]) -> int:
         """Keep a drift report (values JSON can hold) on the events from batch[0] to batch[1]; return its id."""
-        values = {"report": dict(report), "first_event": batch[0], "last_event": batch[1]}
-        return self._record(drift_reports, values)
+        row = {"report": dict(report), "first_event": batch[0], "last_event": batch[1], "retriever": self.retriever}
+        with self._database.write() as connection:
+            added = connection.execute(sa.insert(drift_reports).values(**row, recorded=time.time()))
+            return added.inserted_primary_key[0]
 
     def last_drift(self, number: int) -> list[Row]:
         """The last drift reports, newest first, with first_event, last_event, report and time recorded."""
@@ -285,11 +287,6 @@ class Ledger:
     def training_runs(self, number: int) -> list[Row]:
         """The last training runs, newest first, with run, watermark and time recorded."""
         return self._last(training_runs, number)
-
-    def _record(self, table: sa.Table, values: Row) -> int:
-        row = {**values, "retriever": self.retriever, "recorded": time.time()}
-        with self._database.write() as connection:
-            return connection.execute(sa.insert(table).values(row)).inserted_primary_key[0]
 
     def _last(self, table: sa.Table, number: int) -> list[Row]:
         newest = table.c.recorded.desc(), *([table.c.id.desc()] if "id" in table.c else [])

@@ -80,11 +80,6 @@ class NetChanges:
             self.lost.setdefault(owner.part.number, set()).add(document_id)
         return ("added" if owner is None else "updated") if isinstance(change, Document) else "deleted"
 
-    @property
-    def nothing(self) -> bool:
-        """Whether no document changes."""
-        return not self.puts and not self.lost
-
     def with_status(self, status: str) -> tuple[str, ...]:
         """The documents of a status, ascending."""
         return tuple(document for document, own in self.statuses.items() if own == status)

@@ -20,7 +20,7 @@ from model_code.live.documents import document_of
 from model_code.live.generation import Generation, Intact, removed_by_part
 from model_code.live.part import Base, Part, PartView, open_segment
 from model_code.live.texts import marks, require_queries, snippet
-from model_code.retriever import Hit, Ranking, TokenMatch
+from model_code.retriever import Hit, Ranking
 
 if TYPE_CHECKING:
     from model_code.live.filters import Filters, Index
@@ -89,9 +89,13 @@ class Searcher:
         """The hits of several texts at once, in their order. Each is encoded once. SettingsError if one is empty."""
         require_queries(texts)
         with Intact(self.generation):
-            allowed = self._allowed(filters) if filters else None
-            if allowed is not None and not allowed:
-                return [[] for _ in texts]
+            allowed = None
+            if filters:
+                from model_code.live.filters import matching
+
+                allowed = matching(self._fields, filters, lambda: self._document_ids)
+                if not allowed:
+                    return [[] for _ in texts]
             queries = self.retriever.encode_queries(texts)
             rankings = self.retriever.find(queries, k, allowed)
             return [self._hits(text, queries[i : i + 1], rankings[i]) for i, text in enumerate(texts)]
@@ -100,13 +104,6 @@ class Searcher:
     def explains(self) -> bool:
         """Whether `explain` can say what a score is made of."""
         return self.retriever.explains
-
-    def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """What a document's score is made of, the heaviest first: tokens, or the parts of a fused retriever.
-
-        FreshetError if the retriever does not score by token.
-        """
-        return self.retriever.explain(text, document_id)
 
     def explained(self, text: str, hits: Sequence[Hit]) -> list[Hit]:
         """The hits of a text with what their scores are made of."""
@@ -135,11 +132,6 @@ class Searcher:
         from model_code.live.filters import commonest
 
         return {name: commonest(self._fields[name], limit) for name in sorted(self._fields)}
-
-    def _allowed(self, filters: Filters) -> Set[str]:
-        from model_code.live.filters import matching
-
-        return matching(self._fields, filters, lambda: self._document_ids)
 
     def documents(self, document_ids: Ids[str]) -> dict[str, Document]:
         """Those of `document_ids` that can be found, by id."""

@@ -57,7 +57,7 @@ class LiveWriter:
         generation = searcher.generation
         with Intact(generation):
             net = self._net(changes)
-            if not net.nothing or standing != generation.standing:
+            if net.puts or net.lost or standing != generation.standing:
                 generation = self._make(net.removed(searcher.views), net.puts, standing, provenance)
                 if guard is not None:
                     self._guard(guard, searcher, Applied.of(generation, net))

@@ -17,15 +17,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
-
 from model_code.errors import FreshetError
 from model_code.files import fsync, fsync_tree
 from model_code.live.collection import CURRENT, GENERATIONS, Collection, retrievers
 from model_code.live.documents import COLUMNS, document_of
 from model_code.live.generation import live_rows
 from orchestration import parameters
-from orchestration.live.ledger import WRITER_LOCK, ledger_url
+from orchestration.live.ledger import WRITER_LOCK, ledger_file
 from orchestration.live.rows import as_row
 from orchestration.live.verify import problems
 from orchestration.project import Project, file_lock
@@ -91,12 +89,6 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:  # another disk, or one without links
         shutil.copyfile(source, target)
-
-
-def ledger_file(project: Project) -> Path | None:
-    """The ledger's file; None where it is on a server."""
-    url = sa.make_url(ledger_url(project))
-    return Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
 
 
 def restore(source: Path, root: Path) -> Project:

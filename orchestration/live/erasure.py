@@ -9,9 +9,9 @@ from model_code.errors import FreshetError
 from model_code.live.collection import retrievers
 from model_code.live.documents import read_columns
 from model_code.live.generation import DOCUMENTS
-from orchestration.live.backup import ledger_file
 from orchestration.live.collection import LiveCollection
 from orchestration.live.commands import Outcome, delete_documents
+from orchestration.live.ledger import ledger_file
 from orchestration.live.repair import DAMAGED
 from orchestration.live.retrain_plan import planned
 from orchestration.project import Project

@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection as Ids
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model_code.documents import Document
@@ -35,6 +36,13 @@ def ledger_url(project: Project) -> str:
     if kind.startswith("sqlite") and separator and file and not file.startswith(("/", ":", "file:")):
         return f"{kind}{sqlite_url(project.home or project.root).removeprefix('sqlite')}/{file}"
     return url
+
+
+def ledger_file(project: Project) -> Path | None:
+    """The ledger's file; None where it is on a server."""
+    from model_code.ledger.database import sqlite_file
+
+    return sqlite_file(ledger_url(project))
 
 
 def open_ledger(project: Project, retriever: str = "") -> Ledger:

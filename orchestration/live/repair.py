@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
-
 from model_code.documents import Change, Document
 from model_code.errors import Damaged, FreshetError
 from model_code.files import write_text
@@ -23,7 +21,7 @@ from model_code.ledger.events import ANOTHER, Standing
 from model_code.live.collection import CURRENT, GENERATIONS, Collection, default_retriever, set_default_retriever
 from model_code.live.generation import Generation, document_hashes
 from orchestration.live.collection import LiveCollection
-from orchestration.live.ledger import URL, WRITER_LOCK, contents, ledger_url, open_ledger, standing_of
+from orchestration.live.ledger import URL, WRITER_LOCK, contents, ledger_file, ledger_url, open_ledger, standing_of
 from orchestration.project import Project, file_lock
 
 if TYPE_CHECKING:
@@ -158,7 +156,8 @@ def _open_log(project: Project, after: int, done: list[str]) -> tuple[Ledger, di
         pass
     from model_code.ledger.salvage import salvaged, salvaged_feedback, salvaged_origins
 
-    file = Path(str(sa.make_url(ledger_url(project)).database))
+    file = ledger_file(project)
+    assert file is not None, "only SQLite's file can be found torn"
     aside = _free_name(file.with_name(f"{file.name}.{DAMAGED}"))
     for suffix in ("-wal", "-shm", ""):
         if (path := file.with_name(file.name + suffix)).exists():

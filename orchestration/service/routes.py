@@ -298,7 +298,7 @@ def _synced(service: Service, wanted: SyncRequest) -> SyncResult:
         {"row": one["row"] or 1, "document_id": one["document_id"], "reason": f"{one['file']}: {one['reason']}"}
         for one in outcome.rejected
     ]
-    return answer_of(SyncResult)(vars(outcome) | {"rejected": rejected})
+    return answer_of(SyncResult, vars(outcome) | {"rejected": rejected})
 
 
 async def _change(service: Service, job: Job, response: Response, wait: bool) -> ChangeResult:

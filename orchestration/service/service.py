@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from model_code.ledger.events import Feedback
 from model_code.live.searcher import Searcher
+from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import existing_ledger
 from orchestration.live.status import canary, look_for_newest
 from orchestration.live.upkeep import Upkeep
@@ -95,13 +96,8 @@ class Service:
         self.upkeep = Upkeep(
             project, lambda name: self._current_collection() if name == self.searchers.default() else None
         )
-        self.writer = Writer(
-            self._current_collection,
-            self.searchers.newest,
-            self.metrics.changed,
-            self._spare,
-        )
-        self._open_collection = open_collection or partial(_collection, project)
+        self.writer = Writer(self._current_collection, self.searchers.newest, self.metrics.changed, self._spare)
+        self._open_collection = open_collection or partial(LiveCollection, project)
         self._collection: tuple[str, Any] | None = None
         self.freshness_failure: str | None = None  # why nobody could tell, when last asked, how fresh all is
         self._looked = (-1, -CANARY_SECONDS)  # the generation whose documents were searched for, and when
@@ -232,9 +228,3 @@ class Service:
     def failure(self) -> str | None:
         """Why the newest documents are not found, or cannot come; None if nothing is known to be wrong."""
         return self.writer.failure or self.searchers.failure or self.freshness_failure
-
-
-def _collection(project: Project, retriever: str) -> Any:
-    from orchestration.live.collection import LiveCollection
-
-    return LiveCollection(project, retriever)
