@@ -31,17 +31,14 @@ def _told(text: str) -> Any:
 
 def answer_of(kind: type[T], value: Any) -> T:
     """A service's answer as `kind`; what a newer service says more is passed over."""
-    return _read(kind, value)
-
-
-def _read(kind: Any, value: Any) -> Any:
+    read: Any = answer_of
     if is_dataclass(kind):
         hints = _hints(kind)
-        return kind(**{name: _read(hints[name], value[name]) for name in hints.keys() & value.keys()})
+        return kind(**{name: read(hints[name], value[name]) for name in hints.keys() & value.keys()})
     origin, inner = get_origin(kind), get_args(kind)
     if origin is UnionType and value is not None:  # one kind, or None
-        return _read(inner[0], value)
-    return origin(_read(inner[0], each) for each in value) if origin in (list, tuple) else value
+        return read(inner[0], value)
+    return origin(read(inner[0], each) for each in value) if origin in (list, tuple) else value
 
 
 _hints = lru_cache(get_type_hints)

@@ -18,6 +18,7 @@ from model_code.ledger.events import (
     ANOTHER,
     Event,
     EventKind,
+    EventState,
     Feedback,
     Opinion,
     Position,
@@ -36,6 +37,7 @@ from model_code.ledger.states import (
     mark_of,
     position_at,
     repeats_of,
+    stated,
 )
 from model_code.ledger.tables import batches, drift_reports, events, feedback, log, rejections, training_runs
 from model_code.ledger.work_table import WorkTable
@@ -350,19 +352,13 @@ def _standing_contents(connection: sa.Connection, document_ids: Iterable[str]) -
 
     What waited while a revert came was put once, though the log has it twice.
     """
-    history = history_of(connection)
-    counting, blocks = history.effective(head_of(connection)), history.blocks
-    columns = (events.c.id, events.c.again, events.c.document_id, events.c.content_hash)
-    last: dict[tuple[str, str], int] = {}
-    counted: set[int] = set()
+    head = Standing(Position(event=head_of(connection)))
+    last: dict[tuple[str, str], EventState] = {}
     for ids in chunks(sorted(document_ids)):
-        query = sa.select(*columns).where(events.c.document_id.in_(ids), events.c.kind == EventKind.PUT)
-        for event, again, document_id, content in connection.execute(query.order_by(events.c.id)):
-            if not contains(blocks, event):
-                last[document_id, content] = again or event
-            if contains(counting, event):
-                counted.add(again or event)
-    return {content for content, event in last.items() if event in counted}
+        puts = events.c.document_id.in_(ids) & (events.c.kind == EventKind.PUT)
+        arrived = (event for event in stated(connection, head, puts) if event.state is not None)
+        last |= {(event.document_id, event.content_hash): event.state for event in arrived}  # type: ignore[misc]
+    return {content for content, state in last.items() if state != EventState.ROLLED_BACK}
 
 
 def _identity(refused: Rejection, source: str) -> str:

@@ -138,14 +138,18 @@ class LogView:
         return found
 
     def _stated(self, condition: sa.ColumnElement[bool]) -> list[Event]:
-        """Events with what became of them; a revert's own is left out."""
-        query = sa.select(events).where(condition, IS_CHANGE).order_by(events.c.id)
         with self._database.read() as connection:
-            found = [Event(**row._mapping) for row in connection.execute(query)]
-            here = _Here.read(connection, self.standing)
-            last = last_events(connection, {event.document_id for event in found}, *PLACE, within=here.effective)
-            last = {row.document_id: row.id for row in last}
-        return [replace(event, state=here.state(event, last.get(event.document_id))) for event in found]
+            return stated(connection, self.standing, condition)
+
+
+def stated(connection: sa.Connection, standing: Standing, condition: sa.ColumnElement[bool]) -> list[Event]:
+    """Events, oldest first, with what became of them; a revert's own is left out."""
+    query = sa.select(events).where(condition, IS_CHANGE).order_by(events.c.id)
+    found = [Event(**row._mapping) for row in connection.execute(query)]
+    here = _Here.read(connection, standing)
+    named = {event.document_id for event in found}
+    last = {row.document_id: row.id for row in last_events(connection, named, *PLACE, within=here.effective)}
+    return [replace(event, state=here.state(event, last.get(event.document_id))) for event in found]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,13 @@ class Refusal(FreshetError):
     retry_after: int | None = None
     details: Mapping[str, Any] = {}
 
+    @classmethod
+    def with_status(cls, status: int, message: str, retry_after: int | None = None) -> Refusal:
+        """One that nobody tells from others."""
+        refusal = cls(message)
+        refusal.status, refusal.retry_after = status, retry_after
+        return refusal
+
 
 class Busy(Refusal):
     """Too much waits already; the same request will be served a little later."""
@@ -37,18 +44,6 @@ class NotReady(Refusal):
     """There is no live collection to answer from yet."""
 
     status, retry_after = 503, 5
-
-
-class NotYet(Refusal):
-    """What the request demands is not searchable yet."""
-
-    status, retry_after = 409, 1
-
-
-class TooLarge(Refusal):
-    """The request is larger than the service takes."""
-
-    status = 413
 
 
 class NothingAccepted(Refusal):

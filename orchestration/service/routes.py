@@ -38,7 +38,7 @@ from model_code.live.texts import require_queries
 from model_code.manifest import MANIFEST
 from model_code.settings import require
 from orchestration.live.collection import LiveCollection
-from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, NotYet, TooLarge
+from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, Refusal
 from orchestration.service.models import (
     AddRequest,
     BatchRequest,
@@ -150,13 +150,12 @@ def check(wanted: BatchRequest) -> None:
 
 
 def await_generation(service: Service, wanted: BatchRequest) -> None:
-    """Wait for the generation that a search demands; NotYet if it is not searched after `GENERATION_SECONDS`."""
+    """Wait for the generation that a search demands; Refusal if it is not searched after `GENERATION_SECONDS`."""
     latest, demanded = time.monotonic() + GENERATION_SECONDS, wanted.min_generation or 0
     while (current := service.searchers.current(wanted.retriever).generation).number < demanded:
         if time.monotonic() > latest:
-            raise NotYet(
-                f"generation {demanded} of {current.retriever} is not searchable: {current.number} is; try again"
-            )
+            told = f"generation {demanded} of {current.retriever} is not searchable: {current.number} is; try again"
+            raise Refusal.with_status(409, told, retry_after=1)
         time.sleep(POLL_SECONDS)
 
 
@@ -322,7 +321,8 @@ def check_size(documents: int) -> None:
     """Refuse more documents than are taken at once."""
     if documents > MAX_DOCUMENTS:
         most = f"{MAX_DOCUMENTS:,}"
-        raise TooLarge(f"{documents:,} documents at once, but this service takes at most {most}; send them in parts")
+        told = f"{documents:,} documents at once, but this service takes at most {most}; send them in parts"
+        raise Refusal.with_status(413, told)
 
 
 def require_accepted(receipt: Any) -> None:

@@ -23,7 +23,7 @@ from orchestration.service.errors import Busy, NotFound, NotReady
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-POLL_SECONDS = 0.2  # how old the last look at a pointer may be
+POLL_SECONDS = 0.2  # between two looks at the pointers
 THREADS, WAITING, WAIT_SECONDS = 2, 64, 10.0  # searches at once, how many more may wait, and for how long
 
 
@@ -38,22 +38,12 @@ class Searchers:
         self.swaps = 0
         self._open: dict[str, Searcher] = {}
         self._default = ""  # the last one that was read
-        self._looked: dict[str, float] = {}
         self._lock = threading.Lock()  # held to open or exchange, never to search
 
     def current(self, retriever: str | None = None) -> Searcher:
         """The searcher to answer one request from; NotReady if nothing is live, NotFound if `retriever` is not."""
         name = retriever or self.default()
-        searcher = self._open.get(name)
-        if searcher is None:
-            return self._first(name)
-        if time.monotonic() - self._looked.get(name, 0.0) > POLL_SECONDS and self._lock.acquire(blocking=False):
-            try:  # whoever finds the lock taken answers from what is there: nobody waits for an exchange
-                if name in self._open:
-                    searcher = self._renew(name)
-            finally:
-                self._lock.release()
-        return searcher
+        return self._open.get(name) or self._first(name)
 
     def default(self) -> str:
         """The retriever that is searched when none is named; NotReady if nothing is live, nor was."""
@@ -103,15 +93,12 @@ class Searchers:
             raise NotFound(f"retriever {name!r} is not live (live: {known})")
         with self._lock:
             if name not in self._open:
-                searcher = self.open(self.live, name)
-                self._looked[name] = time.monotonic()
-                self._open[name] = searcher
+                self._open[name] = self.open(self.live, name)
             return self._open[name]
 
     def _renew(self, name: str) -> Searcher:
         """Exchange if needed. While the new generation cannot be opened, the old one serves, and `failure` says so."""
         before = self._open[name]
-        self._looked[name] = time.monotonic()
         try:
             renewed = before.renewed()
         except Exception as error:  # whatever is wrong with the new one, the old one can still answer
@@ -127,7 +114,7 @@ class Searchers:
         return renewed
 
     def _forget(self, name: str) -> None:
-        for kept in (self._open, self._looked, self._failures):
+        for kept in (self._open, self._failures):
             kept.pop(name, None)
 
 

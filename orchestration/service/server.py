@@ -8,10 +8,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 
 from model_code.errors import FreshetError
 from orchestration.guard import LOOPBACK, bounds, require_origins, token_to_demand
@@ -45,7 +46,7 @@ def serve(
         print(EXPOSED.format(host=host, file=project.token_file), file=sys.stderr, flush=True)
     with _bound(host, port) as listening:
         app = create_app(project, host, token=demanded, origins=origins)
-        server = _server(app, registration, _url(listening))
+        server = _Server(app, registration, _url(listening))
         app.state.service.start()  # before the server, which would turn its errors into tracebacks
         try:
             server.run(sockets=[listening])
@@ -64,17 +65,19 @@ def serve(
 class _Server(uvicorn.Server):
     """Tells clients where it is once it listens, and no longer when it begins to stop."""
 
-    registration: Registration
-    url: str
-    started_at: str
-    release: Callable[[], None]  # answers the requests that wait for an application
-    told: float | None = None  # when it was told to stop
+    def __init__(self, app: FastAPI, registration: Registration, url: str) -> None:
+        quiet = {"log_level": "warning", "access_log": False, "lifespan": "off"}
+        super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=REQUEST_SECONDS, **quiet, **bounds()))
+        self.registration, self.url, self.service = registration, url, app.state.service
+        self.told: float | None = None  # when it was told to stop
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # uvicorn takes two while it runs, and raises them
+            signal.signal(each, self.handle_exit)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then say so."""
         await super().startup(sockets)
         if self.started:
-            self.registration.announce(self.url, self.started_at)
+            self.registration.announce(self.url, self.service.started)
             print(f"serving {self.url}   (open it to search; also {self.url}/docs; Ctrl-C ends it)", flush=True)
 
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
@@ -90,29 +93,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Send no more clients here, then finish."""
         self.registration.withdraw()
-        asyncio.get_running_loop().call_later(REQUEST_SECONDS / 2, self.release)
+        asyncio.get_running_loop().call_later(REQUEST_SECONDS / 2, self.service.writer.release)  # answers who waits
         await super().shutdown(sockets)
-
-
-def _server(app: object, registration: Registration, url: str) -> _Server:
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        lifespan="off",
-        timeout_graceful_shutdown=REQUEST_SECONDS,
-        **bounds(),
-    )
-    server = _Server(config)
-    server.registration, server.url, server.started_at = registration, url, app.state.service.started  # type: ignore[attr-defined]
-    server.release = app.state.service.writer.release  # type: ignore[attr-defined]
-    for each in (
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGHUP,
-    ):  # uvicorn takes two while it runs, then raises them again
-        signal.signal(each, server.handle_exit)
-    return server
 
 
 def _bound(host: str, port: int) -> socket.socket:
