@@ -370,19 +370,14 @@ def _compensations(connection: sa.Connection, to: int, held: Callable[[Collectio
 
     held: what the generation's files say of documents that no event names until then.
     """
-    later = _changed_after(connection, to)
+    named = sa.select(events.c.document_id).where(events.c.id > to, IS_CHANGE).distinct()
+    later = sorted(connection.scalars(named))
     now = _last_contents(connection, later)
     before = _contents_at(connection, later, to)
     files = held(set(later) - before.keys())
     wanted = before | {key: put_row(document) for key, (_, document) in files.items()} | _said(connection, files)
     rows = (wanted.get(document_id) or removal_row(document_id) for document_id in later)
     return [row for row in rows if now[row["document_id"]] != (row["kind"], row["content_hash"])]
-
-
-def _changed_after(connection: sa.Connection, event: int) -> list[str]:
-    """The documents that an event after this one names, ascending."""
-    after = (events.c.id > event) & IS_CHANGE
-    return sorted(connection.scalars(sa.select(events.c.document_id).where(after).distinct()))
 
 
 def _contents_at(connection: sa.Connection, document_ids: Iterable[str], event: int) -> dict[str, Row]:

@@ -8,6 +8,7 @@ is left is applied to them, which changes what they lack and nothing else.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
@@ -95,4 +96,4 @@ def _forget(connection: sa.Connection, undone: Collection[int], held: Callable[[
         named -= set(connection.scalars(sa.select(events.c.document_id).where(events.c.document_id.in_(ids))))
     files = held(named)
     rows = [put_row(files[name][1]) if name in files else removal_row(name) for name in sorted(named)]
-    insert_events(connection, [row | {"source": "migration", "received": 0.0} for row in rows])
+    insert_events(connection, [row | {"source": "migration", "received": time.time()} for row in rows])
