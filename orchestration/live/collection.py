@@ -25,9 +25,11 @@ from orchestration import parameters
 from orchestration.live.ledger import (
     WRITER_LOCK,
     contents,
+    existing_ledger,
     held,
+    in_a_log,
+    lost,
     open_ledger,
-    own_ledger,
     require_sound,
     standing_of,
 )
@@ -58,11 +60,13 @@ class LiveCollection:
 
     @property
     def existing_ledger(self) -> Ledger | None:
-        """The project's log; None if no document ever arrived, FreshetError if it is not the one that filled the
-        collection.
+        """The project's log; None if no document ever arrived, FreshetError if the one that filled the collection is
+        gone.
         """
         if self._ledger is None or self._ledger.is_replaced():
-            self._ledger = own_ledger(self.project, self.generation)
+            self._ledger = existing_ledger(self.project, self.retriever)
+            if self._ledger is None and in_a_log(self.generation):
+                raise FreshetError(lost(self.generation, "there is none here"))
         return self._ledger
 
     @property
