@@ -42,7 +42,7 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
     "corpus.keep_title_only": "a document of a title alone is a document",
     "acceptance.m*_words": "documents and queries may be as long as they are",
     "acceptance.max_empty_title_share": "titles are optional",
-    "evaluation.references": "systems are tested against bm25, zero_shot and contrastive",
+    "evaluation.references": "systems are tested against bm25, zero_shot, untrained and contrastive",
     "pseudo_queries.distinctive_within": "queries that another document contains word for word are dropped",
     "pseudo_queries.held_out_cloze": "spans stay in their documents, as in HCE",
     "pseudo_queries.consistency_filter*": "queries that another document contains word for word are dropped",

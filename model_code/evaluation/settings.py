@@ -13,7 +13,7 @@ METRICS = ("nDCG@10", "MRR@10", "MAP", "R@1", "R@5", "R@10", "R@20", "R@100", "h
 class EvaluationSettings(Settings):
     """What is measured, on how many queries, and how sure its intervals are."""
 
-    references: ClassVar[tuple[str, ...]] = ("bm25", "zero_shot", "contrastive")  # that the others are tested against
+    references: ClassVar[tuple[str, ...]] = ("bm25", "zero_shot", "untrained", "contrastive")  # of all tests
 
     metrics: tuple[str, ...] = Field(METRICS, description="names as in the literature; R@k also make the recall curve")
     main_metric: str = Field("nDCG@10", description="the one that the report and its plots begin with")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.composed.run import tables
+from model_code.files import read_json
 from orchestration import parameters
 
 FOLDER = Path(__file__).parents[2] / "experiments"
@@ -18,6 +20,11 @@ def test_the_index_names_every_page() -> None:
     assert not [page for page in pages if f"({page}/README.md)" not in index]
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*/params.yaml")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*/*.yaml")), ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_settings_are_still_valid(path: Path) -> None:
     assert {"contrastive", "hce"} <= set(parameters.load(path).retrievers)
+
+
+def test_the_tables_of_the_fusions_are_those_of_their_result() -> None:
+    folder = FOLDER / "composed"
+    assert tables(read_json(folder / "result.json")) in (folder / "README.md").read_text()
