@@ -23,7 +23,6 @@ class Arrivals:
     """What arrived: m documents, and optionally scores of k and of a of them, one per document.
 
     fingerprint: of the encoder of both. statuses: names of model_code.incdsi.documents.Status, of what was refined.
-    no_statuses: why there are none.
     """
 
     vectors: np.ndarray  # (m, H) float32, unit norm
@@ -31,7 +30,6 @@ class Arrivals:
     quality: np.ndarray | None = None  # (k,) mean score over a document's held-out pseudo-queries
     asked: np.ndarray | None = None  # (a,) the same over the queries that it arrived with
     statuses: tuple[str, ...] = ()
-    no_statuses: str = NOT_REFINED
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,7 @@ def observe(calibration: Calibration, arrivals: Arrivals, scope: Scope) -> Itera
     if refined(arrivals.statuses):
         yield conflicts(arrivals.statuses, calibration.settings, scope)
     else:
-        yield Unmeasured("conflicts", arrivals.no_statuses, scope)
+        yield Unmeasured("conflicts", NOT_REFINED, scope)
 
 
 def _why_not(calibration: Calibration, measure: Measure, given: np.ndarray | None) -> str | None:

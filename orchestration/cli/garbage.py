@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from model_code.additions.store import store_of, token_of
-from model_code.errors import FreshetError
 from model_code.live.collection import Collection, retrievers
 from orchestration.freshness import pilot
 from orchestration.live.additions import folder_of, settings_of
 from orchestration.live.ledger import WRITER_LOCK
 from orchestration.live.opening import MODEL_VERSION, opened_builds
 from orchestration.live.retrain_plan import FOLDER, PLAN, planned
-from orchestration.pipeline.dvc_process import dvc_command, environment, uses_git
+from orchestration.pipeline.dvc_process import run_dvc, uses_git
 from orchestration.project import Project, file_lock, is_free
 from orchestration.registry import versions
 
@@ -78,12 +76,12 @@ def _dvc_cache(project: Project, keep: int) -> Iterator[Garbage]:
     if not (project.root / ".dvc" / "cache").exists():
         return
     scope = ["--workspace", *(["--all-commits", "--all-experiments"] if uses_git(project.root) else [])]
-    listed = _dvc_gc(project, *scope, "--dry")
-    files = [Path(name) for name in re.findall(r"^Removing (.+)$", listed, re.MULTILINE)]
+    listed = run_dvc(project, "gc", *scope, "--dry")
+    files = [Path(name) for name in re.findall(r"^Removing (.+)$", listed.stdout + listed.stderr, re.MULTILINE)]
     if files:
         what = f"{len(files)} files of DVC's cache that no commit or experiment refers to"
         size = sum(file.stat().st_size for file in files) / 1e6
-        yield Garbage(what, size, partial(_dvc_gc, project, *scope, "--force"))
+        yield Garbage(what, size, partial(run_dvc, project, "gc", *scope, "--force"))
 
 
 def _versions(project: Project, keep: int) -> Iterator[Garbage]:
@@ -176,11 +174,3 @@ def _folder(what: str, path: Path, still: Callable[[], bool] = lambda: True) -> 
 def _size(path: Path | None) -> float:
     """Megabytes in all files below `path`."""
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6 if path else 0.0
-
-
-def _dvc_gc(project: Project, *options: str) -> str:
-    command = dvc_command("gc", *options)
-    done = subprocess.run(command, cwd=project.root, env=environment(project), capture_output=True, text=True)
-    if done.returncode:
-        raise FreshetError(f"`dvc gc` failed: {done.stderr.strip()}")
-    return done.stdout + done.stderr

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from model_code.files import replace_folder
 from orchestration import parameters
 from orchestration.parameters import flatten
 from orchestration.pipeline import code_lock, dvc_file
-from orchestration.pipeline.dvc_process import dvc_command, environment
+from orchestration.pipeline.dvc_process import run_dvc
 from orchestration.project import Project
 
 SNAPSHOT = "snapshot"  # the folder of the documents to train on
@@ -91,10 +90,6 @@ def _name_in_full(root: Path, folder: Path) -> None:
 
 
 def _share_cache(workspace: Project, home: Path) -> None:
-    def dvc(*arguments: str) -> None:
-        command = dvc_command(*arguments)
-        subprocess.run(command, cwd=workspace.root, env=environment(workspace), check=True)
-
     if not (workspace.root / ".dvc").is_dir():
-        dvc("init", "-q", "--no-scm")
-    dvc("config", "-q", "cache.dir", str(home / ".dvc" / "cache"))
+        run_dvc(workspace, "init", "-q", "--no-scm")
+    run_dvc(workspace, "config", "-q", "cache.dir", str(home / ".dvc" / "cache"))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from model_code.errors import FreshetError
 from orchestration.pipeline import code_lock
 from orchestration.project import Project
 
@@ -19,6 +20,26 @@ RECORDER = "FRESHET_RECORDER"  # in the environment of DVC: whoever started it r
 def dvc_command(*arguments: str) -> list[str]:
     """The command line of this environment's DVC."""
     return [sys.executable, "-m", "dvc", *arguments]
+
+
+def run_dvc(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run DVC and take what it prints; FreshetError with the reason that it gives if it fails."""
+    command, variables = dvc_command(*arguments), environment(project)
+    done = subprocess.run(command, cwd=project.root, env=variables, capture_output=True, text=True)
+    if done.returncode:
+        name = next(word for word in arguments if not word.startswith("-"))
+        raise FreshetError(f"`dvc {name}` failed: {_reason(done.stderr)}")
+    return done
+
+
+def _reason(stderr: str) -> str:
+    """What DVC gives as the error, without what it warns of or advises before and after; all it said if it names none.
+
+    >>> _reason("WARNING: old cache\\nERROR: params.yaml is broken\\nHaving any troubles? Hit us up")
+    'params.yaml is broken'
+    """
+    errors = [line.removeprefix("ERROR:").strip() for line in stderr.splitlines() if line.startswith("ERROR:")]
+    return next(iter(errors), stderr.strip())
 
 
 def environment(project: Project, **extra: str) -> dict[str, str]:
@@ -34,7 +55,7 @@ def initialise(project: Project) -> None:
         _tell_whether_git(project.root.resolve())
         return
     mode = [] if (project.root / ".git").exists() else ["--no-scm"]
-    subprocess.run(dvc_command("init", "-q", *mode), cwd=project.root, check=True)
+    run_dvc(project, "init", "-q", *mode)
 
 
 def uses_git(root: Path) -> bool:

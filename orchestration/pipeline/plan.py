@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from model_code.errors import FreshetError
 from orchestration import parameters
 from orchestration.pipeline import dvc_lock, stages
-from orchestration.pipeline.dvc_process import dvc_command, environment, initialise
+from orchestration.pipeline.dvc_process import initialise, run_dvc
 from orchestration.project import Project
 
 
@@ -70,22 +68,8 @@ def _is_upstream_output(change: str, before: list[PlannedStage]) -> bool:
 
 
 def _dvc_status(project: Project) -> dict[str, list[str]]:
-    command = dvc_command("--wait-for-lock", "status", "--json")
-    result = subprocess.run(command, cwd=project.root, env=environment(project), capture_output=True, text=True)
-    if result.returncode:
-        raise FreshetError(f"`dvc status` failed: {_reason(result.stderr)}")
-    return {address: [line for entry in entries for line in _describe(entry)]
-            for address, entries in json.loads(result.stdout or "{}").items()}  # fmt: skip
-
-
-def _reason(stderr: str) -> str:
-    """What DVC gives as the error, without what it warns of or advises before and after; all it said if it names none.
-
-    >>> _reason("WARNING: old cache\\nERROR: params.yaml is broken\\nHaving any troubles? Hit us up")
-    'params.yaml is broken'
-    """
-    errors = [line.removeprefix("ERROR:").strip() for line in stderr.splitlines() if line.startswith("ERROR:")]
-    return next(iter(errors), stderr.strip())
+    status = json.loads(run_dvc(project, "--wait-for-lock", "status", "--json").stdout or "{}")
+    return {address: [line for entry in entries for line in _describe(entry)] for address, entries in status.items()}
 
 
 def _describe(entry: Any) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestration.pipeline import dvc_file, stages
-from orchestration.pipeline.plan import PlannedStage, _describe, _needed, _plan_one, _reason
+from orchestration.pipeline.dvc_process import _reason
+from orchestration.pipeline.plan import PlannedStage, _describe, _needed, _plan_one
 
 RUNS, SKIPS = PlannedStage("before", "run", ("it never ran",)), PlannedStage("before", "skip", ())
 EDIT, MOVED = "modified setting training", "modified artifacts/corpus"
