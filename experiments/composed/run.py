@@ -41,11 +41,11 @@ def measured(project: Path) -> dict[str, Any]:
 
 def tables(result: Mapping[str, Any]) -> str:
     """The page's tables: a corpus each, then all differences from the untrained fusion."""
-    blocks = [_corpus(name, own) for name, own in result.items()]
+    blocks = [_corpus(name, own) for name, own in sorted(result.items())]
     rows = [
         f"| {name} | {row['system']} | {_difference(row)} | {row['p_holm']:.4f} |"
-        for name, own in result.items()
-        for row in own["differences"]
+        for name, own in sorted(result.items())
+        for row in sorted(own["differences"], key=lambda row: row["difference"])
         if row["reference"] == "untrained" and row["system"] not in ("bm25", "zero_shot")
     ]
     head = "| corpus | system less `untrained` | nDCG@10 | p (Holm) |\n|---|---|---|---|\n"
@@ -58,7 +58,7 @@ def _corpus(name: str, own: Mapping[str, Any]) -> str:
     return head + "".join(
         f"| {system} | {own['seeds'][system]} | {_interval(values[METRICS[0]])} | "
         f"{' | '.join(_short(values[metric]['value']) for metric in METRICS[1:])} |\n"
-        for system, values in own["systems"].items()
+        for system, values in sorted(own["systems"].items(), key=lambda item: item[1][METRICS[0]]["value"])
     )
 
 
