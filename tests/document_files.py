@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+SUFFIXES = (".md", ".html", ".txt", ".pdf", ".docx")
 
 
 def pdf(pages: list[str], title: str = "") -> bytes:
@@ -39,3 +43,31 @@ def write_docx(path: Path, title: str, *sections: tuple[str, str]) -> None:
         document.add_heading(heading, 1)
         document.add_paragraph(text)
     document.save(str(path))
+
+
+def write_folder(folder: Path, count: int, topics: Mapping[str, Sequence[str]]) -> None:
+    """So many documents of five types, each of three sections of a topic's words; two broken files; and a picture."""
+    draw = random.Random(0)
+    for number in range(count):
+        topic = sorted(topics)[number % len(topics)]
+        path = folder / topic / f"{number}{SUFFIXES[number * len(SUFFIXES) // count]}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        texts = [" ".join(draw.sample(topics[topic], 12)) for _ in range(3)]
+        write_document(path, f"{topic} {number}", [(f"{topic} part {place}", text) for place, text in enumerate(texts)])
+    (folder / "broken.pdf").write_bytes(b"%PDF-1.4")
+    (folder / "latin.md").write_bytes(b"caf\xe9")
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+
+
+def write_document(path: Path, title: str, sections: Sequence[tuple[str, str]]) -> None:
+    """A document with headings, but in a text and on the pages of a PDF, of the type that its suffix says."""
+    if path.suffix == ".md":
+        path.write_text("\n\n".join(f"## {heading}\n\n{text}" for heading, text in sections))
+    elif path.suffix == ".html":
+        path.write_text("".join(f"<h2>{heading}</h2><p>{text}</p>" for heading, text in sections))
+    elif path.suffix == ".txt":
+        path.write_text("\n\n".join(text for _, text in sections))
+    elif path.suffix == ".pdf":
+        path.write_bytes(pdf([text for _, text in sections], title))
+    else:
+        write_docx(path, title, *sections)

@@ -6,14 +6,13 @@ The code lies outside of the project, where no clone is: the warm Python has its
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from pathlib import Path
 
 import pytest
 
 from orchestration import parameters
-from tests.document_files import pdf, write_docx
+from tests.document_files import write_folder
 from tests.end_to_end import tiny_project, warm_python
 from tests.end_to_end.tiny_project import FILLERS, TOPICS, dvc, freshet, python, run
 
@@ -24,43 +23,27 @@ SETTINGS = (
     "evaluation.variants=false",
     "fusions={}",
 )
+OTHER_SCRIPTS = {
+    "排序.md": "# 排序算法\n\n快速排序是一种高效的算法。它把数组分成两部分，然后递归地排序。",
+    "電車.txt": "東京の電車に乗るには、切符を買うかＩＣカードを使います。富士山は高い山です。",
+    "مكتبة.md": "# المكتبة\n\nتحتوي المكتبة على آلاف الكُتُب والمخطوطات القديمة.",
+    "библиотека.md": "# Библиотека\n\nВ библиотеках хранятся старые книги.",
+}
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
     """A folder with `notes`, and the project `search` made and built for them."""
     folder = tmp_path_factory.mktemp("own")
-    write_notes(folder / "notes")
+    write_folder(folder / "notes", 30, {topic: words.split() + FILLERS for topic, words in TOPICS.items()})
+    for name, text in OTHER_SCRIPTS.items():
+        (folder / "notes" / name).write_text(text)
     told = freshet(folder, "init", "search", "--from", "notes").stdout
-    assert told.splitlines()[0] == "source: a folder, 32 documents; passed over: 1 .png"
+    assert told.splitlines()[0] == "source: a folder, 36 documents; passed over: 1 .png"
     tiny_project.write_encoder(folder / "search/encoder")
     parameters.assign(folder / "search/params.yaml", SETTINGS)
     (folder / "demo.txt").write_text(freshet(folder / "search", "demo").stdout)
     return folder
-
-
-def write_notes(folder: Path) -> None:
-    """Thirty documents of five types, two files that are broken, and a picture."""
-    draw = random.Random(0)
-    for number in range(30):
-        topic = sorted(TOPICS)[number % 5]
-        words = [" ".join(draw.sample(TOPICS[topic].split() + FILLERS, 12)) for _ in range(3)]
-        path = folder / topic / f"{number}.{('md', 'html', 'txt', 'pdf', 'docx')[number // 6]}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sections = [(f"{topic} part {place}", text) for place, text in enumerate(words)]
-        if path.suffix == ".md":
-            path.write_text("\n\n".join(f"## {heading}\n\n{text}" for heading, text in sections))
-        elif path.suffix == ".html":
-            path.write_text("".join(f"<h2>{heading}</h2><p>{text}</p>" for heading, text in sections))
-        elif path.suffix == ".txt":
-            path.write_text("\n\n".join(words))
-        elif path.suffix == ".pdf":
-            path.write_bytes(pdf(words, f"{topic} book"))
-        else:
-            write_docx(path, f"{topic} report", *sections)
-    (folder / "broken.pdf").write_bytes(b"%PDF-1.4")
-    (folder / "latin.md").write_bytes(b"caf\xe9")
-    (folder / "picture.png").write_bytes(b"\x89PNG")
 
 
 def test_a_folder_is_built_and_searched_and_broken_files_are_named(built):
@@ -72,6 +55,22 @@ def test_a_folder_is_built_and_searched_and_broken_files_are_named(built):
     assert any(hit["document_id"].startswith("sea/") for hit in hits)
 
 
+@pytest.mark.parametrize(
+    ("query", "found", "marked"),
+    [
+        ("高效的排序", "排序.md", "排序"),
+        ("山", "電車.txt", "山"),
+        ("ICカードの切符", "電車.txt", "切符"),
+        ("كتب", "مكتبة.md", "الكُتُب"),
+        ("библиотекой", "библиотека.md", "библиотеках"),
+    ],
+)
+def test_scripts_without_blanks_and_other_endings_are_found_and_marked(built, query, found, marked):
+    hits = json.loads(freshet(built / "search", "search", query, "-k", "3", "--json").stdout)
+    (hit,) = [hit for hit in hits if hit["document_id"] == found]
+    assert marked in [hit["snippet"][start:end] for start, end in hit["marks"]]
+
+
 def test_a_moved_project_follows_its_source_and_runs_nothing_again(built):
     moved = shutil.copytree(built / "search", built / "elsewhere")
     (built / "search").rename(built / "away")
@@ -79,7 +78,7 @@ def test_a_moved_project_follows_its_source_and_runs_nothing_again(built):
         (built / "notes/sea/new.md").write_text("# Lighthouse\n\nIt shines over the reef.")
         (built / "notes/space/4.md").unlink()
         outcome = json.loads(freshet(moved, "sync", "--json").stdout)
-        assert (outcome["added"], outcome["deleted"], outcome["unchanged"]) == (["sea/new.md"], ["space/4.md"], 29)
+        assert (outcome["added"], outcome["deleted"], outcome["unchanged"]) == (["sea/new.md"], ["space/4.md"], 33)
         assert [one["document_id"] for one in outcome["rejected"]] == ["broken.pdf", "latin.md"]
         assert "untrained) is the champion already" in freshet(moved, "promote").stdout
         assert "is not trained: 0 training queries" in freshet(moved, "results").stdout
