@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import uvicorn
@@ -27,7 +29,14 @@ def project(tmp_path_factory) -> Project:
 
 @pytest.fixture(scope="module")
 def url(project):
-    server = uvicorn.Server(uvicorn.Config(create_app(project), port=0, log_level="warning"))
+    with serving(project) as address:
+        yield address
+
+
+@contextmanager
+def serving(project: Project, **options) -> Iterator[str]:
+    """The address of a service of the project."""
+    server = uvicorn.Server(uvicorn.Config(create_app(project, **options), port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

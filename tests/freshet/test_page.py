@@ -13,6 +13,7 @@ import pytest
 
 from freshet import Client
 from orchestration.live.ledger import all_feedback
+from tests.freshet.conftest import serving
 
 CHROMIUM = Path("/usr/bin/chromium")
 NEW = {
@@ -124,6 +125,41 @@ def test_thumbs_and_keys_judge_a_hit_and_the_latest_counts(visit, project):
     (said,) = [each for each in all_feedback(project) if each.document_id == name and each.query == "split a string"]
     assert (said.verdict, said.rank) == ("down", 1)
     assert re.fullmatch("[0-9a-f]{16}", said.who)
+
+
+def test_a_text_stands_in_its_own_direction(visit, url):
+    with Client(url) as client:
+        client.add([{"_id": "library", "title": "المكتبة", "text": "تحتوي المكتبة csv table"}])
+    try:
+        page = visit("/#q=csv+table+المكتبات", viewport={"width": 390, "height": 800})
+        hit = page.locator(".hit", has_text="المكتبة")
+        hit.wait_for()
+        assert hit.locator("mark").all_text_contents() == ["المكتبة", "csv", "table"]
+        edge, first, mark = hit.locator(".text").evaluate("""node => {
+            const range = new Range();
+            range.setEnd(node.firstChild, 1);
+            range.setStart(node.firstChild, 0);
+            return [node, range, node.querySelector("mark")].map(each => each.getBoundingClientRect().right);
+        }""")
+        assert (edge - first < 2, mark < first) == (True, True), "it begins at the right"
+    finally:
+        with Client(url) as client:
+            client.delete(["library"])
+
+
+def test_behind_a_token_the_page_is_searched_and_judged_with_it_as_password(browser, project):
+    with serving(project, token="secret") as url:
+        context = browser.new_context()
+        assert context.new_page().goto(url).status == 401
+        context.close()
+        context = browser.new_context(http_credentials={"username": "any", "password": "secret"})
+        page = context.new_page()
+        page.goto(f"{url}/#q=square+root")
+        first = page.locator(".hit", has_text="math.sqrt")
+        first.get_by_role("button", name="math.sqrt answers").click()
+        first.locator(".up[aria-pressed=true]").wait_for()
+        context.close()
+    assert any(each.query == "square root" and each.verdict == "up" for each in all_feedback(project))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

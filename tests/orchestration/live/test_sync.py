@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -22,7 +22,8 @@ from orchestration.live.commands import add_files, delete_documents
 from orchestration.live.sync import indexed, sync
 from tests.orchestration.live_example import BASE, collection_of, make_project
 
-LIVES, SCRIPTS = int(os.environ.get("SYNC_LIVES", "10")), 20  # SYNC_LIVES=50: a thousand scripts of edits
+SCRIPTS = 20  # of each life: a thousand in all, of which the first two hundred are run always
+LIVES = [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 50))]
 WORDS = ["moss", "fern", "oak", "bark", "root", "leaf", "seed", "stem", "bud", "twig"]
 
 
@@ -137,7 +138,7 @@ def test_the_command_counts_and_names(live, monkeypatch):
     assert (again["unchanged"], again["beside"], again["added"]) == (1, 0, [])
 
 
-@pytest.mark.parametrize("seed", range(LIVES))
+@pytest.mark.parametrize("seed", LIVES)
 def test_random_edits_leave_no_difference(live, seed):
     """After each script of edits the index is what the corpus stage would build, and the counts are those of that."""
     draw, beside = random.Random(seed), {}
@@ -215,15 +216,19 @@ def expected(live, before):
     return built(live) | {name: before[name] for name in broken if name in before}
 
 
-def test_unchanged_documents_cost_a_look_at_each(live):
-    """By Python's calls, at most a hundred a document: no machine is too busy for that."""
+@pytest.mark.parametrize("documents", [400, pytest.param(10_000, marks=pytest.mark.long)])
+def test_unchanged_documents_cost_a_look_at_each(live, documents):
+    """By Python's calls, at most a hundred a document, and by processor time: no machine is too busy for that."""
     folder, calls = live.project.root / "notes", []
-    for number in range(400):
+    for number in range(documents):
         (folder / f"{number}.txt").write_text(f"note {number}")
-    sync(live)
+    sync(live, force=True)
+    started = time.process_time()
+    assert sync(live).unchanged == documents
+    assert time.process_time() - started < 2
     sys.setprofile(lambda frame, event, given: calls.append(event) if event == "call" else None)
     try:
-        assert sync(live).unchanged == 400
+        assert sync(live).unchanged == documents
     finally:
         sys.setprofile(None)
-    assert len(calls) < 100 * 400
+    assert len(calls) < 100 * documents
