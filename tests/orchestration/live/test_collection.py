@@ -87,6 +87,7 @@ def test_rows_are_cleaned_and_refused_by_the_corpus_rules(collection):
         (2, "b", "empty text"), (3, None, "missing id"), (4, "c", "wrong type"),
         (6, "e", "wrong type"),
     ]  # fmt: skip
+    assert (receipt.received, receipt.unchanged, len(receipt.events)) == (len(rows), 0, 2)
     first, second = collection.seen.pending().events
     assert first.document_id == "7"
     assert first.payload == {"title": "Two lines", "text": "Café", "fields": {"package": "x"}, "queries": []}
