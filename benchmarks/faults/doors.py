@@ -32,7 +32,8 @@ from orchestration.live.sync import sync
 from orchestration.project import Project
 
 PATIENCE = 120  # seconds until a service answers
-LONGEST = 0.4  # seconds until a kill, from the first answer or from the moment when work lies there
+LONGEST = 0.4  # seconds until a kill, from the moment when work lies there
+FIRST = 4  # changes that are acknowledged, or files that are taken, at most, before the one in which a kill falls
 SOURCE = "source.jsonl"
 PRELOADED = [
     "torch",
@@ -140,10 +141,11 @@ class DoorTrial:
                 if not process.is_alive() or time.monotonic() > end:
                     raise FreshetError("the service did not start")
                 time.sleep(0.01)
-            timer = threading.Timer(self.chance.uniform(0, LONGEST), process.kill)
-            timer.start()
+            unharmed, took = self.chance.randint(0, FIRST), LONGEST
             while True:
-                action = self._drawn()
+                action, begun = self._drawn(), time.monotonic()
+                if (unharmed := unharmed - 1) < 0:
+                    threading.Timer(self.chance.uniform(0, took), process.kill).start()
                 try:
                     if action["kind"] == "put":
                         rows = [{"_id": one, "title": one, "text": text} for one, text in action["documents"].items()]
@@ -152,9 +154,8 @@ class DoorTrial:
                         client.delete(action["ids"], wait=self.chance.random() < 0.5)
                 except ServiceError:
                     break
-                state = checks.changed(state, action, {})
+                state, took = checks.changed(state, action, {}), time.monotonic() - begun
                 self.fell["acknowledged"] += 1
-            timer.join()
         after = checks.changed(state, action, {})
         live = LiveCollection(self.project)
         arrived = checks.received(live, action, state)
@@ -174,7 +175,10 @@ class DoorTrial:
                 part.write_text("\n".join(lines) + "\n")
                 part.rename(part.with_suffix(""))
                 state = state | documents
-            time.sleep(self.chance.uniform(0, LONGEST))
+            left, end = 6 - self.chance.randint(0, FIRST), time.monotonic() + PATIENCE
+            while len(waiting(self.project)) > left and time.monotonic() < end:
+                time.sleep(0.002)
+            time.sleep(self.chance.uniform(0, LONGEST / 10))
         self.fell[f"{len(waiting(self.project))} files left"] += 1
         live = LiveCollection(self.project)
         take_all(live)
