@@ -27,7 +27,7 @@ from model_code.contracts.rules import (
 from model_code.corpus.tables import Judgements
 from model_code.evaluation.comparison import is_variant
 from model_code.evaluation.runs import escape
-from model_code.evaluation.scores import DIGITS, SPLITS, VARIANTS
+from model_code.evaluation.scores import DIGITS, SPLITS, VARIANTS, without_seed
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import RRF
 from model_code.files import read_json
@@ -243,13 +243,14 @@ def check_comparison(context: StageContext) -> None:
 
 
 def _systems(context: StageContext) -> set[str]:
-    """The baselines, retrievers and fusions that were evaluated, with their variants."""
+    """The baselines, retrievers and fusions that were evaluated, with their variants, over their seeds."""
     folders = [path.parent for path in context.inputs["baselines"].glob("*/metrics.json")]
     built = (*context.settings["retrievers"], *context.settings["fusions"])
     evaluated = (context.inputs["evaluations"] / name for name in built)
     folders += [folder for folder in evaluated if not left_out(folder)]
     variants = [path.parent for folder in folders for path in folder.glob(f"{VARIANTS}/*/metrics.json")]
-    return {folder.name for folder in folders} | {f"{path.parent.parent.name}.{path.name}" for path in variants}
+    names = [folder.name for folder in folders] + [f"{path.parent.parent.name}.{path.name}" for path in variants]
+    return set(map(without_seed, names))
 
 
 def _check_part(where: str, part: Mapping[str, Any], expected: set[str], main: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +75,26 @@ def check_comparable(systems: Sequence[SystemScores]) -> None:
         missing = sorted(set(first.values.columns) ^ set(other.values.columns))
         if missing:
             raise FreshetError(f"{pair} do not share the metrics {', '.join(missing)}; evaluate both again")
+
+
+SEED = re.compile(r"_seed\d+(?=\.|$)")  # before the dot that a variant's name follows
+
+
+def without_seed(system: str) -> str:
+    """What a system is whatever its training seed.
+
+    >>> without_seed("hce_seed1.rrf"), without_seed("hce")
+    ('hce.rrf', 'hce')
+    """
+    return SEED.sub("", system)
+
+
+def averaged_over_seeds(scores: Iterable[SystemScores]) -> list[SystemScores]:
+    """Each system once, whose keys under `retrievers:` differ in `_seedN` at their end (and in `seed_offset`)."""
+    groups: dict[str, list[SystemScores]] = {}
+    for run in scores:
+        groups.setdefault(without_seed(run.system), []).append(run)
+    return [mean_over_seeds(runs, system) for system, runs in groups.items()]
 
 
 def mean_over_seeds(runs: Sequence[SystemScores], system: str) -> SystemScores:

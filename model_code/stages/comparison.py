@@ -20,7 +20,7 @@ from model_code.evaluation.comparison import (
 from model_code.evaluation.plots import systems_plot
 from model_code.evaluation.report import headline_metrics
 from model_code.evaluation.runs import read_run
-from model_code.evaluation.scores import SystemScores, load_all_scores
+from model_code.evaluation.scores import SystemScores, averaged_over_seeds, load_all_scores
 from model_code.files import write_json
 
 SHOWN = 3  # documents of a ranking in the report
@@ -32,7 +32,8 @@ NOTHING: dict[str, Any] = {
 def run(context: StageContext) -> dict[str, Any]:
     """Compare the baselines (folders below `inputs["baselines"]`) with the settings' retrievers and fusions.
 
-    The variants that lie in a system's evaluation folder are systems, too, called `R.NAME`.
+    The variants that lie in a system's evaluation folder are systems, too, called `R.NAME`. `R_seed1` and so on are
+    further trainings of `R`, and one row with it.
     `inputs["evaluations"]` holds one evaluation folder for each of them; `inputs["corpus"]` tells which test queries
     have unseen documents. `comparison.json` is what `comparison.compare_systems` returns on the test queries (on dev,
     if there are none), with "groups" holding the same for parts of them, and "examples" queries won and lost.
@@ -56,6 +57,7 @@ def compare(context: StageContext) -> dict[str, Any]:
         "main_metric": settings.main_metric,
         "documents": len(corpus.documents),
         "confidence": settings.confidence,
+        "seeds": {one.system: len(one.seeds) for one in systems if one.seeds},
     }
     if not systems:
         return facts | NOTHING
@@ -104,14 +106,14 @@ def _named(context: StageContext) -> tuple[str, ...]:
 
 
 def _load_systems(context: StageContext) -> list[SystemScores]:
-    """Each system's scores on the split to report: test if it has queries, else dev; none where nobody judged any."""
+    """Each system, over its seeds, on the split to report: test if it has queries, else dev; [] without any."""
     evaluations = [path.parent for path in sorted(context.inputs["baselines"].glob("*/metrics.json"))]
     built = [context.inputs["evaluations"] / name for name in _named(context)]
     evaluations += [folder for folder in built if not left_out(folder)]
     for split in ("test", "dev"):
         systems = [scores for folder in evaluations for scores in load_all_scores(folder, split)]
         if systems[0].queries:
-            return systems
+            return averaged_over_seeds(systems)
     return []
 
 

@@ -19,22 +19,22 @@ def results(
     as_json: Annotated[
         bool, typer.Option("--json", help="One object per system, each metric with its interval.")
     ] = False,
-    over_seeds: Annotated[
-        bool, typer.Option("--over-seeds", help="Average NAME, NAME_seed1, ... and print every table.")
+    whole: Annotated[
+        bool, typer.Option("--all", help="Every table: paired differences, parts of the queries.")
     ] = False,
     costs: Annotated[
-        int, typer.Option("--costs", min=0, metavar="QUERIES", help="Time so many queries, and show what systems cost.")
+        int, typer.Option("--costs", min=0, metavar="QUERIES", help="Time so many queries; show what systems cost.")
     ] = 0,
 ) -> None:
     """Compare all systems on the test queries: effectiveness, and with --costs what it takes; write the report."""
-    from orchestration.pipeline.results import load_comparison, results_over_seeds
+    from orchestration.pipeline.results import load_comparison
 
     project = Project.find()
-    comparison = results_over_seeds(project) if over_seeds else load_comparison(project)
+    comparison = load_comparison(project)
     if as_json:
         say(json.dumps(comparison["systems"], indent=2, ensure_ascii=False))
     else:
-        show_results(project, comparison, costs, whole=over_seeds)
+        show_results(project, comparison, costs, whole)
 
 
 def show_results(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
 from model_code.context import StageContext, leave_out
+from model_code.contracts.registry import check
 from model_code.corpus.tables import judged, load_corpus
 from model_code.evaluation.comparison import compare_systems
 from model_code.evaluation.report import lead
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, search_splits
-from model_code.files import hash_path, read_json
+from model_code.files import hash_path, read_json, write_json
 from model_code.stages import comparison
 from tests.model_code.evaluation.tiny_corpus import DOCUMENTS, TEXTS, write_corpus
 
@@ -136,6 +140,26 @@ def test_what_the_best_won_and_lost_against_the_next_is_shown_with_both_rankings
 def test_unseen_queries_stand_apart(result):
     content = read_json(result[1] / "comparison.json")
     assert {name: part["queries"] for name, part in content["groups"].items()} == {"seen": 24, "unseen": 24}
+
+
+def test_trainings_that_differ_in_their_seed_are_one_row_with_its_variants(tmp_path):
+    inputs = write_inputs(tmp_path)
+    seeded = context(inputs, tmp_path / "output")
+    seeded.output.mkdir()
+    for place in ("", "variants/rrf"):
+        target = tmp_path / "evaluations" / "hce_seed1" / place
+        shutil.copytree(tmp_path / "evaluations" / "contrastive", target, dirs_exist_ok=True)
+        name = "hce_seed1.rrf" if place else "hce_seed1"
+        write_json(target / "metrics.json", {"system": name})
+    retrievers = dict.fromkeys(("contrastive", "hce", "hce_seed1"))
+    seeded = replace(seeded, settings=seeded.settings | {"retrievers": retrievers})
+    comparison.run(seeded)
+    check("comparison", seeded)
+    content = read_json(seeded.output / "comparison.json")
+    assert content["seeds"] == {"hce": 2, "hce.rrf": 2}
+    assert list(content["systems"]) == ["bm25", "contrastive", "hce", "hce.rrf", "zero_shot"]
+    means = [1 - 10 / 48, 1 - 12 / 48]
+    assert content["systems"]["hce"]["hit@1"]["value"] == pytest.approx(sum(means) / 2, abs=1e-6)
 
 
 def test_equal_inputs_give_equal_bytes(inputs, result, tmp_path):
