@@ -49,12 +49,11 @@ class GrowingRows:
         self._count = needed
 
     def delete(self, rows: np.ndarray) -> None:
-        """Take out `rows` (sorted positions); later rows move up, so the order stays."""
-        if len(rows):
-            kept = np.delete(self.view[rows[0] :], rows - rows[0], axis=0)
-            self._count = int(rows[0]) + len(kept)
-            self._stored[rows[0] : self._count] = kept
-            self._changed(int(rows[0]))
+        """Take out `rows` (sorted positions); the last rows take their places, so that few are moved."""
+        holes, last = moved(rows, self._count)
+        self._stored[holes] = self._stored[last]
+        self._count -= len(rows)
+        self._changed(int(holes[0]) if len(holes) else self._count)
 
     def truncate(self, count: int) -> None:
         """Keep the first `count` rows."""
@@ -80,6 +79,16 @@ class GrowingRows:
     def _changed(self, row: int) -> None:
         if row < self._compared:  # the largest may be gone
             self._largest, self._compared = 0.0, 0
+
+
+def moved(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of `count` rows, the places that are left where `rows` (sorted) go, and those of the last ones that fill them.
+
+    >>> [places.tolist() for places in moved(np.array([1, 4]), count=6)]
+    [[1], [5]]
+    """
+    left = count - len(rows)
+    return rows[rows < left], np.setdiff1d(np.arange(left, count), rows, assume_unique=True)
 
 
 def _with_room(rows: np.ndarray, count: int) -> np.ndarray:

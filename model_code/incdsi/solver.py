@@ -32,14 +32,12 @@ class Certificate:
     residual: largest violation of the optimality conditions (KKT) over the rows looked at, in scores.
     outside: an upper bound on the largest excess over the rows not looked at, in scores; at most 0 up to rounding.
     gap: L(v) minus the dual bound, which no vector can beat; in units of L.
-    distance: no further than this, in length, from v lies the one minimiser: sqrt(gap / lambda2).
     scale: the size of the scores that `residual` and `outside` are to be seen against.
     """
 
     residual: float
     outside: float
     gap: float
-    distance: float
     scale: float
 
     @property
@@ -53,8 +51,8 @@ class Certificate:
 class Solution:
     """The minimiser `vector` (H) float64 and its `objective`.
 
-    members: the rows the solver looked at. active: those of them with a multiplier, and `multipliers` (1 + active) the
-    document's own first. passes: full readings of Z for this document alone. rounds: small programs solved.
+    members: the rows the solver looked at. active: those of them with a multiplier. passes: full readings of Z for this
+    document alone.
     suspects: every row whose constraint the vector may touch; all others are proven to be met.
     """
 
@@ -62,9 +60,7 @@ class Solution:
     objective: float
     members: np.ndarray
     active: np.ndarray
-    multipliers: np.ndarray
     passes: int
-    rounds: int
     suspects: np.ndarray
     certificate: Certificate
 
@@ -82,11 +78,11 @@ def solve(task: Task, start: Start) -> Solution:
 
     No members are needed, likely conflicts save rounds. Rows that were added since the pass are tested one by one.
     """
-    members, seen, passes, rounds = start.members, start.seen, 0, 0
+    members, seen, passes = start.members, start.seen, 0
     vector = None if seen is None else seen.vector
     while True:
         problem = task.problem(members)
-        (vector, multipliers), rounds = minimise(problem, vector), rounds + 1
+        vector, multipliers = minimise(problem, vector)
         suspects = None if seen is None else task.suspects(seen, vector)
         if suspects is None or too_many(suspects, task):
             seen, passes = task.state.queries.scan(vector[None])[0], passes + 1
@@ -94,7 +90,7 @@ def solve(task: Task, start: Start) -> Solution:
         others = minus(suspects, members)
         violated = task.violated(others, vector)
         if not len(violated):
-            return _finish(task, problem, members, (vector, multipliers), others, passes, rounds)
+            return _finish(task, problem, members, (vector, multipliers), others, passes)
         members = joined(members, violated[: max(GROWTH, len(members))])
 
 
@@ -165,19 +161,15 @@ def _finish(
     minimum: tuple[np.ndarray, np.ndarray],
     others: np.ndarray,
     passes: int,
-    rounds: int,
 ) -> Solution:
     """The solution over the members, its last digits included, and the proof."""
     vector, multipliers = _settled(task, problem, members, *minimum)
-    active = multipliers[1:] > 0
     return Solution(
         vector=vector,
         objective=problem.value(vector),
         members=members,
-        active=members[active],
-        multipliers=np.append(multipliers[0], multipliers[1:][active]),
+        active=members[multipliers[1:] > 0],
         passes=passes,
-        rounds=rounds,
         suspects=joined(members, others),
         certificate=certify(task, problem, vector, multipliers, others),
     )
@@ -224,6 +216,5 @@ def certify(
         residual=problem.residual(multipliers),
         outside=float(task.problem(others).excesses(vector)[1:].max(initial=0.0)),
         gap=gap / objective if objective > 0 else 0.0,
-        distance=float(np.sqrt(gap / problem.lambda2)),
         scale=longest * length(vector) + float(np.abs(problem.limits).max()),
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.incdsi.rows import GrowingRows, dots, float32_error, length, lengths
+from model_code.incdsi.rows import GrowingRows, dots, float32_error, length, lengths, moved
 from model_code.incdsi.scans import ScannedRows
 from model_code.settings import require
 
@@ -16,7 +16,7 @@ SAMPLE = 2048  # documents and queries from which the deviation of scores is est
 
 
 class IncDsiState:
-    """V `vectors` (n, H), Z `queries` (n, H), both float32, and their `ids`, in order of addition.
+    """V `vectors` (n, H), Z `queries` (n, H), both float32, and their `ids`.
 
     From these follow s `own_scores` (n) = z_j.v_j and the lengths of all rows, in float64 and always computed row by
     row, so that a state rebuilt from V and Z equals the one that grew.
@@ -67,13 +67,16 @@ class IncDsiState:
         self.ids.append(key)
 
     def delete(self, rows: np.ndarray) -> None:
-        """Take out `rows`; later documents move up."""
+        """Take out `rows`; the last documents take their places: where a document lies shows in no vector."""
         rows = np.unique(rows)
         for growing in self._all():
             growing.delete(rows)
-        gone = set(rows.tolist())
-        self.ids = [key for row, key in enumerate(self.ids) if row not in gone]
-        self._rows = {key: row for row, key in enumerate(self.ids)}
+        for row in rows.tolist():
+            del self._rows[self.ids[row]]
+        for hole, last in zip(*(places.tolist() for places in moved(rows, len(self.ids))), strict=True):
+            self.ids[hole] = self.ids[last]
+            self._rows[self.ids[hole]] = hole
+        del self.ids[len(self.ids) - len(rows) :]
 
     def truncate(self, count: int) -> None:
         """Keep the first `count` documents."""
