@@ -57,11 +57,15 @@ def _leftovers(project: Project, keep: int) -> Iterator[Garbage]:
             yield _folder(f"{kind} of {path.name[:24]}", path)
 
 
-def _killed_pilot(project: Project, keep: int) -> Iterator[Garbage]:
-    """The work of a pilot that was cut off."""
+def _pilots(project: Project, keep: int) -> Iterator[Garbage]:
+    """The work of a pilot that was cut off, and MLflow's runs of those that are over: the ledger has their answers."""
     folder, lock = project.state / pilot.FOLDER, project.state / pilot.LOCK
-    if folder.is_dir() and is_free(lock):
+    if not is_free(lock):
+        return
+    if folder.is_dir():
         yield _folder("work of a pilot that was cut off", folder, lambda: is_free(lock))
+    if (project.state / "mlflow").exists() and (runs := versions.pilots(project)):
+        yield _runs(project, f"{len(runs)} runs of pilots", runs)
 
 
 def _retrains(project: Project, keep: int) -> Iterator[Garbage]:
@@ -92,19 +96,17 @@ def _versions(project: Project, keep: int) -> Iterator[Garbage]:
     numbers = {version.version for version in held if version}
     for version in versions.versions(project)[:-keep]:
         if version.version not in numbers:
-            folder = versions.own_files(project, version)
-            kept = "" if folder else "; its files lie in another store than the project's, and stay there"
+            folders = versions.run_folders(project, [version.run_id])
+            kept = "" if folders else "; its files lie in another store than the project's, and stay there"
             what = f"model version {version.version} ({version.retriever}){kept}"
-            yield Garbage(what, _size(folder), partial(versions.delete, project, version))
+            yield Garbage(what, sum(map(_size, folders)), partial(versions.delete, project, version))
 
 
-def _unfinished_versions(project: Project, keep: int) -> Iterator[Garbage]:
-    """Models that a killed `register` left."""
-    if not (project.state / "mlflow").exists():
-        return
-    for run, folder in versions.unfinished(project).items():
-        what = f"model of a registration that was cut off (run {run[:8]})"
-        yield Garbage(what, _size(folder), partial(versions.forget, project, run, folder))
+def _registrations(project: Project, keep: int) -> Iterator[Garbage]:
+    """Runs and models of registrations without a version: `register` was killed, or the version was deleted."""
+    if (project.state / "mlflow").exists():
+        for run in versions.orphans(project):
+            yield _runs(project, f"registration that has no version (run {run[:8]})", [run])
 
 
 def _generations(project: Project, keep: int) -> Iterator[Garbage]:
@@ -133,7 +135,7 @@ def _additions(project: Project, keep: int) -> Iterator[Garbage]:
 
 
 KINDS = (
-    _leftovers, _killed_pilot, _retrains, _dvc_cache, _versions, _unfinished_versions, _generations, _additions,
+    _leftovers, _pilots, _retrains, _dvc_cache, _versions, _registrations, _generations, _additions,
 )  # fmt: skip
 
 
@@ -171,6 +173,12 @@ def _folder(what: str, path: Path, still: Callable[[], bool] = lambda: True) -> 
     return Garbage(what, _size(path), free)
 
 
-def _size(path: Path | None) -> float:
+def _runs(project: Project, what: str, runs: Sequence[str]) -> Garbage:
+    """Runs of MLflow, with their models."""
+    megabytes = sum(map(_size, versions.run_folders(project, runs)))
+    return Garbage(what, megabytes, partial(versions.forget, project, runs))
+
+
+def _size(path: Path) -> float:
     """Megabytes in all files below `path`."""
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6 if path else 0.0
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6

@@ -21,7 +21,7 @@ from model_code.files import write_text
 from orchestration.guard import TOKEN_FILE, token_to_demand
 from orchestration.instance import LOCATION, dagster_home, fail_abandoned_runs
 from orchestration.pipeline.dvc_process import environment
-from orchestration.pipeline.runs import RUNS_PAGE, record_all, tracking_uri
+from orchestration.pipeline.runs import record_all, runs_page, tracking_uri
 from orchestration.project import Project
 
 HOST = "127.0.0.1"
@@ -61,7 +61,7 @@ def serve_pages(project: Project, dagster_port: int, mlflow_port: int, host: str
     record_all(project)  # a build that was killed may have left stages that MLflow does not know yet
     home = dagster_home(project)
     fail_abandoned_runs(project)
-    pages = f"Dagster: http://{host}:{dagster_port}   MLflow: http://{host}:{mlflow_port}{RUNS_PAGE}"
+    pages = f"Dagster: http://{host}:{dagster_port}   MLflow: http://{host}:{mlflow_port}{runs_page(project)}"
     print(f"{pages}   (Ctrl-C ends both)", flush=True)
     variables = environment(project, DAGSTER_HOME=str(home), **MLFLOW_WITHOUT_JOBS, **guard)
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:

@@ -34,7 +34,6 @@ EXPERIMENT = "freshet"  # of the one project that has a store, or came first; ot
 OWNER = "freshet.owner"  # the tag that names whose experiment, model or version it is
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}  # what MLflow takes it for
 PAGE = "http://127.0.0.1:5000"
-RUNS_PAGE = "/#/experiments/1/runs?workflowType=machine_learning"  # its own first page is of traces
 ARTIFACT_ROOT = "FRESHET_MLFLOW_ARTIFACTS"  # such as s3://bucket/freshet; fixed once the experiment exists
 POOL = "MLFLOW_SQLALCHEMYSTORE_POOL"  # how the names of MLflow's variables for its connections begin
 KEY, STAGE, COMMIT, DIRTY, DAGSTER_RUN = (
@@ -121,6 +120,12 @@ def run_page(project: Project, run: str) -> str:
     """Where a browser finds a run: at the tracking server, or at MLflow's page as `freshet ui` opens it by itself."""
     uri = tracking_uri(project)
     return f"{uri if uri.startswith('http') else PAGE}/#/experiments/{run_store(project).experiment}/runs/{run}"
+
+
+def runs_page(project: Project) -> str:
+    """Where MLflow's page shows the project's runs, as its own first page is of traces."""
+    alone = tracking_uri(project) == _own_uri(project)  # then MLflow need not be opened for it
+    return f"/#/experiments/{1 if alone else run_store(project).experiment}/runs?workflowType=machine_learning"
 
 
 def tracking_is_on() -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,17 @@ from model_code.evaluation.scores import SystemScores, load_scores
 from model_code.files import read_json
 from model_code.ledger.events import Position
 from model_code.settings import require
-from orchestration.pipeline.runs import KEY, OWNER, PARENT, STAGE, open_store, store_folder, tracking_uri, valid_name
+from orchestration.pipeline.runs import (
+    KEY,
+    KIND,
+    OWNER,
+    PARENT,
+    STAGE,
+    open_store,
+    store_folder,
+    tracking_uri,
+    valid_name,
+)  # fmt: skip
 from orchestration.project import Project, file_lock
 from orchestration.registry.build import ARTIFACT, Build, log_retriever
 
@@ -167,6 +177,14 @@ class Registry:
         with tempfile.TemporaryDirectory() as folder:
             return load_scores(Path(self.client.download_artifacts(version.run_id, "evaluation", folder)), "test")
 
+    def runs(self, wanted: str) -> list[str]:
+        """The ids of the project's runs that are as `wanted` says in MLflow's words."""
+        return [run.info.run_id for run in self.client.search_runs([self.experiment], wanted)]
+
+    def models(self, runs: Sequence[str]) -> list[LoggedModel]:
+        """What was logged as a model in one of these runs."""
+        return [model for model in self.client.search_logged_models([self.experiment]) if model.source_run_id in runs]
+
     def _find(self, identity: dict[str, str]) -> str | None:
         for registered in self.client.search_model_versions(f"name='{self.model}'"):
             if identity.items() <= registered.tags.items() and registered.tags.get(OWNER, self.owner) == self.owner:
@@ -276,59 +294,49 @@ def files(project: Project, version: Version) -> Path:
         return Path(download_artifacts(f"models:/{registry.model}/{version.version}")) / "artifacts" / ARTIFACT
 
 
-def own_files(project: Project, version: Version) -> Path | None:
-    """The folder that deleting the version frees; None where the registry keeps files elsewhere, such as in a bucket:
-    the project deletes nothing there, and fetches nothing from there to know its size.
-    """
-    with open_registry(project) as registry:
-        place = registry.client.get_experiment(registry.experiment).artifact_location
-    if not place.startswith(store_folder(project).as_uri()):
-        return None
-    folder = files(project, version).parents[1]
-    return folder if folder.is_relative_to(store_folder(project)) else None
-
-
 def delete(project: Project, version: Version) -> None:
-    """Delete a version and its `own_files`; raises `FreshetError` if it is champion, challenger or previous."""
-    folder = own_files(project, version)
+    """Delete a version with its run and files; raises `FreshetError` if it is champion, challenger or previous."""
     with open_registry(project) as registry:
         role = registry.role_of(version)
         if role is not None:
             raise FreshetError(f"{version} is {role}: it cannot be deleted")
         registry.client.delete_model_version(registry.model, version.version)
-    if folder is not None:
-        shutil.rmtree(folder)
+    if not version.is_foreign(project):
+        forget(project, [version.run_id])
 
 
-def unfinished(project: Project) -> dict[str, Path | None]:
-    """By id, the runs that were to become a version and did not, as `register` was killed, with the model's folder.
-
-    A registration that goes on now holds the registry, and is waited for.
-    """
+def orphans(project: Project) -> list[str]:
+    """The runs of registrations that have no version; one that goes on now holds the registry, and is waited for."""
     with open_registry(project) as registry:
-        client, place = registry.client, [registry.experiment]
         known = {version.run_id for version in registry.versions()}
-        runs = [run.info for run in client.search_runs(place, f"attributes.run_name LIKE '{RUN_NAME}%'")]
-        left = [run.run_id for run in runs if run.run_id not in known and run.status != "FINISHED"]
-        models = {model.source_run_id: model for model in client.search_logged_models(place)} if left else {}
-        return {run: _folder_of(project, models[run]) if run in models else None for run in left}
+        return [run for run in registry.runs(f"attributes.run_name LIKE '{RUN_NAME}%'") if run not in known]
 
 
-def _folder_of(project: Project, model: LoggedModel) -> Path | None:
-    """Where a logged model's files lie; None outside of the project's own store."""
-    folder = Path(unquote(model.artifact_location.removeprefix("file://")))
-    return folder if folder.is_relative_to(store_folder(project)) else None
-
-
-def forget(project: Project, run_id: str, folder: Path | None) -> None:
-    """Delete a run that was `unfinished`, and its model."""
+def pilots(project: Project) -> list[str]:
+    """The runs of pilots and of their stages."""
     with open_registry(project) as registry:
-        for model in registry.client.search_logged_models([registry.experiment]):
-            if model.source_run_id == run_id:
-                registry.client.delete_logged_model(model.model_id)
-        registry.client.delete_run(run_id)
-    if folder is not None and folder.exists():
+        return registry.runs(f"tags.`{KIND}` = 'pilot'")
+
+
+def forget(project: Project, runs: Sequence[str]) -> None:
+    """Delete runs, with their models and files."""
+    folders = run_folders(project, runs)
+    with open_registry(project) as registry:
+        for model in registry.models(runs):
+            registry.client.delete_logged_model(model.model_id)
+        for run in runs:
+            registry.client.delete_run(run)
+    for folder in folders:
         shutil.rmtree(folder)
+
+
+def run_folders(project: Project, runs: Sequence[str]) -> list[Path]:
+    """The folders of runs and of their models that are there, in the project's own store."""
+    with open_registry(project) as registry:
+        places = [registry.client.get_run(run).info.artifact_uri for run in runs]
+        places += [model.artifact_location for model in registry.models(runs)]
+    folders = [Path(unquote(place.removeprefix("file://"))).parent for place in places]
+    return [folder for folder in folders if folder.is_relative_to(store_folder(project)) and folder.is_dir()]
 
 
 def _metrics(evaluation: Path) -> dict[str, float]:

@@ -107,11 +107,13 @@ def test_a_version_frees_what_lies_in_the_project_s_own_store_and_no_more(projec
     store = project.state / "mlflow"
     (store / "own").mkdir(parents=True)
     (store / "own" / "index.bin").write_bytes(b"0" * 2_000_000)
-    known = [SimpleNamespace(version=number, retriever="hce") for number in ("1", "2", "3")]
+    known = [SimpleNamespace(version=number, run_id=number, retriever="hce") for number in ("1", "2", "3")]
     monkeypatch.setattr(versions, "versions", lambda project: known)
     monkeypatch.setattr(versions, "holder", lambda project, alias: None)
-    own = {"1": store / "own", "2": None}
-    monkeypatch.setattr(versions, "own_files", lambda project, version: own[version.version])
+    own = {"1": [store / "own"], "2": []}
+    monkeypatch.setattr(versions, "run_folders", lambda project, runs: own[runs[0]])
+    monkeypatch.setattr(versions, "orphans", lambda project: [])
+    monkeypatch.setattr(versions, "pilots", lambda project: [])
     found = [(one.what, one.megabytes) for one in garbage.find_garbage(project, keep=1) if "version" in one.what]
     elsewhere = "its files lie in another store than the project's, and stay there"
     assert found == [("model version 1 (hce)", 2.0), (f"model version 2 (hce); {elsewhere}", 0.0)]

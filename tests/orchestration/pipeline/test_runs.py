@@ -16,12 +16,12 @@ import pytest
 from model_code.errors import FreshetError
 from orchestration.pipeline import dvc_process, run_stage, runs
 from orchestration.pipeline.runs import (
-    RUNS_PAGE,
     RunStore,
     StageRecord,
     find_run,
     git_state,
     run_store,
+    runs_page,
     store_folder,
     tracking_uri,
     valid_name,
@@ -155,7 +155,7 @@ def test_the_store_lies_in_the_state_folder_unless_the_environment_names_another
 def test_one_process_opens_a_store_once(tracked_project, tracker):
     assert run_store(Project(tracked_project.root)) is tracker
     assert isinstance(tracker, RunStore)
-    assert f"/experiments/{tracker.experiment}/" in RUNS_PAGE, "which `freshet ui` prints before a store is opened"
+    assert f"/experiments/{tracker.experiment}/" in runs_page(tracked_project), "without opening the store"
 
 
 def test_forty_looks_leave_no_file_of_the_store_open(tracked_project):

@@ -325,6 +325,8 @@ def test_two_projects_of_one_store_have_a_champion_and_live_documents_each(build
         assert (first.model, second.model) == ("freshet", f"freshet-{other.identity}")
         assert other.identity.startswith("other-notes-")
         assert first.experiment != second.experiment, "nor does one clean up what the other registers"
+        pages = [runs.runs_page(each).split("/")[3] for each in (project, other)]
+        assert pages == [first.experiment, second.experiment]
     workspace = Project(other.root / "workspace", home=other.root)
     assert versions.holder(workspace).key == "b" * 64, "a retrain registers for its project"
 

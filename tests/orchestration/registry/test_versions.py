@@ -26,7 +26,7 @@ from model_code.files import hash_path, write_json
 from model_code.index.dense_index import DenseIndex
 from model_code.ledger.events import Position
 from orchestration.cli.garbage import find_garbage
-from orchestration.pipeline.runs import KEY
+from orchestration.pipeline.runs import KEY, StageRecord, run_store
 from orchestration.project import Project
 from orchestration.registry import gate, history, release, versions
 from orchestration.registry.build import Build, requirements
@@ -233,8 +233,6 @@ def test_every_move_and_refusal_is_in_the_history_with_its_intervals(tracked_pro
 
 
 def test_the_run_of_a_version_holds_its_metrics_and_key(tracked_project):
-    from orchestration.pipeline.runs import run_store
-
     champion = versions.holder(tracked_project)
     data = run_store(tracked_project).client.get_run(champion.run_id).data
     assert data.metrics["test.nDCG_at_10"] == 0.5
@@ -242,8 +240,6 @@ def test_the_run_of_a_version_holds_its_metrics_and_key(tracked_project):
 
 
 def test_a_version_s_page_says_what_it_is_its_metrics_and_what_the_gate_found(tracked_project):
-    from orchestration.pipeline.runs import run_store
-
     client, champion = run_store(tracked_project).client, versions.holder(tracked_project)
     card = client.get_model_version("freshet", champion.version).description
     assert "**hce**" in card
@@ -262,7 +258,7 @@ def test_a_model_that_a_killed_registration_left_is_found_and_freed(tracked_proj
         with pytest.raises(ZeroDivisionError):
             versions.register(tracked_project, variant(build, "f" * 64))
     (left,) = find_garbage(tracked_project, keep=9)
-    assert left.what.startswith("model of a registration that was cut off")
+    assert left.what.startswith("registration that has no version")
     assert left.megabytes > 0.01
     left.free()
     assert not find_garbage(tracked_project, keep=9)
@@ -274,19 +270,37 @@ def test_only_versions_without_a_role_can_be_deleted(tracked_project):
         versions.delete(tracked_project, first)
     folder = versions.files(tracked_project, third)
     assert folder.is_dir()
-    assert versions.own_files(tracked_project, third) == folder.parents[1]
+    (run, model) = versions.run_folders(tracked_project, [third.run_id])
+    assert model == folder.parents[2]
     versions.delete(tracked_project, third)
+    assert [each.exists() for each in (run, model)] == [False, False]
+    assert find_garbage(tracked_project, keep=9) == []
     assert versions.versions(tracked_project) == [first, second]
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/freshet", "mlflow-artifacts:/1", "/somewhere/else"])
-def test_files_that_lie_elsewhere_are_not_the_project_s_and_not_fetched(tmp_path, monkeypatch, place):
-    named = SimpleNamespace(experiment_id="1", name="freshet", artifact_location=place)
-    client = SimpleNamespace(get_experiment=lambda _: named)
+def test_what_pilots_recorded_is_freed_with_its_files(tracked_project, tmp_path):
+    (tmp_path / "report.json").write_text("0" * 200_000)
+    stage = StageRecord("train@hce", "", {}, {}, {}, [tmp_path / "report.json"], [], None, False, None, 5.0, 6.0)
+    store = run_store(tracked_project)
+    for build in ("pilot 1a2b3c4d", "build 2"):
+        store.record_stage(replace(stage, build=build, key=build[0] * 64))
+    (item,) = find_garbage(tracked_project, keep=9)
+    assert (item.what, item.megabytes > 0.1) == ("2 runs of pilots", True)
+    item.free()
+    assert find_garbage(tracked_project, keep=9) == []
+    assert store.find_run("p" * 64) is None
+    assert store.find_run("b" * 64), "a build's runs stay"
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/freshet", "mlflow-artifacts:/1", "file:///somewhere/else"])
+def test_files_that_lie_elsewhere_are_not_the_project_s(tmp_path, monkeypatch, place):
+    named = SimpleNamespace(experiment_id="1", name="freshet")
+    model = SimpleNamespace(source_run_id="r", artifact_location=f"{place}/models/m/artifacts")
+    run = SimpleNamespace(info=SimpleNamespace(artifact_uri=f"{place}/r/artifacts"))
+    client = SimpleNamespace(get_run=lambda _: run, search_logged_models=lambda _: [model])
     monkeypatch.setattr(versions, "open_registry", lambda project: nullcontext(versions.Registry(client, named, "p-1")))
-    monkeypatch.setattr(versions, "files", lambda *_: pytest.fail("the files were fetched"))
-    assert versions.own_files(Project(tmp_path), SimpleNamespace(version="1")) is None
+    assert versions.run_folders(Project(tmp_path), ["r"]) == []
 
 
 def test_requirements_are_pinned():
