@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code import corpus as reader
-from model_code.corpus.build import sound_document, without_duplicates
-from model_code.corpus.cleaning import normalised
+from model_code.corpus.cleaning import document_of, merge_duplicates, normalised
 from model_code.corpus.rows import Malformed, Quarantine, Row
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import Source, open_source, recognised
@@ -182,7 +181,7 @@ def _held(remembered: Memory, before: Memory, settings: CorpusSettings) -> Held:
                 refused.append({"file": name, "row": None, "document_id": one, "reason": reason})
             else:
                 light[one], hashes[one], places[one] = Document(one, title, text, date=date), content, name
-    kept = [document.document_id for document in without_duplicates(light.values(), settings)[0]]
+    kept = [document.document_id for document in merge_duplicates(light.values(), settings.merge_duplicates)[0]]
     known = {one[0] for unit in before["units"].values() for one in unit["documents"]}
     return Held({one: hashes[one] for one in kept}, places, refused, known)
 
@@ -192,7 +191,7 @@ def _summary(rows: Rows, content: str, settings: CorpusSettings) -> dict[str, An
     quarantine = Quarantine()
     documents = [
         [one.document_id, one.content_hash, _key(one.title), _key(one.text), one.date]
-        for one in quarantine.admit(rows(), partial(sound_document, settings=settings))
+        for one in quarantine.admit(rows(), partial(document_of, max_characters=settings.max_characters))
     ]
     return {"hash": content, "documents": documents, "refused": list(map(_refusal, quarantine.refused))}
 
@@ -212,7 +211,9 @@ def _documents(units: Units, settings: CorpusSettings, wanted: Held, puts: set[s
     """The documents to put, read again: each as it first stands in its unit."""
     found: dict[str, Document] = {}
     for name in sorted({wanted.units[one] for one in puts}):
-        for document in Quarantine().admit(units[name][1](), partial(sound_document, settings=settings)):
+        for document in Quarantine().admit(
+            units[name][1](), partial(document_of, max_characters=settings.max_characters)
+        ):
             if document.document_id in puts:
                 found.setdefault(document.document_id, document)
     return list(found.values())
