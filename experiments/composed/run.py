@@ -1,8 +1,7 @@
 """Trained fusions beside every baseline: each corpus is built by the settings here, and this table made of the builds.
 
 `python -m experiments.composed.run docstrings=PROJECT tldr=PROJECT ...` after `freshet run` in each PROJECT, whose
-`params.yaml` is the one of that name here; writes `result.json` and the tables of `README.md`. A system's seeds are
-averaged, and intervals are over queries and seeds.
+`params.yaml` is the one of that name here; writes `result.json` and the tables of `README.md`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code.files import read_json, write_json, write_text
-from orchestration.pipeline.results import results_over_seeds
+from orchestration.pipeline.results import load_comparison
 from orchestration.project import Project
 
 HERE = Path(__file__).parent
@@ -23,7 +22,7 @@ START, END = "<!-- tables -->\n", "<!-- end of tables -->\n"
 
 def measured(project: Path) -> dict[str, Any]:
     """What this experiment keeps of a build: means, and differences on the main metric, with their intervals."""
-    found = results_over_seeds(Project(project))
+    found = load_comparison(Project(project))
     systems = {name: {metric: own[metric] for metric in METRICS} for name, own in found["systems"].items()}
     kept = [row for row in found["differences"] if row["metric"] == METRICS[0]]
     groups = {
@@ -32,7 +31,7 @@ def measured(project: Path) -> dict[str, Any]:
     }
     return {
         "queries": found["queries"],
-        "seeds": found["seeds"],
+        "seeds": dict.fromkeys(systems, 1) | found["seeds"],
         "systems": systems,
         "differences": kept,
         "groups": groups,
