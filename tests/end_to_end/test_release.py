@@ -22,7 +22,7 @@ def test_the_demo_shows_results_three_searches_and_where_to_look(demo_output):
     for system in ("bm25", "zero_shot", "contrastive", "hce"):
         assert system in demo_output
     assert "freshet ui" in demo_output
-    assert "judged by the corpus's own qrels" in demo_output
+    assert "judged test queries." in demo_output
 
 
 def test_results_are_one_object_per_system_with_intervals(built_by_dagster):
