@@ -36,7 +36,7 @@ from orchestration.registry.gate import score
 Show = Callable[[str], Any]
 FOLDER, LOCK = "pilot", "pilot.lock"  # in the project's state
 WAITING = "waiting for another pilot of this project, which runs now"
-ANY_SIZE = ("acceptance.min_documents=1", "acceptance.min_queries=1", "training.min_judged_queries=0")  # a sample
+ANY_SIZE = ("acceptance.min_documents=1", "training.min_judged_queries=0")  # a sample
 ASKED_SHARE = 5  # of drift.minimum_batch, documents that test queries must ask for
 SETTLED = "nothing: no report waits for the answer"
 

@@ -11,7 +11,8 @@ import pytest
 
 from model_code.files import write_text
 from orchestration import parameters
-from orchestration.freshness.workspace import make_workspace
+from orchestration.freshness.pilot import ANY_SIZE
+from orchestration.freshness.workspace import SETTINGS, make_workspace
 from orchestration.pipeline.code_lock import PACKAGES
 from orchestration.project import Project
 
@@ -79,3 +80,8 @@ def test_one_that_was_cut_off_while_it_was_made_is_made_anew(project, tmp_path, 
             made(project, tmp_path / "work")
     assert not (tmp_path / "work").exists()
     assert parameters.load(made(project, tmp_path / "work").params_file).corpus.source == "snapshot"
+
+
+def test_what_a_pilot_asks_of_its_workspace_are_settings(project):
+    parameters.assign(project.params_file, [*SETTINGS, *ANY_SIZE])
+    assert parameters.load(project.params_file).acceptance.min_documents == 1
