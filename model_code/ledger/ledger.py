@@ -180,7 +180,8 @@ class Ledger:
         """Take the documents back to what a generation holds; return the id of the event that says so.
 
         Appends a compensation for each document that changed since, that event, and then once more what no search has
-        found yet: it waits on. One transaction, so all of it happens or nothing.
+        found yet: it waits on. One transaction, so all of it happens or nothing. FreshetError if the generation's
+        files still hold a document that was erased.
         """
         received = time.time()
         with self._database.write() as connection:
@@ -190,7 +191,7 @@ class Ledger:
             waiting = _waiting(connection, to, target.current_standing.position.event)
             source = f"revert to {target.retriever} generation {target.generation}"
             common = {"source": source, "received": received}
-            rows = _compensations(connection, to, target.held)
+            rows = _compensations(connection, to, target)
             first = next(iter(insert_events(connection, [row | common for row in rows])), None)
             facts = {
                 "to": to,
@@ -365,16 +366,21 @@ def _identity(refused: Rejection, source: str) -> str:
     return hash_text("\0".join((source, str(refused.row), refused.document_id or "", refused.reason)))
 
 
-def _compensations(connection: sa.Connection, to: int, held: Callable[[Collection[str]], Contents]) -> list[Row]:
+def _compensations(connection: sa.Connection, to: int, target: Target) -> list[Row]:
     """What takes each document that changed after the event `to` back to what it was then, by document.
 
-    held: what the generation's files say of documents that no event names until then.
+    The generation's files tell it of documents that no event names until then.
     """
     named = sa.select(events.c.document_id).where(events.c.id > to, IS_CHANGE).distinct()
     later = sorted(connection.scalars(named))
     now = _last_contents(connection, later)
     before = _contents_at(connection, later, to)
-    files = held(set(later) - before.keys())
+    files = target.held({key for key in later if key not in before or before[key]["kind"] != EventKind.PUT})
+    if erased := sorted(before.keys() & files.keys()):  # removed, as the log reads it, and yet in the files
+        raise FreshetError(
+            f"generation {target.generation} still holds {erased[0]}, which was erased; go back to another one, "
+            f"or finish it: freshet delete --erase {erased[0]}"
+        )
     wanted = before | {key: put_row(document) for key, (_, document) in files.items()} | _said(connection, files)
     rows = (wanted.get(document_id) or removal_row(document_id) for document_id in later)
     return [row for row in rows if now[row["document_id"]] != (row["kind"], row["content_hash"])]

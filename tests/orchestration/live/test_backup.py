@@ -142,3 +142,17 @@ def test_what_was_set_aside_may_hold_an_erased_text_and_that_is_said(live):
         erase_documents(collection, ["n1"])
     (live.live / "ledger.sqlite.damaged").unlink()
     assert erase_documents(collection, ["n1"]).erased == ["n1"]
+
+
+def test_documents_do_not_go_back_to_a_generation_that_still_holds_what_was_erased(live):
+    """Its log says that they are removed, so that what its files bring back could never be deleted again."""
+    collection = LiveCollection(live)
+    reader = Searcher.open(live.live)
+    holding = reader.generation.number
+    with pytest.raises(FreshetError, match=f"texts remain: generation {holding} of r, which is read just now"):
+        erase_documents(collection, ["n1"])
+    del reader
+    with pytest.raises(FreshetError, match=f"generation {holding} still holds n1, which was erased"):
+        collection.revert(holding)
+    assert "n1" not in {hit.document_id for hit in Searcher.open(live.live).search("word1", 99)}
+    assert erase_documents(collection, ["n1"]).erased == ["n1"], "what was left over is gone now"
