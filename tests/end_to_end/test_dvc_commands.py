@@ -26,4 +26,4 @@ def test_an_experiment_changes_a_setting_and_metrics_diff_shows_what_it_did(copy
     lone = [name for name in changes if name.startswith("hce") and not name.startswith("hce.rrf")]
     assert not lone, "only the hybrid with BM25 may change with BM25"
     dvc(copy_of_build, "plots", "show", "-o", "plots")
-    assert (copy_of_build / "plots" / "index.html").stat().st_size > 1000
+    assert "comparison.png" in (copy_of_build / "plots" / "index.html").read_text()

@@ -62,7 +62,8 @@ def settle_settings(project: Project) -> None:
         key = re.fullmatch(r"([\w.]+) is no longer a setting: .*; delete the key", said)
         assert key, said
         settings = project.params_file.read_text()
-        shorter = re.sub(rf"^  {key[1].rpartition('.')[2]}:.*\n", "", settings, count=1, flags=re.MULTILINE)
+        group = rf"^  {key[1].rpartition('.')[2]}:.*\n(    .*\n)*"
+        shorter = re.sub(group, "", settings, count=1, flags=re.MULTILINE)
         assert shorter != settings
         project.params_file.write_text(shorter)
 

@@ -252,6 +252,14 @@ def test_a_version_s_page_says_what_it_is_its_metrics_and_what_the_gate_found(tr
     assert {metric.key: metric.value for metric in model.metrics}["test.nDCG_at_10"] == 0.5
 
 
+@pytest.fixture
+def swept(tracked_project):
+    """Without what tests before recorded in the store that they share."""
+    for left in find_garbage(tracked_project, keep=9):
+        left.free()
+
+
+@pytest.mark.usefixtures("swept")
 def test_a_model_that_a_killed_registration_left_is_found_and_freed(tracked_project, build, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("mlflow.log_metrics", lambda *_, model_id=None, **__: 1 / 0 if model_id else None)
@@ -264,6 +272,7 @@ def test_a_model_that_a_killed_registration_left_is_found_and_freed(tracked_proj
     assert not find_garbage(tracked_project, keep=9)
 
 
+@pytest.mark.usefixtures("swept")
 def test_only_versions_without_a_role_can_be_deleted(tracked_project):
     first, second, third = versions.versions(tracked_project)
     with pytest.raises(FreshetError, match=r"version 1 \(hce\) is champion"):
@@ -279,6 +288,7 @@ def test_only_versions_without_a_role_can_be_deleted(tracked_project):
     assert not folder.exists()
 
 
+@pytest.mark.usefixtures("swept")
 def test_what_pilots_recorded_is_freed_with_its_files(tracked_project, tmp_path):
     (tmp_path / "report.json").write_text("0" * 200_000)
     stage = StageRecord("train@hce", "", {}, {}, {}, [tmp_path / "report.json"], [], None, False, None, 5.0, 6.0)
