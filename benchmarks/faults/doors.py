@@ -62,7 +62,7 @@ def serve_forever(root: Path) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     project = Project(root)
     with registered(project.state) as registration:
-        serve(project, "127.0.0.1", 0, False, registration)
+        serve(project, "127.0.0.1", 0, registration)
 
 
 def take_forever(root: Path) -> None:

@@ -139,7 +139,7 @@ def _retrain(
 
 MARKED = {  # parts of a retrain outside of its stages, in order: what they are called, and the function that is it
     "plan": (retrain, "_begin"),
-    "snapshot": (retrain, "_workspace"),
+    "snapshot": (retrain, "make_workspace"),
     "register": (release, "register"),
     "judge": (gate, "may_promote"),
     "open": (release, "open_version"),

@@ -264,7 +264,10 @@ def in_vectors(damage):
         (in_vectors(array_cut("query_counts.npy")), "query_counts.npy must have the shape"),
         (in_vectors(written("query_counts.npy")), "it cannot be read: EOFError"),
         (in_vectors(array_with("query_counts.npy", 0, -1)), "query_counts.npy must not be negative"),
-        (in_vectors(text_replaced(MANIFEST, "20.0", "0.0")), "scales must be above 0"),
+        (
+            in_vectors(text_replaced(MANIFEST, '"encoding_scale": 1.0', '"encoding_scale": 0.0')),
+            "encoding_scale must be above 0",
+        ),
     ],
 )
 def test_each_broken_rule_of_learned_vectors_is_named(places, tmp_path, damage, message):

@@ -33,7 +33,7 @@ def test_the_defaults_are_allowed() -> None:
         ({"batches": "in_order"}, r"drift.batches is no longer a setting: batches of the null are drawn"),
         (
             {"topic_divergence": "jensen_shannon"},
-            r"topic_divergence is no longer a setting: topics",
+            r"topic_divergence is no longer a setting: shares of topics",
         ),
     ],
 )
