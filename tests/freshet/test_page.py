@@ -68,14 +68,15 @@ def test_the_page_is_small_and_may_run_nothing_but_its_own_script(url):
 
 
 def test_what_is_typed_is_searched_filtered_and_kept_in_the_address(visit):
+    expect = pytest.importorskip("playwright.sync_api").expect
     page = visit()
     page.get_by_label("Search the documents").press_sequentially("split a string")
     page.get_by_role("button", name="str.split", exact=True).wait_for()
     assert page.locator("mark").first.text_content().lower() in ("split", "a", "string")
     page.get_by_label("strings").check()
-    page.wait_for_function("document.querySelectorAll('.hit').length === 2")
+    expect(page.locator(".hit")).to_have_count(2)
     again = visit("/" + page.evaluate("location.hash"))
-    again.wait_for_function("document.querySelectorAll('.hit').length === 2")
+    expect(again.locator(".hit")).to_have_count(2)
     assert again.get_by_label("strings").is_checked()
 
 
