@@ -25,16 +25,11 @@ def measured(project: Path) -> dict[str, Any]:
     found = load_comparison(Project(project))
     systems = {name: {metric: own[metric] for metric in METRICS} for name, own in found["systems"].items()}
     kept = [row for row in found["differences"] if row["metric"] == METRICS[0]]
-    groups = {
-        name: {system: own[METRICS[0]] for system, own in part["systems"].items()}
-        for name, part in found["groups"].items()
-    }
     return {
         "queries": found["queries"],
         "seeds": dict.fromkeys(systems, 1) | found["seeds"],
         "systems": systems,
         "differences": kept,
-        "groups": groups,
     }
 
 
