@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from model_code.errors import FreshetError
+from model_code.words import AUTO
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Ranking = list[tuple[str, float]]
 """Document ids and scores, best first."""
@@ -50,42 +57,80 @@ class Hit:
     topics: tuple[str, ...] = ()
 
 
-class Retriever(Protocol):
-    """A trained encoder and the index of its documents, opened: immutable, and safe to share between threads."""
+Queries = TypeVar("Queries")
+"""A kind's own form of n encoded queries; a slice of it is the form of fewer."""
+
+
+class Retriever(ABC, Generic[Queries]):
+    """A trained encoder and the index of its documents, opened: immutable, and safe to share between threads.
+
+    Searches by text are given here, in terms of those by encoded queries: encoded once, these can search several
+    indexes of one encoder, the segments of a live collection.
+
+    fingerprint: of the encoder that made the index, and that queries are encoded with.
+    proposed: where a search re-ranks what a cheaper one proposes, how many documents that are; None: it does not. Over
+    several indexes the proposals of all must be merged before they are ranked anew. explains: whether `explain` can
+    say what a score is made of. language: of the words that are marked in what it finds, see `index.terms.Terms`.
+    """
+
+    fingerprint: str
+    proposed: int | None = None
+    explains = False
+    language: str | None = AUTO
 
     @property
-    def fingerprint(self) -> str:
-        """Of the encoder that made the index, and that queries are encoded with."""
-        ...
+    def dense(self) -> Any | None:
+        """What of it makes one vector of a query, a `DenseRetriever`: itself, a part of it, or nothing."""
+        return None
+
+    @abstractmethod
+    def encode_queries(self, texts: Sequence[str]) -> Queries:
+        """The query side of texts."""
+
+    @abstractmethod
+    def search_encoded(self, queries: Queries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+        """`find`, or where `proposed` is set the cheaper search alone."""
+
+    @abstractmethod
+    def rerank_encoded(self, queries: Queries, candidates: Sequence[Collection[str]]) -> list[Ranking]:
+        """`rerank` for encoded queries."""
+
+    @abstractmethod
+    def best_passage_encoded(self, query: Queries, document_id: str) -> int:
+        """`best_passage` for one encoded query."""
+
+    def nearest_vector(self, query: np.ndarray, document_id: str) -> np.ndarray:
+        """Of a document's vectors (H,) the nearest to a query (H,): TypeError, as most kinds have none."""
+        raise TypeError(f"{type(self).__name__} has no vectors of documents")
+
+    def find(self, queries: Queries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+        """`search` for encoded queries."""
+        if self.proposed is None:
+            return self.search_encoded(queries, k, allowed)
+        proposals = self.search_encoded(queries, max(k, self.proposed), allowed)
+        candidates = [[document for document, _ in ranking] for ranking in proposals]
+        return [ranking[:k] for ranking in self.rerank_encoded(queries, candidates)]
 
     def search(self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """The k best documents for each query text, best first; of `allowed` documents only, unless None."""
-        ...
+        return self.find(self.encode_queries(texts), k, allowed)
 
     def rerank(self, texts: Sequence[str], candidates: Sequence[Collection[str]]) -> list[Ranking]:
         """For each query text its `candidates` (document ids), all of them, scored and sorted as `search` would."""
-        ...
-
-    def encode_queries(self, texts: Sequence[str]) -> Any:
-        """The query side of texts, in the kind's own form: for one encoding and several searches by it."""
-        ...
-
-    def find(self, queries: Any, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
-        """`search` by what `encode_queries` returned."""
-        ...
-
-    def rerank_encoded(self, queries: Any, candidates: Sequence[Collection[str]]) -> list[Ranking]:
-        """`rerank` by what `encode_queries` returned."""
-        ...
+        return self.rerank_encoded(self.encode_queries(texts), candidates)
 
     def best_passage(self, text: str, document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) answers the query best; 0 where documents have one vector."""
-        ...
+        return self.best_passage_encoded(self.encode_queries([text]), document_id)
 
     def variants(self) -> Mapping[str, Search]:
-        """Other ways to search the same build, by name, evaluated beside the main one; mostly none."""
-        ...
+        """Other ways to search the same build, by name, evaluated beside the main one: mostly none."""
+        return {}
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """Which tokens matched, the heaviest first; FreshetError if this kind of retriever does not score by token."""
-        ...
+        """What the score is made of, the heaviest first; FreshetError: most kinds do not score by token."""
+        raise FreshetError("this retriever does not score by token; --explain needs a lexical or a fused one")
+
+    def explain_all(self, text: str, document_ids: Sequence[str]) -> list[list[TokenMatch]]:
+        """The same of several documents."""
+        return [self.explain(text, document_id) for document_id in document_ids]

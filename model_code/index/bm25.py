@@ -16,17 +16,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.files import read_json, replacing, write_text
+from model_code.files import canonical_json, hash_text, read_json, replacing, write_text
 from model_code.index.id_map import IdMap
 from model_code.index.settings import Bm25Settings
 from model_code.index.terms import terms_of
 from model_code.index.top_k import top_k
 from model_code.manifest import read_manifest, seal, verify
-from model_code.retriever import Ranking
+from model_code.retriever import Ranking, Retriever, TokenMatch
 
 FORMAT, KIND = 1, "bm25"
 VOCABULARY, DOCUMENT_IDS, POSTINGS = "vocabulary.json", "document_ids.json", "postings.safetensors"
@@ -142,7 +143,18 @@ class Bm25Query:
     scores: dict[int, np.ndarray] = field(default_factory=dict)
 
 
-class Bm25:
+class _Counted(NamedTuple):
+    """Of all segments in turn: which passages can be found, and how many; postings' weights without idf (P,); the
+    document of each passage, and the first passage of each segment."""
+
+    alive: list[np.ndarray | slice]
+    passages: int
+    weights: list[np.ndarray]
+    ids: list[str]
+    first: list[int]
+
+
+class Bm25(Retriever[list[Bm25Query]]):
     """BM25 over segments without their removed documents; documents are ranked by their best passage.
 
     >>> index = Bm25.build(["the cat sat", "dogs ran away", "a cat and a cat"], ["a", "b", "c"])
@@ -155,73 +167,78 @@ class Bm25:
     ) -> None:
         """segments: each with the ids of its documents that are removed; no other document is in two of them."""
         self.segments, self.removed = [one for one, _ in segments], [gone for _, gone in segments]
-        self.settings = settings
-        self._alive = [_alive(segment, gone) for segment, gone in segments]
-        lengths = [segment.lengths[alive] for segment, alive in zip(self.segments, self._alive, strict=True)]
-        self.passages = sum(map(len, lengths))
-        mean = max(1, sum(int(own.sum(dtype=np.int64)) for own in lengths)) / max(1, self.passages)
-        k1, b = settings.k1, settings.b
-        norms = [k1 * (1 - b + b * segment.lengths / mean) for segment in self.segments]
-        self._weights = [  # (P,) of a segment's postings, without idf
-            segment.frequencies / (segment.frequencies + own[segment.rows])
-            for segment, own in zip(self.segments, norms, strict=True)
-        ]
-        self._ids = np.array([name for segment in self.segments for name in segment.ids.document_ids], dtype=object)
-        self._first = np.cumsum([0, *(len(segment.ids) for segment in self.segments)])
+        self.settings, self.language = settings, settings.language
+        self.fingerprint = hash_text(f"bm25 {canonical_json(settings.model_dump())}")
 
     @classmethod
     def build(cls, texts: Sequence[str], document_ids: Sequence[str], settings: Bm25Settings = DEFAULTS) -> Bm25:
         """Index passages `texts` (n), passage i of document `document_ids[i]`."""
         return cls([(Bm25Segment.build(texts, document_ids, settings.language), frozenset())], settings)
 
-    def queries(self, texts: Sequence[str]) -> list[Bm25Query]:
-        """Texts as they are searched."""
+    @cached_property
+    def _counted(self) -> _Counted:
+        """Statistics of what can be found; made at the first search."""
+        alive = [_alive(segment, gone) for segment, gone in zip(self.segments, self.removed, strict=True)]
+        lengths = [segment.lengths[own] for segment, own in zip(self.segments, alive, strict=True)]
+        passages = sum(map(len, lengths))
+        mean = max(1, sum(int(own.sum(dtype=np.int64)) for own in lengths)) / max(1, passages)
+        k1, b = self.settings.k1, self.settings.b
+        norms = [k1 * (1 - b + b * segment.lengths / mean) for segment in self.segments]
+        weights = [
+            segment.frequencies / (segment.frequencies + own[segment.rows])
+            for segment, own in zip(self.segments, norms, strict=True)
+        ]
+        ids = [name for segment in self.segments for name in segment.ids.document_ids]
+        first = np.cumsum([0, *(len(segment.ids) for segment in self.segments)]).tolist()
+        return _Counted(alive, passages, weights, ids, first)
+
+    def encode_queries(self, texts: Sequence[str]) -> list[Bm25Query]:
+        """The terms of texts."""
         terms = terms_of(self.settings.language)
         return [Bm25Query(Counter(terms.of(text))) for text in texts]
 
-    def search(self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+    def search_encoded(self, queries: list[Bm25Query], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """The k best documents for each query, best first, of `allowed` ones only, unless None.
 
         Documents that share no term with a query are left out.
         """
-        return self.best(self.queries(texts), k, allowed)
-
-    def best(self, queries: Sequence[Bm25Query], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
-        """`search` by what `queries` returned."""
         rankings = []
         for query in queries:
             scores = self._scores(query)
             rows = np.flatnonzero(scores > 0) if allowed is None else self._rows(allowed)
             rows = rows if allowed is None else rows[scores[rows] > 0]
-            rankings.append(top_k(scores[rows], self._ids[rows], k) if len(rows) else [])
+            rankings.append(top_k(scores[rows], self._counted.ids, k, rows) if len(rows) else [])
         return rankings
 
-    def of(self, query: Bm25Query, document_ids: Sequence[str]) -> np.ndarray:
-        """The scores (n,) of documents, each its best passage's; 0 where no term is shared. FreshetError if unknown."""
-        rows = self._rows(document_ids)
-        best: dict[str, float] = {}
-        for document, score in zip(self._ids[rows].tolist(), self._scores(query)[rows].tolist(), strict=True):
-            best[document] = max(score, best.get(document, 0.0))
-        return np.array([best[document] for document in document_ids], np.float32)
+    def rerank_encoded(self, queries: list[Bm25Query], candidates: Sequence[Collection[str]]) -> list[Ranking]:
+        """All candidates of each query, 0 for those that share no term with it; FreshetError if one is unknown."""
+        rankings = []
+        for query, documents in zip(queries, candidates, strict=True):
+            rows = self._rows(documents)
+            scores = self._scores(query)[rows]
+            rankings.append(top_k(scores, self._counted.ids, len(rows), rows) if len(rows) else [])
+        return rankings
 
-    def best_passage(self, query: Bm25Query, document_id: str) -> int:
+    def best_passage_encoded(self, query: list[Bm25Query], document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) scores highest; the first of equals."""
-        return int(np.argmax(self._scores(query)[self._rows([document_id])]))
+        return int(np.argmax(self._scores(query[0])[self._rows([document_id])]))
 
-    def shares(self, query: Bm25Query, document_id: str) -> list[tuple[str, float]]:
+    def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """What each term adds to the score of a document's best passage, the heaviest first."""
-        row = int(self._rows([document_id])[self.best_passage(query, document_id)])
-        own = {term: float(self._made(Counter({term: times}))[row]) for term, times in query.terms.items()}
-        return sorted(((term, share) for term, share in own.items() if share), key=lambda share: (-share[1], share[0]))
+        query = self.encode_queries([text])
+        row = int(self._rows([document_id])[self.best_passage_encoded(query, document_id)])
+        shares = {term: float(self._made(Counter({term: times}))[row]) for term, times in query[0].terms.items()}
+        matches = [TokenMatch(term, share) for term, share in shares.items() if share]
+        return sorted(matches, key=lambda match: (-match.weight, match.token))
 
     def scores(self, text: str) -> np.ndarray:
         """The score of every passage for one query: (n,) float32, 0 where no term is shared."""
-        return self._scores(self.queries([text])[0])
+        return self._scores(self.encode_queries([text])[0])
 
     def _rows(self, document_ids: Collection[str]) -> np.ndarray:
         """The rows of documents that can be found, counted through all segments."""
         found, missing = [], set(document_ids)
-        for segment, gone, first in zip(self.segments, self.removed, self._first.tolist(), strict=False):
+        for segment, gone, first in zip(self.segments, self.removed, self._counted.first, strict=False):
             own = [document for document in missing if document in segment.ids and document not in gone]
             missing.difference_update(own)
             found.append(segment.ids.rows_of(own) + first)
@@ -240,19 +257,19 @@ class Bm25:
         for term, times in terms.items():
             places = [segment.postings(term) for segment in self.segments]
             idf = self._idf(places)
-            for segment, weights, own, place in zip(self.segments, self._weights, scores, places, strict=True):
+            for segment, weights, own, place in zip(self.segments, self._counted.weights, scores, places, strict=True):
                 own[segment.rows[place]] += times * idf * weights[place]
-        for own, alive in zip(scores, self._alive, strict=True):
+        for own, alive in zip(scores, self._counted.alive, strict=True):
             if not isinstance(alive, slice):
                 own[~alive] = 0
         return np.concatenate(scores).astype(np.float32)
 
     def _idf(self, places: Sequence[slice]) -> float:
         found = 0
-        for segment, alive, place in zip(self.segments, self._alive, places, strict=True):
+        for segment, alive, place in zip(self.segments, self._counted.alive, places, strict=True):
             whole = isinstance(alive, slice)
             found += place.stop - place.start if whole else int(np.count_nonzero(alive[segment.rows[place]]))
-        return math.log(1 + (self.passages - found + 0.5) / (found + 0.5))
+        return math.log(1 + (self._counted.passages - found + 0.5) / (found + 0.5))
 
 
 def _alive(segment: Bm25Segment, removed: Collection[str]) -> np.ndarray | slice:

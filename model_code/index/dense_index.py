@@ -223,8 +223,7 @@ class DenseIndex:
 
     def _rank(self, query: np.ndarray, rows: np.ndarray, k: int) -> Ranking:
         rows = rows[rows >= 0]
-        names = self.ids.document_ids
-        return top_k(self._scores(query, rows), [names[row] for row in rows.tolist()], k)
+        return top_k(self._scores(query, rows), self.ids.document_ids, k, rows)
 
     def _settled(self, query: np.ndarray, ranking: Ranking, rows: np.ndarray, k: int) -> bool:
         """Whether no passage outside the candidates can belong to the k best documents.

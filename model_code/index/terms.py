@@ -8,9 +8,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from model_code.words import UNSPACED, matches, words
+from model_code.words import AUTO, UNSPACED, matches, words
 
-AUTO = "auto"
 OF_SCRIPTS = {
     "ARABIC": "arabic",
     "ARMENIAN": "armenian",

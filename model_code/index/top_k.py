@@ -21,9 +21,10 @@ LOW = np.uint64(2**32 - 1)
 SHIFT = np.uint64(32)
 
 
-def top_k(scores: np.ndarray, document_ids: Sequence[str] | np.ndarray, k: int) -> Ranking:
+def top_k(scores: np.ndarray, document_ids: Sequence[str], k: int, places: np.ndarray | None = None) -> Ranking:
     """The k best documents among passages with `scores` (n,) that belong to `document_ids` (n).
 
+    places: where in `document_ids` each passage's is (n,); None: in their order.
     The first j entries of the result are the result for k = j, whatever order the passages come in.
 
     >>> top_k(np.array([.5, .9, .5, .2]), ["b", "c", "a", "c"], k=2)
@@ -33,9 +34,15 @@ def top_k(scores: np.ndarray, document_ids: Sequence[str] | np.ndarray, k: int) 
     wanted = k
     while True:
         rows = best_rows(scores, wanted)
-        ranking = _rank(scores, document_ids, rows)
-        if len(ranking) >= k or len(rows) == len(scores):
-            return ranking[:k]
+        best: dict[str, float] = {}
+        for place, score in zip(
+            (rows if places is None else places[rows]).tolist(), scores[rows].tolist(), strict=True
+        ):
+            document = document_ids[place]
+            if score > best.get(document, -np.inf):
+                best[document] = score
+        if len(best) >= k or len(rows) == len(scores):
+            return sorted(best.items(), key=lambda item: (-item[1], item[0]))[:k]
         wanted *= 2  # several passages of one document: more rows hold k documents
 
 
@@ -96,15 +103,6 @@ def _floor(scores: np.ndarray, count: int) -> np.floating:
 
 def _nth_best(scores: np.ndarray, n: int) -> np.floating:
     return np.partition(scores, len(scores) - n)[len(scores) - n]
-
-
-def _rank(scores: np.ndarray, document_ids: Sequence[str] | np.ndarray, rows: np.ndarray) -> Ranking:
-    best: dict[str, float] = {}
-    for row, score in zip(rows.tolist(), scores[rows].tolist(), strict=True):
-        document = document_ids[row]
-        if score > best.get(document, -np.inf):
-            best[document] = score
-    return sorted(best.items(), key=lambda item: (-item[1], item[0]))
 
 
 def nearest(queries: np.ndarray, vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

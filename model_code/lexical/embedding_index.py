@@ -158,12 +158,11 @@ class PassagesOnTheFly:
         known.update(zip(missing, self.encoder.encode([self.texts[row] for row in missing]), strict=True))
         return [known[row] for row in rows]
 
-    @staticmethod
-    def save(folder: Path, texts: Sequence[str], document_ids: Sequence[str]) -> None:
+    def save(self, folder: Path) -> None:
         """Write the texts and the document of each."""
         folder.mkdir(parents=True)
-        write_json(folder / TEXTS, {"document_ids": list(document_ids), "texts": list(texts)})
-        seal(folder, FORMAT, {"kind": KIND_OF_TEXTS, "passages": len(texts)})
+        write_json(folder / TEXTS, {"document_ids": self.ids.document_ids, "texts": list(self.texts)})
+        seal(folder, FORMAT, {"kind": KIND_OF_TEXTS, "passages": len(self.texts)})
 
     @classmethod
     def load(cls, folder: Path, encoder: LexicalEncoder) -> PassagesOnTheFly:

@@ -16,7 +16,7 @@ from model_code.files import write_json
 from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.embedding_index import EmbeddingIndex
 from model_code.lexical.encoder import LexicalEncoder
-from model_code.lexical.index import BY_TOKENS, LexicalIndex, index_tokens
+from model_code.lexical.index import BY_TOKENS, LexicalSearch, index_tokens
 from model_code.lexical.layout import save_encoder, start_encoder
 from model_code.lexical.losses import SemiParametricObjective, TokenHierarchy
 from model_code.lexical.settings import LexicalSettings
@@ -113,9 +113,8 @@ class LexicalDev:
     def score(self, _: Any, passages: EmbeddingIndex | None) -> float:
         """The mean metric of the search with the encoder as it is now."""
         evaluator = self.evaluator
-        index = LexicalIndex(self.encoder, self.tokens, passages, self.settings.rerank_depth)
-        depth = Metric.parse(self.metric).cutoff or DEPTH
-        rankings = index.search(self.settings.search, evaluator.queries, depth)
+        search = LexicalSearch(self.encoder, self.tokens, passages, self.settings.search, self.settings.rerank_depth)
+        rankings = search.search(evaluator.queries, Metric.parse(self.metric).cutoff or DEPTH)
         run = {str(row): [(_number(name), score) for name, score in hits] for row, hits in enumerate(rankings)}
         return float(np.mean(list(evaluate_run(run, evaluator.qrels, [self.metric])[self.metric].values())))
 

@@ -15,10 +15,10 @@ is a `TokenIndex`: with it alone "beta" searches, seconds after a corpus arrives
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.settings import EMBEDDED, LexicalSettings, MainSearch
 from model_code.manifest import read_manifest, seal, verify
 from model_code.progress import Progress, silent
-from model_code.retriever import Ranking
+from model_code.retriever import Ranking, Retriever, Search, TokenMatch
 from model_code.scale.encoding import keep_shards
 from model_code.token_index.bags import TokenBags
 from model_code.token_index.index import TokenIndex
@@ -42,18 +42,74 @@ TOKENS, EMBEDDINGS, PASSAGES = "tokens", "embeddings", "passages"
 Passages = EmbeddingIndex | PassagesOnTheFly
 
 
-class LexicalIndex:
-    """The indexes of one encoder over one corpus, and every search of them.
+class LexicalSearch(Retriever[list[Sparse]]):
+    """One of the searches, `main`, by an encoder over the indexes of one corpus; encoded queries are their weights.
 
     tokens: of the passages, in the order of `passages`; passages: their embeddings, indexed or made on the fly, or None
     where only the token index is searched. rerank_depth: documents of beta that "beta_rerank" ranks again.
     """
 
+    explains = True
+
     def __init__(
-        self, encoder: LexicalEncoder, tokens: TokenIndex, passages: Passages | None, rerank_depth: int
+        self,
+        encoder: LexicalEncoder,
+        tokens: TokenIndex,
+        passages: Passages | None,
+        main: MainSearch,
+        rerank_depth: int,
+        fingerprint: str = "",
     ) -> None:
-        self.encoder, self.tokens, self.passages, self.rerank_depth = encoder, tokens, passages, rerank_depth
-        self._query = lru_cache(QUERIES_KEPT)(lambda name, text: self.queries(name, [text])[0])
+        self.encoder, self.tokens, self.passages, self.fingerprint = encoder, tokens, passages, fingerprint
+        self.main, self.rerank_depth = main, rerank_depth
+        self.proposed = rerank_depth if main == "beta_rerank" else None
+        self._query = lru_cache(QUERIES_KEPT)(lambda text: self.encode_queries([text])[0])
+
+    @classmethod
+    def open(cls, folder: Path, encoder: LexicalEncoder, fingerprint: str | None = None) -> Self:
+        """The indexes of a folder; FreshetError if it is damaged or another encoder's.
+
+        fingerprint: the encoder's, for callers that have computed it before.
+        """
+        manifest = read_manifest(folder, FORMAT)
+        if manifest.get("kind") != KIND:
+            raise FreshetError(
+                f"{folder} holds no lexical index but one of kind {manifest.get('kind')}; name the right one"
+            )
+        verify(folder, manifest)
+        fingerprint = fingerprint or encoder.fingerprint()
+        if manifest["fingerprint"] != fingerprint:
+            raise FingerprintMismatch(
+                f"{folder} was built with encoder {manifest['fingerprint'][:12]}, this is {fingerprint[:12]}; "
+                "build the index again with this encoder"
+            )
+        passages: Passages | None = None
+        if (folder / EMBEDDINGS).is_dir():
+            passages = EmbeddingIndex.load(folder / EMBEDDINGS, check=False)
+        elif (folder / PASSAGES).is_dir():
+            passages = PassagesOnTheFly.load(folder / PASSAGES, encoder)
+        tokens = TokenIndex.load(folder / TOKENS, check=False)
+        return cls(encoder, tokens, passages, manifest["search"], manifest["rerank_depth"], fingerprint)
+
+    def over(self, tokens: TokenIndex, passages: Passages | None) -> Self:
+        """The same search over other indexes."""
+        return type(self)(self.encoder, tokens, passages, self.main, self.rerank_depth, self.fingerprint)
+
+    def by(self, main: MainSearch) -> Self:
+        """Another search of the same indexes."""
+        return type(self)(self.encoder, self.tokens, self.passages, main, self.rerank_depth, self.fingerprint)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write the sealed folder that `open` reads; returns the facts of its manifest."""
+        self.tokens.save(folder / TOKENS)
+        stored = isinstance(self.passages, EmbeddingIndex)
+        if self.passages is not None:
+            self.passages.save(folder / (EMBEDDINGS if stored else PASSAGES))
+        facts = {"kind": KIND, "fingerprint": self.fingerprint, "search": self.main}
+        facts |= {"passages": len(self.tokens.ids), "documents": self.tokens.ids.documents}
+        facts |= {"rerank_depth": self.rerank_depth, "embeddings": stored}
+        seal(folder, FORMAT, facts)
+        return facts
 
     @property
     def names(self) -> list[MainSearch]:
@@ -62,64 +118,56 @@ class LexicalIndex:
             return list(BY_TOKENS)
         return [name for name in NAMES if isinstance(self.passages, EmbeddingIndex) or name not in EMBEDDED]
 
-    def queries(self, name: MainSearch, texts: Sequence[str]) -> list[Sparse]:
-        """The query side of a search."""
-        if name == "alpha":
+    def encode_queries(self, texts: Sequence[str]) -> list[Sparse]:
+        """The query side of the search."""
+        if self.main == "alpha":
             return [(bag, np.ones(len(bag), np.float32)) for bag in self.encoder.bags(texts)]
-        return self.encoder.encode_own(texts) if name == "beta_own" else self.encoder.encode_queries(texts)
+        return self.encoder.encode_own(texts) if self.main == "beta_own" else self.encoder.encode_queries(texts)
 
-    def search(
-        self, name: MainSearch, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
-    ) -> list[Ranking]:
-        """The k best documents for each text, best first; documents that share no entry with it are left out."""
-        return self.find(name, self.queries(name, texts), k, allowed)
+    def search_encoded(self, queries: list[Sparse], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+        """The k best documents for each query, or those by the tokens that beta_rerank begins with.
 
-    def find(
-        self, name: MainSearch, queries: list[Sparse], k: int, allowed: Collection[str] | None = None
-    ) -> list[Ranking]:
-        """`search` for what `queries` gives."""
-        if name != "beta_rerank":
-            return self.propose(name, queries, k, allowed)
-        proposals = self.propose(name, queries, max(k, self.rerank_depth), allowed)
-        candidates = [[document for document, _ in ranking] for ranking in proposals]
-        return [ranking[:k] for ranking in self.scored_by(name).rank(queries, candidates)]
-
-    def propose(
-        self, name: MainSearch, queries: list[Sparse], k: int, allowed: Collection[str] | None = None
-    ) -> list[Ranking]:
-        """What a search begins with: all of it, but for beta_rerank."""
-        index = self.scored_by(name) if name in EMBEDDED else self.tokens
+        Documents that share no entry with a query are left out.
+        """
+        index = self.scored_by if self.main in EMBEDDED else self.tokens
         if isinstance(index, PassagesOnTheFly):
-            raise FreshetError(f"search {name!r} reads the embeddings of all passages; build the index for it")
+            raise FreshetError(f"search {self.main!r} reads the embeddings of all passages; build the index for it")
         return index.search(queries, k, allowed)
 
-    def scored_by(self, name: MainSearch) -> TokenIndex | Passages:
-        """What a search's scores come from in the end."""
-        index = self.tokens if name in BY_TOKENS else self.passages
+    @property
+    def scored_by(self) -> TokenIndex | Passages:
+        """What scores come from in the end."""
+        index = self.tokens if self.main in BY_TOKENS else self.passages
         if index is None:
             raise FreshetError("this search reads embeddings of passages, and there are none; build the index for it")
         return index
 
-    def matches(self, name: MainSearch, text: str, document_id: str) -> list[tuple[int, float]]:
-        """What each token adds to the score of the document's best passage, where it adds anything; heaviest first."""
-        return self.scored_by(name).matches(self._query(name, text), document_id)
+    def rerank_encoded(self, queries: list[Sparse], candidates: Sequence[Collection[str]]) -> list[Ranking]:
+        """Each query's candidates, scored and sorted as the search does."""
+        return self.scored_by.rank(queries, candidates)
 
-    def write(self, folder: Path, texts: Sequence[str], document_ids: Sequence[str]) -> None:
-        """Index other passages in `folder`, as these are; `seal` it then."""
-        index_tokens(self.encoder, texts, document_ids).save(folder / TOKENS)
-        if isinstance(self.passages, EmbeddingIndex):
-            size = self.encoder.vocabulary_size
-            EmbeddingIndex.build(self.encoder.encode(texts), document_ids, size).save(folder / EMBEDDINGS)
-        elif self.passages is not None:
-            PassagesOnTheFly.save(folder / PASSAGES, texts, document_ids)
+    def best_passage_encoded(self, query: list[Sparse], document_id: str) -> int:
+        """Which of the document's passages (0, 1, ...) answers the query best."""
+        return self.scored_by.best_passage(query[0], document_id)
 
-    def seal(self, folder: Path, document_ids: Sequence[str], search: MainSearch, fingerprint: str) -> dict[str, Any]:
-        """The manifest of such a folder, which it returns the facts of."""
-        facts = {"kind": KIND, "fingerprint": fingerprint, "search": search}
-        facts |= {"passages": len(document_ids), "documents": len(set(document_ids))}
-        facts |= {"rerank_depth": self.rerank_depth, "embeddings": isinstance(self.passages, EmbeddingIndex)}
-        seal(folder, FORMAT, facts)
-        return facts
+    def variants(self) -> Mapping[str, Search]:
+        """The searches that the indexes allow, but for this one: full, alpha, beta, beta_own, beta_rerank.
+
+        Those that read the whole encoding of the same texts share it, for as long as somebody holds one of them.
+        """
+        whole = cache(self.encoder.encode_queries)
+
+        def search(other: Self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
+            queries = other.encode_queries(texts) if other.main in ("alpha", "beta_own") else whole(tuple(texts))
+            return other.find(queries, k, allowed)
+
+        return {name: partial(search, self.by(name)) for name in self.names if name != self.main}
+
+    def explain(self, text: str, document_id: str) -> list[TokenMatch]:
+        """The tokens that matched in the best passage, the heaviest first; their weights sum to the score."""
+        own_tokens, name = set(self.encoder.bags([text])[0].tolist()), self.encoder.tokenizer.convert_ids_to_tokens
+        matches = self.scored_by.matches(self._query(text), document_id)
+        return [TokenMatch(name(token), weight, token not in own_tokens) for token, weight in matches]
 
 
 def build_folder(
@@ -133,43 +181,14 @@ def build_folder(
 ) -> dict[str, Any]:
     """Write the sealed folder and return its facts; finished shards of embeddings are kept in `shards`."""
     tokens = index_tokens(encoder, texts, document_ids)
-    tokens.save(folder / TOKENS)
     passages: Passages | None = None
     if settings.search in EMBEDDED:
         embeddings = encode_resumably(encoder, texts, shards, progress)
         passages = EmbeddingIndex.build(embeddings, document_ids, encoder.vocabulary_size)
-        passages.save(folder / EMBEDDINGS)
     elif settings.search == "beta_rerank":
-        PassagesOnTheFly.save(folder / PASSAGES, texts, document_ids)
-    index = LexicalIndex(encoder, tokens, passages, settings.rerank_depth)
-    return index.seal(folder, document_ids, settings.search, encoder.fingerprint())
-
-
-def open_folder(folder: Path, encoder: LexicalEncoder) -> tuple[LexicalIndex, dict[str, Any]]:
-    """The indexes of a folder, and its manifest; FreshetError if it is damaged or another encoder's."""
-    manifest = read_manifest(folder, FORMAT)
-    if manifest.get("kind") != KIND:
-        raise FreshetError(
-            f"{folder} holds no lexical index but one of kind {manifest.get('kind')}; name the right one"
-        )
-    verify(folder, manifest)
-    fingerprint = encoder.fingerprint()
-    if manifest["fingerprint"] != fingerprint:
-        raise FingerprintMismatch(
-            f"{folder} was built with encoder {manifest['fingerprint'][:12]}, this is {fingerprint[:12]}; "
-            "build the index again with this encoder"
-        )
-    return read_folder(folder, encoder, manifest["rerank_depth"]), manifest
-
-
-def read_folder(folder: Path, encoder: LexicalEncoder, rerank_depth: int) -> LexicalIndex:
-    """The indexes of a folder that was verified."""
-    passages: Passages | None = None
-    if (folder / EMBEDDINGS).is_dir():
-        passages = EmbeddingIndex.load(folder / EMBEDDINGS, check=False)
-    elif (folder / PASSAGES).is_dir():
-        passages = PassagesOnTheFly.load(folder / PASSAGES, encoder)
-    return LexicalIndex(encoder, TokenIndex.load(folder / TOKENS, check=False), passages, rerank_depth)
+        passages = PassagesOnTheFly(texts, tokens.ids, encoder)
+    built = LexicalSearch(encoder, tokens, passages, settings.search, settings.rerank_depth, encoder.fingerprint())
+    return built.save(folder)
 
 
 def encode_resumably(

@@ -1,30 +1,20 @@
-"""What a kind of retriever is made of: searches by encoded queries, and segments of documents that are added later.
-
-Queries that are encoded once can search several indexes of one encoder: the segments of a live collection.
-"""
+"""Retrievers over indexes in folders, and segments of documents that are added later, searched as one."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.index.id_map import IdMap
-from model_code.index.terms import AUTO
 from model_code.index.top_k import SPARE, search_kept
-from model_code.retriever import Ranking, Search, TokenMatch
-
-if TYPE_CHECKING:
-    from model_code.retrievers.dense import DenseRetriever
-
-Queries = TypeVar("Queries")
-"""A kind's own form of n encoded queries; a slice of it is the form of fewer."""
+from model_code.retriever import Queries, Ranking, Retriever, Search, TokenMatch
 
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
 """(document of each row, the encoder's vectors (n, H), each row's query vectors (m, H)) -> the vectors to index (n, H).
@@ -45,78 +35,7 @@ class NewPassages:
     refine: Refine | None = None
 
 
-class EncodedRetriever(ABC, Generic[Queries]):
-    """The searches of a `Retriever` by text, in terms of those by encoded queries, which kinds implement.
-
-    proposed: where a search re-ranks what a cheaper one proposes, how many documents that are; None: it does not. Over
-    several indexes the proposals of all must be merged before they are ranked anew. explains: whether `explain` can
-    say what a score is made of. language: of the words that are marked in what it finds, see `index.terms.Terms`.
-    """
-
-    fingerprint: str
-    proposed: int | None = None
-    explains = False
-    language: str | None = AUTO
-
-    @property
-    def dense(self) -> DenseRetriever | None:
-        """What of it makes one vector of a query: itself, a part of it, or nothing."""
-        return None
-
-    @abstractmethod
-    def encode_queries(self, texts: Sequence[str]) -> Queries:
-        """The query side of texts."""
-
-    @abstractmethod
-    def search_encoded(self, queries: Queries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
-        """`find`, or where `proposed` is set the cheaper search alone."""
-
-    @abstractmethod
-    def rerank_encoded(self, queries: Queries, candidates: Sequence[Collection[str]]) -> list[Ranking]:
-        """`rerank` for encoded queries."""
-
-    @abstractmethod
-    def best_passage_encoded(self, query: Queries, document_id: str) -> int:
-        """`best_passage` for one encoded query."""
-
-    def nearest_vector(self, query: np.ndarray, document_id: str) -> np.ndarray:
-        """Of a document's vectors (H,) the nearest to a query (H,): TypeError, as most kinds have none."""
-        raise TypeError(f"{type(self).__name__} has no vectors of documents")
-
-    def find(self, queries: Queries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
-        """`search` for encoded queries."""
-        if self.proposed is None:
-            return self.search_encoded(queries, k, allowed)
-        proposals = self.search_encoded(queries, max(k, self.proposed), allowed)
-        candidates = [[document for document, _ in ranking] for ranking in proposals]
-        return [ranking[:k] for ranking in self.rerank_encoded(queries, candidates)]
-
-    def search(self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
-        """The k best documents for each query text, best first; of `allowed` documents only, unless None."""
-        return self.find(self.encode_queries(texts), k, allowed)
-
-    def rerank(self, texts: Sequence[str], candidates: Sequence[Collection[str]]) -> list[Ranking]:
-        """Each query's `candidates`, scored and sorted as `search` would."""
-        return self.rerank_encoded(self.encode_queries(texts), candidates)
-
-    def best_passage(self, text: str, document_id: str) -> int:
-        """Which of the document's passages (0, 1, ...) answers the query best."""
-        return self.best_passage_encoded(self.encode_queries([text]), document_id)
-
-    def variants(self) -> Mapping[str, Search]:
-        """Other ways to search, by name: none."""
-        return {}
-
-    def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """What the score is made of: FreshetError, as most kinds do not score by token."""
-        raise FreshetError("this retriever does not score by token; --explain needs a lexical or a fused one")
-
-    def explain_all(self, text: str, document_ids: Sequence[str]) -> list[list[TokenMatch]]:
-        """The same of several documents."""
-        return [self.explain(text, document_id) for document_id in document_ids]
-
-
-class IndexedRetriever(EncodedRetriever[Queries]):
+class IndexedRetriever(Retriever[Queries]):
     """A retriever over the folder of its indexes, beside which a live collection puts segments of later documents.
 
     learns_documents: training has made the vectors of documents, so that these are of the texts that it was shown.
@@ -142,7 +61,7 @@ class IndexedRetriever(EncodedRetriever[Queries]):
         """A vector (n, D) for each of the n passages, which are of `document_ids`, for the hierarchy."""
 
     @classmethod
-    def joined(cls, segments: Sequence[Segment]) -> EncodedRetriever:
+    def joined(cls, segments: Sequence[Segment]) -> Retriever:
         """The search of several segments of this kind together, no document in two of them."""
         return SegmentedRetriever(segments)
 
@@ -172,7 +91,7 @@ class Segment:
         return replace(self, retriever=retriever)
 
 
-class SegmentedRetriever(EncodedRetriever[Any]):
+class SegmentedRetriever(Retriever[Any]):
     """A retriever over segments, no document in two of them: queries are encoded once, for all.
 
     Every segment ranks exactly as it would alone, and rankings are merged by descending score and ascending id.
@@ -185,7 +104,7 @@ class SegmentedRetriever(EncodedRetriever[Any]):
         self.proposed, self.explains = self.first.proposed, self.first.explains
 
     @property
-    def dense(self) -> DenseRetriever | None:
+    def dense(self) -> Any | None:
         """The first segment's."""
         return self.first.dense
 

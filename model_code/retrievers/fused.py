@@ -29,8 +29,8 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
 from model_code.index.terms import AUTO
 from model_code.manifest import MANIFEST, read_manifest, seal
-from model_code.retriever import Ranking, TokenMatch
-from model_code.retrievers.base import EncodedRetriever, IndexedRetriever, NewPassages, Segment
+from model_code.retriever import Ranking, Retriever, TokenMatch
+from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
 from model_code.retrievers.dense import DenseRetriever
 
 FORMAT, KIND = 1, "fused"
@@ -97,7 +97,7 @@ class Fusion:
         scales = {name: Scale(arrays[f"{name}.mean"], arrays[f"{name}.covariance"]) for name in names}
         return cls(weights, scales, stated["depth"], stated.get("feedback", 0.0))  # older ones have none
 
-    def fingerprint(self, parts: Mapping[str, EncodedRetriever]) -> str:
+    def fingerprint(self, parts: Mapping[str, Retriever]) -> str:
         """SHA-256 of what decides scores: the parts' own fingerprints, weights, scales and feedback."""
         own = {name: part.fingerprint for name, part in parts.items()}
         facts = {"parts": own, "weights": dict(self.weights), "scales": self._scales_hash}
@@ -129,12 +129,12 @@ class FusedQueries:
         return FusedQueries({name: queries[rows] for name, queries in self.parts.items()})
 
 
-class FusedSearch(EncodedRetriever[FusedQueries]):
+class FusedSearch(Retriever[FusedQueries]):
     """The search over opened parts, in the order of their weights."""
 
     explains = True
 
-    def __init__(self, parts: Mapping[str, EncodedRetriever], fusion: Fusion) -> None:
+    def __init__(self, parts: Mapping[str, Retriever], fusion: Fusion) -> None:
         self.parts = {name: parts[name] for name in fusion.weights}
         self.fusion, self.fingerprint = fusion, fusion.fingerprint(self.parts)
         self.language = next((part.language for part in self.parts.values() if part.language != AUTO), AUTO)
@@ -246,7 +246,7 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
         first._seal(folder, sum(len(documents) for _, documents in parts))
 
     @classmethod
-    def joined(cls, segments: Sequence[Segment]) -> EncodedRetriever:
+    def joined(cls, segments: Sequence[Segment]) -> Retriever:
         """Each part's own search of all segments, fused."""
         first = segments[0].retriever
         if not isinstance(first, FusedRetriever):

@@ -25,7 +25,7 @@ from model_code.files import hash_text, replace_folder
 from model_code.index.id_map import IdMap
 from model_code.queries.pseudo_queries import expanded_texts
 from model_code.retriever import Retriever, Search
-from model_code.retrievers.base import EncodedRetriever, IndexedRetriever, NewPassages, Segment
+from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
 from model_code.retrievers.fused import FusedRetriever, FusedSearch
 from model_code.retrievers.kinds import open_retriever
 
@@ -70,7 +70,7 @@ class HeldOut:
         """Whether any document is judged by a line of its own."""
         return bool(self.passages.document_ids or self.left_out)
 
-    def over(self, segments: Sequence[Segment]) -> EncodedRetriever:
+    def over(self, segments: Sequence[Segment]) -> Retriever:
         """The search of segments with these passages in the place of the whole ones, as far as they are in there."""
         first = segments[0].retriever
         if isinstance(first, FusedRetriever):
@@ -118,9 +118,7 @@ class Bench:
         documents, lines = IdMap(corpus.passages["document_id"]), HeldOut.of(corpus, asked, title, folder)
         return cls(sampled(judgements, settings), settings, documents, lines)
 
-    def held_out(
-        self, retriever: IndexedRetriever, written: Mapping[str, Sequence[str]] | None = None
-    ) -> EncodedRetriever:
+    def held_out(self, retriever: IndexedRetriever, written: Mapping[str, Sequence[str]] | None = None) -> Retriever:
         """A retriever over the corpus's documents as it is judged; written: queries that are searched with them."""
         if not self.lines:
             return retriever

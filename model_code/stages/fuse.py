@@ -26,7 +26,8 @@ from model_code.evaluation.scores import VARIANTS
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
 from model_code.manifest import add_facts
-from model_code.retrievers.base import EncodedRetriever, IndexedRetriever, NewPassages, Segment
+from model_code.retriever import Retriever
+from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
 from model_code.retrievers.fused import (
     FusedSearch,
     Fusion,
@@ -102,7 +103,7 @@ def _only(parts: Mapping[str, Part], names: Sequence[str]) -> dict[str, Part]:
 def _weighed(
     bench: Bench,
     opened: Mapping[str, IndexedRetriever],
-    judged: Mapping[str, EncodedRetriever],
+    judged: Mapping[str, Retriever],
     settings: FusionSettings,
     context: StageContext,
 ) -> tuple[Fusion, str | None]:

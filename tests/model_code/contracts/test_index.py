@@ -15,6 +15,7 @@ from model_code.dsi.vectors import Representatives
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.index.dense_index import DenseIndex
+from model_code.index.id_map import IdMap
 from model_code.lexical.embedding_index import EmbeddingIndex, PassagesOnTheFly
 from model_code.manifest import MANIFEST, seal
 from model_code.retrievers.dsi import complete
@@ -66,7 +67,7 @@ def lexical(root, search="full"):
         weights = [(bag, np.array([1.0, 2.0], np.float32)) for bag in bags]
         EmbeddingIndex.build(weights, PASSAGES, 9).save(folder / "embeddings")
     elif search == "beta_rerank":
-        PassagesOnTheFly.save(folder / "passages", ["text"] * 5, PASSAGES)
+        PassagesOnTheFly(["text"] * 5, IdMap(PASSAGES), None).save(folder / "passages")
     seal(folder, 1, {"kind": "lexical", "fingerprint": "f", "passages": 5, "documents": 3, "search": search})
     return place
 

@@ -108,8 +108,7 @@ def test_changes_in_any_segments_are_a_rebuild_to_the_bit(tmp_path: Path) -> Non
         assert parts.search(queries, k) == whole.search(queries, k)
         assert parts.search(queries, k, allowed) == whole.search(queries, k, allowed)
     for query in queries:
-        (one,), (other,) = parts.queries([query]), whole.queries([query])
-        assert parts.of(one, sorted(known)).tolist() == whole.of(other, sorted(known)).tolist()
+        assert parts.rerank([query], [sorted(known)]) == whole.rerank([query], [sorted(known)])
 
 
 def saved(segment: Bm25Segment, folder: Path) -> Bm25Segment:
@@ -135,12 +134,12 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 def test_shares_of_terms_sum_to_the_score_and_unknown_documents_are_refused() -> None:
     index = Bm25.build(TEXTS, DOCUMENTS)
-    (query,) = index.queries(["sorted tables and numbers"])
-    shares = index.shares(query, "b")
-    assert {term for term, _ in shares} == {"sort", "tabl"}
-    assert sum(share for _, share in shares) == pytest.approx(float(index.of(query, ["b"])[0]), rel=1e-6)
+    text = "sorted tables and numbers"
+    shares, ((_, score),) = index.explain(text, "b"), index.rerank([text], [["b"]])[0]
+    assert {share.token for share in shares} == {"sort", "tabl"}
+    assert sum(share.weight for share in shares) == pytest.approx(score, rel=1e-6)
     with pytest.raises(FreshetError, match="no document 'x'"):
-        index.of(query, ["x"])
+        index.rerank([text], [["x"]])
 
 
 @pytest.mark.parametrize(

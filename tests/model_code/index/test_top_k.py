@@ -59,6 +59,14 @@ def test_scores_that_are_no_numbers_are_no_results():
     assert top_k(np.full(1000, np.nan), [str(row) for row in range(1000)], k=1) == []
 
 
+def test_passages_that_lie_anywhere_are_ranked_as_if_they_were_all() -> None:
+    chance = np.random.default_rng(0)
+    ids, scores = [f"d{i}" for i in chance.integers(75, size=300)], np.round(np.exp(chance.standard_normal(300)), 1)
+    some = chance.permutation(300)[:77]
+    for k in (1, 2, 50, 100):
+        assert top_k(scores[some], ids, k, some) == top_k(scores[some], [ids[row] for row in some], k)
+
+
 @pytest.mark.parametrize("passages", [1, 4])
 @pytest.mark.parametrize("seed", range(5))
 def test_the_ranker_ranks_as_top_k_does(seed: int, passages: int) -> None:

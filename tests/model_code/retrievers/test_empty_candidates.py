@@ -11,7 +11,7 @@ import pytest
 from model_code.encoding.encoder import Encoder, represent_documents
 from model_code.encoding.settings import LayerSettings
 from model_code.index.dense_index import DenseIndex
-from model_code.lexical.index import NAMES, build_folder, open_folder
+from model_code.lexical.index import NAMES, build_folder
 from model_code.retriever import Retriever
 from model_code.retrievers.dense import DenseRetriever
 from model_code.retrievers.lexical import LexicalRetriever
@@ -36,8 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_retriever(kind: str, folder: Path) -> Retriever:
     if kind in NAMES or kind == "beta_on_the_fly":
         index, search = ("stored", kind) if kind in NAMES else ("flying", "beta_rerank")
-        opened, manifest = open_folder(folder / index, make_encoder(folder / "base"))
-        return LexicalRetriever(opened, search, manifest["fingerprint"])  # type: ignore[arg-type]
+        return LexicalRetriever.open(folder / index, make_encoder(folder / "base")).by(search)  # type: ignore[arg-type]
     encoder = Encoder.load(folder / "base", 16, precision="float32", device="cpu")
     if kind == "multi_vector":
         represent_documents(encoder, LayerSettings(numbers=(1,), pooling="multi_vector"))

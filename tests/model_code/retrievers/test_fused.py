@@ -11,8 +11,7 @@ import pytest
 
 from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
-from model_code.retriever import Ranking
-from model_code.retrievers.base import EncodedRetriever
+from model_code.retriever import Ranking, Retriever
 from model_code.retrievers.dense import DenseRetriever
 from model_code.retrievers.fused import FusedRetriever, FusedSearch, Fusion, Scale
 from model_code.retrievers.kinds import open_retriever
@@ -22,7 +21,7 @@ from tests.model_code.live.laws import NEW, OLD, QUERIES, make_encoder, open_bui
 TABLE = np.random.default_rng(0)
 
 
-class Table(EncodedRetriever[list[str]]):
+class Table(Retriever[list[str]]):
     """A part whose scores are a table: query -> document -> score; documents without one do not match."""
 
     def __init__(self, scores: Mapping[str, Mapping[str, float]]) -> None:

@@ -12,7 +12,7 @@ from model_code.context import StageContext
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import hash_path, read_json
 from model_code.lexical.embedding_index import PRECISION, PassagesOnTheFly
-from model_code.lexical.index import NAMES, open_folder
+from model_code.lexical.index import NAMES
 from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
 from model_code.lexical.settings import LexicalSettings
 from model_code.manifest import seal
@@ -107,8 +107,8 @@ def test_every_search_is_its_dense_product(tmp_path: Path, folders: tuple[Path, 
 
 def test_variants_encode_the_same_queries_once(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     retriever, asked = opened(folders), []
-    encode = retriever.index.encoder.encode_queries
-    monkeypatch.setattr(retriever.index.encoder, "encode_queries", lambda texts: asked.append(texts) or encode(texts))
+    encode = retriever.encoder.encode_queries
+    monkeypatch.setattr(retriever.encoder, "encode_queries", lambda texts: asked.append(texts) or encode(texts))
     for search in retriever.variants().values():
         search(QUERIES, 7)
     assert [list(texts) for texts in asked] == [list(QUERIES)]
@@ -137,7 +137,7 @@ def test_the_hits_of_a_query_are_explained_by_one_encoding(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retriever, encoded = opened(folders), []
-    encoder = retriever.index.encoder
+    encoder = retriever.encoder
     encode = encoder.encode_queries
     monkeypatch.setattr(encoder, "encode_queries", lambda texts: encoded.append(texts) or encode(texts))
     ranking = retriever.search(QUERIES[:1], 5)[0]
@@ -169,8 +169,8 @@ def test_beta_rerank_embeds_passages_as_they_come(tmp_path: Path, monkeypatch: p
         m.token for m in stored.explain(QUERIES[0], document)
     ]
     with pytest.raises(FreshetError, match="build the index for it"):
-        flying.index.search("full", QUERIES, 1)
-    passages = flying.index.passages
+        flying.by("full").search(QUERIES, 1)
+    passages = flying.passages
     assert isinstance(passages, PassagesOnTheFly)
     kept = passages._embeddings([1, 2, 3])
     with monkeypatch.context() as patch:
@@ -187,7 +187,7 @@ def test_by_tokens_nothing_is_encoded_and_nothing_else_is_kept(tmp_path: Path) -
     retriever = opened(folders)
     assert (retriever.main, set(retriever.variants())) == ("beta_own", {"beta"})
     with pytest.raises(FreshetError, match="build the index for it"):
-        retriever.index.search("beta_rerank", QUERIES, 1)
+        retriever.by("beta_rerank").search(QUERIES, 1)
 
 
 def test_equal_inputs_give_equal_bytes_also_after_a_kill(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_foreign_and_damaged_folders_are_refused(tmp_path: Path, folders: tuple[
         open_retriever(*folders)
     seal(folders[1], 1, {"kind": "dense"})
     with pytest.raises(FreshetError, match="holds no lexical index but one of kind dense"):
-        open_folder(folders[1], load_encoder(folders[0]))
+        LexicalRetriever.open(folders[1], load_encoder(folders[0]))
 
 
 def test_a_query_without_known_tokens_finds_nothing(tmp_path: Path) -> None:
