@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from model_code.dsi.batches import QueryVectors
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.encoding.layout import Prompts
 from model_code.progress import Progress, silent
@@ -57,7 +56,7 @@ def learn(
 
     dev: the epoch with their best nDCG@10, the start included, is what is returned; None: the last one.
     """
-    from model_code.dsi.trainer import DocumentTrainer, loop_settings
+    from model_code.dsi.trainer import DocumentTrainer, QueryVectors, loop_settings
 
     own, general = settings or DocumentVectorSettings(), TrainingSettings(hierarchy_weight=0.0)
     passages = Passages([""] * len(start), np.arange(len(start)))
@@ -67,11 +66,11 @@ def learn(
         KnownQueries(train.queries if dev is None else dev.queries),  # type: ignore[arg-type]
         data,
         loop_settings(own, general, len(train)),
-        own,
-        vectors,
-        QueryVectors(np.asarray(train.queries, np.float32), np.arange(len(train))),
         seed,
         dev=None if dev is None else _evaluator(passages, dev, seed),
+        own=own,
+        vectors=vectors,
+        query_vectors=QueryVectors(np.asarray(train.queries, np.float32), np.arange(len(train))),
     )
     trainer.fit()
     return vectors.detach().numpy()

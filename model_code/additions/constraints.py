@@ -14,6 +14,7 @@ import numpy as np
 
 from model_code import words
 from model_code.documents import Change, Document
+from model_code.dsi.vectors import sums_of
 from model_code.encoding.encoder import Encoder
 from model_code.incdsi.documents import NewDocument
 from model_code.live.documents import read_columns
@@ -81,8 +82,7 @@ def means(rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
     >>> means(np.array([[1.0], [3.0], [5.0]]), [2, 1]).tolist()
     [[2.0], [5.0]]
     """
-    starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
-    sums = np.add.reduceat(rows, starts, axis=0, dtype=np.float64)
+    sums, _ = sums_of(rows, np.repeat(np.arange(len(counts)), counts), len(counts))
     return (sums / np.array(counts)[:, None]).astype(np.float32)
 
 

@@ -33,23 +33,26 @@ Facts = Mapping[str, Any]
 
 def check_base_index(context: StageContext) -> None:
     """A dense index, a vector per passage: the hierarchy is clustered from its rows."""
-    _check(context, "dense")
+    check_folder(context.output / "index", "dense", context)
 
 
 def check_index(context: StageContext) -> None:
     """The index of a retriever, as its kind builds it."""
-    _check(context, context.settings["retriever"].kind)
+    check_folder(context.output / "index", context.settings["retriever"].kind, context)
 
 
-def _check(context: StageContext, kind: Kind) -> None:
-    folder, documents = context.output / "index", passage_documents(context.inputs["corpus"])
+def check_folder(folder: Path, kind: Kind, context: StageContext) -> None:
+    """The folder of an index of a kind, over the passages of the corpus."""
+    documents = passage_documents(context.inputs["corpus"])
     require_files(folder, [MANIFEST])
     facts = read_json(folder / MANIFEST)
-    require(facts["kind"] == kind, f"index/{MANIFEST} states the kind {facts['kind']!r}; the settings say {kind!r}")
+    require(
+        facts["kind"] == kind, f"{folder.name}/{MANIFEST} states the kind {facts['kind']!r}; the settings say {kind!r}"
+    )
     verify(folder, facts)
     counts = {"documents": len(set(documents)), "passages": len(set(documents) if kind == "dsi" else documents)}
     wrong = [f"{counts[name]:,} {name}, not {facts[name]:,}" for name in counts if facts[name] != counts[name]]
-    require(not wrong, f"index/{MANIFEST} must state the corpus's {' and '.join(wrong)}")
+    require(not wrong, f"{folder.name}/{MANIFEST} must state the corpus's {' and '.join(wrong)}")
     if kind in KINDS:
         KINDS[kind](folder, facts, documents)
 
@@ -58,27 +61,31 @@ def _dense(folder: Path, facts: Facts, documents: list[str]) -> None:
     """Rows of one passage next to each other, in the order of passages; unit vectors."""
     vectors_per_passage = facts["vectors_per_passage"]
     rows = [document for document in documents for _ in range(vectors_per_passage)]
-    require(read_json(folder / DOCUMENT_IDS) == rows, _order(f"index/{DOCUMENT_IDS}"))
+    require(read_json(folder / DOCUMENT_IDS) == rows, _order(f"{folder.name}/{DOCUMENT_IDS}"))
     vectors = _vectors(folder, facts, len(rows))
     per_piece = max(1, PIECE // max(1, vectors.shape[1]))
     for start in range(0, len(vectors), per_piece):
         norms = np.linalg.norm(vectors[start : start + per_piece], axis=1)
         far = float(np.abs(norms - 1).max())
-        require(far <= ROUNDING, f"index/{VECTORS} must have unit norm; one after row {start} is off by {far:.3g}")
+        require(
+            far <= ROUNDING, f"{folder.name}/{VECTORS} must have unit norm; one after row {start} is off by {far:.3g}"
+        )
 
 
 def _dsi(folder: Path, facts: Facts, documents: list[str]) -> None:
     """One vector of any norm per document, with the representatives that additions need."""
     ids = read_json(folder / DOCUMENT_IDS)
-    require_same(f"index/{DOCUMENT_IDS} must name each document", ids, set(documents))
-    require(len(ids) == len(set(ids)), f"index/{DOCUMENT_IDS} names a document twice")
+    require_same(f"{folder.name}/{DOCUMENT_IDS} must name each document", ids, set(documents))
+    require(len(ids) == len(set(ids)), f"{folder.name}/{DOCUMENT_IDS} names a document twice")
     vectors = _vectors(folder, facts, len(ids))
     require_files(folder, ["representatives.npy", "query_counts.npy"])
     representatives = np.load(folder / "representatives.npy", mmap_mode="r")
-    require_shape("index/representatives.npy", representatives, vectors.shape)
-    require_finite("index/representatives.npy", representatives)
-    require_shape("index/query_counts.npy", np.load(folder / "query_counts.npy"), (len(ids),))
-    require(facts.get("encoding_scale", 0) > 0, f"index/{MANIFEST} must state an encoding_scale above 0")
+    require_shape(f"{folder.name}/representatives.npy", representatives, vectors.shape)
+    require_finite(f"{folder.name}/representatives.npy", representatives)
+    counts = np.load(folder / "query_counts.npy")
+    require_shape(f"{folder.name}/query_counts.npy", counts, (len(ids),))
+    require(bool((counts >= 0).all()), f"{folder.name}/query_counts.npy must not be negative")
+    require(facts.get("encoding_scale", 0) > 0, f"{folder.name}/{MANIFEST} must state an encoding_scale above 0")
 
 
 def _lexical(folder: Path, facts: Facts, documents: list[str]) -> None:
@@ -88,7 +95,7 @@ def _lexical(folder: Path, facts: Facts, documents: list[str]) -> None:
     for name, expected in parts.items():
         there = (folder / name).is_dir()
         stated = f"as search is {search} in its {MANIFEST}"
-        require(there == expected, f"index/{name}/ must {'' if expected else 'not '}be there, {stated}")
+        require(there == expected, f"{folder.name}/{name}/ must {'' if expected else 'not '}be there, {stated}")
         if there:
             _check_part(folder / name, documents)
     if parts["embeddings"]:
@@ -119,9 +126,9 @@ def _check_embeddings(folder: Path, passages: int) -> None:
 def _vectors(folder: Path, facts: Facts, rows: int) -> np.ndarray:
     require_files(folder, [VECTORS])
     vectors: np.ndarray = np.load(folder / VECTORS, mmap_mode="r")
-    require_shape(f"index/{VECTORS}", vectors, (rows, facts["dimension"]))
-    require(vectors.dtype == np.float32, f"index/{VECTORS} must be float32, not {vectors.dtype}")
-    require_finite(f"index/{VECTORS}", vectors)
+    require_shape(f"{folder.name}/{VECTORS}", vectors, (rows, facts["dimension"]))
+    require(vectors.dtype == np.float32, f"{folder.name}/{VECTORS} must be float32, not {vectors.dtype}")
+    require_finite(f"{folder.name}/{VECTORS}", vectors)
     return vectors
 
 

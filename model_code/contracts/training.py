@@ -13,17 +13,15 @@ import numpy as np
 import pandas as pd
 
 from model_code.context import StageContext
+from model_code.contracts.index import check_folder
 from model_code.contracts.rules import (
     WHOLE,
     passage_documents,
     require,
     require_files,
     require_finite,
-    require_same,
-    require_shape,
     validate,
 )
-from model_code.dsi.vectors import DocumentVectors
 from model_code.evaluation.plots import metrics_among
 from model_code.files import read_json
 from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes
@@ -95,7 +93,7 @@ def check_train(context: StageContext) -> None:
     check_history(context.output / "history.json")
     check_encoder(context.output / "encoder", retriever.kind)
     if retriever.kind == "dsi":
-        _check_document_vectors(context.output / "document_vectors", set(passage_documents(context.inputs["corpus"])))
+        check_folder(context.output / "document_vectors", "dsi", context)
 
 
 def check_history(path: Path) -> None:
@@ -123,23 +121,6 @@ def _history_schema(file: str, names: Iterable[str]) -> pa.DataFrameSchema:
     }
     rising = pa.Check(lambda steps: steps.diff().fillna(1) > 0, error="steps that rise from row to row")
     return pa.DataFrameSchema({"step": pa.Column(int, [pa.Check.ge(0), rising]), **columns}, name=file)
-
-
-def _check_document_vectors(folder: Path, documents: set[str]) -> None:
-    """One vector and one representative per document."""
-    require_files(folder, ["manifest.json"])
-    trained = DocumentVectors.load(folder)
-    require_same("document_vectors/ must have a vector of each document", trained.document_ids, documents)
-    require(len(trained.document_ids) == len(documents), "document_vectors/ names a document twice")
-    shape = (len(documents), trained.vectors.shape[-1])
-    arrays = {"vectors.npy": trained.vectors, "representatives.npy": trained.representatives.vectors}
-    for name, array in arrays.items():
-        require_shape(f"document_vectors/{name}", array, shape)
-        require_finite(f"document_vectors/{name}", array)
-    require_shape("document_vectors/query_counts.npy", trained.representatives.counts, shape[:1])
-    require(bool((trained.representatives.counts >= 0).all()), "document_vectors/query_counts.npy must not be negative")
-    scale = trained.encoding_scale
-    require(bool(np.isfinite(scale)) and scale > 0, "document_vectors/: encoding_scale must be above 0")
 
 
 ROUNDING = 1e-3  # of a unit vector's norm, in float32

@@ -6,28 +6,16 @@ added as it is, a document costs older ones more than if it had been there from 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from model_code.dsi.trainer import DocumentDev
+from model_code.dsi.trainer import DocumentTrainer
 from model_code.dsi.vectors import document_means
-from model_code.encoding.encoder import Encoder, encode_passages
 from model_code.progress import Progress
-from model_code.training.data import Passages
 
 ENOUGH = 30  # queries that the sample could take; fewer would make the scale a matter of luck
 CELLS = 2**24  # scores held at once
-
-
-class BestScores(NamedTuple):
-    """Of m queries, each the best score (m) of some documents; -inf where there are none."""
-
-    relevant: np.ndarray  # learned vectors of the documents that answer it
-    others: np.ndarray  # learned vectors of all the others outside the sample
-    learned: np.ndarray  # learned vectors of the others in the sample
-    encoded: np.ndarray  # encodings of the same
 
 
 def encoding_scale(
@@ -51,69 +39,61 @@ def encoding_scale(
     >>> round(encoding_scale(learned, np.array([1]), encoded, queries, [{0}] * 40), 6)  # at 1 all would be lost
     1.0
     """
-    best = _rivals(vectors, sample, encodings, queries, relevant)
-    kept = (best.relevant > best.others) & (best.relevant > 0)
-    taken = int((best.learned >= best.relevant)[kept].sum())
-    threatened = kept & (best.encoded > 0)
-    lost_from = np.sort(best.relevant[threatened] / best.encoded[threatened])  # the scale that takes each query
+    step, parts = CELLS // len(vectors) + 1, []
+    for start in range(0, len(queries), step):
+        part = slice(start, start + step)
+        parts.append(_best_scores(vectors, sample, encodings, queries[part], relevant[part]))
+    answers, others, learned, encoded = np.concatenate([np.empty((4, 0)), *parts], axis=1)
+    kept = (answers > others) & (answers > 0)
+    taken = int((learned >= answers)[kept].sum())
+    threatened = kept & (encoded > 0)
+    lost_from = np.sort(answers[threatened] / encoded[threatened])  # the scale that takes each query
     if kept.sum() < ENOUGH or taken >= len(lost_from):
         return None
     return float(np.nextafter(lost_from[taken], 0))
 
 
-def _rivals(
+def _best_scores(
     vectors: np.ndarray,
     sample: np.ndarray,
     encodings: np.ndarray,
     queries: np.ndarray,
     relevant: Sequence[Collection[int]],
-) -> BestScores:
+) -> np.ndarray:
+    """Of each of b queries the best score of the learned vectors that answer it, of all the others outside the sample,
+    of those in it, and of the sample's encodings; -inf where there are none: (4, b)."""
     place = {int(row): i for i, row in enumerate(sample)}
-    parts = []
-    for queries_of, answers in _blocks(queries, relevant, CELLS // len(vectors) + 1):
-        learned, encoded = queries_of @ vectors.T, queries_of @ encodings.T  # (b, n), (b, s)
-        own = np.array([scores[list(rows)].max() for scores, rows in zip(learned, answers, strict=True)])
-        for query, rows in enumerate(answers):
-            learned[query, list(rows)] = -np.inf
-            encoded[query, [place[row] for row in rows if row in place]] = -np.inf
-        in_sample = learned[:, sample].max(axis=1, initial=-np.inf)
-        learned[:, sample] = -np.inf
-        parts.append((own, learned.max(axis=1), in_sample, encoded.max(axis=1, initial=-np.inf)))
-    return BestScores(*(np.concatenate(part) for part in zip(*parts, strict=True)))
-
-
-def _blocks(
-    queries: np.ndarray, relevant: Sequence[Collection[int]], size: int
-) -> Iterator[tuple[np.ndarray, Sequence[Collection[int]]]]:
-    for start in range(0, len(queries), size):
-        yield queries[start : start + size], relevant[start : start + size]
+    learned, encoded = queries @ vectors.T, queries @ encodings.T  # (b, n), (b, s)
+    answers = np.array([scores[list(rows)].max() for scores, rows in zip(learned, relevant, strict=True)])
+    for query, rows in enumerate(relevant):
+        learned[query, list(rows)] = -np.inf
+        encoded[query, [place[row] for row in rows if row in place]] = -np.inf
+    in_sample = learned[:, sample].max(axis=1, initial=-np.inf)
+    learned[:, sample] = -np.inf
+    return np.stack([answers, learned.max(axis=1), in_sample, encoded.max(axis=1, initial=-np.inf)])
 
 
 SAMPLE = 5000  # documents that stand for added ones, at most half of all
 
 
 def measured_scale(
-    judge: DocumentDev | None, encoder: Encoder, encodings: np.ndarray | None, seed: int, progress: Progress
+    trainer: DocumentTrainer, encodings: np.ndarray | None, seed: int, progress: Progress
 ) -> float | None:
-    """See `encoding_scale`; None without dev queries too.
+    """See `encoding_scale`, of what a finished trainer learned; None without dev queries too.
 
-    judge: of the learned vectors. encodings: (n, H) of all documents by `encoder`, or None: those needed are made.
+    encodings: (n, H) of all documents by its encoder, or None: those needed are made.
     """
-    if judge is None:
-        return None
-    evaluator, vectors = judge.evaluator, judge.vectors.detach().cpu().numpy()
+    dev, vectors = trainer.dev, trainer.vectors.detach().cpu().numpy()
     count = min(len(vectors) // 2, SAMPLE)
-    sample = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:count])
-    if count == 0:
+    if dev is None or count == 0:
         return None
-    chosen = _encoded(evaluator.passages, sample, encoder, progress) if encodings is None else encodings[sample]
-    queries = (judge.frozen or encoder).encode(evaluator.queries)
-    relevant = [[int(document) for document in judged] for judged in evaluator.qrels.values()]
-    return encoding_scale(vectors, sample, chosen, queries, relevant)
-
-
-def _encoded(passages: Passages, documents: np.ndarray, encoder: Encoder, progress: Progress) -> np.ndarray:
-    rows = [passages.of(document) for document in documents.tolist()]
-    texts = [passages.texts[row] for own in rows for row in own.tolist()]
-    owners = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
-    return document_means(encode_passages(encoder, texts, progress), owners, len(rows))
+    sample = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:count])
+    if encodings is None:
+        rows = [dev.passages.of(document) for document in sample.tolist()]
+        texts = [dev.passages.texts[row] for own in rows for row in own.tolist()]
+        owners = np.repeat(np.arange(count), [len(own) for own in rows])
+        chosen = document_means(trainer.encoder.encode_passages(texts, progress), owners, count)
+    else:
+        chosen = encodings[sample]
+    relevant = [[int(document) for document in judged] for judged in dev.qrels.values()]
+    return encoding_scale(vectors, sample, chosen, trainer.dev_queries(dev), relevant)

@@ -1,61 +1,169 @@
-"""Training of document vectors, alone or with the query encoder: the one training loop, with another loss."""
+"""Training of document vectors, alone or with the query encoder: the one trainer, with another loss and other batches.
+
+A query classifies its document among all documents (IncDSI, section 3, stage 1), and no document is ever encoded. A
+frozen encoder encodes each query once; the means of their vectors stand for their documents.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from model_code.dsi.batches import DocumentCollator, QueryVectors
-from model_code.dsi.objective import DocumentObjective
 from model_code.dsi.settings import DocumentVectorSettings
+from model_code.dsi.vectors import sums_of
+from model_code.encoding.batching import Buckets, encode
 from model_code.encoding.encoder import Encoder
 from model_code.hierarchy.tree import Hierarchy
+from model_code.losses.hierarchy import hce_losses, level_means
 from model_code.progress import Progress, silent
-from model_code.training.data import TrainingData
-from model_code.training.dev_evaluation import DevEvaluator, TextEncoder
+from model_code.scale.encoding import encode_resumably
+from model_code.training.collator import Collator
+from model_code.training.data import Pairs, TrainingData
+from model_code.training.dev_evaluation import DevEvaluator
+from model_code.training.objective import Objective
 from model_code.training.optimisation import make_optimizer
 from model_code.training.settings import TrainingSettings
 from model_code.training.trainer import Trainer
 
-
-class EncodedOnce:
-    """An encoder that does not learn: the same texts are encoded only once."""
-
-    def __init__(self, encoder: TextEncoder) -> None:
-        self.encoder, self.known = encoder, dict[tuple[str, ...], np.ndarray]()
-
-    def encode(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
-        """Vectors (n, H) of n texts."""
-        key = tuple(texts)
-        if key not in self.known:
-            self.known[key] = self.encoder.encode(texts, progress)
-        return self.known[key]
-
-
-class DocumentDev:
-    """Stands for a `DevEvaluator` in a `Trainer`: every passage has its document's row of `vectors` (n, H)."""
-
-    def __init__(self, evaluator: DevEvaluator, vectors: Tensor, frozen: TextEncoder | None = None) -> None:
-        """frozen: the query encoder, if it does not learn; its dev queries are then encoded only once."""
-        self.evaluator, self.vectors, self.metric = evaluator, vectors, evaluator.metric
-        self.frozen = None if frozen is None else EncodedOnce(frozen)
-
-    def encode_passages(self, encoder: TextEncoder) -> np.ndarray:
-        """The vectors as they are now, of the ranked passages: (P, H)."""
-        documents = self.evaluator.passages.documents[self.evaluator.rows]
-        return self.vectors.detach().cpu().numpy()[documents]
-
-    def score(self, encoder: TextEncoder, vectors: np.ndarray) -> float:
-        """The mean metric, given the vectors of the ranked passages."""
-        return self.evaluator.score(self.frozen or encoder, vectors)
-
-
 VECTORS = "document_vectors"
+
+
+@dataclass(frozen=True, eq=False)
+class QueryVectors:
+    """Each different query text of P pairs, encoded once."""
+
+    vectors: np.ndarray  # (U, H) float32
+    rows: np.ndarray  # (P,) int64: which of them is each pair's
+
+    @classmethod
+    def encode(cls, pairs: Pairs, encoder: Encoder, folder: Path, progress: Progress = silent) -> QueryVectors:
+        """Encode the queries of `pairs`, shard by shard in `folder`, which belongs to this encoder and these pairs."""
+        number = {text: number for number, text in enumerate(dict.fromkeys(pairs.queries))}
+        rows = np.fromiter((number[text] for text in pairs.queries), dtype=np.int64, count=len(pairs))
+        return cls(encode_resumably(encoder, list(number), folder, progress), rows)
+
+    def of(self, pairs: np.ndarray) -> np.ndarray:
+        """The query vectors of some pairs, given by number: (B, H)."""
+        return self.vectors[self.rows[pairs]]
+
+    def means(self, documents: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """The mean query vector of each of `count` documents, (count, H) float32, and its number of queries, (count,).
+
+        documents: (P,), the document of each pair. A document without queries has mean 0 and number 0.
+        """
+        sums, counts = sums_of(self.vectors[self.rows], documents, count)
+        return (sums / np.maximum(counts, 1)[:, None]).astype(np.float32), counts
+
+
+class DocumentBatch(NamedTuple):
+    """B queries and their documents as tensors."""
+
+    queries: Buckets  # tokenised; if the encoder is frozen one part, their vectors (B, H)
+    documents: Tensor  # (B,) int64
+    known: Tensor  # (2, m) int64: rows of the batch, and documents known to answer them
+    paths: Tensor | None  # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
+    excluded: list[Tensor | None] | None  # per level None or (B, K_t) bool: nodes above other relevant passages
+
+
+class DocumentCollator(Collator):
+    """Makes batch after batch; equal numbers give equal batches, whatever was made before."""
+
+    def __init__(self, *arguments: Any, query_vectors: QueryVectors | None = None, **more: Any) -> None:
+        """query_vectors: those of a frozen encoder, looked up instead of tokenised; the rest is `Collator`'s."""
+        super().__init__(*arguments, **more)
+        self.query_vectors = query_vectors
+
+    def __call__(self, number: int, pairs: np.ndarray) -> DocumentBatch:  # type: ignore[override]
+        """Batch `number` of the run, made of `pairs` (B,)."""
+        every, passages = self.data.pairs, self.data.passages
+        own = every.passages[pairs]
+        relevant = [every.relevant[pair] for pair in pairs]
+        return DocumentBatch(
+            queries=self._queries(pairs),
+            documents=torch.from_numpy(passages.documents[own]),
+            known=torch.from_numpy(known_pairs(relevant)),
+            **self.above(own, list(map(passages.of_all, relevant))),
+        )
+
+    def _queries(self, pairs: np.ndarray) -> Buckets:
+        if self.query_vectors is not None:
+            return Buckets([torch.from_numpy(self.query_vectors.of(pairs))], torch.arange(len(pairs)))  # type: ignore[list-item]
+        return self.query_features([self.data.pairs.queries[pair] for pair in pairs])
+
+
+def known_pairs(relevant: Sequence[frozenset[int]]) -> np.ndarray:
+    """The rows and documents of a batch's relevant documents: (2, m) int64.
+
+    >>> known_pairs([frozenset([3]), frozenset([2, 1])]).tolist()
+    [[0, 1, 1], [3, 1, 2]]
+    """
+    return np.array([(row, document) for row, known in enumerate(relevant) for document in sorted(known)]).T
+
+
+def document_losses(
+    queries: Tensor, vectors: Tensor, documents: Tensor, logit_scale: float, known: Tensor | None = None
+) -> Tensor:
+    """The cross-entropy of each of B queries over all n documents: (B,).
+
+    With S(q, d) = logit_scale * q.v_d, query i's loss is
+        - log[ e^S(q_i, d_i) / sum_d e^S(q_i, d) ],   d = all documents but the others known to answer q_i
+
+    queries: (B, H). vectors: (n, H), of any norm. documents: (B,) int64, the number of each query's document.
+    known: (2, m) int64, rows i of the batch and documents known to answer q_i. They are left out of query i's sum,
+      except its own document, which may be among them or not. Published without: a query that several documents answer
+      would push each of them away in turn.
+
+    >>> vectors = torch.eye(3)
+    >>> document_losses(vectors[:1], vectors, torch.tensor([0]), logit_scale=1.0)  # log(1 + 2/e)
+    tensor([0.5514])
+    >>> document_losses(vectors[:1], vectors, torch.tensor([0]), 1.0, known=torch.tensor([[0, 0], [0, 2]]))
+    tensor([0.3133])
+    """
+    scores = (logit_scale * queries) @ vectors.T  # (B, n)
+    if known is not None:
+        scores = scores.masked_fill(_others(known, documents, scores), -torch.inf)
+    return cross_entropy(scores, documents, reduction="none")
+
+
+def _others(known: Tensor, documents: Tensor, scores: Tensor) -> Tensor:
+    """Which documents other than its own answer each query: (B, n) bool, by steps that no GPU has to be waited for."""
+    rows, columns = known
+    others = torch.zeros_like(scores, dtype=torch.bool)
+    others.view(-1).index_fill_(0, rows * scores.shape[1] + columns, True)
+    return others.scatter_(1, documents[:, None], False)
+
+
+class DocumentObjective(Objective):
+    """What training document vectors minimises: everything that learns is a parameter of it."""
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        vectors: nn.Parameter,
+        logit_scale: float,
+        settings: TrainingSettings,
+        hierarchy: Hierarchy | None = None,
+    ) -> None:
+        """encoder: maps the parts of `DocumentBatch.queries` to vectors (b, H); vectors: V, (n, H)."""
+        super().__init__(encoder, settings, hierarchy)
+        self.vectors, self.logit_scale = vectors, logit_scale
+
+    def forward(self, batch: DocumentBatch) -> dict[str, Tensor]:  # type: ignore[override]
+        """`loss`, to be minimised, and without gradient its parts `cross_entropy`, `hierarchy_1`, ...: batch means."""
+        queries = encode(self.encoder, batch.queries)
+        with torch.autocast(queries.device.type, enabled=False):  # scaled scores are too coarse in bfloat16
+            queries = queries.float()
+            losses = document_losses(queries, self.vectors, batch.documents, self.logit_scale, batch.known)
+            hierarchy = None if self.hierarchy is None else self.hierarchy(queries, batch.paths, batch.excluded)
+            total = hce_losses(losses, hierarchy, self.settings.hierarchy_weight).mean()
+        return {"loss": total, "cross_entropy": losses.detach().mean()} | level_means(hierarchy)
 
 
 class DocumentTrainer(Trainer):
@@ -68,21 +176,29 @@ class DocumentTrainer(Trainer):
     def __init__(
         self,
         encoder: Encoder,
-        data: TrainingData,
-        settings: TrainingSettings,
+        *arguments: Any,
         own: DocumentVectorSettings,
         vectors: nn.Parameter,
         query_vectors: QueryVectors | None,
-        seed: int,
-        hierarchy: Hierarchy | None = None,
-        dev: DevEvaluator | None = None,
         **rest: Any,
     ) -> None:
         self.own, self.vectors, self.query_vectors = own, vectors, query_vectors
         self.cut_by = ("query_max_tokens",) if query_vectors is None else ()
-        frozen = None if query_vectors is None else encoder
-        judge: Any = None if dev is None else DocumentDev(dev, vectors, frozen)
-        super().__init__(encoder, data, settings, seed, hierarchy, judge, **rest)
+        self._dev_queries: np.ndarray | None = None
+        super().__init__(encoder, *arguments, **rest)
+
+    def dev_queries(self, dev: DevEvaluator) -> np.ndarray:
+        """The vectors of the dev queries; encoded only once where the encoder does not learn."""
+        if self._dev_queries is None or self.query_vectors is None:
+            self._dev_queries = self.encoder.encode(dev.queries)
+        return self._dev_queries
+
+    def _ranked(self, dev: DevEvaluator) -> np.ndarray:
+        """Every passage has its document's row of the vectors as they are now."""
+        return self.vectors.detach().cpu().numpy()[dev.passages.documents[dev.rows]]
+
+    def _score(self, dev: DevEvaluator, ranked: np.ndarray) -> float:
+        return dev.score(self.dev_queries(dev), ranked)
 
     def _make_objective(self, hierarchy: Hierarchy | None) -> DocumentObjective:
         encoder: nn.Module = self.encoder

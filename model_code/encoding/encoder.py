@@ -292,12 +292,3 @@ class DocumentSide:
     def encode(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
         """`Encoder.encode_documents`: (n * v, H), v = `Encoder.vectors_per_passage` rows for each text."""
         return self.encoder.encode_documents(texts, progress)
-
-
-def encode_passages(encoder: Any, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
-    """One vector (n, H) per document, of the last layer.
-
-    encoder: an `Encoder`, or anything that encodes, which then makes no difference between queries and documents.
-    """
-    encode = getattr(encoder, "encode_passages", encoder.encode)
-    return encode(texts, progress)

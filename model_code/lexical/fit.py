@@ -5,14 +5,12 @@ Writes `encoder/` (see `layout.py`) and `history.json`, the rows of the training
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 
 from model_code.context import StageContext
-from model_code.evaluation.metrics import Metric, evaluate_run
-from model_code.files import write_json
 from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.embedding_index import EmbeddingIndex
 from model_code.lexical.encoder import LexicalEncoder
@@ -20,8 +18,9 @@ from model_code.lexical.index import BY_TOKENS, LexicalSearch, index_tokens
 from model_code.lexical.layout import save_encoder, start_encoder
 from model_code.lexical.losses import SemiParametricObjective, TokenHierarchy
 from model_code.lexical.settings import LexicalSettings
-from model_code.training.dev_evaluation import DEPTH, DevEvaluator
-from model_code.training.fit import data_report, result_report
+from model_code.token_index.index import TokenIndex
+from model_code.training.dev_evaluation import DevEvaluator
+from model_code.training.fit import finish, load_tree
 from model_code.training.optimisation import adamw
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables
@@ -37,23 +36,22 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
     retriever, seed = context.settings["retriever"], context.settings["seed"]
     training, lexical = retriever.training, retriever.lexical
     encoder = start_encoder(context.settings["encoder"], lexical, tables.passages.texts, seed)
-    data, evaluator = tables.training_data(training), tables.dev_evaluator(training, seed)
+    data = tables.training_data(training)
     trainer = LexicalTrainer(
         encoder,
         data,
         training,
         seed,
-        Hierarchy.load(context.inputs["hierarchy"]) if training.needs_hierarchy else None,
-        None if evaluator is None else LexicalDev(evaluator, encoder, lexical),
+        load_tree(context, training),
+        tables.dev_evaluator(training, seed),
         checkpoints=context.checkpoints,
         progress=context.progress("train"),
         lexical=lexical,
     )
     result = trainer.fit()
     save_encoder(encoder, context.output / "encoder")
-    write_json(context.output / "history.json", list(result.history))
     report = {"head": encoder.config.head, "fingerprint": encoder.fingerprint()}
-    return report | data_report(tables, data, training) | result_report(result, training)
+    return report | finish(context, tables, data, training, result)
 
 
 class LexicalTrainer(Trainer):
@@ -77,6 +75,25 @@ class LexicalTrainer(Trainer):
         super()._prepare(objective, optimizer, hierarchy)
         objective.measure(to_device(self.collate(0, self.schedule[0]), self.accelerator.device))
 
+    @cached_property
+    def _ranked_tokens(self) -> TokenIndex:
+        """The tokens of the passages that an evaluation ranks, which do not change."""
+        texts, documents = self.dev.texts, self.dev.passages.documents[self.dev.rows]
+        return index_tokens(self.encoder, texts, [f"{document:0{DIGITS}}" for document in documents])
+
+    def _ranked(self, dev: DevEvaluator) -> EmbeddingIndex | None:
+        """The passages as the encoder embeds them now; None if the search reads tokens only."""
+        if self.lexical.search in BY_TOKENS:
+            return None
+        names = self._ranked_tokens.document_ids
+        return EmbeddingIndex.build(self.encoder.encode(dev.texts), names, self.encoder.vocabulary_size)
+
+    def _score(self, dev: DevEvaluator, ranked: EmbeddingIndex | None) -> float:
+        """The mean metric of the main search with the encoder as it is now."""
+        main, depth = self.lexical.search, self.lexical.rerank_depth
+        rankings = LexicalSearch(self.encoder, self._ranked_tokens, ranked, main, depth).search(dev.queries, dev.depth)
+        return dev.mean([[(_number(name), score) for name, score in hits] for hits in rankings])
+
 
 def make_optimizer(encoder: LexicalEncoder, settings: TrainingSettings) -> torch.optim.AdamW:
     """Fused AdamW with a rate for the closed-form transform and one for the biases, which start far from home."""
@@ -88,35 +105,6 @@ def make_optimizer(encoder: LexicalEncoder, settings: TrainingSettings) -> torch
         {"params": list(bias.values()), "weight_decay": 0.0, "lr": BIAS_LEARNING_RATE},
     ]
     return adamw(learning.values(), settings.learning_rate, settings.weight_decay, others)
-
-
-class LexicalDev:
-    """Stands for a `DevEvaluator` in a `Trainer`, for one encoder, by its main search.
-
-    Passages are embedded at each evaluation if it needs them; their tokens are indexed once.
-    """
-
-    def __init__(self, evaluator: DevEvaluator, encoder: LexicalEncoder, settings: LexicalSettings) -> None:
-        self.evaluator, self.encoder, self.settings = evaluator, encoder, settings
-        self.metric, self.rows, self.covers_corpus = evaluator.metric, evaluator.rows, evaluator.covers_corpus
-        self.texts = [evaluator.passages.texts[row] for row in evaluator.rows]
-        documents = evaluator.passages.documents[evaluator.rows]
-        self.names = [f"{document:0{DIGITS}}" for document in documents]
-        self.tokens = index_tokens(encoder, self.texts, self.names)
-
-    def encode_passages(self, _: Any = None) -> EmbeddingIndex | None:
-        """The ranked passages as the encoder embeds them now; None if the search reads tokens only."""
-        if self.settings.search in BY_TOKENS:
-            return None
-        return EmbeddingIndex.build(self.encoder.encode(self.texts), self.names, self.encoder.vocabulary_size)
-
-    def score(self, _: Any, passages: EmbeddingIndex | None) -> float:
-        """The mean metric of the search with the encoder as it is now."""
-        evaluator = self.evaluator
-        search = LexicalSearch(self.encoder, self.tokens, passages, self.settings.search, self.settings.rerank_depth)
-        rankings = search.search(evaluator.queries, Metric.parse(self.metric).cutoff or DEPTH)
-        run = {str(row): [(_number(name), score) for name, score in hits] for row, hits in enumerate(rankings)}
-        return float(np.mean(list(evaluate_run(run, evaluator.qrels, [self.metric])[self.metric].values())))
 
 
 def _number(name: str) -> str:

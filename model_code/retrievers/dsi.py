@@ -13,20 +13,18 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from model_code.context import StageContext
-from model_code.dsi.vectors import DocumentVectors, Representatives, document_means
+from model_code.dsi.vectors import Representatives, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.index.dense_index import DenseIndex
-from model_code.manifest import MANIFEST, add_facts
+from model_code.manifest import MANIFEST
 from model_code.retrievers import dense
 from model_code.retrievers.base import NewPassages
 from model_code.retrievers.dense import DenseRetriever
 
 if TYPE_CHECKING:
     from model_code.training.tables import TrainingTables
-
-KIND = "dsi"
 
 
 class DsiRetriever(DenseRetriever):
@@ -58,7 +56,7 @@ class DsiRetriever(DenseRetriever):
         queries = self.query_vectors(new, names)
         counts = np.array([len(rows) for rows in queries], np.int64)
         means = [rows.mean(axis=0) if len(rows) else vectors[i] for i, rows in enumerate(queries)]
-        complete(folder, Representatives(np.stack(means).astype(np.float32), counts), self.encoding_scale)
+        Representatives(np.stack(means).astype(np.float32), counts).complete(folder, self.encoding_scale)
 
     def reopen(self, folder: Path) -> Self:
         """The same encoder over the index in `folder`."""
@@ -73,7 +71,7 @@ class DsiRetriever(DenseRetriever):
             rows = retriever.index.ids.rows_of(documents)
             vectors.append(retriever.representatives.vectors[rows])
             counts.append(retriever.representatives.counts[rows])
-        complete(folder, Representatives(np.concatenate(vectors), np.concatenate(counts)), parts[0][0].encoding_scale)
+        Representatives(np.concatenate(vectors), np.concatenate(counts)).complete(folder, parts[0][0].encoding_scale)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """(n, H): the vector of each passage's document."""
@@ -99,17 +97,18 @@ def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
 def index(context: StageContext) -> dict[str, Any]:
     """Index the vectors in `inputs["trained"]`, one per document; nothing is encoded.
 
-    The folder `index/` is a `DenseIndex`, so its passages are the documents, with the representatives of `folder.py`
-    beside it: what goes live can be added to. FreshetError if the corpus has other documents than were trained on.
+    The folder `index/` is a `DenseIndex`, so its passages are the documents, with the representatives beside
+    it: what goes live can be added to. FreshetError if the corpus has other documents than were trained on.
     """
     from model_code.corpus.tables import load_corpus  # with pandas, which a search does without
     from model_code.retrievers.indexing import save_index
 
-    trained = DocumentVectors.load(context.inputs["trained"] / "document_vectors")
-    _check_documents(trained, set(load_corpus(context.inputs["corpus"]).passages["document_id"]))
+    folder = context.inputs["trained"] / "document_vectors"
+    trained, scale = DenseIndex.load(folder), read_json(folder / MANIFEST)["encoding_scale"]
+    _check_documents(trained.document_ids, set(load_corpus(context.inputs["corpus"]).passages["document_id"]))
     built = DenseIndex.build(trained.vectors, trained.document_ids, trained.fingerprint, context.settings["index"])
     report = save_index(built, context)
-    complete(context.output / "index", trained.representatives, trained.encoding_scale)
+    Representatives.load(folder).complete(context.output / "index", scale)
     return report
 
 
@@ -118,14 +117,8 @@ def open_folders(encoder: Path, index: Path, **loading: Any) -> DsiRetriever:
     return DsiRetriever.of(dense.open_folders(encoder, index, **loading), index)
 
 
-def complete(folder: Path, representatives: Representatives, encoding_scale: float) -> None:
-    """Make a dense index's folder one of this kind."""
-    representatives.save(folder)
-    add_facts(folder, {"kind": KIND, "encoding_scale": encoding_scale})
-
-
-def _check_documents(trained: DocumentVectors, corpus: set[str]) -> None:
-    differ = sorted(corpus ^ set(trained.document_ids))
+def _check_documents(trained: list[str], corpus: set[str]) -> None:
+    differ = sorted(corpus ^ set(trained))
     if differ:
         raise FreshetError(
             f"the corpus and the trained vectors differ by {len(differ)} documents ({differ[0]!r} is one); every "

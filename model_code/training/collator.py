@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -77,9 +77,14 @@ class Collator:
             relevant=torch.from_numpy(membership(relevant, passages.documents[positives])),
             allowed=torch.from_numpy(membership(drawn, np.array(extra, dtype=np.int64))),
             unsupervised=torch.from_numpy(pairs >= len(self.data.supervised)),
-            paths=None if self.ancestors is None else self.ancestors.of(positives),
-            excluded=None if self.ancestors is None else self.ancestors.excluded(known),
+            **self.above(positives, known),
         )
+
+    def above(self, positives: np.ndarray, known: Sequence[np.ndarray]) -> dict[str, Any]:
+        """`paths` and `excluded` of a batch: its pairs' passages (B,), and for each those that answer its query."""
+        if self.ancestors is None:
+            return {"paths": None, "excluded": None}
+        return {"paths": self.ancestors.of(positives), "excluded": self.ancestors.excluded(known)}
 
     def query_features(self, queries: Sequence[str]) -> Buckets:
         """Queries as the encoder is given them."""

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
+from model_code.encoding.encoder import DocumentSide, Encoder
 from model_code.evaluation.metrics import Metric, evaluate_run
 from model_code.index.top_k import top_k
-from model_code.progress import Progress, silent
+from model_code.retriever import Ranking
 from model_code.training.data import DevQueries, Passages
 
 DEPTH = 100  # documents ranked for a metric without a cutoff
-
-
-class TextEncoder(Protocol):
-    """What evaluation needs of an encoder."""
-
-    def encode(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
-        """Unit vectors (n, H) of n texts."""
-        ...
 
 
 class DevEvaluator:
@@ -46,26 +38,33 @@ class DevEvaluator:
         self.qrels = {str(row): _by_name(dev.relevant[query]) for row, query in enumerate(queries)}
         wanted = {document for query in queries for document in dev.relevant[query]}
         self.rows = _rows(passages, wanted, most_passages, rng)
+        self.texts = [passages.texts[row] for row in self.rows]
 
     @property
     def covers_corpus(self) -> bool:
         """Whether every passage of the corpus is ranked."""
         return len(self.rows) == len(self.passages.texts)
 
-    def encode_passages(self, encoder: TextEncoder, progress: Progress = silent) -> np.ndarray:
+    def encode_passages(self, encoder: Encoder | DocumentSide) -> np.ndarray:
         """Vectors of the ranked passages, those at `rows` of the corpus: (P, H), or v rows for each: (P * v, H)."""
-        return encoder.encode([self.passages.texts[row] for row in self.rows], progress)
+        return encoder.encode(self.texts)
 
-    def score(self, encoder: TextEncoder, vectors: np.ndarray) -> float:
-        """The mean metric, given the vectors of the passages at `rows`, (P, H) or (P * v, H): documents by their best.
-
-        encoder: of queries.
+    def score(self, queries: np.ndarray, vectors: np.ndarray) -> float:
+        """The mean metric, given the vectors (Q, H) of `queries` and those of the passages at `rows`, (P, H) or
+        (P * v, H): documents by their best.
         """
-        depth = Metric.parse(self.metric).cutoff or DEPTH
         documents = self.passages.documents[self.rows].repeat(len(vectors) // len(self.rows))
         names = [str(document) for document in documents]
-        queries = encoder.encode(self.queries)
-        run = {str(row): top_k(vectors @ query, names, depth) for row, query in enumerate(queries)}
+        return self.mean([top_k(vectors @ query, names, self.depth) for query in queries])
+
+    @property
+    def depth(self) -> int:
+        """Documents that are ranked for each query."""
+        return Metric.parse(self.metric).cutoff or DEPTH
+
+    def mean(self, rankings: Sequence[Ranking]) -> float:
+        """The mean metric of rankings of document numbers, one for each of `queries`."""
+        run = {str(row): ranking for row, ranking in enumerate(rankings)}
         return float(np.mean(list(evaluate_run(run, self.qrels, [self.metric])[self.metric].values())))
 
 

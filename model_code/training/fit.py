@@ -43,7 +43,7 @@ def fit_encoder(
         data,
         settings,
         seed,
-        Hierarchy.load(context.inputs["hierarchy"]) if settings.needs_hierarchy else None,
+        load_tree(context, settings),
         tables.dev_evaluator(settings, seed),
         clustering(context) if settings.cotraining else None,
         context.checkpoints,
@@ -52,8 +52,7 @@ def fit_encoder(
     )
     result = trainer.fit(start_vectors(context, encoder, tables.corpus))
     encoder.save(context.output / "encoder")
-    write_json(context.output / "history.json", list(result.history))
-    report = data_report(tables, data, settings) | result_report(result, settings) | layer_report(encoder, layers)
+    report = finish(context, tables, data, settings, result) | layer_report(encoder, layers)
     return report | {"fingerprint": encoder.fingerprint()}
 
 
@@ -62,20 +61,26 @@ def start_encoder(context: StageContext, start: str | None) -> Encoder:
     return Encoder.from_settings(context.settings["encoder"], None if start is None else context.root / start)
 
 
-def data_report(tables: TrainingTables, data: TrainingData, settings: TrainingSettings) -> dict[str, Any]:
-    """What a retriever was trained on and chosen by."""
+def load_tree(context: StageContext, settings: TrainingSettings) -> Hierarchy | None:
+    """The hierarchy, if training reads it."""
+    return Hierarchy.load(context.inputs["hierarchy"]) if settings.needs_hierarchy else None
+
+
+def finish(
+    context: StageContext,
+    tables: TrainingTables,
+    data: TrainingData,
+    settings: TrainingSettings,
+    result: TrainingResult,
+) -> dict[str, Any]:
+    """Write the training curve; the report of what a retriever was trained on and chosen by, and what came of it."""
+    write_json(context.output / "history.json", list(result.history))
     return {
         "supervision": tables.supervision(data),
         "supervised_pairs": len(data.supervised),
         "unsupervised_pairs": len(data.unsupervised),
         "dev_queries": min(len(tables.dev.queries), settings.dev_queries),
         "dev_metric": settings.dev_metric,
-    }
-
-
-def result_report(result: TrainingResult, settings: TrainingSettings) -> dict[str, Any]:
-    """What came of it."""
-    return {
         "start_dev": result.history[0].get(settings.dev_metric),
         "best_dev": result.best_metric,
         "best_step": result.best_step,

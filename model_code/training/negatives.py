@@ -7,28 +7,34 @@ the passage with the lower number ranks first.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import cached_property
+from collections.abc import Callable, Collection
+from functools import cache, cached_property
 from itertools import islice
-from typing import Protocol
 
 import numpy as np
 
-from model_code.encoding.encoder import encode_passages
+from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.bm25 import Bm25
 from model_code.index.top_k import nearest
 from model_code.training.data import Holds, TrainingData
-from model_code.training.dev_evaluation import TextEncoder
 from model_code.training.settings import TrainingSettings
 
 SPARE = 256  # candidates that are drawn in addition where each may hold an answer, so that hardly ever too few are left
 QUERIES = 1024  # searched at once
 
 
-class Negatives(Protocol):
-    """Draws extra passages for the pairs of a batch. What it learns while training goes on, a checkpoint keeps."""
+class Negatives:
+    """Draws extra passages for the pairs of a batch from `candidates`, each as likely as another, but for the batch's
+    own passages and those that hold an answer of the query. A query of which too few are left gets fewer.
+
+    What it learns before the first step, a checkpoint keeps.
+    """
+
+    def __init__(self, data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> None:
+        """hierarchy: needed if the settings draw siblings; `recluster` may give it, too."""
+        self.data, self.settings, self.hierarchy = data, settings, hierarchy
 
     def draw(self, pairs: np.ndarray, known: list[np.ndarray], rng: np.random.Generator) -> list[list[int]]:
         """The extra passages of each pair: different ones, none of them in the batch or known to answer the query.
@@ -37,40 +43,6 @@ class Negatives(Protocol):
         pairs: (B,) numbers of training pairs; known: for each the passages of all documents that answer its query.
         Equal arguments give equal draws, until the next `refresh` or `recluster`.
         """
-        ...
-
-    def needs_refresh(self, step: int) -> bool:
-        """Whether `refresh` has to come before the batches of `step` (0, 1, ...) are drawn."""
-        ...
-
-    def refresh(self, encoder: TextEncoder, vectors: np.ndarray | None = None) -> None:
-        """Take in what the encoder has learned; vectors: (N, H), the passages as it encodes them, if at hand."""
-        ...
-
-    def recluster(self, hierarchy: Hierarchy | None) -> None:
-        """Read leaves and siblings from this tree from now on."""
-        ...
-
-    def state(self) -> dict[str, np.ndarray]:
-        """What a checkpoint must hold for `restore` to go on from; empty if there is nothing to keep."""
-        ...
-
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from what `state` gave."""
-        ...
-
-
-class Drawing:
-    """Draws from `candidates`, each as likely as another, but for the batch's own passages and those that hold an
-    answer of the query. A query of which too few are left gets fewer.
-    """
-
-    def __init__(self, data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> None:
-        """hierarchy: needed if the settings draw siblings; `recluster` may give it, too."""
-        self.data, self.settings, self.hierarchy = data, settings, hierarchy
-
-    def draw(self, pairs: np.ndarray, known: list[np.ndarray], rng: np.random.Generator) -> list[list[int]]:
-        """See `Negatives.draw`."""
         if not self.settings.negatives_per_query:
             return [[] for _ in pairs]
         batch = set(self.data.pairs.passages[pairs].tolist())
@@ -80,29 +52,25 @@ class Drawing:
         ]
 
     def candidates(self, pair: int) -> np.ndarray:
-        """The passages that may be drawn for a pair, those apart that this class leaves out: (n,) int64."""
+        """The passages that may be drawn for a pair, those apart that `draw` leaves out: (n,) int64."""
         raise NotImplementedError
 
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:
         return sample(self.candidates(pair), self.settings.negatives_per_query, banned, rng, self._holds(pair))
 
-    def needs_refresh(self, step: int) -> bool:
-        """Never."""
-        return False
-
-    def refresh(self, encoder: TextEncoder, vectors: np.ndarray | None = None) -> None:
-        """Nothing to do."""
+    def refresh(self, encoder: Encoder, vectors: np.ndarray | None = None) -> None:
+        """Take in what the encoder knows before step 0; vectors: (N, H), the passages as it encodes them, or None."""
 
     def recluster(self, hierarchy: Hierarchy | None) -> None:
-        """See `Negatives.recluster`."""
+        """Read leaves and siblings from this tree from now on."""
         self.hierarchy = hierarchy
 
     def state(self) -> dict[str, np.ndarray]:
-        """Nothing to keep."""
+        """What a checkpoint must hold for `restore` to go on from: nothing."""
         return {}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Nothing to go on from."""
+        """Go on from what `state` gave."""
 
     def _holds(self, pair: int) -> Holds | None:
         """Whether a passage holds an answer of the pair's query; None if the data names none."""
@@ -122,11 +90,11 @@ def sample(
     return list(islice(kept, count))
 
 
-class RandomNegatives(Drawing):
+class RandomNegatives(Negatives):
     """Any passages of the corpus."""
 
     def candidates(self, pair: int) -> np.ndarray:
-        """See `Drawing.candidates`."""
+        """See `Negatives.candidates`."""
         return self._everything
 
     @cached_property
@@ -134,7 +102,7 @@ class RandomNegatives(Drawing):
         return np.arange(len(self.data.passages.texts))
 
 
-class SiblingNegatives(Drawing):
+class SiblingNegatives(Negatives):
     """Passages from below the ancestors of the query's own passage: siblings in the hierarchy (HCE, equation 6).
 
     HCE's equation 6 has, for each tree level t from M + 1 to the documents' own, one sample of the documents that share
@@ -164,24 +132,23 @@ def best_unknown(scores: np.ndarray, passages: np.ndarray, known: np.ndarray, de
     return unknown[np.lexsort((passages[unknown], -scores[unknown]))[:depth]]
 
 
-class Bm25Negatives(Drawing):
+class Bm25Negatives(Negatives):
     """The first `negatives_depth` ranks by BM25, over the very texts that the encoder sees.
 
     A query is ranked when its pair is first drawn for, so that a short run on large data ranks what it uses only.
     Passages that share no term with the query are no candidates.
     """
 
-    def candidates(self, pair: int) -> np.ndarray:
-        """See `Drawing.candidates`."""
-        if pair not in self._ranked:
-            self._ranked[pair] = self._rank(pair)
-        return self._ranked[pair]
+    @cached_property
+    def candidates(self) -> Callable[[int], np.ndarray]:
+        """See `Negatives.candidates`; each pair's are kept."""
+        return cache(self._rank)
 
     def _rank(self, pair: int) -> np.ndarray:
         pairs, passages = self.data.pairs, self.data.passages
         scores = self._index.scores(pairs.queries[pair])
         matching = np.flatnonzero(scores > 0)
-        known = np.concatenate([passages.of(document) for document in sorted(pairs.relevant[pair])])
+        known = passages.of_all(pairs.relevant[pair])
         return matching[best_unknown(scores[matching], matching, known, self.settings.negatives_depth)]
 
     @cached_property
@@ -189,12 +156,8 @@ class Bm25Negatives(Drawing):
         texts = self.data.passages.texts
         return Bm25.build(texts, [str(document) for document in self.data.passages.documents.tolist()])
 
-    @cached_property
-    def _ranked(self) -> dict[int, np.ndarray]:
-        return {}
 
-
-class MinedNegatives(Drawing):
+class MinedNegatives(Negatives):
     """The `negatives_depth` passages nearest to the query by the encoder that training starts from.
 
     One table for all pairs, one row per different query text. Checkpoints keep it: a run that resumes draws what an
@@ -207,20 +170,16 @@ class MinedNegatives(Drawing):
         self.queries, self.row = list(rows), np.array([rows[query] for query in data.pairs.queries], dtype=np.int64)
         self.passages = np.empty((0, 0), dtype=np.int32)  # (queries, negatives_depth), -1 where there are fewer
 
-    def needs_refresh(self, step: int) -> bool:
-        """Before step 0."""
-        return step == 0
-
-    def refresh(self, encoder: TextEncoder, vectors: np.ndarray | None = None) -> None:
+    def refresh(self, encoder: Encoder, vectors: np.ndarray | None = None) -> None:
         """Encode passages and queries, each by its own side, and rank the passages for each query."""
         if vectors is None:
-            vectors = encode_passages(encoder, self.data.passages.texts)
+            vectors = encoder.encode_passages(self.data.passages.texts)
         queries = encoder.encode(self.queries)
         parts = [self._search(queries, vectors, start) for start in range(0, len(queries), QUERIES)]
         self.passages = np.concatenate(parts)
 
     def candidates(self, pair: int) -> np.ndarray:
-        """See `Drawing.candidates`."""
+        """See `Negatives.candidates`."""
         if not len(self.passages):
             raise FreshetError(f"negatives: {self.settings.negatives} are mined by `refresh`, before the first draw")
         passages = self.passages[self.row[pair]]
@@ -249,7 +208,7 @@ class MinedNegatives(Drawing):
         """For each different query the passages of the documents that answer it."""
         pairs, passages = self.data.pairs, self.data.passages
         relevant = dict(zip(pairs.queries, pairs.relevant, strict=True))
-        return [np.concatenate([passages.of(i) for i in sorted(relevant[query])]) for query in self.queries]
+        return [passages.of_all(relevant[query]) for query in self.queries]
 
 
 def make_negatives(data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None) -> Negatives:

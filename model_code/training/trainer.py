@@ -127,8 +127,8 @@ class Trainer(TrainingLoop):
     def take_step(self) -> None:
         """One step of the optimiser: forward and backward through its batches, and the update."""
         accelerator = self.accelerator
-        if self.negatives.needs_refresh(self.state.step):
-            self.negatives.refresh(self.encoder, self.start_vectors if self.state.step == 0 else None)
+        if self.state.step == 0:
+            self.negatives.refresh(self.encoder, self.start_vectors)
         set_learning_rate(self.optimizer, self._rate_factor(self.state.step))
         first = self.state.step * self.schedule.per_step
         numbers = range(first + accelerator.process_index, first + self.schedule.per_step, accelerator.num_processes)
@@ -150,12 +150,21 @@ class Trainer(TrainingLoop):
         """Note the dev metric; if it is the best so far, keep the weights and, in co-training, re-cluster."""
         if self.dev is None:
             return
-        documents, vectors = DocumentSide(self.encoder), self.start_vectors if self.state.step == 0 else None
-        ranked = self.dev.encode_passages(documents) if vectors is None else vectors[self.dev.rows]
-        improved = self.state.evaluated(self.dev.metric, self.dev.score(self.encoder, ranked), self._trained_weights())
+        ranked = self._ranked(self.dev)
+        improved = self.state.evaluated(self.dev.metric, self._score(self.dev, ranked), self._trained_weights())
         renews = self.settings.cotraining and self.settings.needs_hierarchy
         if improved and renews and 0 < self.state.step < self.steps:
-            self._recluster(ranked if self.dev.covers_corpus else documents.encode(self.data.passages.texts))
+            texts = self.data.passages.texts
+            self._recluster(ranked if self.dev.covers_corpus else self.encoder.encode_documents(texts))
+
+    def _ranked(self, dev: DevEvaluator) -> Any:
+        """The passages that an evaluation ranks, as they are searched now."""
+        if self.state.step == 0 and self.start_vectors is not None:
+            return self.start_vectors[dev.rows]
+        return dev.encode_passages(DocumentSide(self.encoder))
+
+    def _score(self, dev: DevEvaluator, ranked: Any) -> float:
+        return dev.score(self.encoder.encode(dev.queries), ranked)
 
     def _recluster(self, vectors: np.ndarray) -> None:
         each = len(vectors) // len(self.data.passages.texts)

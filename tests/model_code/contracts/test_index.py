@@ -18,7 +18,6 @@ from model_code.index.dense_index import DenseIndex
 from model_code.index.id_map import IdMap
 from model_code.lexical.embedding_index import EmbeddingIndex, PassagesOnTheFly
 from model_code.manifest import MANIFEST, seal
-from model_code.retrievers.dsi import complete
 from model_code.token_index.index import TokenIndex
 from tests.model_code.contracts.damage import (
     array_cut,
@@ -54,7 +53,7 @@ def dense(root, each=1):
 def dsi(root):
     place = context(root, "dsi")
     DenseIndex.build(2 * UNIT[:3], ["c", "a", "b"], "f").save(place.output / "index")
-    complete(place.output / "index", Representatives(UNIT[:3], np.arange(3)), 1.5)
+    Representatives(UNIT[:3], np.arange(3)).complete(place.output / "index", 1.5)
     return place
 
 
@@ -146,6 +145,7 @@ def test_files_that_the_manifest_does_not_name_are_refused(places, tmp_path, kin
         (array_cut("representatives.npy"), r"representatives.npy must have the shape \(3, 6\)"),
         (array_with("representatives.npy", (0, 0), np.nan), "representatives.npy must be finite"),
         (array_cut("query_counts.npy"), r"query_counts.npy must have the shape \(3,\)"),
+        (array_with("query_counts.npy", 0, -1), "query_counts.npy must not be negative"),
         (removed("query_counts.npy"), "must hold query_counts.npy"),
         (json_with(MANIFEST, encoding_scale=-1.0), "must state an encoding_scale above 0"),
     ],

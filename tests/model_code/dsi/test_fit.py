@@ -11,7 +11,7 @@ import pytest
 
 from model_code.context import StageContext
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.dsi.vectors import DocumentVectors, document_means
+from model_code.dsi.vectors import Representatives, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.errors import SettingsError
 from model_code.evaluation.metrics import evaluate_run
@@ -50,8 +50,8 @@ def run(context: StageContext) -> Run:
     return context, train.run(context)
 
 
-def trained(context: StageContext) -> DocumentVectors:
-    return DocumentVectors.load(context.output / "document_vectors")
+def trained(context: StageContext) -> DenseIndex:
+    return DenseIndex.load(context.output / "document_vectors")
 
 
 def test_from_documents_it_learns_and_the_encoder_stays(root: Path, frozen: Run):
@@ -131,17 +131,18 @@ def test_representatives_are_mean_training_queries(root: Path, supervision: str,
     tables, encoder = TrainingTables.load(context), Encoder.load(root / "base", **ENCODER)
     data = tables.training_data(context.settings["retriever"].training)
     found = trained(context)
+    beside = Representatives.load(context.output / "document_vectors")
     for number, name in enumerate(IDS):
         own = [
             query
             for query, passage in zip(data.pairs.queries, data.pairs.passages, strict=True)
             if tables.passages.documents[passage] == number
         ]
-        assert found.representatives.counts[number] == len(own), name
+        assert beside.counts[number] == len(own), name
         expected = encoder.encode(own).mean(axis=0) if own else found.vectors[number]
-        np.testing.assert_allclose(found.representatives.vectors[number], expected, atol=1e-5)
-    assert report["documents_without_queries"] == (found.representatives.counts == 0).sum() == silent
-    assert found.representatives.counts[IDS.index(QUIET)] == 0
+        np.testing.assert_allclose(beside.vectors[number], expected, atol=1e-5)
+    assert report["documents_without_queries"] == (beside.counts == 0).sum() == silent
+    assert beside.counts[IDS.index(QUIET)] == 0
 
 
 @pytest.mark.parametrize(("name", "own"), [("frozen", FAST), ("joint", JOINT)])

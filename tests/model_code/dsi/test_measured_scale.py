@@ -12,14 +12,15 @@ from benchmarks.opened_build import open_generation_zero
 from model_code.context import StageContext
 from model_code.documents import Document
 from model_code.dsi import encoding_scale
-from model_code.dsi import encoding_scale as added
 from model_code.dsi.settings import DocumentVectorSettings, Start
-from model_code.dsi.vectors import DocumentVectors, document_means
+from model_code.dsi.vectors import document_means
 from model_code.encoding.encoder import Encoder
+from model_code.files import read_json
 from model_code.index.dense_index import DenseIndex
 from model_code.live.generation import Generation
 from model_code.live.texts import TextRules
 from model_code.live.writer import LiveWriter
+from model_code.manifest import MANIFEST
 from model_code.retrievers.kinds import open_retriever
 from model_code.stages import index, train
 from model_code.training.tables import TrainingTables
@@ -36,7 +37,7 @@ def trained(root: Path, **own: object) -> tuple[StageContext, dict[str, object]]
 
 def by_hand(context: StageContext) -> float | None:
     """The scale, with all documents encoded by the encoder that training left."""
-    tables, found = TrainingTables.load(context), DocumentVectors.load(context.output / "document_vectors")
+    tables, found = TrainingTables.load(context), DenseIndex.load(context.output / "document_vectors")
     encoder = Encoder.from_settings(context.settings["encoder"], context.output / "encoder")
     encodings = document_means(encoder.encode(tables.passages.texts), tables.passages.documents, len(found.vectors))
     count, seed = len(found.vectors) // 2, context.settings["seed"]
@@ -54,17 +55,18 @@ def test_the_scale_is_measured_with_what_training_left(
     context, report = trained(tmp_path, start=start, train_encoder=train_encoder)
     assert report["encoding_scale"] is not None
     assert report["encoding_scale"] == pytest.approx(by_hand(context), rel=1e-4)
-    assert DocumentVectors.load(context.output / "document_vectors").encoding_scale == report["encoding_scale"]
+    assert read_json(context.output / "document_vectors" / MANIFEST)["encoding_scale"] == report["encoding_scale"]
 
 
 def test_too_few_dev_queries_leave_encodings_as_they_are(tmp_path: Path):
     context, report = trained(tmp_path)
     assert report["encoding_scale"] is None
-    assert DocumentVectors.load(context.output / "document_vectors").encoding_scale == 1.0
+    assert read_json(context.output / "document_vectors" / MANIFEST)["encoding_scale"] == 1.0
 
 
-def test_without_dev_queries_nothing_is_measured():
-    assert added.measured_scale(None, None, None, 0, print) is None  # type: ignore[arg-type]
+def test_without_dev_queries_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(TrainingTables, "dev_evaluator", lambda *_: None)
+    assert trained(tmp_path, epochs=1)[1]["encoding_scale"] is None
 
 
 def test_an_added_document_has_the_measured_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from model_code.dsi.objective import document_losses
+from model_code.dsi.trainer import document_losses
 
 SCALE = 20.0
 KNOWN = [{1}, {4, 0, 6}, {2}, {3, 5}]  # documents known to answer each query; its own is among them or not

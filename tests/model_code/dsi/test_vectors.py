@@ -1,16 +1,12 @@
-"""Guards start vectors and representatives against plain loops, and what their folder says."""
+"""Guards start vectors and mean queries against plain loops."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from model_code.dsi.batches import QueryVectors
-from model_code.dsi.vectors import VECTORS, DocumentVectors, Representatives, document_means, random_vectors
-from model_code.errors import FreshetError
-from model_code.files import hash_path
+from model_code.dsi.trainer import QueryVectors
+from model_code.dsi.vectors import document_means, random_vectors
 
 
 def test_document_means_against_a_loop():
@@ -42,28 +38,3 @@ def test_mean_queries_against_a_loop():
         own = [vectors[row].astype(np.float64) for row, of in zip(rows, documents, strict=True) if of == document]
         assert counts[document] == len(own)
         np.testing.assert_allclose(means[document], np.mean(own, axis=0) if own else np.zeros(3), rtol=1e-6)
-
-
-def example() -> DocumentVectors:
-    vectors = np.arange(6, dtype=np.float32).reshape(3, 2)
-    beside = Representatives(vectors / 2, np.array([1, 0, 4]))
-    return DocumentVectors(vectors, ["a", "ä", "c"], beside, "f" * 64, encoding_scale=0.9)
-
-
-def test_what_is_saved_is_loaded(tmp_path: Path):
-    for name in ("one", "two"):
-        example().save(tmp_path / name)
-    assert hash_path(tmp_path / "one") == hash_path(tmp_path / "two")
-    found = DocumentVectors.load(tmp_path / "one")
-    np.testing.assert_array_equal(found.vectors, example().vectors)
-    np.testing.assert_array_equal(found.representatives.vectors, example().representatives.vectors)
-    assert found.representatives.counts.tolist() == [1, 0, 4]
-    assert (found.document_ids, found.fingerprint) == (["a", "ä", "c"], "f" * 64)
-    assert found.encoding_scale == 0.9
-
-
-def test_a_damaged_folder_is_refused(tmp_path: Path):
-    example().save(tmp_path)
-    np.save(tmp_path / VECTORS, example().vectors + 1)
-    with pytest.raises(FreshetError, match="was changed"):
-        DocumentVectors.load(tmp_path)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.encoding.encoder import Encoder, encode_passages, represent_documents
+from model_code.encoding.encoder import Encoder, represent_documents
 from model_code.encoding.settings import EncoderSettings, LayerSettings, PromptSettings
 from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json, write_json
@@ -105,7 +105,7 @@ def test_prompts_of_a_folder_are_kept_and_give_the_vectors_that_they_give_there(
     asked = peer.encode_query(texts, normalize_embeddings=True)
     np.testing.assert_allclose(encoder.encode(texts), asked, atol=2e-6)
     theirs = peer.encode(texts, prompt=document, normalize_embeddings=True)
-    for ours in (encoder.encode_documents(texts), encode_passages(encoder, texts)):
+    for ours in (encoder.encode_documents(texts), encoder.encode_passages(texts)):
         np.testing.assert_allclose(ours, theirs, atol=2e-6)
     encoder.save(tmp_path / "again")
     again = Encoder.load(tmp_path / "again", precision="float32", device="cpu")

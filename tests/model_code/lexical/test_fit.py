@@ -11,7 +11,7 @@ import torch
 from model_code.context import StageContext
 from model_code.errors import SettingsError
 from model_code.files import hash_path, read_json
-from model_code.lexical.fit import LexicalDev, LexicalTrainer
+from model_code.lexical.fit import LexicalTrainer
 from model_code.lexical.layout import load_encoder
 from model_code.lexical.losses import SemiParametricObjective
 from model_code.retrievers.lexical import index, open_folders
@@ -136,7 +136,7 @@ def test_a_corpus_without_dev_queries_keeps_the_last_step(tmp_path: Path, monkey
 
 
 def test_dev_of_a_token_search_embeds_no_passage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, tables, encoder, _ = parts_of(tmp_path)
-    dev = LexicalDev(tables.dev_evaluator(TRAINING, 0), encoder, SETTINGS)
+    _, tables, encoder, data = parts_of(tmp_path)
+    trainer = LexicalTrainer(encoder, data, TRAINING, 0, dev=tables.dev_evaluator(TRAINING, 0), lexical=SETTINGS)
     monkeypatch.setattr(encoder, "encode", lambda *_: pytest.fail("a passage was encoded"))
-    assert 0 <= dev.score(None, dev.encode_passages()) <= 1
+    assert 0 <= trainer._score(trainer.dev, trainer._ranked(trainer.dev)) <= 1

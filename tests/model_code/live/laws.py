@@ -27,7 +27,6 @@ from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
 from model_code.live.texts import TextRules
 from model_code.live.writer import LiveWriter
-from model_code.retrievers.dsi import complete
 from model_code.retrievers.fused import Fusion, Scale, build_folders
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -146,7 +145,7 @@ def _index(kind: str, encoder: Encoder, bodies: list[str], ids: list[str], folde
     rows = [name for name in ids for _ in range(per)]
     DenseIndex.build(vectors, rows, encoder.fingerprint(), settings or IndexSettings(), per).save(folder)
     if kind == "dsi":
-        complete(folder, Representatives(vectors, np.zeros(len(ids), np.int64)), ENCODING_SCALE)
+        Representatives(vectors, np.zeros(len(ids), np.int64)).complete(folder, ENCODING_SCALE)
 
 
 def _write_tree(folder: Path, ids: list[str]) -> None:

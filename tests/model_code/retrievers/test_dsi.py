@@ -13,7 +13,7 @@ from benchmarks.opened_build import open_generation_zero
 from model_code.context import StageContext
 from model_code.documents import Document, Remove
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.dsi.vectors import DocumentVectors, Representatives
+from model_code.dsi.vectors import Representatives
 from model_code.errors import FreshetError
 from model_code.evaluation.runs import write_run
 from model_code.files import hash_path, read_json
@@ -48,15 +48,16 @@ def run_index(training: StageContext, output: Path) -> StageContext:
 
 def test_the_index_is_of_documents_and_holds_what_adding_needs(built: tuple[StageContext, StageContext]):
     training, indexing = built
-    folder, trained = indexing.output / "index", DocumentVectors.load(training.output / "document_vectors")
+    folder, learned = indexing.output / "index", training.output / "document_vectors"
+    trained, representatives = DenseIndex.load(learned), Representatives.load(learned)
     manifest = read_json(folder / "manifest.json")
     assert {key: manifest[key] for key in ("kind", "documents", "passages", "fingerprint")} == {
         "kind": "dsi", "documents": 24, "passages": 24, "fingerprint": trained.fingerprint
     }  # fmt: skip
     found, beside = DenseIndex.load(folder), Representatives.load(folder)
     np.testing.assert_array_equal(found.vectors, trained.vectors)
-    np.testing.assert_array_equal(beside.vectors, trained.representatives.vectors)
-    np.testing.assert_array_equal(beside.counts, trained.representatives.counts)
+    np.testing.assert_array_equal(beside.vectors, representatives.vectors)
+    np.testing.assert_array_equal(beside.counts, representatives.counts)
     assert found.document_ids == IDS
     assert np.abs(np.linalg.norm(found.vectors, axis=1) - 1).max() > 1e-3  # norms are learned, and are kept
 

@@ -218,6 +218,8 @@ def test_a_corpus_that_judges_itself_starts_from_documents_without_what_asks_for
     report = train.run(context)
     tables = TrainingTables.load(context)
     evaluator = tables.dev_evaluator(SETTINGS, 3)
-    judged = evaluator.score(encoder, evaluator.encode_passages(encoder))
+    judged = evaluator.score(encoder.encode(evaluator.queries), evaluator.encode_passages(encoder))
     assert report["start_dev"] == pytest.approx(judged)
-    assert judged < evaluator.score(encoder, vectors[evaluator.rows]), "or the test shows nothing"
+    assert judged < evaluator.score(encoder.encode(evaluator.queries), vectors[evaluator.rows]), (
+        "or the test shows nothing"
+    )

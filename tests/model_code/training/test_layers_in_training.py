@@ -124,7 +124,7 @@ def test_dev_evaluation_ranks_by_the_best_vector(tmp_path: Path):
         best = [(-max(float(rows[2 * i] @ query), float(rows[2 * i + 1] @ query)), str(i)) for i in range(24)]
         rank = 1 + [document for _, document in sorted(best)].index(next(iter(relevant)))
         reciprocal.append(1 / rank if rank <= 10 else 0)
-    assert dev.score(encoder, rows) == pytest.approx(np.mean(reciprocal))
+    assert dev.score(encoder.encode(dev.queries), rows) == pytest.approx(np.mean(reciprocal))
 
 
 @pytest.mark.parametrize("most_passages", [None, 20])

@@ -32,6 +32,8 @@ class FakeEncoder:
         sums = np.array([np.sum([self.vectors[word] for word in text.split()], axis=0) for text in texts])
         return (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float32)
 
+    encode_passages = encode
+
 
 def make_data() -> TrainingData:
     """24 passages of 20 documents, the last 4 of which have two; some queries have two answers or come twice."""
@@ -53,8 +55,7 @@ def known(pair: int) -> np.ndarray:
 
 def make(kind: str, **settings) -> Negatives:
     negatives = make_negatives(DATA, make_settings(negatives=kind, **settings), TREE)
-    if negatives.needs_refresh(0):
-        negatives.refresh(FakeEncoder())
+    negatives.refresh(FakeEncoder())
     return negatives
 
 
@@ -100,8 +101,7 @@ def test_what_holds_an_answer_is_never_drawn_and_queries_without_answers_draw_as
     data = replace(DATA, supervised=replace(DATA.supervised, answers=answers))
     settings = make_settings(negatives=kind, negatives_per_query=2)
     filtered, before = make_negatives(data, settings, TREE), make(kind)
-    if filtered.needs_refresh(0):
-        filtered.refresh(FakeEncoder())
+    filtered.refresh(FakeEncoder())
     dropped = 0
     for pair, query in enumerate(DATA.pairs.queries):
         lost = {passage for passage, text in enumerate(DATA.passages.texts) if wanted.get(query) in text.split()}
@@ -183,11 +183,11 @@ def test_a_query_is_encoded_once_and_vectors_at_hand_are_used():
     }
 
 
-def test_mining_is_before_step_0_only():
-    mined = make("mined")
-    assert [step for step in range(10) if mined.needs_refresh(step)] == [0]
-    assert not any(make(kind).needs_refresh(0) for kind in ("bm25", "random", "siblings"))
-    assert not make("mined", negatives_per_query=0).needs_refresh(0)
+@pytest.mark.parametrize(("kind", "wanted"), [("bm25", 2), ("random", 2), ("siblings", 2), ("mined", 0)])
+def test_nothing_is_encoded_for_other_kinds_or_where_none_are_drawn(kind: str, wanted: int):
+    encoder = FakeEncoder()
+    make_negatives(DATA, make_settings(negatives=kind, negatives_per_query=wanted), TREE).refresh(encoder)
+    assert encoder.seen == []
 
 
 def test_a_refresh_follows_the_encoder():
