@@ -5,30 +5,36 @@
 
 KEY stands for a base, its encoder and how queries are made of texts; a generation's provenance holds its TOKEN. Parts
 are never changed, so generations that share a past share its parts, and one that is rolled back leaves no trace.
+A part's rows are `vectors.npy` (V) and `queries.npy` (Z), both (n, H) float32, and `document_ids.json`; its sealed
+manifest has the deviation of scores that margins are measured in.
 
 The state of a generation is made of them: V is what is searched, Z what was kept when documents were added.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from model_code.additions.constraints import base_representatives, has_one, query_vectors, read_texts
 from model_code.errors import FreshetError
-from model_code.files import canonical_json, hash_text, read_json, replace_folder, write_json
+from model_code.files import canonical_json, hash_text, read_json, replace_folder, replacing, write_json, write_text
 from model_code.incdsi.state import IncDsiState
-from model_code.incdsi.storage import DOCUMENT_IDS, read_state, write_part
 from model_code.live.generation import Generation
 from model_code.live.part import Part, PartView
 from model_code.live.searcher import Searcher
-from model_code.manifest import MANIFEST
+from model_code.manifest import MANIFEST, read_manifest, seal, verify
 from model_code.settings import require
 
+FORMAT, KIND = 1, "incdsi"
+VECTORS, QUERIES, DOCUMENT_IDS = "vectors.npy", "queries.npy", "document_ids.json"
 BASE, PARENT, STATUSES = "base", "parent.json", "statuses.json"
 LONGEST = 32  # parts in a row; the next one then holds all their rows
 
@@ -100,6 +106,49 @@ class Store:
             replace_folder(aside, self.folder / name)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_part(folder: Path, state: IncDsiState, ids: Sequence[str] | None = None) -> dict[str, Any]:
+    """Write the rows of `ids` (None: all) of `state` to the new folder `folder`; returns its manifest.
+
+    Equal rows give equal bytes. Raises FreshetError if one of `ids` is not in the state.
+    """
+    chosen = state.ids if ids is None else list(ids)
+    rows = np.array([state.row(key) for key in chosen], np.int64)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, values in ((VECTORS, state.vectors), (QUERIES, state.queries)):
+        with replacing(folder / name) as aside, aside.open("wb") as stream:
+            np.save(stream, values.view[rows])
+    write_text(folder / DOCUMENT_IDS, json.dumps(chosen, ensure_ascii=False, separators=(",", ":")))
+    facts = {"kind": KIND, "dimension": state.width, "documents": len(rows), "score_deviation": state.score_deviation}
+    return seal(folder, FORMAT, facts)
+
+
+def read_state(folders: Sequence[Path], alive: Collection[str] | None = None) -> IncDsiState:
+    """The state that the parts `folders`, oldest first, add up to.
+
+    Of a document that several parts hold, the newest rows count, in the place of the newest. alive: the documents that
+    were not deleted; None: all. Margins keep the unit of the first part. Each file is read once.
+
+    Raises FreshetError if a part is damaged, or not as wide as the first one.
+    """
+    manifests = [read_manifest(folder, FORMAT) for folder in folders]
+    for folder, manifest in zip(folders, manifests, strict=True):
+        verify(folder, manifest)
+        if manifest["dimension"] != manifests[0]["dimension"]:
+            raise FreshetError(f"{folder} holds vectors of {manifest['dimension']} numbers, {folders[0]} of others")
+    ids = [read_json(folder / DOCUMENT_IDS) for folder in folders]
+    newest = {key: part for part, keys in enumerate(ids) for key in keys}
+    stays = newest.keys() if alive is None else newest.keys() & set(alive)
+    kept = [[newest[key] == part and key in stays for key in keys] for part, keys in enumerate(ids)]
+    left = [key for keys, keep in zip(ids, kept, strict=True) for key in compress(keys, keep)]
+    vectors, queries = (_rows(folders, name, kept) for name in (VECTORS, QUERIES))
+    return IncDsiState(vectors, queries, left, manifests[0]["score_deviation"])
+
+
+def _rows(folders: Sequence[Path], name: str, kept: Sequence[Sequence[bool]]) -> np.ndarray:
+    parts = [np.load(folder / name, mmap_mode="r") for folder in folders]
+    return np.concatenate([part[np.array(keep, bool)] for part, keep in zip(parts, kept, strict=True)])
 
 
 TOKEN = "additions"  # in a generation's provenance

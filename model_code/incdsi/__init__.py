@@ -1,1 +1,1 @@
-"""IncDSI: the vector of an added document by convex optimisation, exactly, with a certificate; over plain arrays."""
+"""IncDSI: the vector of an added document by convex optimisation, exactly, over plain arrays."""

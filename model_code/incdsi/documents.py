@@ -59,7 +59,7 @@ class Added:
 
     row: its row in the state. vector, query: (H) float32, as stored.
     broken: constraints that the vector breaks: its own query lost, or old documents' queries lost to it.
-    solution: of the optimisation, with its certificate.
+    solution: of the optimisation.
     """
 
     id: str

@@ -67,17 +67,6 @@ class Problem:
         """The multipliers (m) of the minimiser `vector` (H): its excesses over D."""
         return np.maximum(0.0, self.excesses(vector)) / self.diagonal
 
-    def lower_bound(self, multipliers: np.ndarray) -> float:
-        """The dual value of multipliers x >= 0 (m): no v reaches a smaller L.
-
-        >>> problem = Problem(np.eye(1), np.array([-1.0]), np.ones(1), np.zeros(1), lambda2=1.0)
-        >>> problem.lower_bound(np.array([0.5])), problem.value(np.array([-0.5]))
-        (0.5, 0.5)
-        """
-        shift = multipliers @ self.rows
-        quadratic = shift @ shift + multipliers @ (self.diagonal * multipliers)
-        return float(-self.lambda2 * (quadratic + 2 * (self.limits - self.rows @ self.prior) @ multipliers))
-
     def residual(self, multipliers: np.ndarray) -> float:
         """By how much multipliers x >= 0 (m) miss optimality, in scores: the largest dual slope of a wrong sign."""
         slopes = self.diagonal * multipliers - self.excesses(self.vector(multipliers))

@@ -17,52 +17,25 @@ from scipy.linalg import lapack, qr, solve_triangular
 from scipy.optimize import nnls
 
 from model_code.incdsi.objective import EXACT, Problem, Task
-from model_code.incdsi.rows import Pass, joined, length, minus
+from model_code.incdsi.rows import Pass, joined, minus
 
 GROWTH = 48  # rows taken in per round; more once there are more members, so that hard cases take few rounds
 PASS_PAYS = 1 / 32  # a new pass is cheaper than testing more than this share of the rows one by one
 ROUNDING = 2.0**-52
-PROVEN = 1e-9  # of the scores, or of the objective
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """Why a vector v is the minimiser over all documents, although the solver looked at a few.
-
-    residual: largest violation of the optimality conditions (KKT) over the rows looked at, in scores.
-    outside: an upper bound on the largest excess over the rows not looked at, in scores; at most 0 up to rounding.
-    gap: L(v) minus the dual bound, which no vector can beat; in units of L.
-    scale: the size of the scores that `residual` and `outside` are to be seen against.
-    """
-
-    residual: float
-    outside: float
-    gap: float
-    scale: float
-
-    @property
-    def proven(self) -> bool:
-        """Whether no row outside matters, and residual or gap vanish, up to rounding."""
-        met = self.residual <= PROVEN * self.scale or self.gap <= PROVEN
-        return met and self.outside <= PROVEN * self.scale
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The minimiser `vector` (H) float64 and its `objective`.
+    """The minimiser `vector` (H) float64.
 
-    members: the rows the solver looked at. active: those of them with a multiplier. passes: full readings of Z for this
-    document alone.
+    members: the rows the solver looked at. passes: full readings of Z for this document alone.
     suspects: every row whose constraint the vector may touch; all others are proven to be met.
     """
 
     vector: np.ndarray
-    objective: float
     members: np.ndarray
-    active: np.ndarray
     passes: int
     suspects: np.ndarray
-    certificate: Certificate
 
 
 @dataclass(frozen=True)
@@ -90,7 +63,8 @@ def solve(task: Task, start: Start) -> Solution:
         others = minus(suspects, members)
         violated = task.violated(others, vector)
         if not len(violated):
-            return _finish(task, problem, members, (vector, multipliers), others, passes)
+            vector = _settled(task, problem, members, vector, multipliers)[0]
+            return Solution(vector, members, passes, joined(members, others))
         members = joined(members, violated[: max(GROWTH, len(members))])
 
 
@@ -154,27 +128,6 @@ def too_many(suspects: np.ndarray, task: Task) -> bool:
     return len(suspects) > 64 + PASS_PAYS * len(task.state)
 
 
-def _finish(
-    task: Task,
-    problem: Problem,
-    members: np.ndarray,
-    minimum: tuple[np.ndarray, np.ndarray],
-    others: np.ndarray,
-    passes: int,
-) -> Solution:
-    """The solution over the members, its last digits included, and the proof."""
-    vector, multipliers = _settled(task, problem, members, *minimum)
-    return Solution(
-        vector=vector,
-        objective=problem.value(vector),
-        members=members,
-        active=members[multipliers[1:] > 0],
-        passes=passes,
-        suspects=joined(members, others),
-        certificate=certify(task, problem, vector, multipliers, others),
-    )
-
-
 def _settled(
     task: Task, problem: Problem, members: np.ndarray, vector: np.ndarray, multipliers: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -203,18 +156,3 @@ def _unbounded(problem: Problem) -> np.ndarray:
         return np.linalg.lstsq(matrix, pull, rcond=None)[0]
     x = lapack.dpotrs(factor, pull)[0]
     return x + lapack.dpotrs(factor, pull - matrix @ x)[0]
-
-
-def certify(
-    task: Task, problem: Problem, vector: np.ndarray, multipliers: np.ndarray, others: np.ndarray
-) -> Certificate:
-    """The proof for `vector`: `problem` holds the members, `others` are the suspects beyond them."""
-    objective = problem.value(vector)
-    gap = max(0.0, objective - problem.lower_bound(multipliers))
-    longest = float(np.sqrt(np.einsum("ij,ij->i", problem.rows, problem.rows).max()))
-    return Certificate(
-        residual=problem.residual(multipliers),
-        outside=float(task.problem(others).excesses(vector)[1:].max(initial=0.0)),
-        gap=gap / objective if objective > 0 else 0.0,
-        scale=longest * length(vector) + float(np.abs(problem.limits).max()),
-    )

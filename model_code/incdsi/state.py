@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.incdsi.rows import GrowingRows, dots, float32_error, length, lengths, moved
-from model_code.incdsi.scans import ScannedRows
+from model_code.incdsi.rows import GrowingRows, ScannedRows, dots, float32_error, length, lengths, moved
 from model_code.settings import require
 
 SAMPLE = 2048  # documents and queries from which the deviation of scores is estimated, evenly spread

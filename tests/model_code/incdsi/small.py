@@ -48,6 +48,16 @@ class Oracle:
             total += (1 - settings.lambda1) * max(0.0, dot(row, v) - limit) ** 2
         return total + settings.lambda2 * math.fsum((a - b) ** 2 for a, b in zip(v, self.prior, strict=True))
 
+    def gap(self, vector: np.ndarray) -> float:
+        """The share of L(v) above the dual value of its excesses over all rows, which is what could be left to gain."""
+        settings, rows = self.settings, np.array([[-q for q in self.query], *self.rows])
+        weights = np.array([settings.lambda1, *[1 - settings.lambda1] * len(self.rows)]) / settings.lambda2
+        limits = np.array([-self.own_limit, *self.limits])
+        x = weights * np.maximum(0.0, rows @ vector - limits)
+        quadratic = np.sum((x @ rows) ** 2) + np.sum(x**2 / weights)
+        value, bound = self.value(vector), -settings.lambda2 * (quadratic + 2 * (limits - rows @ self.prior) @ x)
+        return (value - bound) / max(value, 1e-12)
+
     def gradient(self, vector: np.ndarray) -> np.ndarray:
         v, settings = vector.tolist(), self.settings
         slope = settings.lambda1 * 2 * max(0.0, self.own_limit - dot(self.query, v))

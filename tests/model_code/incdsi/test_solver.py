@@ -1,4 +1,4 @@
-"""Guards the exact solver: never above a foreign optimiser on the full objective, and a certificate that holds."""
+"""Guards the exact solver: never above a foreign optimiser on the full objective, nor above its dual bound."""
 
 from __future__ import annotations
 
@@ -40,11 +40,10 @@ def peer(oracle: Oracle, start: np.ndarray) -> float:
 def test_never_above_a_foreign_optimum_and_proven(settings: IncDsiSettings, pulled: bool) -> None:
     for oracle, added in additions(settings, 1, pulled):
         ours = oracle.value(added.solution.vector)
-        assert added.solution.objective == pytest.approx(ours, rel=1e-9, abs=1e-12)
         theirs = min(peer(oracle, start) for start in (np.array(oracle.query), np.array(oracle.prior)))
         assert ours <= theirs * (1 + 1e-9) + 1e-12
         assert theirs == pytest.approx(ours, rel=1e-3)  # or the peer would prove nothing
-        assert added.solution.certificate.proven
+        assert abs(oracle.gap(added.solution.vector)) < 1e-9
 
 
 def test_at_the_minimum_the_gradient_vanishes() -> None:
@@ -70,14 +69,13 @@ def test_hardly_any_pull_and_more_charged_rows_than_dimensions_keep_every_digit(
     state, documents = make(600, 4, width=24, seed=5)
     documents = documents if pulled else [NewDocument(one.id, one.queries) for one in documents]
     settings = IncDsiSettings(gamma1=4.0, gamma2=4.0, lambda2=pull)
-    alone, together = IncDsiAdder(state.copy(), settings), IncDsiAdder(state.copy(), settings)
-    one_by_one, batch = [alone.add(document) for document in documents], together.add_batch(documents)
-    for one, other in zip(one_by_one, batch, strict=True):
-        assert len(one.solution.active) > 100
+    alone, batch = IncDsiAdder(state.copy(), settings), IncDsiAdder(state.copy(), settings).add_batch(documents)
+    for document, other in zip(documents, batch, strict=True):
+        oracle = Oracle(alone.state, document, settings)
+        one = alone.add(document)
+        assert (np.array(oracle.rows) @ one.solution.vector > oracle.limits).sum() > 100
         np.testing.assert_array_equal(one.solution.vector, other.solution.vector)
-        for certificate in (one.solution.certificate, other.solution.certificate):
-            assert certificate.proven
-            assert certificate.gap < 1e-13
+        assert abs(oracle.gap(one.solution.vector)) < 1e-13
 
 
 def random_problem(seed: int) -> Problem:
@@ -101,7 +99,6 @@ def test_never_above_scipys_bounded_least_squares(seed: int) -> None:
     target = np.linalg.lstsq(matrix.T, problem.excesses(problem.prior), rcond=None)[0]
     theirs = problem.vector(np.maximum(0, lsq_linear(matrix, target, (0, np.inf), method="bvls").x))
     assert problem.value(vector) <= problem.value(theirs) * (1 + 1e-9) + 1e-12
-    assert problem.lower_bound(multipliers) == pytest.approx(problem.value(vector), rel=1e-6, abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(20))

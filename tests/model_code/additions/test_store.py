@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model_code.additions.store import read_state, write_part
 from model_code.errors import FreshetError
 from model_code.files import hash_path
-from model_code.incdsi import rows
 from model_code.incdsi.adder import IncDsiAdder
 from model_code.incdsi.documents import NewDocument
 from model_code.incdsi.state import IncDsiState
-from model_code.incdsi.storage import read_state, write_part
 from tests.model_code.incdsi.small import make
 
 
@@ -60,12 +59,3 @@ def test_parts_of_other_widths_are_refused(tmp_path: Path) -> None:
         write_part(tmp_path / str(width), IncDsiState(np.eye(width), np.eye(width), [str(i) for i in range(width)]))
     with pytest.raises(FreshetError, match="vectors of 3 numbers"):
         read_state([tmp_path / "2", tmp_path / "3"])
-
-
-def test_what_follows_from_the_rows_does_not_depend_on_how_many_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    state, _ = make(60, 0, width=33)
-    monkeypatch.setattr(rows, "PART", 7)
-    again = IncDsiState(state.vectors.view, state.queries.view, state.ids)
-    np.testing.assert_array_equal(again.own_scores.view, state.own_scores.view)
-    one = rows.dots(state.queries.view[31:32], state.vectors.view[31])
-    np.testing.assert_array_equal(one, state.own_scores.view[31:32])
