@@ -16,7 +16,7 @@ from model_code.dsi.encoding_scale import measured_scale
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.trainer import DocumentTrainer, QueryVectors, loop_settings, pooled
 from model_code.dsi.vectors import Representatives, document_means, random_vectors
-from model_code.encoding.encoder import DocumentSide, Encoder
+from model_code.encoding.encoder import Encoder
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
 from model_code.scale.encoding import encode_resumably
@@ -66,7 +66,7 @@ def _start(context: StageContext, tables: TrainingTables, encoder: Encoder) -> n
     vectors = start_vectors(context, encoder, tables.corpus)
     if vectors is None:
         folder, progress = context.checkpoints / "passages", context.progress("encode passages")
-        vectors = encode_resumably(DocumentSide(encoder), list(tables.passages.texts), folder, progress)
+        vectors = encode_resumably(encoder, list(tables.passages.texts), folder, progress, "encode_documents")
     return document_means(vectors, tables.passages.documents, len(tables.number))
 
 

@@ -9,7 +9,7 @@ Queries are always encoded by the last layer; documents are too, unless `layers`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,57 @@ WINDOW = 8192  # texts tokenised and sorted by length at once: bounds memory on 
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 1024, 65536
 
 Forward = Callable[[Features], torch.Tensor]
+Read = Callable[[list[int], Features, list[list[int]]], None]
 
 
-class Encoder(torch.nn.Module):
+class TextModel(torch.nn.Module):
+    """A model with its fast tokenizer: texts are cut to `max_tokens` tokens, and go through it in batches."""
+
+    def __init__(self, tokenizer: Any, max_tokens: int, precision: Precision) -> None:
+        super().__init__()
+        self.tokenizer, self.max_tokens, self.precision = tokenizer, max_tokens, precision
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def tokenize(self, texts: Sequence[str], max_tokens: int | None = None) -> Features:
+        """`input_ids` and `attention_mask`, (B, T) int64 on the CPU, padded to the longest text of the batch.
+
+        max_tokens: cut texts here rather than at `self.max_tokens`.
+        """
+        return pad(self.token_ids(texts, max_tokens), self.tokenizer.pad_token_id or 0)
+
+    def token_ids(self, texts: Sequence[str], max_tokens: int | None = None) -> list[list[int]]:
+        """The token ids of each text, special ones included."""
+        backend = self.tokenizer.backend_tokenizer
+        backend.no_padding()
+        backend.enable_truncation(max_tokens or self.max_tokens)
+        return [encoding.ids for encoding in backend.encode_batch_fast(list(texts))]
+
+    def in_batches(self, texts: Sequence[str], read: Read, progress: Progress, batch_tokens: int) -> None:
+        """Have `read` encode the texts: rows, features and token ids of batches of like length, window after window.
+
+        batch_tokens: of a batch, padding included. Nothing learns meanwhile.
+        """
+        training, done = self.training, 0
+        if training:  # asked first, as telling every module costs a single query a tenth of its time
+            self.eval()
+        bfloat16 = uses_bfloat16(self.precision, self.device)
+        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16):
+            for start in range(0, len(texts), WINDOW):
+                ids = self.token_ids(texts[start : start + WINDOW])
+                for group in token_batches([len(row) for row in ids], batch_tokens):
+                    own = [ids[row] for row in group]
+                    read([start + row for row in group], pad(own, self.tokenizer.pad_token_id or 0), own)
+                    done += len(group)
+                    progress(done, len(texts), "texts")
+        if training:
+            self.train()
+
+
+class Encoder(TextModel):
     """Map texts to unit vectors of `dimension` numbers; texts are cut to `max_tokens` tokens.
 
     backbone: the transformers model, dropout off.  tokenizer: its fast tokenizer.  pooling: "mean" or "cls".
@@ -65,9 +113,8 @@ class Encoder(torch.nn.Module):
         precision: Precision = "auto",
         projections: Sequence[torch.nn.Sequential] = (),
     ) -> None:
-        super().__init__()
-        self.backbone, self.tokenizer = backbone, tokenizer
-        self.pooling, self.max_tokens, self.precision = pooling, max_tokens, precision
+        super().__init__(tokenizer, max_tokens, precision)
+        self.backbone, self.pooling = backbone, pooling
         self.projections = torch.nn.ModuleList(projections)
         self.layers: tuple[int, ...] = ()
         self.prompts = Prompts()
@@ -121,11 +168,6 @@ class Encoder(torch.nn.Module):
         return encoder
 
     @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return next(self.backbone.parameters()).device
-
-    @property
     def depth(self) -> int:
         """Number of the last layer, that is of layers; 0 is the embeddings'."""
         return self.backbone.config.num_hidden_layers
@@ -134,19 +176,6 @@ class Encoder(torch.nn.Module):
     def vectors_per_passage(self) -> int:
         """Number of vectors that a passage is indexed by."""
         return len(self.layers) or 1
-
-    def tokenize(self, texts: Sequence[str], max_tokens: int | None = None) -> Features:
-        """`input_ids` and `attention_mask`, (B, T) int64 on the CPU, padded to the longest text of the batch.
-
-        max_tokens: cut texts here rather than at `self.max_tokens`.
-        """
-        return pad(self._token_ids(texts, max_tokens or self.max_tokens), self.tokenizer.pad_token_id or 0)
-
-    def _token_ids(self, texts: Sequence[str], max_tokens: int) -> list[list[int]]:
-        backend = self.tokenizer.backend_tokenizer
-        backend.no_padding()
-        backend.enable_truncation(max_tokens)
-        return [encoding.ids for encoding in backend.encode_batch_fast(list(texts))]
 
     def forward(self, features: Features) -> torch.Tensor:
         """Unit vectors (B, H) of the `features` that `tokenize` gives; differentiable, float32 under autocast too."""
@@ -223,31 +252,14 @@ class Encoder(torch.nn.Module):
     def _encode(
         self, forward: Forward, texts: Sequence[str], per_text: int, progress: Progress, batch_tokens: int | None = None
     ) -> np.ndarray:
-        batch_tokens = batch_tokens or (CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS)
         vectors = np.empty((len(texts), per_text, self.dimension), dtype=np.float32)
-        bfloat16 = uses_bfloat16(self.precision, self.device)
-        training = self.training
-        if training:  # asked first, as telling every module costs a single query a tenth of its time
-            self.eval()
-        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16):
-            for start in range(0, len(texts), WINDOW):
-                ids = self._token_ids(texts[start : start + WINDOW], self.max_tokens)
-                self._encode_window(forward, ids, vectors, start, progress, batch_tokens)
-        if training:
-            self.train()
-        return vectors.reshape(-1, self.dimension)
 
-    def _encode_window(
-        self, forward: Forward, ids: list[list[int]], vectors: np.ndarray, start: int, progress: Progress, most: int
-    ) -> None:
-        """Fill `vectors` (n, v, H) from row `start` on, in batches of `most` tokens."""
-        done = start
-        for rows in token_batches([len(row) for row in ids], most):
-            features = pad([ids[row] for row in rows], self.tokenizer.pad_token_id or 0)
-            encoded = forward(features).cpu().numpy()
-            vectors[[start + row for row in rows]] = encoded.reshape(len(rows), *vectors.shape[1:])
-            done += len(rows)
-            progress(done, len(vectors), "texts")
+        def read(rows: list[int], features: Features, _: list[list[int]]) -> None:
+            vectors[rows] = forward(features).cpu().numpy().reshape(len(rows), *vectors.shape[1:])
+
+        most = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
+        self.in_batches(texts, read, progress, batch_tokens or most)
+        return vectors.reshape(-1, self.dimension)
 
     def save(self, folder: Path) -> None:
         """Write the sentence-transformers layout to `folder`; equal encoders give equal bytes, nothing is pickled."""
@@ -276,19 +288,3 @@ def represent_documents(encoder: Encoder, settings: LayerSettings) -> None:
     """
     numbers = settings.chosen(encoder.depth)
     encoder.layers = numbers if settings.pooling == "multi_vector" and len(numbers) > 1 else ()
-
-
-@dataclass(frozen=True)
-class DocumentSide:
-    """`encode` gives the vectors that passages are indexed by, where the encoder's own gives those of queries."""
-
-    encoder: Encoder
-
-    @property
-    def dimension(self) -> int:
-        """Number of components H of a vector."""
-        return self.encoder.dimension
-
-    def encode(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
-        """`Encoder.encode_documents`: (n * v, H), v = `Encoder.vectors_per_passage` rows for each text."""
-        return self.encoder.encode_documents(texts, progress)

@@ -12,6 +12,7 @@ fetching weights and putting them into the order in which they are multiplied. S
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -58,30 +59,16 @@ def has_half_weights(device: torch.device) -> bool:
     return device.type == "cpu" and torch.backends.quantized.engine in ("x86", "fbgemm")
 
 
-def uses_half_weights(precision: str, device: torch.device) -> bool:
-    """Whether to keep an encoder's weights in half precision on `device` when it only searches.
-
-    >>> uses_half_weights("float32", torch.device("cpu"))
-    False
-    """
-    return precision == "auto" and has_half_weights(device) and not has_bfloat16(device)
-
-
 class PackedLinear(nn.Linear):
     """A linear map (..., in) -> (..., out), for inference; state and fingerprint stay those of `nn.Linear`."""
+
+    _multiply: Callable[[Tensor], Tensor]
 
     def forward(self, inputs: Tensor) -> Tensor:
         """inputs: (..., in) float32, or bfloat16 under autocast."""
         if inputs.device.type != "cpu":
             return super().forward(inputs)
         return self._multiply(inputs)
-
-    def _multiply(self, inputs: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    @cached_property
-    def _packed(self) -> Any:
-        raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the packed copy, which is made again where a copy of the module needs it."""
@@ -126,7 +113,7 @@ def packing(precision: str, device: torch.device) -> type[PackedLinear] | None:
     """
     if device.type == "cpu" and uses_bfloat16(precision, device) and has_bfloat16(device):
         return Bfloat16Linear
-    return HalfLinear if uses_half_weights(precision, device) else None
+    return HalfLinear if precision == "auto" and has_half_weights(device) and not has_bfloat16(device) else None
 
 
 def pack(model: nn.Module, kind: type[PackedLinear]) -> None:

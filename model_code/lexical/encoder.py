@@ -8,7 +8,7 @@ no part in the maximum: the published code lets it, and so a text's weights depe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,9 +19,8 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from model_code.encoding.base_models import fingerprint, tokenizer_rules
-from model_code.encoding.batching import pad, token_batches
-from model_code.encoding.encoder import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, WINDOW
-from model_code.encoding.hardware import uses_bfloat16
+from model_code.encoding.batching import Features, pad
+from model_code.encoding.encoder import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, WINDOW, TextModel
 from model_code.encoding.layout import Prompts
 from model_code.encoding.settings import Precision
 from model_code.progress import Progress, silent
@@ -30,7 +29,6 @@ from model_code.token_index.queries import Sparse
 UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>")
 PART = "\ufffd"  # what a token decodes to that holds some bytes of a character
 BLOCK = 2048  # vocabulary entries scored at once: with 512 tokens a block of logits stays in a core's cache
-Features = dict[str, Tensor]
 
 
 def blocked_tokens(tokenizer: Any, size: int, punctuation: bool) -> np.ndarray:
@@ -140,7 +138,7 @@ class LexicalConfig:
     query_top_k: int
 
 
-class LexicalEncoder(nn.Module):
+class LexicalEncoder(TextModel):
     """Map texts, cut to `max_tokens` tokens, to positive weights over the V entries of the tokenizer's vocabulary.
 
     body: (input_ids, attention_mask) -> features (B, T, D) of the tokens; its `backbone` is the transformer alone.
@@ -157,9 +155,8 @@ class LexicalEncoder(nn.Module):
         max_tokens: int,
         precision: Precision = "auto",
     ) -> None:
-        super().__init__()
-        self.body, self.decoder, self.bias = body, decoder, bias
-        self.tokenizer, self.config, self.max_tokens, self.precision = tokenizer, config, max_tokens, precision
+        super().__init__(tokenizer, max_tokens, precision)
+        self.body, self.decoder, self.bias, self.config = body, decoder, bias, config
         self.prompts = Prompts()  # none: it reads words
         blocked = blocked_tokens(tokenizer, len(decoder), config.punctuation)
         self.register_buffer("blocked", torch.from_numpy(blocked), persistent=False)
@@ -174,22 +171,6 @@ class LexicalEncoder(nn.Module):
     def vocabulary_size(self) -> int:
         """V, special and unused entries included."""
         return len(self.decoder)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.decoder.device
-
-    def tokenize(self, texts: Sequence[str], max_tokens: int | None = None) -> Features:
-        """`input_ids` and `attention_mask`, (B, T) int64 on the CPU, padded to the longest text of the batch."""
-        return pad(self.token_ids(texts, max_tokens), self.tokenizer.pad_token_id or 0)
-
-    def token_ids(self, texts: Sequence[str], max_tokens: int | None = None) -> list[list[int]]:
-        """The token ids of each text, special ones included, at most `max_tokens` (None: the encoder's own limit)."""
-        backend = self.tokenizer.backend_tokenizer
-        backend.no_padding()
-        backend.enable_truncation(max_tokens or self.max_tokens)
-        return [encoding.ids for encoding in backend.encode_batch_fast(list(texts))]
 
     def bags(self, texts: Sequence[str]) -> list[np.ndarray]:
         """T(x) of each whole text, not cut: its different tokens that may carry weight, ascending int64."""
@@ -263,26 +244,14 @@ class LexicalEncoder(nn.Module):
         self, texts: Sequence[str], read: Callable[[Features, list[list[int]]], list[Sparse]], progress: Progress
     ) -> list[Sparse]:
         results: list[Sparse] = [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(texts)
-        training, done = self.training, 0
-        self.eval()
-        bfloat16 = uses_bfloat16(self.precision, self.device)
-        with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16):
-            for rows, ids in self._batches(texts):
-                encoded = read(pad(ids, self.tokenizer.pad_token_id or 0), ids)
-                for row, result in zip(rows, encoded, strict=True):
-                    results[row] = result
-                done += len(rows)
-                progress(done, len(texts), "texts")
-        self.train(training)
-        return results
 
-    def _batches(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[list[int]]]]:
-        """Rows and token ids of texts of like length, window after window."""
-        most = (CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS) // 2
-        for start in range(0, len(texts), WINDOW):
-            ids = self.token_ids(texts[start : start + WINDOW])
-            for rows in token_batches([len(row) for row in ids], most):
-                yield [start + row for row in rows], [ids[row] for row in rows]
+        def store(rows: list[int], features: Features, ids: list[list[int]]) -> None:
+            for row, result in zip(rows, read(features, ids), strict=True):
+                results[row] = result
+
+        most = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
+        self.in_batches(texts, store, progress, most // 2)
+        return results
 
     def fingerprint(self) -> str:
         """SHA-256 of what decides a text's weights: parameters, tokenizer, head, `max_tokens`, how many are kept."""

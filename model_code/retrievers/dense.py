@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from model_code.context import StageContext
-from model_code.encoding.encoder import DocumentSide, Encoder
+from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import ALWAYS_EXACT
@@ -89,7 +89,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         """The document of each row, and the encoder's vectors (n, H): what `new.refine` is given."""
         per_passage = self.index.vectors_per_passage
         document_ids = [document for document in new.document_ids for _ in range(per_passage)]
-        return document_ids, DocumentSide(self.encoder).encode(new.texts)
+        return document_ids, self.encoder.encode_documents(new.texts)
 
     def query_vectors(self, new: NewPassages, document_ids: Sequence[str]) -> list[np.ndarray]:
         """For each of `document_ids` the vectors (m, H) of the queries that it came with."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus, passage_texts
-from model_code.encoding.encoder import DocumentSide, Encoder
+from model_code.encoding.encoder import Encoder
 from model_code.index.dense_index import DenseIndex, require_faiss
 from model_code.scale.encoding import encode_resumably
 
@@ -21,7 +21,8 @@ def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
     texts = passage_texts(passages, context.settings["encoder"].include_title)
     per_passage = encoder.vectors_per_passage
     require_faiss(context.settings["index"], len(texts) * per_passage)
-    vectors = encode_resumably(DocumentSide(encoder), texts, context.checkpoints, context.progress("encode"))
+    progress = context.progress("encode")
+    vectors = encode_resumably(encoder, texts, context.checkpoints, progress, "encode_documents")
     document_ids = passages["document_id"].repeat(per_passage).tolist()
     index = DenseIndex.build(
         vectors, document_ids, encoder.fingerprint(), context.settings["index"], vectors_per_passage=per_passage

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from model_code.encoding.encoder import DocumentSide, Encoder
+from model_code.encoding.encoder import Encoder
 from model_code.encoding.hardware import uses_bfloat16
 from model_code.files import replacing
 from model_code.progress import Progress, silent
@@ -27,14 +27,14 @@ Shard = tuple[int, Sequence[str]]  # the number of its first text, and the texts
 
 
 def encode_resumably(
-    encoder: Encoder | DocumentSide, texts: Sequence[str], folder: Path, progress: Progress = silent
+    encoder: Encoder, texts: Sequence[str], folder: Path, progress: Progress = silent, method: str = "encode"
 ) -> np.ndarray:
     """`encoder.encode(texts)`, float32, shard by shard, each kept in `folder` once it is done.
 
-    (n, H), or (n * v, H) from the documents' side of an encoder that gives v vectors per text. The folder must belong
-    to this encoder and these texts alone. Resumed or not, the result has the same bytes.
+    (n, H), or by the method "encode_documents" (n * v, H) of an encoder that gives v vectors per text. The folder must
+    belong to this encoder and these texts alone. Resumed or not, the result has the same bytes.
     """
-    files = keep_shards(encoder, texts, folder, ".npy", np.save, progress)
+    files = keep_shards(encoder, texts, folder, ".npy", np.save, progress, method)
     return np.concatenate([np.empty((0, encoder.dimension), dtype=np.float32), *map(np.load, files)])
 
 
@@ -45,16 +45,18 @@ def keep_shards(
     suffix: str,
     write: Callable[[BinaryIO, Any], None],
     progress: Progress,
+    method: str = "encode",
 ) -> list[Path]:
     """One file in `folder` per shard of `texts`, in their order; those that are missing are encoded and written.
 
-    write: stores what `encoder.encode` gives for a shard.
+    write: stores what the encoder's method gives for a shard.
     """
     starts = range(0, len(texts), SHARD)
     files = {start: folder / f"{start:012d}{suffix}" for start in starts}
     missing = [start for start in starts if not files[start].exists()]
     done = sum(min(SHARD, len(texts) - start) for start in starts if start not in set(missing))
-    for start, vectors in encode_shards(encoder, ((start, texts[start : start + SHARD]) for start in missing)):
+    shards = ((start, texts[start : start + SHARD]) for start in missing)
+    for start, vectors in encode_shards(encoder, shards, method):
         with replacing(files[start]) as aside, aside.open("wb") as stream:
             write(stream, vectors)
         done += min(SHARD, len(texts) - start)
@@ -62,20 +64,20 @@ def keep_shards(
     return list(files.values())
 
 
-def encode_shards(encoder: Any, shards: Iterable[Shard]) -> Iterator[tuple[int, Any]]:
-    """Each shard's number with `encoder.encode(texts)`, as soon as it is there; on Ray in any order.
+def encode_shards(encoder: Any, shards: Iterable[Shard], method: str = "encode") -> Iterator[tuple[int, Any]]:
+    """Each shard's number with what the encoder's `method` gives for it, as soon as it is there; on Ray in any order.
 
-    encoder: whatever has `encode`, itself a torch module or with one as its `encoder`. A shard's batches are the same
-    wherever it is encoded, and so are its bits on equal hardware with equally many threads.
+    encoder: a torch module. A shard's batches are the same wherever it is encoded, and so are its bits on equal
+    hardware with equally many threads.
     """
     settings = engine.current()
     if settings.engine == "local":
-        yield from ((start, encoder.encode(texts)) for start, texts in shards)
+        yield from ((start, getattr(encoder, method)(texts)) for start, texts in shards)
     else:
-        yield from _on_ray(encoder, list(shards), settings)
+        yield from _on_ray(encoder, list(shards), method, settings)
 
 
-def _on_ray(encoder: Any, shards: list[Shard], settings: ScaleSettings) -> Iterator[tuple[int, Any]]:
+def _on_ray(encoder: Any, shards: list[Shard], method: str, settings: ScaleSettings) -> Iterator[tuple[int, Any]]:
     if not shards:
         return
     ray = engine.ray()
@@ -88,7 +90,7 @@ def _on_ray(encoder: Any, shards: list[Shard], settings: ScaleSettings) -> Itera
         compute=data.ActorPoolStrategy(size=min(settings.workers, len(rows))),
         num_cpus=settings.cpus_per_worker,
         num_gpus=settings.gpus_per_worker,
-        fn_constructor_args=(ray.put(_portable(encoder, settings)), settings.device),
+        fn_constructor_args=(ray.put(_portable(encoder, settings)), method, settings.device),
     )
     for block in encoded.iter_batches(batch_size=None):
         yield from zip(block["start"].tolist(), block["vectors"], strict=True)
@@ -97,26 +99,20 @@ def _on_ray(encoder: Any, shards: list[Shard], settings: ScaleSettings) -> Itera
 class Worker:
     """One actor of the pool; Ray makes a dead one again and repeats what it was doing."""
 
-    def __init__(self, encoder: Any, device: str) -> None:
-        self.encoder = engine.ray().get(encoder)
-        _module(self.encoder).to(device)
+    def __init__(self, encoder: Any, method: str, device: str) -> None:
+        self.encode = getattr(engine.ray().get(encoder).to(device), method)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Encode the shards of `batch`."""
         vectors = np.empty(len(batch["start"]), dtype=object)
         for row, texts in enumerate(batch["texts"]):
-            vectors[row] = self.encoder.encode(list(texts))
+            vectors[row] = self.encode(list(texts))
         return {"start": batch["start"], "vectors": vectors}
 
 
 def _portable(encoder: Any, settings: ScaleSettings) -> Any:
     """A copy in main memory. Its precision is decided here, not by each worker's own hardware."""
-    copied = copy.deepcopy(encoder)
-    module = _module(copied).to("cpu")
+    copied = copy.deepcopy(encoder).to("cpu")
     if settings.device == "cpu":
-        module.precision = "bfloat16" if uses_bfloat16(module.precision, torch.device("cpu")) else "float32"
+        copied.precision = "bfloat16" if uses_bfloat16(copied.precision, torch.device("cpu")) else "float32"
     return copied
-
-
-def _module(encoder: Any) -> Any:
-    return encoder if isinstance(encoder, torch.nn.Module) else encoder.encoder

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model_code.encoding.encoder import DocumentSide, Encoder
+from model_code.encoding.encoder import Encoder
 from model_code.evaluation.metrics import Metric, evaluate_run
 from model_code.index.top_k import top_k
 from model_code.retriever import Ranking
@@ -45,9 +45,9 @@ class DevEvaluator:
         """Whether every passage of the corpus is ranked."""
         return len(self.rows) == len(self.passages.texts)
 
-    def encode_passages(self, encoder: Encoder | DocumentSide) -> np.ndarray:
+    def encode_passages(self, encoder: Encoder) -> np.ndarray:
         """Vectors of the ranked passages, those at `rows` of the corpus: (P, H), or v rows for each: (P * v, H)."""
-        return encoder.encode(self.texts)
+        return encoder.encode_documents(self.texts)
 
     def score(self, queries: np.ndarray, vectors: np.ndarray) -> float:
         """The mean metric, given the vectors (Q, H) of `queries` and those of the passages at `rows`, (P, H) or

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from model_code.encoding.encoder import DocumentSide, Encoder
+from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
@@ -161,7 +161,7 @@ class Trainer(TrainingLoop):
         """The passages that an evaluation ranks, as they are searched now."""
         if self.state.step == 0 and self.start_vectors is not None:
             return self.start_vectors[dev.rows]
-        return dev.encode_passages(DocumentSide(self.encoder))
+        return dev.encode_passages(self.encoder)
 
     def _score(self, dev: DevEvaluator, ranked: Any) -> float:
         return dev.score(self.encoder.encode(dev.queries), ranked)

@@ -68,10 +68,10 @@ SHARDS = """
 SHARD = 20  # three of them
 
 
-def encode_shards(encoder, shards, really=encode_shards):
+def encode_shards(encoder, shards, method, really=encode_shards):
     import time
 
-    for start, found in really(encoder, shards):
+    for start, found in really(encoder, shards, method):
         with Path("encoded").open("a") as log:
             print(start, file=log)
         yield start, found

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from model_code.encoding.encoder import DocumentSide, Encoder, represent_documents
+from model_code.encoding.encoder import Encoder, represent_documents
 from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError, SettingsError
 from tests.tiny_encoder import make_tiny_encoder, make_tokenizer
@@ -88,7 +88,6 @@ def test_layers_are_counted_by_number(deep: Encoder, texts: list[str]) -> None:
     rows = deep.encode_documents(texts)
     assert rows.shape == (3 * len(texts), 32)
     np.testing.assert_allclose(rows[2::3], deep.encode(texts), atol=2e-6)
-    np.testing.assert_array_equal(DocumentSide(deep).encode(texts), rows)
 
 
 def test_rows_of_a_text_do_not_depend_on_its_batch(deep: Encoder, texts: list[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.encoding.encoder import DocumentSide, Encoder
+from model_code.encoding.encoder import Encoder
 from model_code.scale import encoding, engine
 from model_code.scale.encoding import encode_resumably, encode_shards
 from model_code.scale.engine import ScaleSettings
@@ -55,11 +55,11 @@ def test_no_texts(encoder: Encoder, tmp_path: Path) -> None:
 
 def test_workers_give_the_bytes_that_one_process_gives(workers, encoder, texts, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "SHARD", 64)
-    expected = encode_resumably(DocumentSide(encoder), texts, tmp_path / "here")
+    expected = encode_resumably(encoder, texts, tmp_path / "here", method="encode_documents")
     seen = []
     with engine.using(workers):
         found = encode_resumably(
-            DocumentSide(encoder), texts, tmp_path / "there", lambda done, total, note: seen.append(done)
+            encoder, texts, tmp_path / "there", lambda done, total, note: seen.append(done), "encode_documents"
         )
     assert found.tobytes() == expected.tobytes()
     assert (len(seen), seen[-1]) == (5, 300)

@@ -19,6 +19,8 @@ class Lookup:
         self.encoded += list(texts)
         return np.array([self.vectors[text] for text in texts], dtype=np.float32)
 
+    encode_documents = encode
+
 
 VECTORS = {"a1": [1, 0, 0], "a2": [0, 0, 1], "b": [0, 1, 0], "c": [0.6, 0.8, 0], "x": [0, 0.1, 0.9], "y": [0.1, 0.9, 0]}
 PASSAGES = Passages(["a1", "b", "a2", "c"], np.array([0, 1, 0, 2]))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model_code.encoding.batching import encode
-from model_code.encoding.encoder import DocumentSide, represent_documents
+from model_code.encoding.encoder import represent_documents
 from model_code.encoding.settings import LayerSettings
 from model_code.losses.hierarchy import level_losses
 from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
@@ -116,7 +116,7 @@ def test_dev_evaluation_ranks_by_the_best_vector(tmp_path: Path):
     data, encoder = make_data(), make_encoder(tmp_path / "tiny")
     represent_documents(encoder, layers_of("multi_vector"))
     dev = make_dev(data.passages)
-    rows = dev.encode_passages(DocumentSide(encoder))
+    rows = dev.encode_passages(encoder)
     assert rows.shape == (48, 32)
     reciprocal = []
     for text, relevant in zip(dev.queries, dev.qrels.values(), strict=True):
