@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -202,7 +203,7 @@ class Alone:
 
 def _one_by_one(state: IncDsiState, new: list[NewDocument], settings: IncDsiSettings, published: int) -> Alone:
     """All take turns, so that a busy minute hits all alike."""
-    adder, found = IncDsiAdder(state.copy(), settings), Alone()
+    adder, found = IncDsiAdder(deepcopy(state), settings), Alone()
     for number, document in enumerate(new):
         count = len(adder.state)
         start = time.perf_counter()
@@ -256,7 +257,7 @@ def _batched(state: IncDsiState, new: list[NewDocument], settings: IncDsiSetting
     """What one batch added, and documents per second, the median of some rounds."""
     seconds = []
     for _ in range(ROUNDS):
-        adder = IncDsiAdder(state.copy(), settings)
+        adder = IncDsiAdder(deepcopy(state), settings)
         start = time.perf_counter()
         added = adder.add_batch(new)
         seconds.append(time.perf_counter() - start)

@@ -22,6 +22,7 @@ from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import open_source
 from model_code.token_index.bags import Bags, TokenBags
 from model_code.token_index.index import TokenIndex
+from model_code.token_index.postings import PARTS
 from model_code.token_index.queries import Sparse
 
 SQUAD = Path(os.environ.get("FRESHET_DATA", Path(__file__).parents[1] / ".." / "shared" / "data")) / "squad"
@@ -69,7 +70,7 @@ def _compare(texts: Texts, tokenizer: Any, questions: int, repeats: int) -> list
     unused = iter(makers)
     building = median_seconds([lambda: _build(texts, next(unused)), lambda: _build_peer(texts.texts)], repeats // 4 + 1)
     index, peer, bags = _build(texts, makers[0]), _build_peer(texts.texts), makers[0](texts.texts)
-    wide = make_queries(index, bags, texts.ids, asked, makers[0])
+    wide = make_queries(bags, texts.ids, asked, makers[0])
     narrow = heaviest(wide)
     words = bm25s.tokenize([text for text, _ in asked], return_ids=False, show_progress=False)
     depth = min(DEPTH, len(texts.ids))
@@ -116,7 +117,8 @@ def _checks(size: str, index: TokenIndex, bags: Bags, wide: list[Sparse], depth:
     by_few, by_all = (index.search(queries, depth) for queries in (narrow, wide))
     few = exhaustive(narrow, bags, index.document_ids, depth)
     whole = exhaustive(wide, bags, index.document_ids, depth)
-    bytes_per_posting = sum(block.packed.nbytes for block in index.blocks) / index.postings
+    arrays = [getattr(block.packed, part) for block in index.blocks for part in PARTS]
+    bytes_per_posting = sum(array.nbytes for array in arrays) / index.postings
     fits = {"ratio": MOST_BYTES / bytes_per_posting, "goal": 1.0, "met": bytes_per_posting <= MOST_BYTES}
     what = f"{size}: recall@{depth} of"
     return [
@@ -128,7 +130,7 @@ def _checks(size: str, index: TokenIndex, bags: Bags, wide: list[Sparse], depth:
 
 
 def make_queries(
-    index: TokenIndex, bags: Bags, ids: Sequence[str], asked: Sequence[tuple[str, str]], tokens_of: TokenBags
+    bags: Bags, ids: Sequence[str], asked: Sequence[tuple[str, str]], tokens_of: TokenBags
 ) -> list[Sparse]:
     """Per question `WIDE` tokens, its own and others of the text that answers it and of two texts drawn at random.
 
@@ -137,12 +139,14 @@ def make_queries(
     """
     chance, ends, places = np.random.default_rng(1), np.cumsum(bags.lengths), {name: i for i, name in enumerate(ids)}
     questions, queries = tokens_of([text for text, _ in asked]), []
+    most = max(int(part.tokens.max(initial=0)) for part in (bags, questions))
+    held = np.bincount(np.unique(bags.tokens * len(bags) + bags.passages) // len(bags), minlength=most + 1)
     for number, (_, document) in enumerate(asked):
         own = np.unique(questions.slice(number, number + 1).tokens)
         texts = [places[document], *chance.integers(len(ids), size=2)]
         related = [bags.tokens[ends[text] - bags.lengths[text] : ends[text]] for text in texts]
         tokens = np.unique(np.concatenate([own, *related]))
-        rarity = np.log((len(ids) + 1) / (index.counts(tokens) + 0.5)).astype(np.float32)
+        rarity = np.log((len(ids) + 1) / (held[tokens] + 0.5)).astype(np.float32)
         rarity = np.where(np.isin(tokens, own), rarity, rarity * chance.random(len(tokens)) / 2)
         chosen = tokens[np.argsort(-rarity, kind="stable")[:WIDE]]
         queries.append((chosen, (5.8 * (1 + np.arange(len(chosen)) / 4) ** -0.43).astype(np.float32)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -161,7 +162,7 @@ class TrialBench:
             len(split.documents) > 0 and len(split.old_queries) > 0 and len(split.new_queries) > 0,
             "a split needs documents to add, queries for them, and queries for old documents",
         )
-        self.state, self.split, self.beta = state.copy(), split, beta
+        self.state, self.split, self.beta = deepcopy(state), split, beta
         self._known: dict[Way, Trial] = {}
         number = {document.id: i for i, document in enumerate(split.documents)}
         self.ranks = CachedRanks(
@@ -180,7 +181,7 @@ class TrialBench:
         pulled = [settings.pulled(document) for document in chosen]
         if not settings.refine:
             return [Placed(one.id, one.prior.astype(np.float32), Status.NOT_REFINED) for one in pulled]
-        added = IncDsiAdder(self.state.copy(), settings.incdsi).add_batch(pulled)
+        added = IncDsiAdder(deepcopy(self.state), settings.incdsi).add_batch(pulled)
         return [Placed(one.id, one.vector, one.status) for one in added]
 
     def trial(self, name: str, settings: Way) -> Trial:

@@ -15,8 +15,3 @@ class AdditionSettings(IncDsiSettings):
     spans: int = Field(
         4, ge=0, description="parts of a document's text, besides title and first sentence, that it should be found by"
     )
-
-    @property
-    def incdsi(self) -> IncDsiSettings:
-        """The part that the solver reads."""
-        return IncDsiSettings(**{name: getattr(self, name) for name in IncDsiSettings.model_fields})

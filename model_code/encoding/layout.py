@@ -6,7 +6,7 @@ Transformer, Pooling (mean or cls), any number of Dense projections, Normalize. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,8 @@ def read_layout(folder: Path) -> Layout:
     if not (folder / "modules.json").is_file():
         return Layout(folder)
     transformer, pooling, projections = folder, None, []
-    for kind, path in _modules(folder):
+    for module in read_json(folder / "modules.json"):
+        kind, path = module["type"].rsplit(".", 1)[-1], folder / module["path"]
         if kind == "Transformer":
             transformer = path
         elif kind == "Pooling":
@@ -69,16 +70,6 @@ def read_layout(folder: Path) -> Layout:
         elif kind not in MODULES:
             raise FreshetError(f"{folder}: module {kind!r} is not supported; known: {', '.join(MODULES)}")
     return Layout(transformer, pooling, _length_limit(transformer), tuple(projections))
-
-
-def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Kind and folder of each module."""
-    for module in read_json(folder / "modules.json"):
-        yield _kind(module["type"]), folder / module["path"]
-
-
-def _kind(qualified: str) -> str:
-    return qualified.rsplit(".", 1)[-1]
 
 
 def _length_limit(folder: Path) -> int | None:

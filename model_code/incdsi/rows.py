@@ -79,10 +79,6 @@ class GrowingRows:
         self._compared = self._count
         return self._largest
 
-    def copy(self) -> GrowingRows:
-        """An independent copy."""
-        return type(self)(self.view)
-
     def _changed(self, row: int) -> None:
         if row < self._compared:  # the largest may be gone
             self._largest, self._compared = 0.0, 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -93,14 +92,6 @@ class IncDsiState:
         rough = self.queries.view[rows] @ vector.astype(np.float32)
         slack = 2 * float32_error(self.width) * length(vector)  # twice: also for the addition here
         return rows[rough + slack * self.query_lengths.view[rows] >= scores]
-
-    def copy(self) -> IncDsiState:
-        """An independent copy, as for a trial."""
-        other = copy.copy(self)
-        for name in ("vectors", "queries", "vector_lengths", "query_lengths", "own_scores"):
-            setattr(other, name, getattr(self, name).copy())
-        other.ids, other._rows = list(self.ids), dict(self._rows)
-        return other
 
     def _all(self) -> list[GrowingRows]:
         return [self.vectors, self.queries, self.vector_lengths, self.query_lengths, self.own_scores]

@@ -75,7 +75,6 @@ class DenseIndex:
         """
         vectors, ids = _float32(vectors), IdMap(document_ids)
         _require_rows(vectors, len(ids), vectors.shape[1])
-        _require_whole_passages(document_ids, vectors_per_passage)
         approximate = inverted_file(vectors, settings)
         return cls(vectors, ids, fingerprint, settings, approximate, vectors_per_passage)
 
@@ -282,12 +281,3 @@ def _require_rows(vectors: np.ndarray, rows: int, dimension: int) -> None:
         raise FreshetError(f"vectors of shape {vectors.shape} do not fit {rows} passages of {dimension} components")
     if not np.isfinite(vectors).all():
         raise FreshetError("vectors hold NaN or infinite components; the encoder diverged: train it again")
-
-
-def _require_whole_passages(document_ids: Sequence[str], per_passage: int) -> None:
-    starts = document_ids[::per_passage]
-    if per_passage > 1 and list(document_ids) != [document for document in starts for _ in range(per_passage)]:
-        raise FreshetError(
-            f"this index has {per_passage} vectors per passage, and needs them together: name each passage's document "
-            f"{per_passage} times in a row, one per vector"
-        )

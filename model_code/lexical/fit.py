@@ -12,9 +12,8 @@ import torch
 
 from model_code.context import StageContext
 from model_code.hierarchy.tree import Hierarchy
-from model_code.lexical.embedding_index import EmbeddingIndex
 from model_code.lexical.encoder import LexicalEncoder
-from model_code.lexical.index import BY_TOKENS, LexicalSearch, index_tokens
+from model_code.lexical.index import BY_TOKENS, EmbeddingIndex, LexicalSearch, index_tokens
 from model_code.lexical.layout import save_encoder, start_encoder
 from model_code.lexical.losses import SemiParametricObjective, TokenHierarchy
 from model_code.lexical.settings import LexicalSettings

@@ -53,25 +53,19 @@ def start_encoder(
     masked = has_masked_head(layout.transformer)
     head = "mlm" if masked else "closed_form"
     config = LexicalConfig(head, SCALE, False, settings.index_top_k, settings.query_top_k)
-    tokenizer, device = load_tokenizer(layout.transformer), pick_device(encoder.device)
+    device, limit = pick_device(encoder.device), encoder.max_tokens
+    rest = (load_tokenizer(layout.transformer), config, limit, encoder.precision)
     if masked:
-        model = load_masked_model(layout.transformer, encoder.max_tokens)
-        return _on_masked_model(model, tokenizer, config, encoder.max_tokens, encoder.precision).to(device).eval()
-    backbone = load_transformer(layout.transformer, encoder.max_tokens).to(device).eval()
-    return _start_closed_form(backbone, tokenizer, texts, config, encoder.max_tokens, encoder.precision, seed)
+        return _on_masked_model(load_masked_model(layout.transformer, limit), *rest).to(device).eval()
+    return _start_closed_form(load_transformer(layout.transformer, limit).to(device).eval(), texts, seed, *rest)
 
 
 def _start_closed_form(
-    backbone: Any,
-    tokenizer: Any,
-    texts: Sequence[str],
-    config: LexicalConfig,
-    max_tokens: int,
-    precision: Precision,
-    seed: int,
+    backbone: Any, texts: Sequence[str], seed: int, tokenizer: Any, config: LexicalConfig, *rest: Any
 ) -> LexicalEncoder:
     """Solve for the head: W on `HEAD_PASSAGES` of `texts`, idf on all of them. On the backbone's device.
 
+    rest: what else a `LexicalEncoder` takes.
     FreshetError if word embeddings and hidden states differ in width, or no text holds a token that may carry weight.
     """
     embeddings = backbone.get_input_embeddings().weight.detach()
@@ -83,7 +77,7 @@ def _start_closed_form(
     body = ClosedFormBody(backbone, ClosedFormHead(embeddings.shape[1], config.scale))
     blank = nn.Parameter(torch.zeros(len(embeddings)))
     rows = nn.Parameter(torch.zeros_like(embeddings), requires_grad=False)
-    encoder = LexicalEncoder(body, rows, blank, tokenizer, config, max_tokens, precision).to(embeddings.device)
+    encoder = LexicalEncoder(body, rows, blank, tokenizer, config, *rest).to(embeddings.device)
     bags = encoder.bags(texts)
     if not sum(map(len, bags)):
         raise FreshetError("no passage holds a token of the encoder's vocabulary, so there is nothing to start from")
@@ -141,40 +135,26 @@ def load_encoder(
     values = read_json(folder / CONFIG)
     limit = max_tokens or values["max_tokens"]
     config = LexicalConfig(**{key: value for key, value in values.items() if key != "max_tokens"})
-    tokenizer = load_tokenizer(folder)
+    weights, rest = load_file(folder / HEAD / "model.safetensors"), (load_tokenizer(folder), config, limit, precision)
     if config.head == "mlm":
-        encoder = _on_masked_model(load_masked_model(folder, limit), tokenizer, config, limit, precision)
-        encoder.bias.data.copy_(_read_head(folder).get("bias", encoder.bias.data))
+        encoder = _on_masked_model(load_masked_model(folder, limit), *rest)
+        encoder.bias.data.copy_(weights.get("bias", encoder.bias.data))
     else:
-        encoder = _on_closed_form(folder, tokenizer, config, limit, precision)
+        decoder, bias = nn.Parameter(weights["decoder"], requires_grad=False), nn.Parameter(weights["bias"])
+        head = ClosedFormHead(decoder.shape[1], config.scale)
+        head.transform.weight.data.copy_(weights["transform"])
+        encoder = LexicalEncoder(ClosedFormBody(load_transformer(folder, limit), head), decoder, bias, *rest)
     encoder.to(pick_device(device)).eval()
     if for_search and (kind := packing(precision, encoder.device)):
         pack(encoder.body, kind)
     return encoder
 
 
-def _on_masked_model(
-    model: MaskedModel, tokenizer: Any, config: LexicalConfig, max_tokens: int, precision: Precision
-) -> LexicalEncoder:
+def _on_masked_model(model: MaskedModel, *rest: Any) -> LexicalEncoder:
+    """rest: what a `LexicalEncoder` takes besides."""
     decoder = model.decoder
     bias = decoder.bias if decoder.bias is not None else nn.Parameter(decoder.weight.new_zeros(len(decoder.weight)))
-    return LexicalEncoder(model, decoder.weight, bias, tokenizer, config, max_tokens, precision)
-
-
-def _on_closed_form(
-    folder: Path, tokenizer: Any, config: LexicalConfig, max_tokens: int, precision: Precision
-) -> LexicalEncoder:
-    weights = _read_head(folder)
-    decoder, bias = nn.Parameter(weights["decoder"], requires_grad=False), nn.Parameter(weights["bias"])
-    head = ClosedFormHead(decoder.shape[1], config.scale)
-    head.transform.weight.data.copy_(weights["transform"])
-    body = ClosedFormBody(load_transformer(folder, max_tokens), head)
-    return LexicalEncoder(body, decoder, bias, tokenizer, config, max_tokens, precision)
-
-
-def _read_head(folder: Path) -> dict[str, Tensor]:
-    """What `_save_head` wrote."""
-    return load_file(folder / HEAD / "model.safetensors")
+    return LexicalEncoder(model, decoder.weight, bias, *rest)
 
 
 def _save_head(encoder: LexicalEncoder, folder: Path) -> None:

@@ -15,7 +15,7 @@ unlike HCE's (section 5.2) they are not trained, which at V entries each would c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.losses.contrastive import contrastive_losses, softmax_losses
 from model_code.losses.hierarchy import hce_losses, joint_loss, level_means, siblings
-from model_code.training.collator import TrainingBatch
+from model_code.training.batches import TrainingBatch
 from model_code.training.settings import TrainingSettings
 
 SHARES = {"full": 1.0, "beta": 0.5, "alpha": 0.5}  # of each term in the loss
@@ -128,11 +128,8 @@ class TokenHierarchy(nn.Module):
 
         queries: E(q), (B, V). paths: (B, M) int64 and excluded: as in `HierarchyLoss`.
         """
-        losses, columns = [], queries.T.contiguous()
-        for level, scale in enumerate(scales):
-            nodes = paths[:, level]
-            inside = siblings(self.get_buffer(f"parents_{level}"), nodes, excluded[level])
-            losses.append(softmax_losses(self.scores(columns, level) / scale, nodes, ~inside))
+        levels = zip(self._levels(queries, paths, excluded), scales, strict=True)
+        losses = [softmax_losses(scores / scale, nodes, ~inside) for (scores, nodes, inside), scale in levels]
         return torch.stack(losses, dim=1)
 
     def spread(self, queries: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]) -> Tensor:
@@ -141,13 +138,21 @@ class TokenHierarchy(nn.Module):
         What all siblings of a query have in common, which no softmax sees, is taken out first: beside it, siblings
         differ by little.
         """
-        scales, columns = [], queries.T.contiguous()
+        scales = []
+        for scores, nodes, inside in self._levels(queries, paths, excluded):
+            negatives = inside.scatter(1, nodes[:, None], False)
+            scales.append(quarter_deviation(_centred(scores, negatives)[None]))
+        return torch.stack(scales)
+
+    def _levels(
+        self, queries: Tensor, paths: Tensor, excluded: Sequence[Tensor | None]
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of each level the scores (B, K_t), the queries' own nodes (B,), and which nodes are told apart (B, K_t)."""
+        columns = queries.T.contiguous()
         for level in range(self.levels):
             nodes = paths[:, level]
             inside = siblings(self.get_buffer(f"parents_{level}"), nodes, excluded[level])
-            negatives = inside.scatter(1, nodes[:, None], False)
-            scales.append(quarter_deviation(_centred(self.scores(columns, level), negatives)[None]))
-        return torch.stack(scales)
+            yield self.scores(columns, level), nodes, inside
 
 
 def _centred(scores: Tensor, inside: Tensor) -> Tensor:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from model_code.context import StageContext
-from model_code.lexical.embedding_index import EmbeddingIndex, PassagesOnTheFly
-from model_code.lexical.index import LexicalSearch, build_folder, index_tokens
+from model_code.lexical.index import EmbeddingIndex, LexicalSearch, PassagesOnTheFly, build_folder, index_tokens
 from model_code.lexical.layout import load_encoder
 from model_code.retrievers.base import IndexedRetriever, NewPassages
 from model_code.token_index.index import TokenIndex

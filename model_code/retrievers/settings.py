@@ -111,13 +111,7 @@ def parse_retriever(own: Mapping[str, Any] | None, shared: Mapping[str, Any], wh
     settings.require(own is None or isinstance(own, Mapping), f"{where} must be a group of settings, not {own!r}")
     own = own or {}
     settings.reject_unknown(own, known, where)
-    training = settings.parse(TrainingSettings, {**shared, **_without(own, names)}, where)
-    return settings.parse(RetrieverSettings, {**_only(own, names), "training": training}, where)
-
-
-def _only(mapping: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    return {key: value for key, value in mapping.items() if key in names}
-
-
-def _without(mapping: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    return {key: value for key, value in mapping.items() if key not in names}
+    trained = {key: value for key, value in own.items() if key not in names}
+    training = settings.parse(TrainingSettings, {**shared, **trained}, where)
+    rest = {key: value for key, value in own.items() if key in names}
+    return settings.parse(RetrieverSettings, {**rest, "training": training}, where)

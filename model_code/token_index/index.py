@@ -1,8 +1,7 @@
 """The binary token index: which passages hold which tokens, and nothing else (SVDR, section 4.1).
 
 A query is a weight for each of some tokens, a passage scores the weights of those it holds, and a document ranks by its
-best passage. No number in the index depends on another passage or on an encoder, and what depends on the collection,
-such as how rare a token is, is counted when it is asked for.
+best passage. No number in the index depends on another passage or on an encoder.
 
 Passages lie in blocks of postings, six arrays that are memory-mapped; nothing says where a list begins: the number of
 its postings decides its form, and with that its length.
@@ -110,10 +109,6 @@ class TokenIndex(SparseIndex):
     def postings(self) -> int:
         """How many tokens all passages hold together."""
         return sum(map(len, self.blocks))
-
-    def counts(self, tokens: np.ndarray) -> np.ndarray:
-        """In how many of the passages each of `tokens` (t,) different ones is, (t,) int64."""
-        return sum((block.counts(tokens) for block in self.blocks), start=np.zeros(len(tokens), np.int64))
 
     def scores(self, queries: Sequence[Sparse]) -> Iterator[np.ndarray]:
         """See `SparseIndex.scores`; exact: see `Query`."""

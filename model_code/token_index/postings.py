@@ -45,11 +45,6 @@ class Packed:
     high: np.ndarray
     bitmaps: np.ndarray
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays together."""
-        return sum(getattr(self, part).nbytes for part in PARTS)
-
 
 def forms(counts: np.ndarray, passages: int) -> np.ndarray:
     """The shortest form for lists of `counts` (u,) passages out of `passages`, the first of equals, (u,) int64.
@@ -120,8 +115,6 @@ class Postings:
     """The postings of a block of passages, read from `Packed` arrays, which may be memory-mapped. Immutable.
 
     >>> postings = Postings.build(Bags.of([[5, 9], [9], [2, 5, 5]]))
-    >>> postings.counts(np.array([9, 2, 7])).tolist()
-    [2, 1, 0]
     >>> postings.sums(QueryBatch(np.array([5, 9, 9]), np.array([1.0, 10.0, 3.0]), np.array([0, 0, 1]), size=2)).tolist()
     [[11.0, 10.0, 1.0], [3.0, 3.0, 0.0]]
     """
@@ -149,13 +142,6 @@ class Postings:
     def __len__(self) -> int:
         """Number of postings."""
         return int(self._counts.sum())
-
-    def counts(self, tokens: np.ndarray) -> np.ndarray:
-        """In how many passages each of `tokens` (t,) is, (t,) int64."""
-        slots, known = self._find(tokens)
-        counts = np.zeros(len(tokens), np.int64)
-        counts[known] = self._counts[slots[known]]
-        return counts
 
     def sums(self, batch: QueryBatch) -> np.ndarray:
         """For each of `batch`'s q queries and each passage the sum of the weights of held tokens, (q, N) float64."""

@@ -137,19 +137,13 @@ def latest_checkpoint(folder: Path | None) -> Path | None:
     return checkpoints[max(checkpoints)] if checkpoints else None
 
 
-def load_training_state(checkpoint: Path) -> tuple[TrainingState, Hierarchy | None]:
-    """The training state of a checkpoint, and its hierarchy if training had re-clustered."""
+def load_training_state(checkpoint: Path) -> tuple[TrainingState, Hierarchy | None, dict[str, np.ndarray]]:
+    """The training state of a checkpoint, its hierarchy if training had re-clustered, and what `Negatives` kept."""
+    from safetensors.numpy import load_file as load_arrays
     from safetensors.torch import load_file
 
     state = TrainingState.from_json(read_json(checkpoint / STATE))
     state.best_weights = load_file(checkpoint / BEST)
-    folder = checkpoint / HIERARCHY
-    return state, Hierarchy.load(folder) if folder.is_dir() else None
-
-
-def load_negatives(checkpoint: Path) -> dict[str, np.ndarray]:
-    """What a checkpoint keeps for `Negatives.restore`; empty if nothing."""
-    from safetensors.numpy import load_file
-
-    path = checkpoint / NEGATIVES
-    return load_file(path) if path.is_file() else {}
+    folder, negatives = checkpoint / HIERARCHY, checkpoint / NEGATIVES
+    hierarchy = Hierarchy.load(folder) if folder.is_dir() else None
+    return state, hierarchy, load_arrays(negatives) if negatives.is_file() else {}

@@ -18,7 +18,7 @@ from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.contrastive import contrastive_losses
 from model_code.losses.hierarchy import HierarchyLoss, hce_losses, joint_loss, level_means
 from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
-from model_code.training.collator import TrainingBatch
+from model_code.training.batches import TrainingBatch
 from model_code.training.settings import TrainingSettings
 
 LAST_LAYER = LayerSettings()

@@ -20,15 +20,13 @@ from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.progress import Progress, silent
-from model_code.training.batches import BatchSchedule
+from model_code.training.batches import BatchSchedule, Collator
 from model_code.training.checkpoints import (
     TrainingState,
     latest_checkpoint,
-    load_negatives,
     load_training_state,
     save_checkpoint,
 )
-from model_code.training.collator import Collator
 from model_code.training.data import TrainingData
 from model_code.training.dev_evaluation import DevEvaluator
 from model_code.training.loop import TrainingLoop, TrainingResult
@@ -84,8 +82,8 @@ class Trainer(TrainingLoop):
         freeze(encoder.backbone, settings.frozen_layers)
         checkpoint = latest_checkpoint(checkpoints)
         if checkpoint is not None:
-            self.state, latest = load_training_state(checkpoint)
-            self.negatives.restore(load_negatives(checkpoint))
+            self.state, latest, kept = load_training_state(checkpoint)
+            self.negatives.restore(kept)
             hierarchy = latest or hierarchy
         objective = self._make_objective(hierarchy)
         self._prepare(objective, self._make_optimizer(objective), hierarchy)

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from model_code.additions.constraints import SPAN, constraint_texts
-from model_code.additions.settings import AdditionSettings
-from model_code.errors import SettingsError
-from model_code.incdsi.settings import IncDsiSettings
-from model_code.settings import parse
 
 
 def test_spans_are_spread_from_the_second_sentence_to_the_end() -> None:
@@ -26,12 +20,6 @@ def test_a_short_text_is_not_repeated() -> None:
     assert constraint_texts("same", "same", 4) == ["same"]
     assert constraint_texts("t", "One line\nand a second one", 1) == ["t", "One line", "and a second one"]
     assert constraint_texts("t", "One. Two three.", 0) == ["t", "One."]
-
-
-def test_the_solvers_part_of_the_settings() -> None:
-    assert AdditionSettings(lambda2=0.5).incdsi == IncDsiSettings(lambda2=0.5)
-    with pytest.raises(SettingsError, match="spans is -1"):
-        parse(AdditionSettings, {"spans": -1}, "additions")
 
 
 def test_texts_without_blanks_have_sentences_and_spans_too() -> None:

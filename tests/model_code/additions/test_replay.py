@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def test_groups_of_any_size_give_the_same(seed: int) -> None:
     changes = random_steps(state, documents, seed)
     ends = []
     for size in (1, 4, 30):
-        adder = IncDsiAdder(state.copy(), SETTINGS)
+        adder = IncDsiAdder(deepcopy(state), SETTINGS)
         for start in range(0, 30, size):
             part = changes[start : start + size]
             replay(adder, [step for step, _ in part], {i: own for i, (_, own) in enumerate(part) if own is not None})

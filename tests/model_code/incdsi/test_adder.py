@@ -3,6 +3,7 @@ done; and the record of who wins its own query."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from itertools import product
 
 import numpy as np
@@ -48,7 +49,7 @@ def assert_equal_states(one: IncDsiState, other: IncDsiState) -> None:
 def test_a_batch_equals_one_by_one(settings: IncDsiSettings, pulled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adder, "BATCH", 5)
     state, documents = added(50, 12, pulled, seed=WAYS.index((settings, pulled)))
-    alone, together = IncDsiAdder(state.copy(), settings), IncDsiAdder(state.copy(), settings)
+    alone, together = IncDsiAdder(deepcopy(state), settings), IncDsiAdder(deepcopy(state), settings)
     assert_same([alone.add(document) for document in documents], together.add_batch(documents))
     assert_equal_states(alone.state, together.state)
 
@@ -58,7 +59,7 @@ def test_deleting_the_last_undoes_its_addition(settings: IncDsiSettings, pulled:
     state, documents = added(50, 2, pulled)
     adder = IncDsiAdder(state, settings)
     adder.add(documents[0])
-    before = state.copy()
+    before = deepcopy(state)
     adder.add(documents[1])
     adder.delete(["new 1"])
     assert_equal_states(state, before)
@@ -68,7 +69,7 @@ def test_deleting_the_last_undoes_its_addition(settings: IncDsiSettings, pulled:
 def test_where_a_document_lies_shows_in_no_vector(settings: IncDsiSettings, pulled: bool) -> None:
     state, documents = added(50, 5, pulled)
     IncDsiAdder(state, settings).add_batch(documents)
-    other = state.copy()
+    other = deepcopy(state)
     vector, query = (rows.view[7].copy() for rows in (other.vectors, other.queries))
     other.delete(np.array([7]))
     other.append(state.ids[7], vector, query)
@@ -134,10 +135,10 @@ def test_a_compromise_is_told_and_counted() -> None:
 def test_a_large_collection_is_added_to_in_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     state, documents = make(60, 12)
     monkeypatch.setattr(adder, "MOST_SCORES", 5 * 60)
-    one, sizes = IncDsiAdder(state.copy()), []
+    one, sizes = IncDsiAdder(deepcopy(state)), []
     add = one._add_chunk
     monkeypatch.setattr(one, "_add_chunk", lambda chunk: sizes.append(len(chunk)) or add(chunk))
     found = one.add_batch(documents)
     assert sizes == [5, 5, 2]
     monkeypatch.undo()
-    assert_same(found, IncDsiAdder(state.copy()).add_batch(documents))
+    assert_same(found, IncDsiAdder(deepcopy(state)).add_batch(documents))

@@ -3,6 +3,8 @@ happened to the rows, and sets of rows."""
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 
@@ -45,7 +47,7 @@ def test_equal_to_a_list_after_random_changes() -> None:
 def test_a_copy_is_independent_and_the_source_is_not_written_to() -> None:
     source = np.zeros((2, 2))
     rows = GrowingRows(source)
-    copy = rows.copy()
+    copy = deepcopy(rows)
     rows.append(np.ones((1, 2)))
     rows.delete(np.array([0]))
     assert source.sum() == copy.view.sum() == 0
@@ -140,8 +142,6 @@ def test_rows_are_copied_once_that_pays_and_changed_ones_again() -> None:
     assert len(rows._copy) == 40
     rows.delete(np.array([10]))
     assert len(rows._copy) == 10
-    copied = rows.copy()
-    assert copied.scan(vector)[0].uncertainty == fine, "a copy of the state begins anew"
 
 
 @pytest.mark.usefixtures("_impatient")

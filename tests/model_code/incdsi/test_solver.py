@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_hardly_any_pull_and_more_charged_rows_than_dimensions_keep_every_digit(
     state, documents = make(600, 4, width=24, seed=5)
     documents = documents if pulled else [NewDocument(one.id, one.queries) for one in documents]
     settings = IncDsiSettings(gamma1=4.0, gamma2=4.0, lambda2=pull)
-    alone, batch = IncDsiAdder(state.copy(), settings), IncDsiAdder(state.copy(), settings).add_batch(documents)
+    alone, batch = IncDsiAdder(deepcopy(state), settings), IncDsiAdder(deepcopy(state), settings).add_batch(documents)
     for document, other in zip(documents, batch, strict=True):
         oracle = Oracle(alone.state, document, settings)
         one = alone.add(document)

@@ -1,5 +1,5 @@
 """Guards indexes with several vectors per passage: documents by their best row, exact for any k, passages counted in
-passages, whole passages only, and save, load, add, update and delete as with one."""
+passages, and save and load as with one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import IndexSettings
@@ -61,10 +60,3 @@ def test_saved_and_loaded_it_still_knows(vectors: np.ndarray, tmp_path: Path) ->
     loaded = DenseIndex.load(tmp_path)
     assert loaded.best_passage(vectors[-1], "b") == 2
     assert loaded.vectors_per_passage == EACH
-
-
-def test_half_a_passage_is_refused(vectors: np.ndarray) -> None:
-    with pytest.raises(FreshetError, match="3 vectors per passage"):
-        build(vectors[:4], ["a"] * 4)
-    with pytest.raises(FreshetError, match="3 vectors per passage"):
-        build(vectors[:6], ["a", "a", "b", "b", "b", "a"])

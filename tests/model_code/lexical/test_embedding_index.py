@@ -9,8 +9,8 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.files import hash_path
-from model_code.lexical.embedding_index import EmbeddingIndex
 from model_code.lexical.encoder import Sparse
+from model_code.lexical.index import EmbeddingIndex
 
 SIZE = 30
 IDS = ["d2", "d0", "d1", "d0", "d5", "d4", "d3"]

@@ -29,7 +29,7 @@ def one_by_one() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)
         patch.setattr("model_code.lexical.encoder.CPU_BATCH_TOKENS", 2)
-        patch.setattr("model_code.lexical.embedding_index.CACHE", 9)
+        patch.setattr("model_code.lexical.index.CACHE", 9)
         patch.setattr("os.fsync", lambda handle: None)
         yield
 

@@ -11,8 +11,7 @@ import pytest
 from model_code.context import StageContext
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import hash_path, read_json
-from model_code.lexical.embedding_index import PRECISION, PassagesOnTheFly
-from model_code.lexical.index import NAMES
+from model_code.lexical.index import NAMES, PRECISION, PassagesOnTheFly
 from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
 from model_code.lexical.settings import LexicalSettings
 from model_code.manifest import seal
@@ -176,7 +175,7 @@ def test_beta_rerank_embeds_passages_as_they_come(tmp_path: Path, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(passages.encoder, "encode", lambda texts: pytest.fail("encoded again") if texts else [])
         assert all(a[1] is b[1] for a, b in zip(passages._embeddings([3, 1]), (kept[2], kept[0]), strict=True))
-    monkeypatch.setattr("model_code.lexical.embedding_index.CACHE", 2)
+    monkeypatch.setattr("model_code.lexical.index.CACHE", 2)
     passages._embeddings([4])
     assert list(passages._known) == [4]
 

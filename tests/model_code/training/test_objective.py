@@ -11,8 +11,7 @@ import torch
 from model_code.encoding.batching import encode
 from model_code.losses.contrastive import contrastive_losses
 from model_code.losses.hierarchy import level_losses
-from model_code.training.batches import BatchSchedule
-from model_code.training.collator import Collator
+from model_code.training.batches import BatchSchedule, Collator
 from model_code.training.objective import Objective
 from tests.model_code.training.example import PARENTS, make_data, make_encoder, make_settings, make_tree
 

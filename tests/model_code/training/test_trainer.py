@@ -11,9 +11,8 @@ import torch
 
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.training.batches import BatchSchedule
+from model_code.training.batches import BatchSchedule, Collator
 from model_code.training.checkpoints import latest_checkpoint
-from model_code.training.collator import Collator
 from model_code.training.data import Pairs, TrainingData
 from model_code.training.objective import Objective
 from model_code.training.optimisation import freeze, make_optimizer
