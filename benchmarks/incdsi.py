@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measurement import row
-from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.documents import Added, NewDocument
-from model_code.incdsi.objective import Problem
+from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument
 from model_code.incdsi.rows import dots
 from model_code.incdsi.settings import IncDsiSettings
+from model_code.incdsi.solver import Problem
 from model_code.incdsi.state import IncDsiState
 
 FALLING, FLAT = 0.5, 0.0  # by which power of its rank a direction's deviation falls

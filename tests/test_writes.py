@@ -22,7 +22,7 @@ ALLOWED = {
     "into a stage's staging folder, which `replace_folder` syncs and renames": """
         model_code/corpus/tables.py:write_table model_code/stages/corpus.py:run model_code/stages/pseudo_queries.py:run
         model_code/encoding/base_models.py:save_tokenizer model_code/encoding/base_models.py:save_transformer
-        model_code/encoding/layout.py:save_projection model_code/evaluation/system_evaluation.py:evaluate_system
+        model_code/encoding/base_models.py:save_projection model_code/evaluation/system_evaluation.py:evaluate_system
         model_code/index/dense_index.py:DenseIndex.save model_code/lexical/layout.py:_save_head
         model_code/lexical/layout.py:_write_modules model_code/queries/sequence_to_sequence.py:save_sequence_model
         model_code/retrievers/fused.py:Fusion.save model_code/retrievers/fused.py:build_folders

@@ -13,7 +13,7 @@ from benchmarks.encoding import BASE
 from experiments.incdsi_frontier.pages import NEW, TUNING, Pages
 from experiments.incdsi_frontier.tuning import Split
 from model_code.files import canonical_json, hash_text, replacing
-from model_code.incdsi.documents import NewDocument
+from model_code.incdsi.adder import NewDocument
 
 
 @dataclass(frozen=True, eq=False)

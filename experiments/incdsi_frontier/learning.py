@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.encoding.layout import Prompts
+from model_code.encoding.base_models import Prompts
 from model_code.progress import Progress, silent
 from model_code.training.data import DevQueries, Pairs, Passages, TrainingData
-from model_code.training.dev_evaluation import DevEvaluator
 from model_code.training.settings import TrainingSettings
+from model_code.training.tables import DevEvaluator
 
 DEV_QUERIES = 1000  # that choose the best epoch
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from experiments.incdsi_frontier.ranks import CachedRanks, Quality
-from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.documents import NewDocument, Status, mean_query
+from model_code.incdsi.adder import IncDsiAdder, NewDocument, Status, mean_query
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.settings import Field, require

@@ -16,7 +16,7 @@ from model_code import words
 from model_code.documents import Change, Document
 from model_code.dsi.vectors import sums_of
 from model_code.encoding.encoder import Encoder
-from model_code.incdsi.documents import NewDocument
+from model_code.incdsi.adder import NewDocument
 from model_code.live.documents import read_columns
 from model_code.live.draft import new_passages
 from model_code.live.part import Part

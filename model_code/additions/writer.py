@@ -15,8 +15,7 @@ from model_code.additions.settings import AdditionSettings
 from model_code.additions.store import TOKEN, Store, load_state, require_one_vector, store_of, token_of
 from model_code.documents import Change, Document
 from model_code.files import canonical_json, hash_text
-from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.documents import Added, NewDocument, Status
+from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
 from model_code.incdsi.state import IncDsiState
 from model_code.ledger.events import Standing
 from model_code.live.changes import Applied, Guard, NetChanges, steps

@@ -30,7 +30,7 @@ from model_code.evaluation.significance import paired_randomisation_test
 
 FOLDS = 3  # of the domain classifier
 RANKS = 10  # a rank beyond counts as not found
-FITS, NOT_REFINED = "FITS", "NOT_REFINED"  # names of model_code.incdsi.documents.Status; any other breaks a constraint
+FITS, NOT_REFINED = "FITS", "NOT_REFINED"  # names of model_code.incdsi.adder.Status; any other breaks a constraint
 Statistic = Callable[[np.ndarray, np.ndarray, int], float]
 """Of old values (n, ...) and new ones (m, ...), with a seed"""
 Detail = dict[str, Any]

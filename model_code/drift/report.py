@@ -22,7 +22,7 @@ HEADER = ("measure", "value", "", "threshold", "without drift (1 % - median - 99
 class Arrivals:
     """What arrived: m documents, and optionally scores of k and of a of them, one per document.
 
-    fingerprint: of the encoder of both. statuses: names of model_code.incdsi.documents.Status, of what was refined.
+    fingerprint: of the encoder of both. statuses: names of model_code.incdsi.adder.Status, of what was refined.
     """
 
     vectors: np.ndarray  # (m, H) float32, unit norm

@@ -26,11 +26,10 @@ from model_code.progress import Progress, silent
 from model_code.scale.encoding import encode_resumably
 from model_code.training.batches import Collator
 from model_code.training.data import Pairs, TrainingData
-from model_code.training.dev_evaluation import DevEvaluator
-from model_code.training.objective import Objective
 from model_code.training.optimisation import make_optimizer
 from model_code.training.settings import TrainingSettings
-from model_code.training.trainer import Trainer
+from model_code.training.tables import DevEvaluator
+from model_code.training.trainer import Objective, Trainer
 
 VECTORS = "document_vectors"
 

@@ -17,27 +17,25 @@ import numpy as np
 import torch
 
 from model_code.encoding.base_models import (
+    MULTI_VECTOR,
+    Prompts,
     fingerprint,
+    load_projection,
     load_tokenizer,
     load_transformer,
     locate,
-    save_tokenizer,
-    save_transformer,
-)
-from model_code.encoding.batching import Features, pad, token_batches
-from model_code.encoding.bert import Bert, PlainTokenizer, plain_bert
-from model_code.encoding.hardware import pack, packing, pick_device, uses_bfloat16
-from model_code.encoding.layout import (
-    MULTI_VECTOR,
-    Prompts,
-    load_projection,
     read_layers,
     read_layout,
     read_prompts,
     save_projection,
+    save_tokenizer,
+    save_transformer,
     write_layers,
     write_layout,
 )
+from model_code.encoding.batching import Features, pad, token_batches
+from model_code.encoding.bert import Bert, PlainTokenizer, plain_bert
+from model_code.encoding.hardware import pack, packing, pick_device, uses_bfloat16
 from model_code.encoding.settings import EncoderSettings, LayerSettings, Pooling, Precision
 from model_code.errors import FreshetError
 from model_code.progress import Progress, silent

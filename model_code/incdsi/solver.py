@@ -1,4 +1,10 @@
-"""The exact solver: minimise over a few rows, prove that no other row matters, or take in those that do.
+"""The objective of one added document, and its exact solver: prove that no row outside a few matters, or take those in.
+
+    L(v) = lambda1 h(M + gamma1 - q.v) + (1 - lambda1) sum_j h(z_j.v - s_j + gamma2) + lambda2 |v - v0|^2
+
+with h(x) = max(0, x)^2 (IncDSI, equations of section 3), q the document's mean query, M the best score of q among the
+documents there are, z_j the representative query of document j, s_j = z_j.v_j, and v0 the prior (0 in the paper). All
+hinges have one form, h(a.v - c): the document's own has a = -q and c = -(M + gamma1).
 
 One pass over Z gives the scores of all rows with a reference vector u. For any other v, row j can be violated only if
 z_j.u + |z_j||v - u| exceeds its limit, so later rounds test the few rows left by that bound instead of reading Z again.
@@ -11,13 +17,182 @@ only supply a reference vector for each, and for that a guess at the earlier doc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.linalg import lapack, qr, solve_triangular
 from scipy.optimize import nnls
 
-from model_code.incdsi.objective import EXACT, Problem, Task
-from model_code.incdsi.rows import Pass, joined, minus
+from model_code.incdsi.rows import Pass, dots, highest, joined, length, minus
+from model_code.incdsi.settings import IncDsiSettings
+from model_code.incdsi.state import IncDsiState
+
+SEEDS = 16
+EXACT = 1e-12  # of the scores: what float64 cannot tell from a constraint that is met
+ROUNDED = 1 + 1e-9  # more than float64 rounds a bound by
+STORED = 2.0**-23  # of |z||v|: rounding a vector to float32 moves its scores by less
+MET = 1e-8  # of the scores: a smaller violation is rounding
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Hinges max(0, rows @ v - limits)^2 with `weights`, and lambda2 |v - prior|^2; rows (m, H), limits, weights (m).
+
+    Its dual, in multipliers x >= 0 (m) with v = prior - rows' x, is
+
+        minimise  1/2 |rows' x|^2 + 1/2 sum_i D_i x_i^2 + (limits - rows @ prior)' x,    D = lambda2 / weights
+    """
+
+    rows: np.ndarray
+    limits: np.ndarray
+    weights: np.ndarray
+    prior: np.ndarray
+    lambda2: float
+
+    def excesses(self, vector: np.ndarray) -> np.ndarray:
+        """rows @ v - limits (m) in scores: what is above 0 is charged."""
+        return self.rows @ vector - self.limits
+
+    def value(self, vector: np.ndarray) -> float:
+        """L(v).
+
+        >>> problem = Problem(np.eye(2), np.zeros(2), np.ones(2), np.zeros(2), lambda2=.5)
+        >>> problem.value(np.array([2.0, -1.0]))
+        6.5
+        """
+        charged, shift = np.maximum(0.0, self.excesses(vector)), vector - self.prior
+        return float(self.weights @ charged**2 + self.lambda2 * (shift @ shift))
+
+    @property
+    def diagonal(self) -> np.ndarray:
+        """D (m)."""
+        return self.lambda2 / self.weights
+
+    def vector(self, multipliers: np.ndarray) -> np.ndarray:
+        """v = prior - rows' x."""
+        return self.prior - multipliers @ self.rows
+
+    def multipliers(self, vector: np.ndarray) -> np.ndarray:
+        """The multipliers (m) of the minimiser `vector` (H): its excesses over D."""
+        return np.maximum(0.0, self.excesses(vector)) / self.diagonal
+
+    def residual(self, multipliers: np.ndarray) -> float:
+        """By how much multipliers x >= 0 (m) miss optimality, in scores: the largest dual slope of a wrong sign."""
+        slopes = self.diagonal * multipliers - self.excesses(self.vector(multipliers))
+        return float(np.where(multipliers > 0, np.abs(slopes), -slopes).max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """The scores of one query (the vector of `seen`) with the documents of `state`.
+
+    seen: a pass over V; it may have seen fewer documents than there are, when some were added since. The documents it
+      did see must not change while this object is in use.
+    """
+
+    state: IncDsiState
+    seen: Pass
+
+    def above(self, score: float) -> np.ndarray:
+        """All rows that may score above `score`; the rest are proven not to."""
+        lengths, scores = self.state.vector_lengths.view, self.seen.scores
+        near = score - self.seen.uncertainty * self.state.vector_lengths.largest()  # few rows come this far
+        rows = np.flatnonzero(scores >= np.nextafter(np.float32(near), np.float32(-np.inf)))
+        rows = rows[scores[rows] + self.seen.uncertainty * lengths[rows] > score]
+        return np.concatenate([rows, np.arange(len(scores), len(lengths))])
+
+    def best(self) -> float:
+        """M, the best score of any rival, in float64; 0 in an empty collection, where nothing needs to be beaten."""
+        later = np.arange(len(self.seen.scores), len(self.state))
+        best = max(self._best_seen, self._best_of(later))
+        return best if best > -np.inf else 0.0
+
+    @cached_property
+    def _best_seen(self) -> float:
+        scores = self.seen.scores
+        if not len(scores):
+            return -np.inf
+        top = int(scores.argmax())
+        certain = float(scores[top]) - self.seen.uncertainty * float(self.state.vector_lengths.view[top])
+        rows = self.above(np.nextafter(certain, -np.inf))
+        return self._best_of(rows[rows < len(scores)])
+
+    def _best_of(self, rows: np.ndarray) -> float:
+        return float(dots(self.state.vectors.view[rows], self.seen.vector).max(initial=-np.inf))
+
+    def seeds(self) -> np.ndarray:
+        """The rows (sorted) of about the best 16 rivals: their queries are the likely conflicts."""
+        return np.sort(highest(self.seen.scores, SEEDS))
+
+
+@dataclass(frozen=True)
+class Task:
+    """One document's objective over a whole collection, of which a solver sees a few rows at a time.
+
+    query: q (H). best_rival: M. prior: v0 (H). unit: what one unit of gamma1 and gamma2 is in scores.
+    """
+
+    state: IncDsiState
+    query: np.ndarray
+    best_rival: float
+    prior: np.ndarray
+    settings: IncDsiSettings
+    unit: float
+
+    @property
+    def own_limit(self) -> float:
+        """The score q.v that the document's own hinge asks for, M + gamma1."""
+        return self.best_rival + self.settings.gamma1 * self.unit
+
+    @property
+    def margin(self) -> float:
+        """gamma2 in scores: z_j.v may reach s_j less this."""
+        return self.settings.gamma2 * self.unit
+
+    def problem(self, rows: np.ndarray) -> Problem:
+        """The objective with only the document's own hinge (row 0) and those of `rows` (k)."""
+        weights = np.full(len(rows) + 1, 1 - self.settings.lambda1)
+        weights[0] = self.settings.lambda1
+        hinges = np.empty((len(rows) + 1, len(self.query)))
+        hinges[0], hinges[1:] = -self.query, self.state.queries.view[rows]
+        limits = np.concatenate([[-self.own_limit], self.limits(rows)])
+        return Problem(hinges, limits, weights, self.prior, self.settings.lambda2)
+
+    def limits(self, rows: np.ndarray) -> np.ndarray:
+        """What the scores of v with the queries of `rows` may reach, s_j - gamma2: (k)."""
+        return self.state.own_scores.view[rows] - self.margin
+
+    def suspects(self, seen: Pass, vector: np.ndarray) -> np.ndarray:
+        """All rows (sorted) that `vector` may violate, given the scores of another vector; the rest are proven met.
+
+        z_j.v <= z_j.u + |z_j||v - u| with the seen u, the pass's own error, and that of storing v as float32.
+        """
+        count, state = len(seen.scores), self.state
+        away = length(vector - seen.vector) + seen.uncertainty + STORED * length(vector)
+        farthest = state.query_lengths.largest() * away * ROUNDED + self.margin  # few rows come this far
+        near = np.flatnonzero(seen.scores - state.own_scores.view[:count] > -farthest)
+        near = near[seen.scores[near] + state.query_lengths.view[near] * away > self.limits(near)]
+        return np.concatenate([near, np.arange(count, len(state))])
+
+    def violated(self, rows: np.ndarray, vector: np.ndarray) -> np.ndarray:
+        """Those of `rows` whose constraint `vector` breaks, worst first, in float64."""
+        rows = self.state.may_exceed(rows, vector, self.limits(rows))
+        excess = dots(self.state.queries.view[rows], vector) - self.limits(rows)
+        broken = np.flatnonzero(excess > EXACT * self.scale(vector))
+        return rows[broken[np.argsort(-excess[broken], kind="stable")]]
+
+    def broken(self, rows: np.ndarray, vector: np.ndarray) -> int:
+        """How many constraints `vector` breaks, margins apart: the document's own, and those of `rows`."""
+        kept = self.state.may_exceed(rows, vector, self.state.own_scores.view[rows])
+        tolerance = MET * self.scale(vector)
+        lost = dots(self.state.queries.view[kept], vector) > self.state.own_scores.view[kept] + tolerance
+        return int(lost.sum()) + int(float(self.query @ vector) < self.best_rival - tolerance)
+
+    def scale(self, vector: np.ndarray) -> float:
+        """The size of the scores in this task."""
+        longest = max(length(self.query), self.state.query_lengths.largest())
+        return longest * length(vector) + abs(self.own_limit)
+
 
 GROWTH = 48  # rows taken in per round; more once there are more members, so that hard cases take few rounds
 PASS_PAYS = 1 / 32  # a new pass is cheaper than testing more than this share of the rows one by one

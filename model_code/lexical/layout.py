@@ -18,21 +18,29 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from model_code.encoding.base_models import load_tokenizer, load_transformer, locate, save_tokenizer, save_transformer
+from model_code.encoding.base_models import (
+    load_tokenizer,
+    load_transformer,
+    locate,
+    read_layout,
+    save_tokenizer,
+    save_transformer,
+)
 from model_code.encoding.batching import pad, token_batches
 from model_code.encoding.encoder import CPU_BATCH_TOKENS
 from model_code.encoding.hardware import pack, packing, pick_device
-from model_code.encoding.layout import read_layout
 from model_code.encoding.settings import EncoderSettings, Precision
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
-from model_code.lexical.encoder import LexicalConfig, LexicalEncoder, inverse_document_frequencies
-from model_code.lexical.head import (
+from model_code.lexical.encoder import (
     ClosedFormBody,
     ClosedFormHead,
+    LexicalConfig,
+    LexicalEncoder,
     MaskedModel,
     decoder_rows,
     has_masked_head,
+    inverse_document_frequencies,
     load_masked_model,
     ridge_transform,
 )

@@ -18,8 +18,6 @@ from model_code.training.settings import TrainingSettings
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from model_code.training.objective import Objective
-
 SHORT = 128  # tokens: from 256 on the fused one is as fast, and keeps no (T, T) probabilities
 CUT_BY = ("query_max_tokens", "document_max_tokens")
 
@@ -65,7 +63,7 @@ def transformer_layers(backbone: Any) -> nn.ModuleList:
     raise SettingsError(f"no list of {count} layers in a {type(backbone).__name__}: set frozen_layers to null")
 
 
-def make_optimizer(objective: Objective, settings: TrainingSettings) -> torch.optim.AdamW:
+def make_optimizer(objective: Any, settings: TrainingSettings) -> torch.optim.AdamW:
     """`adamw` of the encoder, with a group of centroids (own rate, no decay) where there are any."""
     centroids: list[dict[str, Any]] = []
     if objective.hierarchy is not None:

@@ -1,26 +1,35 @@
-"""The training loop; mixed precision, accumulation, several devices and saving the state are accelerate's.
+"""The dense objective, and the training loop; mixed precision, accumulation and several devices are accelerate's.
 
-Batches are pure functions of their number (`batches.py`, `collator.py`), and so is the learning rate of the step's: a
-run that resumes from a checkpoint takes the same steps as one that was never stopped, bit for bit on the same machine.
-Of n processes each takes every n-th batch of a step, with in-batch negatives of its own: the step's gradient is the
-mean over its batches however many processes there are.
+Batches are pure functions of their number (`batches.py`), and so is the learning rate of the step's: a run that resumes
+from a checkpoint takes the same steps as one that was never stopped, bit for bit on the same machine. Of n processes
+each takes every n-th batch of a step, with in-batch negatives of its own: the step's gradient is the mean over its
+batches however many processes there are.
+
+Where several layers represent a document (MLR), only the contrastive loss changes: the hierarchy loss is of queries,
+which are one vector as ever, and extra negatives are documents like the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
+from model_code.encoding.batching import Features, encode
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
+from model_code.losses.contrastive import contrastive_losses
+from model_code.losses.hierarchy import HierarchyLoss, hce_losses, joint_loss, level_means
+from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
 from model_code.progress import Progress, silent
-from model_code.training.batches import BatchSchedule, Collator
+from model_code.training.batches import BatchSchedule, Collator, TrainingBatch
 from model_code.training.checkpoints import (
     TrainingState,
     latest_checkpoint,
@@ -28,10 +37,8 @@ from model_code.training.checkpoints import (
     save_checkpoint,
 )
 from model_code.training.data import TrainingData
-from model_code.training.dev_evaluation import DevEvaluator
 from model_code.training.loop import TrainingLoop, TrainingResult
 from model_code.training.negatives import make_negatives
-from model_code.training.objective import LAST_LAYER, Objective
 from model_code.training.optimisation import (
     CUT_BY,
     choose_attention,
@@ -42,6 +49,75 @@ from model_code.training.optimisation import (
     set_learning_rate,
 )
 from model_code.training.settings import TrainingSettings
+from model_code.training.tables import DevEvaluator
+
+LAST_LAYER = LayerSettings()
+
+
+class Objective(nn.Module):
+    """What the trainer minimises: everything that learns is a parameter of it."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        settings: TrainingSettings,
+        hierarchy: Hierarchy | None = None,
+        layers: LayerSettings = LAST_LAYER,
+    ) -> None:
+        """encoder: maps tokenised texts to unit vectors (B, H).
+        hierarchy: needed if the settings give it weight.
+
+        layers: what represents documents; if not the last layer alone, `encoder` is an `Encoder` that
+        `represent_documents` has prepared for it.
+        """
+        super().__init__()
+        self.encoder, self.settings, self.layers = encoder, settings, layers
+        self.numbers = layers.chosen(encoder.depth) if layers.numbers else ()
+        self.hierarchy: HierarchyLoss | None = None
+        if hierarchy is not None and settings.hierarchy_weight > 0:
+            self.recluster(hierarchy)
+
+    def recluster(self, hierarchy: Hierarchy) -> None:
+        """Take the centroids of a new hierarchy for the first M levels, in place of those trained so far."""
+        levels = slice(0, self.settings.hierarchy_levels)
+        centroids = [torch.from_numpy(level) for level in hierarchy.centroids[levels]]
+        parents = [torch.from_numpy(level) for level in hierarchy.parents[levels]]
+        device = next(self.encoder.parameters()).device
+        self.hierarchy = HierarchyLoss(centroids, parents, self.settings.temperature).to(device)
+
+    def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
+        """`loss`, to be minimised, and without gradient its parts `contrastive`, `hierarchy_1`, ...: batch means."""
+        queries, documents = encode(self.encoder, batch.queries), encode(self._documents, batch.documents)
+        # A temperature of .05 multiplies bfloat16's rounding of a cosine to .08 of a score: score in float32.
+        with torch.autocast(queries.device.type, enabled=False):
+            return self._losses(queries.float(), documents.float(), batch)
+
+    def _documents(self, features: Features) -> Tensor:
+        """Document vectors: (B, H), or (B, m, H) where the loss compares layers."""
+        if not self.numbers:
+            return self.encoder(features)
+        return self.encoder.layers_forward(features, self.numbers)
+
+    def _contrastive(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> Tensor:
+        loss = contrastive_losses
+        if documents.ndim == 3:
+            last = self.numbers.index(self.encoder.depth)
+            loss = partial(multi_vector_losses, last=last)
+            if self.layers.pooling == "self_contrastive":
+                loss = partial(self_contrastive_losses, last=last, regulariser=self.layers.regulariser)
+        positives, negatives = documents.split([len(queries), len(documents) - len(queries)])
+        masks = {"relevant": batch.relevant, "negatives": negatives, "allowed": batch.allowed}
+        return loss(queries, positives, self.settings.temperature, **masks)
+
+    def _losses(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> dict[str, Tensor]:
+        contrastive = self._contrastive(queries, documents, batch)
+        hierarchy = None
+        if self.hierarchy is not None:
+            hierarchy = self.hierarchy(queries, batch.paths, batch.excluded)
+        losses = hce_losses(contrastive, hierarchy, self.settings.hierarchy_weight)
+        parts = {"loss": joint_loss(losses, batch.unsupervised, self.settings.unsupervised_weight)}
+        return parts | {"contrastive": contrastive.detach().mean()} | level_means(hierarchy)
+
 
 CPU_BATCH_TOKENS = 512  # few tokens keep a core busy, and small parts waste less on padding
 GPU_BATCH_TOKENS = 16_384

@@ -10,8 +10,7 @@ import pytest
 
 from model_code.additions.writer import moves, replay
 from model_code.documents import Change, Document, Remove
-from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.documents import NewDocument
+from model_code.incdsi.adder import IncDsiAdder, NewDocument
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 from tests.model_code.incdsi.small import make

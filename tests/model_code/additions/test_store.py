@@ -10,8 +10,7 @@ import pytest
 from model_code.additions.store import read_state, write_part
 from model_code.errors import FreshetError
 from model_code.files import hash_path
-from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.documents import NewDocument
+from model_code.incdsi.adder import IncDsiAdder, NewDocument
 from model_code.incdsi.state import IncDsiState
 from tests.model_code.incdsi.small import make
 

@@ -19,8 +19,7 @@ from model_code.additions.store import load_state, statuses, token_of
 from model_code.additions.writer import RefiningWriter
 from model_code.documents import Change, Document, Remove
 from model_code.errors import SettingsError
-from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.documents import NewDocument
+from model_code.incdsi.adder import IncDsiAdder, NewDocument
 from model_code.incdsi.state import IncDsiState
 from model_code.live.collection import Collection
 from model_code.live.searcher import Searcher

@@ -29,7 +29,7 @@ from model_code.drift.settings import DriftSettings
 from model_code.drift.thresholds import judge
 from model_code.errors import FreshetError
 from model_code.evaluation.significance import paired_randomisation_test
-from model_code.incdsi.documents import Status
+from model_code.incdsi.adder import Status
 from tests.model_code.drift.unit_vectors import reference
 
 

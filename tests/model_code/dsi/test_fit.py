@@ -18,8 +18,7 @@ from model_code.evaluation.metrics import evaluate_run
 from model_code.files import hash_path, read_json
 from model_code.index.dense_index import DenseIndex
 from model_code.stages import train
-from model_code.training.dev_evaluation import DevEvaluator
-from model_code.training.tables import TrainingTables
+from model_code.training.tables import DevEvaluator, TrainingTables
 from tests.model_code.dsi.small_corpus import ENCODER, IDS, LONG, QUIET, make_context
 
 FAST = DocumentVectorSettings(epochs=8, batch_size=16, learning_rate=2e-2, patience=None)

@@ -12,7 +12,7 @@ import torch
 from model_code.encoding.encoder import Encoder, represent_documents
 from model_code.encoding.settings import EncoderSettings, LayerSettings, PromptSettings
 from model_code.errors import FreshetError
-from model_code.files import hash_path, read_json, write_json
+from model_code.files import hash_path, write_json
 from tests.model_code.encoding.test_layers import make_t5
 from tests.tiny_encoder import make_tiny_encoder, make_tokenizer
 
@@ -51,22 +51,6 @@ def test_several_vectors_load_there_as_the_last_layer(texts: list[str], tmp_path
     encoder.save(tmp_path / "ours")
     peer = sentence_transformers.SentenceTransformer(str(tmp_path / "ours"), device="cpu")
     np.testing.assert_allclose(peer.encode_document(texts), encoder.encode_documents(texts)[1::2], atol=2e-6)
-
-
-def test_anyone_elses_router_is_refused(texts: list[str], tmp_path: Path) -> None:
-    make_encoder("mean", tmp_path / "base", texts).save(tmp_path / "ours")
-    transformer, *_ = read_json(tmp_path / "ours" / "modules.json")
-    router = {"idx": 1, "name": "1", "path": "", "type": "sentence_transformers.models.Router"}
-    write_json(tmp_path / "ours" / "modules.json", [transformer, router])
-    with pytest.raises(FreshetError, match="'Router' is not supported"):
-        Encoder.load(tmp_path / "ours")
-
-
-def test_other_layers_are_another_encoder(texts: list[str], tmp_path: Path) -> None:
-    encoder = make_encoder("mean", tmp_path / "base", texts)
-    encoder.save(tmp_path / "ours")
-    write_json(tmp_path / "ours" / "layers.json", {"numbers": [2, 3], "pooling": "multi_vector"})
-    assert Encoder.load(tmp_path / "ours", 24).fingerprint() != encoder.fingerprint()
 
 
 def peer_vectors(folder: Path, texts: list[str]) -> np.ndarray:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from model_code.incdsi.documents import NewDocument
+from model_code.incdsi.adder import NewDocument
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 

@@ -11,8 +11,7 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.incdsi import adder
-from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.documents import Added, NewDocument, Status
+from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 from tests.model_code.incdsi.small import make

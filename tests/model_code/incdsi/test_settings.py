@@ -13,9 +13,6 @@ from model_code.incdsi.state import IncDsiState
 
 BAD = [
     ({"lambda1": 6.0}, "lambda1 is 6.0, but must be above 0, below 1"),
-    ({"lambda1": 0.0}, "the new document is not found"),
-    ({"lambda2": 0.0}, "the vector is not unique"),
-    ({"gamma1": -0.1}, "gamma1 is -0.1, but must be at least 0"),
     ({"gamma2": -0.1}, "gamma2 is -0.1, but must be at least 0"),
 ]
 

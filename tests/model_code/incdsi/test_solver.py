@@ -1,4 +1,5 @@
-"""Guards the exact solver: never above a foreign optimiser on the full objective, nor above its dual bound."""
+"""Guards the objective (value and optimality against plain loops) and its exact solver: never above a foreign optimiser
+on the full objective, nor above its dual bound."""
 
 from __future__ import annotations
 
@@ -9,12 +10,35 @@ import numpy as np
 import pytest
 from scipy.optimize import lsq_linear, minimize
 
-from model_code.incdsi.adder import IncDsiAdder
-from model_code.incdsi.documents import Added, NewDocument, mean_query
-from model_code.incdsi.objective import Problem, Rivals
+from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, mean_query
 from model_code.incdsi.settings import IncDsiSettings
-from model_code.incdsi.solver import _newton, _settled, _unbounded, minimise
+from model_code.incdsi.solver import Problem, Rivals, Task, _newton, _settled, _unbounded, minimise
 from tests.model_code.incdsi.small import Oracle, make
+
+
+def stated(pulled: bool) -> tuple[Problem, Oracle]:
+    settings = IncDsiSettings(gamma1=0.4, gamma2=0.7, lambda1=0.3, lambda2=0.05)
+    state, (document,) = make(20, 1)
+    document = document if pulled else NewDocument("bare", document.queries)
+    oracle, query = Oracle(state, document, settings), mean_query(document.queries)
+    best = float((state.vectors.view.astype(np.float64) @ query).max())
+    task = Task(state, query, best, document.prior, settings, state.score_deviation)
+    return task.problem(np.arange(20)), oracle
+
+
+@pytest.mark.parametrize("pulled", [False, True])
+def test_the_value_is_that_of_the_formula(pulled: bool) -> None:
+    problem, oracle = stated(pulled)
+    for vector in np.random.default_rng(1).normal(size=(5, 8)):
+        assert problem.value(vector) == pytest.approx(oracle.value(vector), rel=1e-12)
+
+
+def test_the_residual_tells_how_far_multipliers_are_from_optimal() -> None:
+    problem = Problem(np.eye(1), np.array([-1.0]), np.ones(1), np.zeros(1), lambda2=1.0)
+    assert problem.residual(np.array([0.5])) == 0
+    assert problem.residual(np.array([0.25])) == 0.5
+    assert problem.residual(np.zeros(1)) == 1
+
 
 SETTINGS = [
     IncDsiSettings(gamma1=margin, gamma2=margin, lambda2=pull)

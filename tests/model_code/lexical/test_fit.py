@@ -1,7 +1,10 @@
-"""Guards training: it learns, resumed = uninterrupted, honest dev metric."""
+"""Guards the losses (values, gradients and scales of the semi-parametric and the hierarchy loss over tokens against
+float64 loops) and training: it learns, resumed = uninterrupted, honest dev metric.
+"""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +14,19 @@ import torch
 from model_code.context import StageContext
 from model_code.errors import SettingsError
 from model_code.files import hash_path, read_json
-from model_code.lexical.fit import LexicalTrainer
+from model_code.hierarchy.tree import Hierarchy
+from model_code.lexical.fit import (
+    LexicalTrainer,
+    SemiParametricObjective,
+    TokenHierarchy,
+    Views,
+    dense,
+    quarter_deviation,
+    semi_parametric_losses,
+    token_centroids,
+    total,
+)
 from model_code.lexical.layout import load_encoder
-from model_code.lexical.losses import SemiParametricObjective
 from model_code.retrievers.lexical import index, open_folders
 from model_code.retrievers.settings import parse_retriever
 from model_code.stages import train
@@ -129,14 +142,197 @@ def test_texts_longer_than_the_positions_are_refused_before_any_step(
         train.run(context)
 
 
-def test_a_corpus_without_dev_queries_keeps_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TrainingTables, "dev_evaluator", lambda *_: None)
-    report = train.run(make_context(tmp_path))
-    assert (report["best_step"], report["best_dev"]) == (4, None)
-
-
 def test_dev_of_a_token_search_embeds_no_passage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, tables, encoder, data = parts_of(tmp_path)
     trainer = LexicalTrainer(encoder, data, TRAINING, 0, dev=tables.dev_evaluator(TRAINING, 0), lexical=SETTINGS)
     monkeypatch.setattr(encoder, "encode", lambda *_: pytest.fail("a passage was encoded"))
     assert 0 <= trainer._score(trainer.dev, trainer._ranked(trainer.dev)) <= 1
+
+
+B, E, V = 4, 3, 12
+
+
+@pytest.fixture
+def views() -> tuple[Views, Views]:
+    """Random weights and tokens of B queries, and of B positives and E negatives, in float64."""
+    torch.manual_seed(0)
+
+    def texts(count: int) -> Views:
+        return Views(torch.rand(count, V, dtype=torch.float64), (torch.rand(count, V) > 0.5).double())
+
+    return texts(B), texts(B + E)
+
+
+def naive(left: torch.Tensor, right: torch.Tensor, scale: float, relevant: torch.Tensor, allowed: torch.Tensor) -> list:
+    """The bidirectional contrastive loss, pair by pair; scalars that autograd can follow."""
+    losses = []
+    score = lambda i, j: sum(left[i, v] * right[j, v] for v in range(V)) / scale  # noqa: E731
+    for i in range(B):
+        columns = [j for j in range(B) if j == i or not relevant[i, j]]
+        rows = [j for j in range(B) if j == i or not relevant[j, i]]
+        extra = [B + e for e in range(E) if allowed[i, e]]
+        forward = torch.log(sum(torch.exp(score(i, j)) for j in columns + extra))
+        backward = torch.log(sum(torch.exp(score(j, i)) for j in rows))
+        losses.append(forward + backward - 2 * score(i, i))
+    return losses
+
+
+def test_semi_parametric_loss_and_gradients_are_those_of_three_contrastive_ones(views: tuple[Views, Views]) -> None:
+    queries, documents = views
+    relevant = torch.eye(B, dtype=torch.bool)
+    relevant[0, 2] = relevant[3, 1] = relevant[1, 3] = True
+    allowed = torch.rand(B, E) > 0.4
+    learned = [queries.weights.requires_grad_(), documents.weights.requires_grad_()]
+    scales = torch.tensor([2.0, 0.5, 3.0], dtype=torch.float64)
+    found = total(semi_parametric_losses(queries, documents, scales, relevant, allowed))
+    full = naive(queries.weights, documents.weights, 2.0, relevant, allowed)
+    beta = naive(queries.weights, documents.tokens, 0.5, relevant, allowed)
+    alpha = naive(queries.tokens, documents.weights, 3.0, relevant, allowed)
+    expected = torch.stack([full[i] + beta[i] / 2 + alpha[i] / 2 for i in range(B)])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    gradients = (torch.autograd.grad(loss.sum(), learned) for loss in (found, expected))
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_dense_rows_pass_their_gradient_to_the_weights() -> None:
+    weights = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
+    rows = dense(torch.tensor([[0, 4, 5], [1, 2, 3]]), weights, 6)
+    (rows * torch.arange(6)).sum().backward()
+    assert weights.grad.tolist() == [[0, 4, 5], [1, 2, 3]]
+
+
+def test_scale_is_a_quarter_of_the_spread_of_the_negatives() -> None:
+    scores = torch.tensor([[100.0, 1.0, 5.0], [3.0, 100.0, 7.0]])
+    expected = torch.tensor([1.0, 5.0, 3.0, 7.0]).std() / 4
+    torch.testing.assert_close(quarter_deviation(scores, torch.eye(2, dtype=torch.bool)), expected)
+    assert quarter_deviation(torch.zeros(3, 5)) > 0
+
+
+ENTRIES = 9
+PARENTS = [np.array([0, 0, 0]), np.array([0, 0, 0, 1, 2, 2])]
+LEAVES = np.array([0, 1, 2, 3, 4, 5, 0, 0, 2, 4])  # of ten passages, under nodes 0, 0, 0, 1, 2, 2
+BAGS = [np.array(bag) for bag in ([0, 1], [1, 2, 3], [4], [2, 5], [5, 6, 7], [8], [0], [1, 4], [4, 6], [0, 7])]
+
+
+def tree() -> Hierarchy:
+    return Hierarchy([np.ones((len(parents), 1), np.float32) for parents in PARENTS], PARENTS, LEAVES)
+
+
+def loop_centroid(level: int, node: int) -> list[float]:
+    """The share of the node's passages that hold each token, passage by passage, at unit norm."""
+    below = [bag for bag, leaf in zip(BAGS, LEAVES, strict=True) if (leaf if level else PARENTS[1][leaf]) == node]
+    shares = [sum(token in bag for bag in below) / len(below) for token in range(ENTRIES)]
+    norm = math.sqrt(sum(share * share for share in shares))
+    return [share / norm for share in shares]
+
+
+def test_centroids_are_mean_bags_at_unit_norm_and_only_of_the_first_m_levels() -> None:
+    hierarchy, every = TokenHierarchy(tree(), BAGS, ENTRIES, None), torch.eye(ENTRIES, dtype=torch.float64)
+    for level, parents in enumerate(PARENTS):
+        loop = torch.tensor([loop_centroid(level, node) for node in range(len(parents))], dtype=torch.float64)
+        torch.testing.assert_close(hierarchy.scores(every, level).T, loop, rtol=1e-6, atol=0)
+    assert (hierarchy.levels, TokenHierarchy(tree(), BAGS, ENTRIES, 1).levels) == (2, 1)
+    assert not list(hierarchy.parameters())
+    assert not hierarchy.state_dict()
+
+
+def test_passages_and_nodes_without_tokens_add_nothing() -> None:
+    none = np.array([], np.int64)
+    places, weights = token_centroids(np.array([0, 0, 2, 1]), [np.array([3]), none, np.array([3, 8]), none])
+    assert places.tolist() == [[0, 2, 2], [3, 3, 8]]
+    assert weights.tolist() == pytest.approx([1, math.sqrt(0.5), math.sqrt(0.5)])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_values_and_gradients_are_those_of_the_loop(masked: bool) -> None:
+    random = torch.Generator().manual_seed(3)
+    queries = torch.rand(10, ENTRIES, generator=random, dtype=torch.float64).requires_grad_()
+    scales = torch.tensor([0.7, 0.2], dtype=torch.float64)
+    paths = torch.from_numpy(tree().paths().astype(np.int64))
+    excluded = [torch.rand(10, len(p), generator=random) < 0.4 if masked else None for p in PARENTS]
+    loop = []
+    for i, (level, parents) in ((i, pair) for i in range(10) for pair in enumerate(PARENTS)):
+        node, scores = int(paths[i, level]), {}
+        for k in range(len(parents)):
+            out = excluded[level] is not None and bool(excluded[level][i, k]) and k != node
+            if parents[k] == parents[node] and not out:
+                scores[k] = (
+                    sum(queries[i, v] * share for v, share in enumerate(loop_centroid(level, k))) / scales[level]
+                )
+        loop.append(torch.log(sum(torch.exp(score) for score in scores.values())) - scores[node])
+    ours, loop = TokenHierarchy(tree(), BAGS, ENTRIES, None)(queries, scales, paths, excluded), torch.stack(loop)
+    torch.testing.assert_close(ours, loop.reshape(10, 2), rtol=0, atol=1e-6)  # centroids are float32
+    weights = torch.arange(1.0, 21.0, dtype=torch.float64)
+    gradients = [torch.autograd.grad((weights * one.flatten()).sum(), queries)[0] for one in (ours, loop)]
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-5)
+
+
+def test_scales_are_of_what_siblings_differ_by_that_are_no_ancestor_of_an_answer() -> None:
+    queries = torch.rand(10, ENTRIES, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    paths = torch.from_numpy(tree().paths().astype(np.int64))
+    excluded = [None, torch.zeros(10, 6, dtype=torch.bool)]
+    excluded[1][0, 1] = excluded[1][2, 2] = True  # the second is the query's own node, left out anyhow
+    hierarchy = TokenHierarchy(tree(), BAGS, ENTRIES, None)
+    for level, found in enumerate(hierarchy.spread(queries, paths, excluded)):
+        scores, others = hierarchy.scores(queries.T, level).tolist(), []
+        for i, node in enumerate(paths[:, level].tolist()):
+            negatives = [
+                scores[i][k]
+                for k in range(len(PARENTS[level]))
+                if k != node and PARENTS[level][k] == PARENTS[level][node] and (level, i, k) != (1, 0, 1)
+            ]
+            if len(negatives) > 1:
+                others += [score - sum(negatives) / len(negatives) for score in negatives]
+        spread = math.sqrt(sum(score * score for score in others) / (len(others) - 1))
+        assert float(found) == pytest.approx(spread / 4)
+
+
+def test_the_loss_has_the_hierarchys_by_its_weight(tmp_path: Path) -> None:
+    context = make_context(tmp_path, SETTINGS)
+    tables, hierarchy = TrainingTables.load(context), Hierarchy.load(context.inputs["hierarchy"])
+    data, encoder = tables.training_data(TRAINING), make_encoder(tmp_path / "base", "closed_form")
+    bags, losses = encoder.bags(tables.passages.texts), {}
+    for weight in (0.0, 0.5):
+        settings = TRAINING.replace(hierarchy_weight=weight, supervision="supervised")
+        trainer = LexicalTrainer(encoder, data, settings, 0, hierarchy=hierarchy, lexical=SETTINGS)
+        batch = trainer.collate(0, trainer.schedule[0])
+        losses[weight], levels = trainer.model(batch), TokenHierarchy(hierarchy, bags, encoder.vocabulary_size, None)
+        assert (batch.paths is None) == (weight == 0)
+    queries = trainer.model._views(batch.queries).weights
+    expected = levels(queries, levels.spread(queries, batch.paths, batch.excluded), batch.paths, batch.excluded)
+    means = [losses[0.5][f"hierarchy_{level + 1}"] for level in range(expected.shape[1])]
+    torch.testing.assert_close(torch.stack(means), expected.mean(dim=0).detach(), rtol=1e-4, atol=1e-5)
+    found = (losses[0.5]["loss"] - losses[0.0]["loss"]).item()
+    assert found == pytest.approx(0.5 * expected.sum(dim=1).mean().item(), rel=1e-3)
+
+
+def test_it_covers_the_first_m_levels_and_leaves_out_nodes_above_other_answers(tmp_path: Path) -> None:
+    context = make_context(tmp_path, SETTINGS)
+    tables, hierarchy = TrainingTables.load(context), Hierarchy.load(context.inputs["hierarchy"])
+    data, encoder = tables.training_data(TRAINING), make_encoder(tmp_path / "base", "closed_form")
+    settings = TRAINING.replace(hierarchy_weight=0.5)
+    one = settings.replace(hierarchy_levels=1)
+    assert LexicalTrainer(encoder, data, one, 0, hierarchy=hierarchy, lexical=SETTINGS).model.hierarchy.levels == 1
+    trainer = LexicalTrainer(encoder, data, settings, 0, hierarchy=hierarchy, lexical=SETTINGS)
+    pairs, paths = trainer.schedule[0], hierarchy.paths()
+    batch, several = trainer.collate(0, pairs), 0
+    for row, pair in enumerate(pairs):
+        passages = [p for p, d in enumerate(tables.passages.documents) if d in data.pairs.relevant[pair]]
+        several += len(passages) > 1
+        for level, mask in enumerate(batch.excluded):
+            assert set(mask[row].nonzero().flatten().tolist()) == {int(paths[p, level]) for p in passages}
+    assert several
+
+
+def test_a_run_that_resumes_goes_on_with_the_scales_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = make_context(tmp_path, SETTINGS, hierarchy_weight=0.2, batches="siblings")
+    train.run(whole)
+    assert {"hierarchy_1", "hierarchy_2"} <= read_json(whole.output / "history.json")[1].keys()
+    context = make_context(tmp_path, SETTINGS, hierarchy_weight=0.2, batches="siblings")
+    kill_stage_after(3, context, monkeypatch)
+    monkeypatch.setattr(SemiParametricObjective, "measure", lambda self, _: self.scales.fill_(1e3))
+    train.run(context)
+    assert hash_path(context.output) == hash_path(whole.output)

@@ -3,7 +3,6 @@ ids, save and load = identity, and refusal of what it must not search or read.""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -100,13 +99,6 @@ def test_a_damaged_folder_is_refused(name: str, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(FreshetError, match=f"{name}.npy was changed"):
         TokenIndex.load(tmp_path)
-
-
-def test_an_unfinished_folder_is_refused(tmp_path: Path) -> None:
-    build(make_collection(8)).save(tmp_path / "index")
-    shutil.copytree(tmp_path / "index", tmp_path / "copy", ignore=shutil.ignore_patterns("manifest.json"))
-    with pytest.raises(FreshetError, match="not finished"):
-        TokenIndex.load(tmp_path / "copy")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import numpy as np
 from model_code.encoding.encoder import Encoder
 from model_code.hierarchy.tree import Hierarchy
 from model_code.training.data import Answers, DevQueries, Passages, TrainingData, make_pairs
-from model_code.training.dev_evaluation import DevEvaluator
 from model_code.training.settings import TrainingSettings
+from model_code.training.tables import DevEvaluator
 from tests.tiny_encoder import make_tiny_encoder
 
 WORDS = [f"word{i}" for i in range(40)]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from model_code.encoding.base_models import Prompts
 from model_code.encoding.batching import Buckets
-from model_code.encoding.layout import Prompts
 from model_code.training.batches import (
     BatchSchedule,
     Collator,

@@ -15,8 +15,7 @@ from model_code.encoding.settings import LayerSettings
 from model_code.losses.hierarchy import level_losses
 from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
 from model_code.training.batches import BatchSchedule, Collator
-from model_code.training.objective import Objective
-from model_code.training.trainer import Trainer
+from model_code.training.trainer import Objective, Trainer
 from tests.model_code.training.example import PARENTS, make_data, make_dev, make_encoder, make_settings, make_tree
 
 POOLINGS = ["self_contrastive", "multi_vector"]
@@ -89,26 +88,6 @@ def test_training_lowers_the_loss_and_raises_the_metric(tmp_path: Path, pooling:
     losses = [row["contrastive"] for row in result.history if "contrastive" in row]
     assert losses[-1] < 0.8 * losses[0]
     assert result.best_metric > result.history[0]["MRR@10"] + 0.1
-
-
-def test_a_resumed_run_is_as_if_never_stopped(tmp_path: Path):
-    whole = train(tmp_path, layers_of("multi_vector"))
-    whole.fit()
-    stopped = train(tmp_path, layers_of("multi_vector"), tmp_path / "checkpoints")
-    take_step = stopped.take_step
-
-    def killed() -> None:
-        if stopped.state.step == 6:
-            raise KeyboardInterrupt
-        take_step()
-
-    stopped.take_step = killed
-    with pytest.raises(KeyboardInterrupt):
-        stopped.fit()
-    resumed = train(tmp_path, layers_of("multi_vector"), tmp_path / "checkpoints")
-    assert resumed.state.step == 4
-    resumed.fit()
-    assert resumed.encoder.fingerprint() == whole.encoder.fingerprint()
 
 
 def test_dev_evaluation_ranks_by_the_best_vector(tmp_path: Path):

@@ -57,19 +57,6 @@ def test_mining_comes_once_with_the_start_vectors(tmp_path: Path):
     assert seen == {0: True}
 
 
-@pytest.mark.parametrize("kind", ["bm25", "mined"])
-def test_hard_negatives_go_with_the_hierarchy_loss(tmp_path: Path, kind: str):
-    trainer = make_trainer(tmp_path, negatives=kind, batches="siblings")
-    result = trainer.fit()
-    assert {"contrastive", "hierarchy_1", "hierarchy_2"} <= set(result.history[1])
-
-
-def test_without_a_hierarchy_loss_no_tree_is_read(tmp_path: Path):
-    trainer = make_trainer(tmp_path, hierarchy_weight=0.0)
-    assert trainer.hierarchy is None
-    assert trainer.fit().steps == 12
-
-
 def test_cotraining_keeps_the_table_and_takes_the_new_tree(tmp_path: Path):
     trees = []
 

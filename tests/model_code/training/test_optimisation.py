@@ -12,7 +12,6 @@ from transformers import AutoModel
 
 from model_code.encoding.encoder import Encoder
 from model_code.errors import SettingsError
-from model_code.training.objective import Objective
 from model_code.training.optimisation import (
     SHORT,
     choose_attention,
@@ -24,7 +23,7 @@ from model_code.training.optimisation import (
     transformer_layers,
 )
 from model_code.training.settings import TrainingSettings
-from model_code.training.trainer import Trainer
+from model_code.training.trainer import Objective, Trainer
 from tests.model_code.training.example import ASKS, WORDS, make_data, make_encoder, make_settings, make_tree
 from tests.tiny_encoder import make_tiny_encoder, make_tiny_model
 

@@ -1,12 +1,15 @@
-"""Guards how the answers that a corpus names reach the training pairs, and that a cloze can be cut out of its text."""
+"""Guards how the answers that a corpus names reach the training pairs; and the dev metric: documents ranked by their
+best passage, all passages or a sample with all relevant ones."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from model_code.corpus.tables import Corpus, frame
+from model_code.training.data import DevQueries, Passages
 from model_code.training.settings import TrainingSettings
-from model_code.training.tables import TrainingTables
+from model_code.training.tables import DevEvaluator, TrainingTables
 from tests.model_code.training.example import held
 
 NAMED = {"q1": '["x"]', "q2": '["y", "z"]', "q3": None, "q4": '["w"]'}
@@ -41,3 +44,54 @@ def test_training_queries_keep_their_answers_and_those_of_equal_text_share_them(
             [False] * 4,
             [False] * 4,
         ]
+
+
+class Lookup:
+    """An encoder that knows its texts' vectors."""
+
+    def __init__(self, vectors: dict[str, list[float]]) -> None:
+        self.vectors, self.encoded = vectors, []
+
+    def encode(self, texts, progress=None):
+        self.encoded += list(texts)
+        return np.array([self.vectors[text] for text in texts], dtype=np.float32)
+
+    encode_documents = encode
+
+
+VECTORS = {"a1": [1, 0, 0], "a2": [0, 0, 1], "b": [0, 1, 0], "c": [0.6, 0.8, 0], "x": [0, 0.1, 0.9], "y": [0.1, 0.9, 0]}
+PASSAGES = Passages(["a1", "b", "a2", "c"], np.array([0, 1, 0, 2]))
+
+
+@pytest.mark.parametrize(("metric", "value"), [("hit@1", 0.5), ("MRR@10", 0.75), ("MAP", 0.75), ("R@1", 0.5)])
+def test_documents_are_ranked_by_their_best_passage(metric: str, value: float):
+    """x is nearest to a2, so document 0 is first; y is nearest to b, and its document 2 second."""
+    dev = DevEvaluator(PASSAGES, DevQueries(["x", "y"], [{0: 1}, {2: 1}]), metric, seed=0, most_queries=10)
+    encoder = Lookup(VECTORS)
+    assert dev.score(encoder.encode(dev.queries), dev.encode_passages(encoder)) == pytest.approx(value)
+
+
+def test_all_passages_unless_told_otherwise():
+    dev = DevEvaluator(PASSAGES, DevQueries(["x"], [{0: 1}]), "hit@1", seed=0, most_queries=10)
+    assert dev.covers_corpus
+    assert dev.rows.tolist() == [0, 1, 2, 3]
+
+
+def test_a_sample_of_passages_keeps_the_relevant_ones():
+    passages = Passages([str(i) for i in range(100)], np.arange(100) // 2)
+    queries = DevQueries(["q", "r"], [{7: 1}, {20: 2, 21: 1}])
+    for seed in range(5):
+        dev = DevEvaluator(passages, queries, "hit@1", seed=seed, most_queries=10, most_passages=30)
+        assert len(dev.rows) == 30
+        assert {14, 15, 40, 41, 42, 43} <= set(dev.rows.tolist())
+        assert not dev.covers_corpus
+
+
+def test_queries_are_a_fixed_sample():
+    many = DevQueries([f"q{i}" for i in range(50)], [{i: 1} for i in range(50)])
+    passages = Passages(["text"] * 50, np.arange(50))
+    chosen = [DevEvaluator(passages, many, "hit@1", seed=seed, most_queries=7).queries for seed in (0, 0, 1)]
+    assert len(set(chosen[0])) == 7
+    assert chosen[0] == chosen[1] != chosen[2]
+    dev = DevEvaluator(passages, many, "hit@1", seed=0, most_queries=7)
+    assert [dev.qrels[str(row)] for row in range(7)] == [{query[1:]: 1} for query in dev.queries]

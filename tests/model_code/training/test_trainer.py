@@ -1,5 +1,6 @@
-"""Guards the training loop: it learns, returns the best step, treats the control as HCE, stops when told, and
-re-clustering keeps the encoder's moments while the centroids start anew."""
+"""Guards that the objective is the sum of the parts that `losses` defines, and the training loop: it learns, returns
+the best step, treats the control as HCE, stops when told, and re-clustering keeps the encoder's moments while the
+centroids start anew."""
 
 from __future__ import annotations
 
@@ -9,15 +10,64 @@ import numpy as np
 import pytest
 import torch
 
+from model_code.encoding.batching import encode
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
+from model_code.losses.contrastive import contrastive_losses
+from model_code.losses.hierarchy import level_losses
 from model_code.training.batches import BatchSchedule, Collator
 from model_code.training.checkpoints import latest_checkpoint
 from model_code.training.data import Pairs, TrainingData
-from model_code.training.objective import Objective
 from model_code.training.optimisation import freeze, make_optimizer
-from model_code.training.trainer import Trainer, recluster
-from tests.model_code.training.example import make_data, make_dev, make_encoder, make_settings, make_tree
+from model_code.training.trainer import Objective, Trainer, recluster
+from tests.model_code.training.example import PARENTS, make_data, make_dev, make_encoder, make_settings, make_tree
+
+
+def build(tmp_path: Path, **changes):
+    encoder, data, settings = make_encoder(tmp_path / "tiny"), make_data(), make_settings(**changes)
+    tree = make_tree(encoder.encode(data.passages.texts))
+    batch = Collator(data, settings, encoder.tokenize, 0, tree)(0, BatchSchedule(data, settings, seed=0)[0])
+    return Objective(encoder, settings, tree), batch, encoder, tree
+
+
+@pytest.mark.parametrize("levels", [None, 1])
+def test_the_loss_is_equations_6_and_7(tmp_path: Path, levels: int | None):
+    objective, batch, encoder, tree = build(tmp_path, hierarchy_weight=0.3, hierarchy_levels=levels, temperature=0.1)
+    queries, documents = encode(encoder, batch.queries), encode(encoder, batch.documents)
+    losses = contrastive_losses(queries, documents[:6], 0.1, batch.relevant, documents[6:], batch.allowed)
+    assert len(documents) > 6
+    for t in range(levels or 2):
+        centroids, parents = torch.from_numpy(tree.centroids[t]), torch.from_numpy(PARENTS[t])
+        losses = losses + 0.3 * level_losses(queries, centroids, parents, batch.paths[:, t], 0.1)
+    parts = objective(batch)
+    torch.testing.assert_close(parts["loss"], losses[:3].mean() + 0.5 * losses[3:].mean())
+    assert list(parts) == ["loss", "contrastive", "hierarchy_1", "hierarchy_2"][: 2 + (levels or 2)]
+
+
+def test_without_weight_there_is_no_hierarchy(tmp_path: Path):
+    objective, batch, _, _ = build(tmp_path, hierarchy_weight=0.0)
+    assert objective.hierarchy is None
+    assert list(objective(batch)) == ["loss", "contrastive"]
+    assert all(name.startswith("encoder.") for name, _ in objective.named_parameters())
+
+
+def test_scores_are_float32_under_autocast(tmp_path: Path):
+    """Only the transformer runs in bfloat16: given its vectors, the loss is that of float32 arithmetic."""
+    objective, batch, encoder, _ = build(tmp_path, hierarchy_weight=0.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = objective(batch)["loss"]
+        queries, documents = encode(encoder, batch.queries), encode(encoder, batch.documents)
+    losses = contrastive_losses(queries, documents[:6], 0.05, batch.relevant, documents[6:], batch.allowed)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, losses[:3].mean() + 0.5 * losses[3:].mean(), rtol=1e-5, atol=1e-6)
+
+
+def test_reclustering_replaces_the_centroids(tmp_path: Path):
+    objective, _, _, _ = build(tmp_path)
+    other = make_tree(np.random.default_rng(9).standard_normal((24, 32)))
+    objective.recluster(other)
+    for ours, theirs in zip(objective.hierarchy.centroids, other.centroids, strict=True):
+        assert torch.equal(ours.detach(), torch.from_numpy(theirs))
 
 
 def make_trainer(tmp_path: Path, dev: bool = True, **changes) -> Trainer:
@@ -216,12 +266,6 @@ def test_bfloat16_trains_alike_and_leaves_float32_weights(tmp_path: Path):
     assert losses[0] != losses[1]
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
     assert {parameter.dtype for parameter in half.parameters()} == {torch.float32}
-
-
-def test_progress_counts_steps(tmp_path: Path):
-    seen = []
-    make_trainer(tmp_path, dev=False, progress=lambda done, total, note: seen.append((done, total))).fit()
-    assert seen == [(step, 12) for step in range(1, 13)]
 
 
 @pytest.mark.parametrize("seed_offset", [0, 1])

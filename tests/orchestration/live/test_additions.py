@@ -9,7 +9,7 @@ import pytest
 
 from model_code.additions.settings import AdditionSettings
 from model_code.additions.writer import RefiningWriter
-from model_code.incdsi.documents import Status
+from model_code.incdsi.adder import Status
 from model_code.live.collection import Collection
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
