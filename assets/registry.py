@@ -22,13 +22,12 @@ def registry_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsD
         op_tags={"dagster/priority": str(FIRST)},
     )
     def first_champion(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        """Where there is no champion yet: the best of BM25, base encoder and both fused, live before any training."""
+        """Where nothing is live yet: the best of BM25, base encoder and both fused, before any training."""
         from orchestration.registry import release
 
         move = release.open_first(project)
-        return dg.MaterializeResult(
-            metadata={"what happened": "there is a champion already" if move is None else f"untrained: {move.summary}"}
-        )
+        summary = f"untrained: {move.summary}" if move else "there is a champion, or something is live already"
+        return dg.MaterializeResult(metadata={"what happened": summary})
 
     @dg.asset(
         group_name="registry",

@@ -63,7 +63,7 @@ def register(project: Project, retriever: str | None = None, snapshot: Position 
 
 
 def open_first(project: Project) -> Move | None:
-    """Make the best untrained system champion and live where there is no champion; None where there is one.
+    """Make the best untrained system champion and live; None where there is a champion, or something else is live.
 
     So a corpus can be searched once it is encoded, and what is trained has something to beat. BM25, the base encoder
     and their fusion are compared on dev where people judged it; else the fusion is taken, which is the safest of them.
@@ -73,8 +73,25 @@ def open_first(project: Project) -> Move | None:
     with project.lock():
         name = best_untrained(project, parameters.load(project.params_file))
         require_current(project, [name])
-        version = versions.register(project, find_build(project, name))
+        build = find_build(project, name)
+        if _another_is_live(project, build.key):
+            return None
+        version = versions.register(project, build)
     return promote(project, challenger=version)
+
+
+def _another_is_live(project: Project, key: str) -> bool:
+    """Whether something is live that was not opened of the build with this key, such as a restored backup.
+
+    Live without a champion is also what a promotion leaves that was cut off, which goes on.
+    """
+    from model_code.live.collection import CURRENT, Collection, default_retriever
+
+    if not (project.live / CURRENT).is_file():
+        return False
+    collection = Collection(project.live, default_retriever(project.live))
+    builds = {generation.number: generation.manifest["provenance"] for generation in collection.generations()}
+    return builds.get(collection.current().build, {}).get("stage_key") != key
 
 
 def promote(project: Project, rules: Rules | None = None, challenger: Version | None = None) -> Move:
