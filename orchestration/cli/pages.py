@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -62,10 +61,11 @@ def serve_pages(project: Project, dagster_port: int, mlflow_port: int, host: str
     home = dagster_home(project)
     fail_abandoned_runs(project)
     pages = f"Dagster: http://{host}:{dagster_port}   MLflow: http://{host}:{mlflow_port}{runs_page(project)}"
-    print(f"{pages}   (Ctrl-C ends both)", flush=True)
+    log = project.state / "pages.log"
+    print(f"{pages}   (Ctrl-C ends both; what they say: {log})", flush=True)
     variables = environment(project, DAGSTER_HOME=str(home), **MLFLOW_WITHOUT_JOBS, **guard)
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
-        run_together(commands(project, Path(folder), dagster_port, mlflow_port, host), project.root, variables)
+        run_together(commands(project, Path(folder), dagster_port, mlflow_port, host), project.root, variables, log)
 
 
 def _guard_variables(project: Project, host: str, token: bool) -> dict[str, str]:
@@ -83,54 +83,34 @@ def require_free(port: int, option: str) -> None:
             raise FreshetError(f"port {port} is taken by another program: end it, or choose another port with {option}")
 
 
-def run_together(commands: Sequence[Sequence[str]], folder: Path, variables: Mapping[str, str]) -> None:
+def run_together(commands: Sequence[Sequence[str]], folder: Path, variables: Mapping[str, str], log: Path) -> None:
     """Run all commands in `folder` until this process is told to stop; then none is left, and one line says so.
 
     SIGINT, SIGTERM and SIGHUP (a closed terminal) all stop them, also in a background job, whose shell ignores SIGINT.
     Raises `FreshetError` if one ends by itself; the others are stopped then, too.
+    log: written anew, takes what they print: a daemon tells of every look of every sensor.
     """
     processes: list[subprocess.Popen[bytes]] = []
-    with _stop_signals(), _passing_on() as (output, silence):
+    with _stop_signals(), log.open("wb") as output:
         try:
             for command in commands:
                 processes.append(subprocess.Popen(
                     command, cwd=folder, env=variables, start_new_session=True, stdout=output, stderr=output
                 ))  # fmt: skip
-            _wait_for_first(processes)
+            _wait_for_first(processes, log)
         except KeyboardInterrupt:
-            silence.set()
+            pass  # that is how it is to end
         finally:
             _stop_all(processes)
     print("stopped", file=sys.stderr)
 
 
-@contextmanager
-def _passing_on() -> Iterator[tuple[int, threading.Event]]:
-    """A pipe whose lines go to our stderr until the event is set, as each page tells of its end in lines of its own."""
-    source, output = os.pipe()
-    silence = threading.Event()
-
-    def pass_on() -> None:
-        with open(source, encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if not silence.is_set():
-                    print(line, end="", file=sys.stderr, flush=True)
-
-    reader = threading.Thread(target=pass_on, daemon=True)
-    reader.start()
-    try:
-        yield output, silence
-    finally:
-        os.close(output)
-        reader.join(GRACE)
-
-
-def _wait_for_first(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _wait_for_first(processes: Sequence[subprocess.Popen[bytes]], log: Path) -> None:
     while True:
         for process in processes:
             if process.poll() is not None:
                 name = Path(process.args[0]).name if process.args[1:2] != ["-m"] else process.args[2]
-                raise FreshetError(f"{name} ended by itself (exit code {process.returncode}); its message is above")
+                raise FreshetError(f"{name} ended by itself (exit code {process.returncode}): see {log}")
         time.sleep(0.2)
 
 
