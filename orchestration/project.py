@@ -105,14 +105,26 @@ class Project:
     def identity(self) -> str:
         """What tells the project from others in a store of MLflow: its folder's name and eight signs, made once.
 
-        It moves with the project, and a temporary workspace has its home's.
+        It moves with the project, and a temporary workspace has its home's. Behind it stands where the file lies.
         """
         path = self.state / "identity"
         with file_lock(self.state / "identity.lock"):
             if not path.exists():
                 name = re.sub(r"\W+", "-", (self.home or self.root).resolve().name, flags=re.ASCII).strip("-")
-                write_text(path, f"{name}-{uuid.uuid4().hex[:8]}\n")
-            return path.read_text(encoding="utf-8").strip()
+                write_text(path, f"{name}-{uuid.uuid4().hex[:8]}\n{path.resolve()}\n")
+            return _lines(path)[0]
+
+    def require_own_identity(self) -> None:
+        """FreshetError if the project is a copy and the original is there still; one that was moved is noted."""
+        own, path = self.identity, self.state / "identity"
+        original = Path(*_lines(path)[1:] or [path])
+        if original.is_file() and _lines(original)[0] == own and not original.samefile(path):
+            raise FreshetError(
+                f"this project is a copy of the one whose {original} names it in the same store of MLflow: "
+                f"delete {path}, and it is another one there"
+            )
+        if _lines(path) != [own, str(path.resolve())]:
+            write_text(path, f"{own}\n{path.resolve()}\n")
 
     @property
     def token_file(self) -> Path:
@@ -158,6 +170,10 @@ def file_lock(path: Path, waiting: str | None = None, limit: float = HOUR) -> It
         yield
     finally:
         lock.release()
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() or [""]
 
 
 def holder(path: Path) -> str:

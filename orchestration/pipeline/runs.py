@@ -303,7 +303,10 @@ def _experiment(client: MlflowClient, project: Project, uri: str, place: str | N
     """The project's experiment, whose name the registered model has, too: `freshet`, unless it is another project's.
 
     One that names no project is of before they did: of who is alone in the store, else of who was promoted before.
+    In a store that several share, a copy is not taken for its original.
     """
+    if uri != _own_uri(project):
+        project.require_own_identity()
     own, found = project.identity, client.get_experiment_by_name(EXPERIMENT)
     owner = found.tags.get(OWNER) if found else own
     if owner is None and (uri == _own_uri(project) or project.promotions.exists()):

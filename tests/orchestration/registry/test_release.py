@@ -148,6 +148,36 @@ def test_after_a_refusal_a_champion_that_is_not_live_is_opened(builds, project, 
     LiveCollection(project)
 
 
+def first(builds, patch, name="a"):
+    """A finished build, none of whose stages is out of date, whose untrained system is the build `name`."""
+    patch.setattr(release, "best_untrained", lambda *_: "r")
+    patch.setattr(release, "require_current", lambda *_: None)
+    patch.setattr(release, "find_build", lambda *_: build_of(builds, name))
+
+
+def test_the_first_champion_is_opened_where_nothing_is_live_and_after_a_kill(builds, project, monkeypatch):
+    first(builds, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(versions.Registry, "set_champion", lambda *_: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception):
+            release.open_first(project)
+    assert (versions.holder(project), build_version(project)) == (None, "1")
+    assert release.open_first(project).champion.version == versions.holder(project).version == "1"
+    assert release.open_first(project) is None
+
+
+def test_what_is_live_without_a_champion_as_after_a_restore_stays_live(builds, project, monkeypatch):
+    release.promote(project)
+    add(project, ADDED)
+    shutil.rmtree(project.state)
+    first(builds, monkeypatch, "b")
+    assert release.open_first(project) is None
+    assert (current(project).number, versions.versions(project)) == (1, [])
+    first(builds, monkeypatch)
+    assert release.open_first(project).passed, "the same build may be champion: it is live already"
+    assert (current(project).number, build_version(project)) == (1, "1")
+
+
 @pytest.mark.parametrize("move", ["promote", "rollback"])
 def test_a_refusal_after_a_move_that_was_cut_off_searches_the_champion_again(builds, project, monkeypatch, move):
     release.promote(project) if move == "promote" else second(builds, project)
@@ -305,6 +335,7 @@ def test_the_sensor_sees_the_move_once_and_its_run_settles_it(builds, project, m
 def other(project, tmp_path, monkeypatch):
     """A second project, with a build of its own registered, where MLflow's store is the first one's."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri(project))
+    monkeypatch.chdir(tmp_path)  # where a store that is not a project's own keeps files, unless told otherwise
     other = Project(tmp_path / "other notes")
     other.root.mkdir()
     shutil.copyfile(project.params_file, other.params_file)
@@ -329,6 +360,22 @@ def test_two_projects_of_one_store_have_a_champion_and_live_documents_each(build
         assert pages == [first.experiment, second.experiment]
     workspace = Project(other.root / "workspace", home=other.root)
     assert versions.holder(workspace).key == "b" * 64, "a retrain registers for its project"
+
+
+def test_a_copy_is_not_its_original_in_a_store_that_both_share_and_a_project_may_move(builds, project, other, tmp_path):
+    versions.register(other, build_of(builds, "b"))
+    release.promote(other)
+    copy = Project(shutil.copytree(other.root, tmp_path / "copy"))
+    with pytest.raises(FreshetError, match=rf"copy of .*other notes.*: delete {copy.state / 'identity'}"):
+        release.promote(copy)
+    (copy.state / "identity").unlink()
+    assert (versions.holder(copy), copy.identity.startswith("copy-")) == (None, True)
+    moved = Project(other.root.rename(tmp_path / "moved"))
+    assert versions.holder(moved).key == "b" * 64
+    assert versions.holder(moved).project == moved.identity
+    again = Project(shutil.copytree(moved.root, tmp_path / "other notes"))
+    with pytest.raises(FreshetError, match="copy of .*moved"):
+        versions.holder(again)
 
 
 def test_a_version_that_a_person_copied_from_another_project_is_refused_by_name(builds, project, other):
