@@ -39,6 +39,8 @@ ALLOWED = {
         orchestration/live/repair.py:_open_log""",
     "appends lines, of which readers leave out one that was cut off": """
         orchestration/registry/history.py:append""",
+    "the log of what other programs print, written anew at each start": """
+        orchestration/cli/pages.py:run_together""",
     "a file that is locked, or says who holds a lock": """
         orchestration/live/client.py:registered orchestration/live/client.py:running
         orchestration/project.py:file_lock""",
