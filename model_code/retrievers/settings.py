@@ -81,7 +81,7 @@ class FusionSettings(settings.Settings):
     )
     depth: int = Field(100, ge=1, description="documents of each part that all parts score, or k, if that is more")
     feedback: float = Field(
-        0.0, ge=0, le=1, description="how far a query is moved towards its three best documents and asked again"
+        0.0, ge=0, le=1, description="how far a query is moved towards its three best documents, to score again"
     )
 
     def check(self) -> None:

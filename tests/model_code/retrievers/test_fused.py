@@ -101,6 +101,16 @@ def test_a_document_has_one_score_at_every_k_under_every_filter(live: Path) -> N
         assert {name for name, _ in fused.search([query], 50, few)[0]} == set(few)
 
 
+def test_each_part_is_searched_once(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = open_retriever(live / "encoder", live / "index")
+    searches = []
+    for name, part in fused.parts.items():
+        find = part.find
+        monkeypatch.setattr(part, "find", lambda *given, name=name, find=find: searches.append(name) or find(*given))
+    fused.search([QUERIES[0]], 3)
+    assert sorted(searches) == ["dense", "lexical"], "feedback included, which the fixture has"
+
+
 def test_shares_sum_to_the_score(live: Path) -> None:
     fused = open_retriever(live / "encoder", live / "index")
     ((name, score), *_) = fused.search([QUERIES[0]], 3)[0]
