@@ -195,11 +195,3 @@ def test_queries_longer_than_the_positions_are_refused_and_documents_are_not_cut
     train.run(make_context(root, JOINT, query_max_tokens=64, document_max_tokens=65, steps=1))
     with pytest.raises(SettingsError, match="query_max_tokens is 65, but the encoder has positions for 64"):
         train.run(make_context(root, JOINT, query_max_tokens=65))
-
-
-def test_bfloat16_trains_alike(root: Path, joint: Run):
-    context = make_context(root, JOINT)
-    encoder = context.settings["encoder"].replace(precision="bfloat16")
-    report = train.run(replace(context, settings={**context.settings, "encoder": encoder}))
-    assert report["best_dev"] == pytest.approx(joint[1]["best_dev"], abs=0.15)
-    assert report["fingerprint"] != joint[1]["fingerprint"]

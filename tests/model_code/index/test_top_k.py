@@ -144,13 +144,3 @@ def test_a_large_search_goes_in_blocks_that_are_no_narrower_than_a_matrix_produc
     np.testing.assert_array_equal(rows, np.argsort(-oracle, axis=1, kind="stable")[:, :20])
     np.testing.assert_allclose(scores, np.take_along_axis(oracle, rows, axis=1), rtol=1e-5)
     assert seen == blocks
-
-
-def test_it_is_what_faiss_finds() -> None:
-    faiss = pytest.importorskip("faiss")
-    chance = np.random.default_rng(0)
-    queries, vectors = (chance.standard_normal((n, 48), np.float32) for n in (30, 5000))
-    scores, rows = nearest(queries, vectors, 20)
-    theirs, found = faiss.knn(queries, vectors, 20, metric=faiss.METRIC_INNER_PRODUCT)
-    np.testing.assert_array_equal(rows, found)
-    np.testing.assert_allclose(scores, theirs, rtol=1e-5)

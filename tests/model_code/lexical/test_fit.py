@@ -65,15 +65,6 @@ def test_it_lowers_the_loss_of_a_batch(tmp_path: Path, head: str) -> None:
     assert trainer.model(batch)["loss"].item() < 0.95 * before
 
 
-def test_a_killed_run_resumes_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = make_context(tmp_path)
-    train.run(whole)
-    context = make_context(tmp_path)
-    kill_stage_after(3, context, monkeypatch)
-    train.run(context)
-    assert hash_path(context.output) == hash_path(whole.output)
-
-
 @pytest.mark.parametrize("search", ["full", "beta_own", "beta_rerank"])
 def test_dev_metric_is_that_of_the_search_over_the_whole_build(tmp_path: Path, search: str) -> None:
     lexical = SETTINGS.replace(search=search)

@@ -1,5 +1,5 @@
-"""Guards the bidirectional contrastive loss: values and gradients against float64 loops written from HCE's equation 8,
-the direction of each contrast, and every mask."""
+"""Guards the bidirectional contrastive loss: values and gradients against float64 loops written from HCE's equation 8
+under every mask."""
 
 from __future__ import annotations
 
@@ -60,50 +60,6 @@ def test_values_and_gradients_are_those_of_the_equation(seed: int, temperature: 
     gradients = torch.autograd.grad((weights * ours).sum(), tensors)
     expected = torch.autograd.grad((weights * loop).sum(), tensors)
     torch.testing.assert_close(gradients, expected, rtol=1e-9, atol=1e-9)
-
-
-def test_extra_negatives_stand_against_the_query_only():
-    """Whatever query an extra document is a negative of, only that query's own term changes: there is no way back."""
-    batch = example(0)
-    batch["allowed"] = torch.zeros(6, 4, dtype=torch.bool)
-    without = contrastive_losses(temperature=1.0, **batch)
-    batch["allowed"][2, 1] = True
-    changed = contrastive_losses(temperature=1.0, **batch) - without
-    assert changed[2] > 0
-    assert changed[[0, 1, 3, 4, 5]].abs().max() == 0
-
-
-def test_the_second_direction_sums_over_queries():
-    """Moving query j changes pair i's loss only by d_i's contrast with queries; moving document j only by q_i's."""
-    batch = example(1, pairs=2, extra=0)
-    batch["relevant"][:] = False
-    queries, documents = batch["queries"], batch["documents"]
-    loss = contrastive_losses(temperature=1.0, **batch)[0]
-    by_query, by_document = torch.autograd.grad(loss, [queries, documents])
-    scores = queries @ documents.T
-    share_of_query = torch.softmax(scores[:, 0], dim=0)[1]  # q_1's share among the queries scored with d_0
-    share_of_document = torch.softmax(scores[0], dim=0)[1]  # d_1's share among the documents scored with q_0
-    torch.testing.assert_close(by_query[1], share_of_query * documents[0])
-    torch.testing.assert_close(by_document[1], share_of_document * queries[0])
-
-
-def test_a_masked_duplicate_is_as_if_it_were_not_there():
-    batch = example(2, pairs=4, extra=0)
-    batch["relevant"][:] = False
-    single = contrastive_losses(temperature=0.1, **batch)
-    twice = [0, 1, 2, 3, 0]  # pair 0 again: the same query and document
-    same = torch.zeros(5, 5, dtype=torch.bool)
-    same[0, 4] = same[4, 0] = True
-    double = contrastive_losses(batch["queries"][twice], batch["documents"][twice], 0.1, same)
-    torch.testing.assert_close(double[0], single[0])
-    torch.testing.assert_close(double[4], single[0])
-
-
-def test_a_lone_pair_has_nothing_to_learn():
-    vectors = normalize(torch.ones(1, 3), dim=1).requires_grad_()
-    loss = contrastive_losses(vectors, vectors, 0.05)
-    assert loss.item() == 0
-    assert torch.autograd.grad(loss, vectors)[0].abs().max() == 0
 
 
 def test_everything_masked_gives_zero_and_finite_gradients():

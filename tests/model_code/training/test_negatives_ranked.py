@@ -190,15 +190,6 @@ def test_nothing_is_encoded_for_other_kinds_or_where_none_are_drawn(kind: str, w
     assert encoder.seen == []
 
 
-def test_a_refresh_follows_the_encoder():
-    negatives = make("mined", negatives_depth=3)
-    before = drawn(negatives, 1)
-    negatives.refresh(FakeEncoder(seed=5))
-    after = drawn(negatives, 1)
-    negatives.refresh(FakeEncoder())
-    assert before == drawn(negatives, 1) != after
-
-
 def test_a_restored_table_draws_alike():
     fresh = make_negatives(DATA, make_settings(negatives="mined"))
     with pytest.raises(FreshetError, match="before the first draw"):
