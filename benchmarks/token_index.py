@@ -22,8 +22,7 @@ from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import open_source
 from model_code.token_index.bags import Bags, TokenBags
 from model_code.token_index.index import TokenIndex
-from model_code.token_index.postings import PARTS
-from model_code.token_index.queries import Sparse
+from model_code.token_index.postings import PARTS, Sparse
 
 SQUAD = Path(os.environ.get("FRESHET_DATA", Path(__file__).parents[1] / ".." / "shared" / "data")) / "squad"
 PACKAGES = ("stdlib", "numpy", "pandas")

@@ -25,6 +25,8 @@ from model_code.retrievers.dsi import DsiRetriever
 from model_code.scale.encoding import encode_resumably
 
 SPAN = 12  # words, about as many as a long query has
+Encoded = tuple[np.ndarray, np.ndarray]
+"""A document's encoding (H), and the vectors (m, H) of the queries that it came with"""
 
 
 def constraint_texts(title: str, text: str, spans: int) -> list[str]:
@@ -84,10 +86,6 @@ def means(rows: np.ndarray, counts: Sequence[int]) -> np.ndarray:
     """
     sums, _ = sums_of(rows, np.repeat(np.arange(len(counts)), counts), len(counts))
     return (sums / np.array(counts)[:, None]).astype(np.float32)
-
-
-Encoded = tuple[np.ndarray, np.ndarray]
-"""A document's encoding (H), and the vectors (m, H) of the queries that it came with"""
 
 
 def of_one_vector(ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]) -> dict[str, Encoded]:

@@ -37,6 +37,7 @@ FORMAT, KIND = 1, "incdsi"
 VECTORS, QUERIES, DOCUMENT_IDS = "vectors.npy", "queries.npy", "document_ids.json"
 BASE, PARENT, STATUSES = "base", "parent.json", "statuses.json"
 LONGEST = 32  # parts in a row; the next one then holds all their rows
+TOKEN = "additions"  # in a generation's provenance
 
 
 class Store:
@@ -149,9 +150,6 @@ def read_state(folders: Sequence[Path], alive: Collection[str] | None = None) ->
 def _rows(folders: Sequence[Path], name: str, kept: Sequence[Sequence[bool]]) -> np.ndarray:
     parts = [np.load(folder / name, mmap_mode="r") for folder in folders]
     return np.concatenate([part[np.array(keep, bool)] for part, keep in zip(parts, kept, strict=True)])
-
-
-TOKEN = "additions"  # in a generation's provenance
 
 
 def store_of(folder: Path, generation: Generation, spans: int) -> Store:

@@ -16,6 +16,7 @@ from model_code.progress import Progress
 
 ENOUGH = 30  # queries that the sample could take; fewer would make the scale a matter of luck
 CELLS = 2**24  # scores held at once
+SAMPLE = 5000  # documents that stand for added ones, at most half of all
 
 
 def encoding_scale(
@@ -71,9 +72,6 @@ def _best_scores(
     in_sample = learned[:, sample].max(axis=1, initial=-np.inf)
     learned[:, sample] = -np.inf
     return np.stack([answers, learned.max(axis=1), in_sample, encoded.max(axis=1, initial=-np.inf)])
-
-
-SAMPLE = 5000  # documents that stand for added ones, at most half of all
 
 
 def measured_scale(

@@ -35,6 +35,11 @@ PACKAGED = {  # whose files a Python package carries: package, folder, SHA-256 o
 
 HUB_FILES = ("*.json", "*.txt", "*.model", "model*.safetensors", "*/config.json", "*_Dense/model.safetensors")
 """What is fetched of a hub repository: no pickled weights, no ONNX or OpenVINO copies."""
+MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
+CONFIG = "config_sentence_transformers.json"
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names that sentence-transformers tries, in its order
+LAYERS, MULTI_VECTOR = "layers.json", "multi_vector"  # of encoders whose documents are a vector per layer
+ACTIVATIONS = {"Identity": torch.nn.Identity, "Tanh": torch.nn.Tanh, "ReLU": torch.nn.ReLU, "GELU": torch.nn.GELU}
 
 
 def locate(source: str | Path) -> Path:
@@ -191,13 +196,6 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
-
-
-MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
-CONFIG = "config_sentence_transformers.json"
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # names that sentence-transformers tries, in its order
-LAYERS, MULTI_VECTOR = "layers.json", "multi_vector"  # of encoders whose documents are a vector per layer
-ACTIVATIONS = {"Identity": torch.nn.Identity, "Tanh": torch.nn.Tanh, "ReLU": torch.nn.ReLU, "GELU": torch.nn.GELU}
 
 
 @dataclass(frozen=True)

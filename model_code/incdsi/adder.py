@@ -15,6 +15,10 @@ from model_code.incdsi.solver import GROWTH, Rivals, Solution, Start, Task, mini
 from model_code.incdsi.state import IncDsiState
 from model_code.settings import require
 
+DEFAULTS = IncDsiSettings()
+BATCH = 128  # documents that share passes
+MOST_SCORES = 2**26  # of one pass, float32: 256 MiB
+
 
 class Status(Enum):
     """How an added document stands to the constraints, in words for the user; it can be searched in every case."""
@@ -83,11 +87,6 @@ def mean_query(queries: np.ndarray) -> np.ndarray:
     [0.5, 0.5]
     """
     return np.asarray(queries, np.float64).mean(axis=0).astype(np.float32).astype(np.float64)
-
-
-DEFAULTS = IncDsiSettings()
-BATCH = 128  # documents that share passes
-MOST_SCORES = 2**26  # of one pass, float32: 256 MiB
 
 
 class IncDsiAdder:

@@ -32,6 +32,9 @@ EXACT = 1e-12  # of the scores: what float64 cannot tell from a constraint that 
 ROUNDED = 1 + 1e-9  # more than float64 rounds a bound by
 STORED = 2.0**-23  # of |z||v|: rounding a vector to float32 moves its scores by less
 MET = 1e-8  # of the scores: a smaller violation is rounding
+GROWTH = 48  # rows taken in per round; more once there are more members, so that hard cases take few rounds
+PASS_PAYS = 1 / 32  # a new pass is cheaper than testing more than this share of the rows one by one
+ROUNDING = 2.0**-52
 
 
 @dataclass(frozen=True)
@@ -192,11 +195,6 @@ class Task:
         """The size of the scores in this task."""
         longest = max(length(self.query), self.state.query_lengths.largest())
         return longest * length(vector) + abs(self.own_limit)
-
-
-GROWTH = 48  # rows taken in per round; more once there are more members, so that hard cases take few rounds
-PASS_PAYS = 1 / 32  # a new pass is cheaper than testing more than this share of the rows one by one
-ROUNDING = 2.0**-52
 
 
 @dataclass(frozen=True)

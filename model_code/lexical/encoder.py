@@ -33,7 +33,11 @@ from model_code.encoding.settings import Precision
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.progress import Progress, silent
-from model_code.token_index.queries import Sparse
+from model_code.token_index.postings import Sparse
+
+UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>")
+PART = "\ufffd"  # what a token decodes to that holds some bytes of a character
+BLOCK = 2048  # vocabulary entries scored at once: with 512 tokens a block of logits stays in a core's cache
 
 
 class ClosedFormHead(nn.Module):
@@ -156,11 +160,6 @@ def load_masked_model(folder: Path, max_tokens: int) -> MaskedModel:
         )
     model.original_dropout = backbone.original_dropout
     return MaskedModel(model)
-
-
-UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>")
-PART = "\ufffd"  # what a token decodes to that holds some bytes of a character
-BLOCK = 2048  # vocabulary entries scored at once: with 512 tokens a block of logits stays in a core's cache
 
 
 def blocked_tokens(tokenizer: Any, size: int, punctuation: bool) -> np.ndarray:

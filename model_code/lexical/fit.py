@@ -43,6 +43,9 @@ from model_code.training.tables import DevEvaluator, TrainingTables
 from model_code.training.trainer import Trainer, to_device
 
 SHARES = {"full": 1.0, "beta": 0.5, "alpha": 0.5}  # of each term in the loss
+DIGITS = 12  # of a document's number, so that ties, which token searches have many of, break as by the documents' ids
+HEAD_RATE = 4.0  # times the learning rate: the rate of the closed-form transform
+BIAS_LEARNING_RATE = 0.01  # of the tokens' biases
 
 
 class Views(NamedTuple):
@@ -245,11 +248,6 @@ class SemiParametricObjective(nn.Module):
         if self.hierarchy is None:
             return terms
         return torch.cat([terms, self.hierarchy.spread(queries.weights, batch.paths, batch.excluded)])
-
-
-DIGITS = 12  # of a document's number, so that ties, which token searches have many of, break as by the documents' ids
-HEAD_RATE = 4.0  # times the learning rate: the rate of the closed-form transform
-BIAS_LEARNING_RATE = 0.01  # of the tokens' biases
 
 
 def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[str, Any]:

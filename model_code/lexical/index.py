@@ -39,7 +39,7 @@ from model_code.retriever import Ranking, Retriever, Search, TokenMatch
 from model_code.scale.encoding import keep_shards
 from model_code.token_index.bags import TokenBags
 from model_code.token_index.index import SparseIndex, TokenIndex
-from model_code.token_index.queries import Sparse
+from model_code.token_index.postings import Sparse
 
 NAMES: tuple[MainSearch, ...] = ("full", "alpha", "beta", "beta_own", "beta_rerank")
 BY_TOKENS: tuple[MainSearch, ...] = ("beta", "beta_own")

@@ -17,7 +17,7 @@ from model_code.lexical.index import EmbeddingIndex, LexicalSearch, PassagesOnTh
 from model_code.lexical.layout import load_encoder
 from model_code.retrievers.base import IndexedRetriever, NewPassages
 from model_code.token_index.index import TokenIndex
-from model_code.token_index.queries import Sparse
+from model_code.token_index.postings import Sparse
 
 if TYPE_CHECKING:
     from model_code.training.tables import TrainingTables

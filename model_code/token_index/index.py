@@ -25,8 +25,7 @@ from model_code.index.top_k import Ranker
 from model_code.manifest import read_manifest, seal, verify
 from model_code.retriever import Ranking
 from model_code.token_index.bags import Bags
-from model_code.token_index.postings import BLOCK, PARTS, Packed, Postings, lengths
-from model_code.token_index.queries import Query, QueryBatch, Sparse
+from model_code.token_index.postings import BLOCK, PARTS, Packed, Postings, QueryBatch, Sparse, exact, lengths
 
 FORMAT, KIND = 1, "token"
 DOCUMENT_IDS = "document_ids.json"
@@ -79,7 +78,7 @@ class SparseIndex(ABC):
 class TokenIndex(SparseIndex):
     """The bags of n passages, and the document of each. Immutable.
 
-    A score is the sum of a query's weights without rounding (see `Query`), rounded to float32. It depends on nothing
+    A score is the sum of a query's weights without rounding (see `exact`), rounded to float32. It depends on nothing
     but the query and the passage.
 
     >>> index = TokenIndex.build([[5, 9], [9]], ["a", "b"])
@@ -111,8 +110,8 @@ class TokenIndex(SparseIndex):
         return sum(map(len, self.blocks))
 
     def scores(self, queries: Sequence[Sparse]) -> Iterator[np.ndarray]:
-        """See `SparseIndex.scores`; exact: see `Query`."""
-        prepared = [Query.of(query) for query in queries]
+        """See `SparseIndex.scores`; without rounding, see `exact`."""
+        prepared = [exact(query) for query in queries]
         group = max(1, CELLS // max(1, self._starts[-1]))
         for first in range(0, len(prepared), group):
             batch = QueryBatch.of(prepared[first : first + group])
@@ -121,7 +120,7 @@ class TokenIndex(SparseIndex):
 
     def scores_at(self, query: Sparse, passages: np.ndarray) -> np.ndarray:
         """See `SparseIndex.scores_at`."""
-        batch, scores = QueryBatch.of([Query.of(query)]), np.empty(len(passages))
+        batch, scores = QueryBatch.of([exact(query)]), np.empty(len(passages))
         for start, block in zip(self._starts, self.blocks, strict=False):
             inside = (passages >= start) & (passages < start + block.passages)
             scores[inside] = block.sums_at(batch, passages[inside] - start)[0]
@@ -129,9 +128,9 @@ class TokenIndex(SparseIndex):
 
     def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
         """The query's tokens that the document's best passage holds, with their weights, the heaviest first."""
-        prepared, rows = Query.of(query), self.ids.rows_of([document_id])
-        held = np.isin(prepared.tokens, self.bag(int(rows[self.best_passage(query, document_id)])))
-        matches = zip(prepared.tokens[held].tolist(), prepared.weights[held].tolist(), strict=True)
+        (tokens, weights), rows = exact(query), self.ids.rows_of([document_id])
+        held = np.isin(tokens, self.bag(int(rows[self.best_passage(query, document_id)])))
+        matches = zip(tokens[held].tolist(), weights[held].tolist(), strict=True)
         return sorted(matches, key=lambda match: (-match[1], match[0]))
 
     def bag(self, passage: int) -> np.ndarray:

@@ -17,12 +17,65 @@ would cost more than most lists do.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from model_code.errors import FreshetError
 from model_code.token_index.bags import Bags
-from model_code.token_index.queries import QueryBatch
+
+Sparse = tuple[np.ndarray, np.ndarray]
+"""A text as different token ids (t,), ascending where it is no query, and their weights (t,), none negative."""
+
+
+def exact(query: Sparse) -> Sparse:
+    """The query with ascending tokens, and weights whose sums are exact; FreshetError if one is negative or not finite,
+    or a token stands twice.
+
+    They become whole multiples of 2^(e - 52), where all of them together are less than 2^e. So every sum of them is a
+    float64 without rounding, and cannot depend on the order of addition: not on how passages are divided into blocks,
+    what else is in a batch, or the order of insertion. A weight moves by at most 2^-53 of the sum.
+
+    >>> exact((np.array([9, 5]), np.array([1.0, 0.5])))[1].tolist()
+    [0.5, 1.0]
+    """
+    tokens, weights = np.asarray(query[0]), np.asarray(query[1])
+    if tokens.ndim != 1 or tokens.shape != weights.shape:
+        raise FreshetError(f"tokens of shape {tokens.shape} and weights of shape {weights.shape} are no query")
+    if not (tokens[1:] > tokens[:-1]).all():
+        order = tokens.argsort()
+        tokens, weights = tokens[order], weights[order]
+        if (tokens[1:] == tokens[:-1]).any():
+            raise FreshetError("a query names a token twice; add up its weights first")
+    weights = weights.astype(np.float64)
+    total = float(weights.sum())
+    if not (total < math.inf and weights.min(initial=0) >= 0):
+        raise FreshetError("a query's weights must be finite and not negative; elu1p gives such")
+    unit = 2.0 ** (math.frexp(total)[1] - 52)
+    weights /= unit
+    np.rint(weights, out=weights)
+    weights *= unit
+    return tokens.astype(np.int64), weights
+
+
+@dataclass(frozen=True)
+class QueryBatch:
+    """`size` queries in a row: `tokens` (t,), `weights` (t,), and `owners` (t,), the number of each one's query."""
+
+    tokens: np.ndarray
+    weights: np.ndarray
+    owners: np.ndarray
+    size: int
+
+    @classmethod
+    def of(cls, queries: Sequence[Sparse]) -> QueryBatch:
+        """All tokens of at least one query that `exact` gave."""
+        tokens, weights = (np.concatenate(arrays) for arrays in zip(*queries, strict=True))
+        owners = np.repeat(np.arange(len(queries)), [len(own) for own, _ in queries])
+        return cls(tokens, weights, owners, len(queries))
+
 
 BLOCK = 2**16  # most passages of one block
 RAW, SPLIT, BITMAP = range(3)

@@ -22,6 +22,7 @@ from model_code.training.negatives import Negatives, make_negatives
 from model_code.training.settings import TrainingSettings
 
 FEW = 20  # steps that hardly move an encoder
+Tokenize = Callable[[Sequence[str], int], Features]
 
 
 class PairStream:
@@ -166,9 +167,6 @@ def _sizes(data: TrainingData, settings: TrainingSettings) -> tuple[int, int]:
     if not len(data.supervised):
         return 0, settings.batch_size
     return settings.batch_size - settings.unsupervised_in_batch, settings.unsupervised_in_batch
-
-
-Tokenize = Callable[[Sequence[str], int], Features]
 
 
 class TrainingBatch(NamedTuple):

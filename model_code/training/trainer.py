@@ -52,6 +52,8 @@ from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator
 
 LAST_LAYER = LayerSettings()
+CPU_BATCH_TOKENS = 512  # few tokens keep a core busy, and small parts waste less on padding
+GPU_BATCH_TOKENS = 16_384
 
 
 class Objective(nn.Module):
@@ -117,10 +119,6 @@ class Objective(nn.Module):
         losses = hce_losses(contrastive, hierarchy, self.settings.hierarchy_weight)
         parts = {"loss": joint_loss(losses, batch.unsupervised, self.settings.unsupervised_weight)}
         return parts | {"contrastive": contrastive.detach().mean()} | level_means(hierarchy)
-
-
-CPU_BATCH_TOKENS = 512  # few tokens keep a core busy, and small parts waste less on padding
-GPU_BATCH_TOKENS = 16_384
 
 
 class Trainer(TrainingLoop):

@@ -8,8 +8,7 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.token_index.bags import Bags
-from model_code.token_index.postings import BITMAP, BLOCK, PARTS, RAW, SPLIT, Postings, forms, lengths
-from model_code.token_index.queries import QueryBatch
+from model_code.token_index.postings import BITMAP, BLOCK, PARTS, RAW, SPLIT, Postings, QueryBatch, forms, lengths
 
 
 def held(passages: int, tokens: np.ndarray, seed: int = 0) -> np.ndarray:
