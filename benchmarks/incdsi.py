@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measurement import row
-from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument
+from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, mean_query
 from model_code.incdsi.rows import dots
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import Problem
@@ -210,11 +210,12 @@ def _one_by_one(state: IncDsiState, new: list[NewDocument], settings: IncDsiSett
         found.ours.append(time.perf_counter() - start)
         found.added.append(added)
         vectors, queries = (rows.view[:count] for rows in (adder.state.vectors, adder.state.queries))
+        query = mean_query(document.queries).astype(np.float32)
         start = time.perf_counter()
-        best = (vectors @ added.query).max()
-        queries @ added.query
+        best = (vectors @ query).max()
+        queries @ query
         found.reading.append(time.perf_counter() - start)
-        case = Case(added.query.astype(np.float64), float(best), vectors, queries)
+        case = Case(query.astype(np.float64), float(best), vectors, queries)
         found.proven.append(gap(case, settings, added.solution.vector) < PROVEN)
         if number < published:
             vector, seconds = published_loop(case, settings, seed=number)

@@ -31,7 +31,7 @@ ALLOWED = {
         orchestration/freshness/workspace.py:_fill orchestration/freshness/workspace.py:_link_the_rest""",
     "into a folder that `fsync_tree` forces to the disk before its rename, the commit point": """
         model_code/live/build.py:copy_build model_code/live/collection.py:Collection.keep
-        model_code/training/checkpoints.py:save_checkpoint
+        model_code/training/loop.py:save_checkpoint
         orchestration/live/backup.py:_link orchestration/live/backup.py:backup orchestration/live/backup.py:restore""",
     "moves what exists as a whole, and loses nothing where it is undone": """
         model_code/live/collection.py:Collection._remove orchestration/live/inbox.py:_move

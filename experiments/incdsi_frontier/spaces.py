@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.incdsi_frontier.encoded import Encoded
 from experiments.incdsi_frontier.learning import Asking, learn
-from model_code.dsi.encoding_scale import encoding_scale
+from model_code.dsi.fit import encoding_scale
 from model_code.dsi.settings import DocumentVectorSettings, Start
 from model_code.dsi.vectors import random_vectors
 from model_code.incdsi.state import IncDsiState

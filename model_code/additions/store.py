@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -51,10 +50,6 @@ class Store:
         """Whether the part of the base was written."""
         return (self.folder / BASE / MANIFEST).is_file()
 
-    def keep_base(self, state: IncDsiState) -> None:
-        """Write the part of the base."""
-        self._keep(BASE, state, state.ids, {}, None)
-
     def keep(
         self, token: str, parent: str | None, state: IncDsiState, ids: Sequence[str], statuses: Mapping[str, str]
     ) -> None:
@@ -83,7 +78,7 @@ class Store:
 
     def statuses(self, token: str | None) -> dict[str, str]:
         """The name of the latest `Status` of each document that the parts of `token` added."""
-        return {key: one for name in self.chain(token) for key, one in read_json(self._statuses(name)).items()}
+        return {key: one for name in self.chain(token) for key, one in read_json(self.folder / name / STATUSES).items()}
 
     def forget_all_but(self, tokens: Collection[str | None]) -> None:
         """Delete every part that none of `tokens` stands on."""
@@ -91,9 +86,6 @@ class Store:
         for file in sorted(self.folder.glob(f"*/{PARENT}")):
             if file.parent.name not in needed:
                 shutil.rmtree(file.parent)
-
-    def _statuses(self, token: str) -> Path:
-        return self.folder / token / STATUSES
 
     def _keep(
         self, name: str, state: IncDsiState, ids: Sequence[str], statuses: Mapping[str, str], parent: str | None
@@ -109,27 +101,23 @@ class Store:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def write_part(folder: Path, state: IncDsiState, ids: Sequence[str] | None = None) -> dict[str, Any]:
-    """Write the rows of `ids` (None: all) of `state` to the new folder `folder`; returns its manifest.
-
-    Equal rows give equal bytes. Raises FreshetError if one of `ids` is not in the state.
-    """
-    chosen = state.ids if ids is None else list(ids)
-    rows = np.array([state.row(key) for key in chosen], np.int64)
+def write_part(folder: Path, state: IncDsiState, ids: Sequence[str]) -> None:
+    """Write the rows of `ids` of `state` to the new folder `folder`; equal rows give equal bytes."""
+    rows = np.array([state.row(key) for key in ids], np.int64)
     folder.mkdir(parents=True, exist_ok=True)
     for name, values in ((VECTORS, state.vectors), (QUERIES, state.queries)):
         with replacing(folder / name) as aside, aside.open("wb") as stream:
             np.save(stream, values.view[rows])
-    write_text(folder / DOCUMENT_IDS, json.dumps(chosen, ensure_ascii=False, separators=(",", ":")))
+    write_text(folder / DOCUMENT_IDS, json.dumps(list(ids), ensure_ascii=False, separators=(",", ":")))
     facts = {"kind": KIND, "dimension": state.width, "documents": len(rows), "score_deviation": state.score_deviation}
-    return seal(folder, FORMAT, facts)
+    seal(folder, FORMAT, facts)
 
 
-def read_state(folders: Sequence[Path], alive: Collection[str] | None = None) -> IncDsiState:
+def read_state(folders: Sequence[Path], alive: Collection[str]) -> IncDsiState:
     """The state that the parts `folders`, oldest first, add up to.
 
     Of a document that several parts hold, the newest rows count, in the place of the newest. alive: the documents that
-    were not deleted; None: all. Margins keep the unit of the first part. Each file is read once.
+    were not deleted. Margins keep the unit of the first part. Each file is read once.
 
     Raises FreshetError if a part is damaged, or not as wide as the first one.
     """
@@ -140,7 +128,7 @@ def read_state(folders: Sequence[Path], alive: Collection[str] | None = None) ->
             raise FreshetError(f"{folder} holds vectors of {manifest['dimension']} numbers, {folders[0]} of others")
     ids = [read_json(folder / DOCUMENT_IDS) for folder in folders]
     newest = {key: part for part, keys in enumerate(ids) for key in keys}
-    stays = newest.keys() if alive is None else newest.keys() & set(alive)
+    stays = newest.keys() & set(alive)
     kept = [[newest[key] == part and key in stays for key in keys] for part, keys in enumerate(ids)]
     left = [key for keys, keep in zip(ids, kept, strict=True) for key in compress(keys, keep)]
     vectors, queries = (_rows(folders, name, kept) for name in (VECTORS, QUERIES))
@@ -188,7 +176,7 @@ def load_state(searcher: Searcher, store: Store, spans: int) -> tuple[IncDsiStat
         index, encoding = searcher.base.dense.index, store.folder / "encoding"
         queries, one = base_representatives(searcher.base, spans, encoding), has_one(index.document_ids)
         ids = [document for document, alone in zip(index.document_ids, one, strict=True) if alone]
-        store.keep_base(IncDsiState(index.vectors[one], queries[one], ids))
+        store.keep(BASE, None, IncDsiState(index.vectors[one], queries[one], ids), ids, {})
         shutil.rmtree(encoding, ignore_errors=True)
     vectors = _searched(searcher)
     owners = {key: view for view in searcher.views for key in view.document_ids() if key in vectors}

@@ -1,29 +1,37 @@
-"""Train an atomic DSI: a query encoder and one vector per document.
+"""Train an atomic DSI: a query encoder and one vector per document; and how long a vector that comes later should be.
 
 Writes `encoder/`, which is the base encoder as it came unless it is trained too, `history.json`, the rows of the
 training curve, and `document_vectors/`, a dense index with what `vectors.py` puts beside it.
+
+Learning moves a document's vector away from queries of others. An encoding was not moved, so it wins more of them:
+added as it is, a document costs older ones more than if it had been there from the start. Made shorter, it wins fewer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from model_code.context import StageContext
-from model_code.dsi.encoding_scale import measured_scale
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.trainer import DocumentTrainer, QueryVectors, loop_settings, pooled
 from model_code.dsi.vectors import Representatives, document_means, random_vectors
 from model_code.encoding.encoder import Encoder
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
+from model_code.progress import Progress
 from model_code.scale.encoding import encode_resumably
 from model_code.training.data import TrainingData
 from model_code.training.fit import finish, load_tree, start_encoder, start_vectors
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables
+
+ENOUGH = 30  # queries that the sample could take; fewer would make the scale a matter of luck
+CELLS = 2**24  # scores held at once
+SAMPLE = 5000  # documents that stand for added ones, at most half of all
 
 
 def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
@@ -86,3 +94,81 @@ def _save(
 
 def _query_vectors(context: StageContext, encoder: Encoder, pool: TrainingData, folder: str) -> QueryVectors:
     return QueryVectors.encode(pool.pairs, encoder, context.checkpoints / folder, context.progress("encode queries"))
+
+
+def encoding_scale(
+    vectors: np.ndarray,
+    sample: np.ndarray,
+    encodings: np.ndarray,
+    queries: np.ndarray,
+    relevant: Sequence[Collection[int]],
+) -> float | None:
+    """The largest c such that `sample`, had it the vectors c * encodings, would take no more queries than it does now.
+
+    A query is taken where a document of the sample ranks above all that answer it, which rank above the rest. Documents
+    added with such vectors should then cost the others as much as documents that were there when V was learned. None
+    where fewer than `ENOUGH` queries could be taken, or where no scale is too large.
+
+    vectors: V (n, H), learned. sample: (s,) rows of V, of documents that stand for added ones. encodings: (s, H), what
+      the encoder gives for them. queries: (m, H), not learned from. relevant: rows that answer each query.
+
+    >>> learned, encoded = np.array([[1.0, 0.0], [0.5, 0.0]]), np.array([[1.0, 0.0]])
+    >>> queries = np.stack([np.linspace(1, 2, 40), np.zeros(40)], axis=1)
+    >>> round(encoding_scale(learned, np.array([1]), encoded, queries, [{0}] * 40), 6)  # at 1 all would be lost
+    1.0
+    """
+    step, parts = CELLS // len(vectors) + 1, []
+    for start in range(0, len(queries), step):
+        part = slice(start, start + step)
+        parts.append(_best_scores(vectors, sample, encodings, queries[part], relevant[part]))
+    answers, others, learned, encoded = np.concatenate([np.empty((4, 0)), *parts], axis=1)
+    kept = (answers > others) & (answers > 0)
+    taken = int((learned >= answers)[kept].sum())
+    threatened = kept & (encoded > 0)
+    lost_from = np.sort(answers[threatened] / encoded[threatened])  # the scale that takes each query
+    if kept.sum() < ENOUGH or taken >= len(lost_from):
+        return None
+    return float(np.nextafter(lost_from[taken], 0))
+
+
+def _best_scores(
+    vectors: np.ndarray,
+    sample: np.ndarray,
+    encodings: np.ndarray,
+    queries: np.ndarray,
+    relevant: Sequence[Collection[int]],
+) -> np.ndarray:
+    """Of each of b queries the best score of the learned vectors that answer it, of all the others outside the sample,
+    of those in it, and of the sample's encodings; -inf where there are none: (4, b)."""
+    place = {int(row): i for i, row in enumerate(sample)}
+    learned, encoded = queries @ vectors.T, queries @ encodings.T  # (b, n), (b, s)
+    answers = np.array([scores[list(rows)].max() for scores, rows in zip(learned, relevant, strict=True)])
+    for query, rows in enumerate(relevant):
+        learned[query, list(rows)] = -np.inf
+        encoded[query, [place[row] for row in rows if row in place]] = -np.inf
+    in_sample = learned[:, sample].max(axis=1, initial=-np.inf)
+    learned[:, sample] = -np.inf
+    return np.stack([answers, learned.max(axis=1), in_sample, encoded.max(axis=1, initial=-np.inf)])
+
+
+def measured_scale(
+    trainer: DocumentTrainer, encodings: np.ndarray | None, seed: int, progress: Progress
+) -> float | None:
+    """See `encoding_scale`, of what a finished trainer learned; None without dev queries too.
+
+    encodings: (n, H) of all documents by its encoder, or None: those needed are made.
+    """
+    dev, vectors = trainer.dev, trainer.vectors.detach().cpu().numpy()
+    count = min(len(vectors) // 2, SAMPLE)
+    if dev is None or count == 0:
+        return None
+    sample = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:count])
+    if encodings is None:
+        rows = [dev.passages.of(document) for document in sample.tolist()]
+        texts = [dev.passages.texts[row] for own in rows for row in own.tolist()]
+        owners = np.repeat(np.arange(count), [len(own) for own in rows])
+        chosen = document_means(trainer.encoder.encode_passages(texts, progress), owners, count)
+    else:
+        chosen = encodings[sample]
+    relevant = [[int(document) for document in judged] for judged in dev.qrels.values()]
+    return encoding_scale(vectors, sample, chosen, trainer.dev_queries(dev), relevant)

@@ -18,8 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.vectors import sums_of
-from model_code.encoding.batching import Buckets, encode
-from model_code.encoding.encoder import Encoder
+from model_code.encoding.encoder import Buckets, Encoder, encode
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.hierarchy import hce_losses, level_means
 from model_code.progress import Progress, silent

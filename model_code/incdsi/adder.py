@@ -66,15 +66,13 @@ class NewDocument:
 class Added:
     """What became of a document.
 
-    row: its row in the state. vector, query: (H) float32, as stored.
+    vector: (H) float32, as stored.
     broken: constraints that the vector breaks: its own query lost, or old documents' queries lost to it.
     solution: of the optimisation.
     """
 
     id: str
-    row: int
     vector: np.ndarray
-    query: np.ndarray
     status: Status
     broken: int
     solution: Solution
@@ -174,15 +172,13 @@ class IncDsiAdder:
 
     def _add(self, document: NewDocument, rivals: Rivals, start: Start) -> Added:
         """Find the document's vector and store it; `rivals` are those of its mean query."""
-        task, row = self._task(document, rivals), len(self.state)
+        task = self._task(document, rivals)
         solution = solve(task, start)
         broken = task.broken(solution.suspects, solution.vector)
         self.state.append(document.id, solution.vector, task.query)
         return Added(
             id=document.id,
-            row=row,
-            vector=self.state.vectors.view[row].copy(),
-            query=self.state.queries.view[row].copy(),
+            vector=self.state.vectors.view[-1].copy(),
             status=Status.COMPROMISE if broken else Status.FITS,
             broken=broken,
             solution=solution,

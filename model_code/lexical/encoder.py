@@ -27,8 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from model_code.encoding.base_models import Prompts, fingerprint, load_transformer, quiet, tokenizer_rules
-from model_code.encoding.batching import Features, pad
-from model_code.encoding.encoder import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, WINDOW, TextModel
+from model_code.encoding.encoder import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, WINDOW, Features, TextModel, pad
 from model_code.encoding.settings import Precision
 from model_code.errors import FreshetError
 from model_code.files import read_json

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from model_code.context import StageContext
-from model_code.encoding.batching import Buckets
+from model_code.encoding.encoder import Buckets
 from model_code.hierarchy.tree import Hierarchy
 from model_code.lexical.encoder import LexicalEncoder
 from model_code.lexical.index import BY_TOKENS, EmbeddingIndex, LexicalSearch, index_tokens

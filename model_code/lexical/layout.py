@@ -26,8 +26,7 @@ from model_code.encoding.base_models import (
     save_tokenizer,
     save_transformer,
 )
-from model_code.encoding.batching import pad, token_batches
-from model_code.encoding.encoder import CPU_BATCH_TOKENS
+from model_code.encoding.encoder import CPU_BATCH_TOKENS, pad, token_batches
 from model_code.encoding.hardware import pack, packing, pick_device
 from model_code.encoding.settings import EncoderSettings, Precision
 from model_code.errors import FreshetError

@@ -35,8 +35,7 @@ from model_code.queries.settings import (
     GeneratorTrainingSettings,
 )
 from model_code.training.batches import PairStream
-from model_code.training.checkpoints import TrainingState, latest_checkpoint, load_training_state
-from model_code.training.loop import TrainingLoop
+from model_code.training.loop import TrainingLoop, TrainingState, latest_checkpoint, load_training_state
 from model_code.training.optimisation import adamw, make_accelerator, set_learning_rate
 
 IGNORED = -100  # a label that is no target

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from model_code.encoding.base_models import Prompts
-from model_code.encoding.batching import Buckets, Features, bucketed
+from model_code.encoding.encoder import Buckets, Features, bucketed
 from model_code.hierarchy.tree import Hierarchy
 from model_code.training.data import TrainingData
 from model_code.training.negatives import Negatives, make_negatives

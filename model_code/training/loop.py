@@ -1,21 +1,158 @@
-"""The loop of every training run: steps, evaluations, checkpoints, and the best weights at the end.
+"""The loop of every training run (steps, evaluations, the best weights at the end), and checkpoints to resume from.
 
 Whoever is trained says what a step and an evaluation are. The learning rate is a function of the step's number.
+
+Checkpoints are folders written aside and then renamed, so that each is whole or not there. Weights of the objective,
+state of the optimiser and random states are accelerate's (`save_state`, read back with `weights_only=True`); beside
+them lie the training state, the best weights so far, a hierarchy of co-training's, and the table that hard negatives
+are drawn from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
+from model_code.errors import FreshetError
+from model_code.files import fsync, fsync_tree, read_json, write_json
+from model_code.hierarchy.tree import Hierarchy
 from model_code.progress import Progress
-from model_code.training.checkpoints import Row, TrainingState, save_checkpoint
 from model_code.training.optimisation import learning_rate_factor
+
+Row = dict[str, Any]
+STATE, BEST, HIERARCHY, NEGATIVES = "state.json", "best.safetensors", "hierarchy", "negatives.safetensors"
+
+
+@dataclass
+class TrainingState:
+    """Progress, history and the best checkpoint so far. Everything but `best_weights` and `window` is JSON-able.
+
+    history: rows by step; a row of training has `loss`, its parts and `learning_rate`, means over the steps since the
+      row before; an evaluation adds the dev metric under its name.
+    window: loss parts of the batches since the last row, left on their device: reading them would stop the step.
+    """
+
+    step: int = 0
+    history: list[Row] = field(default_factory=list)
+    best_step: int = 0
+    best_metric: float | None = None
+    evaluations_since_best: int = 0
+    reclustered_at: list[int] = field(default_factory=list)
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
+    window: list[dict[str, Tensor]] = field(default_factory=list)
+
+    def log(self, learning_rate: float, over_processes: Callable[[Tensor], Tensor] = lambda mean: mean) -> None:
+        """Average the window into a row of the history. Raises FreshetError if the loss is not finite.
+
+        over_processes: the mean of each process's own means.
+        """
+        if not self.window:
+            return
+        names = list(self.window[0])
+        table = torch.stack([torch.stack([parts[name] for name in names]) for parts in self.window]).double()
+        means = dict(zip(names, over_processes(table.mean(dim=0)).tolist(), strict=True))
+        if not math.isfinite(means["loss"]):
+            raise FreshetError(
+                f"the loss is {means['loss']} at step {self.step}; lower learning_rate or, "
+                "of a dense retriever, raise temperature"
+            )
+        self.window = []
+        self.row().update(means | {"learning_rate": learning_rate})
+
+    def row(self) -> Row:
+        """The history's row of the current step, made if there is none."""
+        if not self.history or self.history[-1]["step"] != self.step:
+            self.history.append({"step": self.step})
+        return self.history[-1]
+
+    def evaluated(self, metric: str, value: float, weights: dict[str, Tensor]) -> bool:
+        """Note a dev metric; if it is above all before (of equals the first counts), keep `weights` and return True."""
+        self.row()[metric] = value
+        if self.best_metric is not None and value <= self.best_metric:
+            self.evaluations_since_best += 1
+            return False
+        self.best_step, self.best_metric, self.evaluations_since_best = self.step, value, 0
+        self.best_weights = {name: weight.detach().to("cpu", copy=True) for name, weight in weights.items()}
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the tensors."""
+        return {key: value for key, value in asdict(self).items() if key not in ("best_weights", "window")}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> TrainingState:
+        """Read what `to_json` gave."""
+        known = {item.name for item in fields(cls)}
+        return cls(**{key: value for key, value in values.items() if key in known})
+
+
+def save_checkpoint(
+    folder: Path,
+    accelerator: Any,
+    state: TrainingState,
+    hierarchy: Hierarchy | None = None,
+    negatives: Mapping[str, np.ndarray] | None = None,
+) -> None:
+    """Write `folder/step-N`, then remove older ones. Every process calls it; `state.window` must be empty.
+
+    negatives: what `Negatives.state` gives.
+    """
+    from safetensors.numpy import save_file as save_arrays
+    from safetensors.torch import save_file
+
+    aside, target = folder / f".step-{state.step}", folder / f"step-{state.step}"
+    if accelerator.is_main_process:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+    accelerator.wait_for_everyone()
+    accelerator.save_state(str(aside))
+    accelerator.wait_for_everyone()
+    if not accelerator.is_main_process:
+        return
+    save_file(state.best_weights, aside / BEST)
+    write_json(aside / STATE, state.to_json())
+    if hierarchy is not None:
+        hierarchy.save(aside / HIERARCHY)
+    if negatives:
+        save_arrays(dict(negatives), aside / NEGATIVES)
+    fsync_tree(aside)
+    aside.rename(target)
+    fsync(folder)
+    for older in folder.glob("*step-*"):
+        if older != target:
+            shutil.rmtree(older, ignore_errors=True)
+
+
+def latest_checkpoint(folder: Path | None) -> Path | None:
+    """The newest whole checkpoint in `folder`, or None."""
+    if folder is None or not folder.is_dir():
+        return None
+    checkpoints = {
+        int(match[1]): path for path in folder.iterdir() if (match := re.fullmatch(r"step-(\d+)", path.name))
+    }
+    return checkpoints[max(checkpoints)] if checkpoints else None
+
+
+def load_training_state(checkpoint: Path) -> tuple[TrainingState, Hierarchy | None, dict[str, np.ndarray]]:
+    """The training state of a checkpoint, its hierarchy if training had re-clustered, and what `Negatives` kept."""
+    from safetensors.numpy import load_file as load_arrays
+    from safetensors.torch import load_file
+
+    state = TrainingState.from_json(read_json(checkpoint / STATE))
+    state.best_weights = load_file(checkpoint / BEST)
+    folder, negatives = checkpoint / HIERARCHY, checkpoint / NEGATIVES
+    hierarchy = Hierarchy.load(folder) if folder.is_dir() else None
+    return state, hierarchy, load_arrays(negatives) if negatives.is_file() else {}
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from model_code.encoding.batching import Features, encode
-from model_code.encoding.encoder import Encoder
+from model_code.encoding.encoder import Encoder, Features, encode
 from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
@@ -30,14 +29,15 @@ from model_code.losses.hierarchy import HierarchyLoss, hce_losses, joint_loss, l
 from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
 from model_code.progress import Progress, silent
 from model_code.training.batches import BatchSchedule, Collator, TrainingBatch
-from model_code.training.checkpoints import (
+from model_code.training.data import TrainingData
+from model_code.training.loop import (
+    TrainingLoop,
+    TrainingResult,
     TrainingState,
     latest_checkpoint,
     load_training_state,
     save_checkpoint,
 )
-from model_code.training.data import TrainingData
-from model_code.training.loop import TrainingLoop, TrainingResult
 from model_code.training.negatives import make_negatives
 from model_code.training.optimisation import (
     CUT_BY,

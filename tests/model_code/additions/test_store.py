@@ -18,7 +18,7 @@ from tests.model_code.incdsi.small import make
 def test_a_part_per_generation_adds_up_to_the_state_that_grew(tmp_path: Path) -> None:
     state, documents = make(30, 6)
     adder = IncDsiAdder(state)
-    write_part(tmp_path / "1", state)
+    write_part(tmp_path / "1", state, state.ids)
     adder.add_batch(documents[:4])
     write_part(tmp_path / "2", state, ["new 0", "new 1", "new 2", "new 3"])
     adder.delete(["old 7", "new 1", "new 3"])
@@ -37,24 +37,25 @@ def test_a_part_per_generation_adds_up_to_the_state_that_grew(tmp_path: Path) ->
 def test_equal_rows_give_equal_bytes(tmp_path: Path) -> None:
     state, _ = make(10, 0)
     for name in "ab":
-        write_part(tmp_path / name, state)
+        write_part(tmp_path / name, state, state.ids)
     assert hash_path(tmp_path / "a") == hash_path(tmp_path / "b")
 
 
 def test_damage_is_found(tmp_path: Path) -> None:
     state, _ = make(10, 0)
-    write_part(tmp_path / "1", state)
+    write_part(tmp_path / "1", state, state.ids)
     with (tmp_path / "1" / "vectors.npy").open("r+b") as stream:
         stream.seek(200)
         stream.write(b"\x01\x02")
     with pytest.raises(FreshetError, match="was changed"):
-        read_state([tmp_path / "1"])
+        read_state([tmp_path / "1"], state.ids)
     with pytest.raises(FreshetError, match="was not finished"):
-        read_state([tmp_path / "2"])
+        read_state([tmp_path / "2"], state.ids)
 
 
 def test_parts_of_other_widths_are_refused(tmp_path: Path) -> None:
     for width in (2, 3):
-        write_part(tmp_path / str(width), IncDsiState(np.eye(width), np.eye(width), [str(i) for i in range(width)]))
+        ids = [str(i) for i in range(width)]
+        write_part(tmp_path / str(width), IncDsiState(np.eye(width), np.eye(width), ids), ids)
     with pytest.raises(FreshetError, match="vectors of 3 numbers"):
-        read_state([tmp_path / "2", tmp_path / "3"])
+        read_state([tmp_path / "2", tmp_path / "3"], ids)

@@ -1,4 +1,5 @@
-"""Guards what a trained dsi says of documents that are added: measured with its dev queries, kept, and used."""
+"""Guards how long added documents' vectors are: as many queries taken as by learned ones, by a loop over them all; and
+that a trained dsi measures it with its dev queries, keeps it, and uses it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import pytest
 from benchmarks.opened_build import open_generation_zero
 from model_code.context import StageContext
 from model_code.documents import Document
-from model_code.dsi import encoding_scale
+from model_code.dsi import fit
+from model_code.dsi.fit import ENOUGH, encoding_scale
 from model_code.dsi.settings import DocumentVectorSettings, Start
 from model_code.dsi.vectors import document_means
 from model_code.encoding.encoder import Encoder
@@ -26,6 +28,73 @@ from model_code.stages import index, train
 from model_code.training.tables import TrainingTables
 from tests.model_code.dsi.small_corpus import make_context
 from tests.model_code.live.laws import up_to
+
+
+def made(seed: int, documents: int = 40, queries: int = 300):
+    """V, a sample of its rows, their encodings, and queries near the documents that answer them."""
+    random = np.random.default_rng(seed)
+    encodings = random.normal(size=(documents, 8))
+    vectors = 0.8 * encodings + 0.3 * random.normal(size=encodings.shape)
+    relevant = [set(random.permutation(documents)[: random.integers(1, 4)].tolist()) for _ in range(queries)]
+    asked = np.stack([encodings[sorted(rows)[0]] for rows in relevant]) + random.normal(size=(queries, 8))
+    sample = np.sort(random.permutation(documents)[: documents // 2])
+    return vectors, sample, encodings[sample], asked, relevant
+
+
+def taken(vectors, sample, replaced, queries, relevant) -> int:
+    """How many queries that are kept without the sample it takes, if its vectors are `replaced`: by definition."""
+    count, in_sample = 0, {int(row): vector for row, vector in zip(sample, replaced, strict=True)}
+    for query, answers in zip(queries, relevant, strict=True):
+        own = max(float(query @ vectors[row]) for row in answers)
+        rest = [row for row in range(len(vectors)) if row not in answers]
+        others = [float(query @ vectors[row]) for row in rest if row not in in_sample]
+        added = [float(query @ in_sample[row]) for row in rest if row in in_sample]
+        count += own > 0 and own > max(others) and max(added) >= own
+    return count
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_is_the_largest_scale_that_takes_no_more_than_learned_vectors(seed: int):
+    vectors, sample, encodings, queries, relevant = made(seed)
+    scale = encoding_scale(vectors, sample, encodings, queries, relevant)
+    assert scale is not None
+    now = taken(vectors, sample, vectors[sample], queries, relevant)
+    assert taken(vectors, sample, scale * (1 - 1e-9) * encodings, queries, relevant) <= now
+    assert taken(vectors, sample, scale * (1 + 1e-9) * encodings, queries, relevant) > now
+
+
+def test_encodings_of_another_length_change_the_scale_and_nothing_else():
+    vectors, sample, encodings, queries, relevant = made(0)
+    scale = encoding_scale(vectors, sample, encodings, queries, relevant)
+    assert encoding_scale(vectors, sample, 4 * encodings, queries, relevant) == pytest.approx(scale / 4)
+
+
+def test_blocks_of_queries_change_nothing(monkeypatch: pytest.MonkeyPatch):
+    whole = encoding_scale(*made(1))
+    monkeypatch.setattr(fit, "CELLS", 100)
+    assert encoding_scale(*made(1)) == pytest.approx(whole)
+
+
+def test_vectors_that_were_not_learned_stay_as_they_are():
+    _, sample, encodings, queries, relevant = made(2)
+    vectors = np.random.default_rng(2).normal(size=(40, 8))
+    vectors[sample] = encodings
+    scale = encoding_scale(vectors, sample, encodings, queries, relevant)
+    assert scale is not None
+    assert scale >= 1
+    now = taken(vectors, sample, encodings, queries, relevant)
+    assert taken(vectors, sample, scale * (1 - 1e-9) * encodings, queries, relevant) == now
+
+
+def test_too_few_queries_say_nothing():
+    vectors, sample, encodings, queries, relevant = made(3)
+    assert encoding_scale(vectors, sample, encodings, queries[: ENOUGH - 1], relevant[: ENOUGH - 1]) is None
+
+
+def test_where_no_scale_is_too_large_there_is_none():
+    vectors, sample, encodings, queries, relevant = made(4)
+    assert encoding_scale(vectors, sample, np.zeros_like(encodings), queries, relevant) is None
+
 
 OWN = DocumentVectorSettings(epochs=4, batch_size=16, learning_rate=2e-2, patience=None)
 
@@ -44,14 +113,14 @@ def by_hand(context: StageContext) -> float | None:
     sample = np.sort(np.random.default_rng(seed).permutation(len(found.vectors))[:count])
     relevant = [{tables.number[name] for name in tables.dev.qrels[query]} for query in tables.dev.queries]
     queries = encoder.encode(list(tables.dev.queries.values()))
-    return encoding_scale.encoding_scale(found.vectors, sample, encodings[sample], queries, relevant)
+    return fit.encoding_scale(found.vectors, sample, encodings[sample], queries, relevant)
 
 
 @pytest.mark.parametrize(("start", "train_encoder"), [("documents", False), ("random", False), ("documents", True)])
 def test_the_scale_is_measured_with_what_training_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Start, train_encoder: bool
 ):
-    monkeypatch.setattr(encoding_scale, "ENOUGH", 3)
+    monkeypatch.setattr(fit, "ENOUGH", 3)
     context, report = trained(tmp_path, start=start, train_encoder=train_encoder)
     assert report["encoding_scale"] is not None
     assert report["encoding_scale"] == pytest.approx(by_hand(context), rel=1e-4)
@@ -70,7 +139,7 @@ def test_without_dev_queries_nothing_is_measured(tmp_path: Path, monkeypatch: py
 
 
 def test_an_added_document_has_the_measured_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(encoding_scale, "ENOUGH", 3)
+    monkeypatch.setattr(fit, "ENOUGH", 3)
     context, report = trained(tmp_path)
     output = tmp_path / "indexed"
     output.mkdir()

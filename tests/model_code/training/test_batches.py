@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from model_code.encoding.base_models import Prompts
-from model_code.encoding.batching import Buckets
+from model_code.encoding.encoder import Buckets
 from model_code.training.batches import (
     BatchSchedule,
     Collator,

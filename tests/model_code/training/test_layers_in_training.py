@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.encoding.batching import encode
-from model_code.encoding.encoder import represent_documents
+from model_code.encoding.encoder import encode, represent_documents
 from model_code.encoding.settings import LayerSettings
 from model_code.losses.hierarchy import level_losses
 from model_code.losses.layers import multi_vector_losses, self_contrastive_losses

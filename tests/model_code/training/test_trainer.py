@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from model_code.encoding.batching import encode
+from model_code.encoding.encoder import encode
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.losses.contrastive import contrastive_losses
 from model_code.losses.hierarchy import level_losses
 from model_code.training.batches import BatchSchedule, Collator
-from model_code.training.checkpoints import latest_checkpoint
 from model_code.training.data import Pairs, TrainingData
+from model_code.training.loop import latest_checkpoint
 from model_code.training.optimisation import freeze, make_optimizer
 from model_code.training.trainer import Objective, Trainer, recluster
 from tests.model_code.training.example import PARENTS, make_data, make_dev, make_encoder, make_settings, make_tree

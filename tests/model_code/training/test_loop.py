@@ -15,7 +15,7 @@ import torch
 
 from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json
-from model_code.training.checkpoints import TrainingState, latest_checkpoint
+from model_code.training.loop import TrainingState, latest_checkpoint
 from tests.model_code.training.example import make_encoder
 from tests.model_code.training.training_process import train
 
