@@ -16,7 +16,6 @@ import resource
 import secrets
 import sys
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +219,7 @@ def dagster_webserver() -> None:
     from dagster_webserver.cli import main
 
     run = uvicorn.run
-    page = partial(_is_no_path_of, "/graphql")
+    page = lambda path: not path.endswith("/graphql")  # noqa: E731
     uvicorn.run = lambda app, **options: run(_guarded(app, page), **options | bounds())
     main()
 
@@ -237,10 +236,6 @@ def _guarded(app: ASGIApp, page: Callable[[str], bool] = "/".__eq__) -> Guard:
     if TOKEN_FILE not in os.environ:
         return Guard(app, page=page)
     return Guard(app, None, page, token_of(Path(os.environ[TOKEN_FILE])))
-
-
-def _is_no_path_of(last: str, path: str) -> bool:
-    return not path.endswith(last)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,18 @@ class Parameters(Settings):
         """The retrievers, then the fusions of them."""
         return (*self.retrievers, *self.fusions)
 
+    def build_folders(self, artifacts: Path, name: str) -> tuple[Path, Path]:
+        """Where a system's encoder and index lie: of what is not trained, in the folder of its evaluation."""
+        if name in self.retrievers:
+            return artifacts / "train" / name / "encoder", artifacts / "index" / name / "index"
+        build = evaluation_folder(artifacts, name) / "build"
+        return build / "encoder", build / "index"
+
+
+def evaluation_folder(artifacts: Path, name: str) -> Path:
+    """Where what was measured of a system lies."""
+    return artifacts / ("baselines" if name in BASELINES else "evaluate") / name
+
 
 def parse(mapping: Mapping[str, Any]) -> Parameters:
     """Parse all groups; raises `SettingsError` naming the first unknown key or impossible value."""
@@ -90,7 +102,10 @@ def parse(mapping: Mapping[str, Any]) -> Parameters:
     retrievers = given.get("retrievers")
     example = "retrievers must map names to settings, such as {hce: {hierarchy_weight: 0.2}}"
     require(isinstance(retrievers, Mapping) and bool(retrievers), example)
-    parsed = {name: _parse_retriever(name, own, given.get("training") or {}) for name, own in retrievers.items()}
+    parsed = {}
+    for name, own in retrievers.items():
+        _check_name(name, where := f"retrievers.{name}")
+        parsed[name] = parse_retriever(own, given.get("training") or {}, where)
     fusions = _parse_fusions(given.get("fusions") or {}, parsed)
     groups = {**given, "training": training, "retrievers": parsed, "fusions": fusions}
     parameters = settings.parse(Parameters, groups, "")
@@ -149,12 +164,6 @@ def _parse_fusions(groups: Any, retrievers: Mapping[str, RetrieverSettings]) -> 
         unknown = [part for part in parsed[name].of if part not in known]
         require(not unknown, f"{where}.of names {unknown[:1]}, which is none of {known}")
     return parsed
-
-
-def _parse_retriever(name: Any, own: Any, shared: Mapping[str, Any]) -> RetrieverSettings:
-    where = f"retrievers.{name}"
-    _check_name(name, where)
-    return parse_retriever(own, shared, where)
 
 
 def _check_name(name: Any, where: str) -> None:

@@ -34,7 +34,7 @@ ALLOWED = {
         model_code/training/loop.py:save_checkpoint
         orchestration/live/backup.py:_link orchestration/live/backup.py:backup orchestration/live/backup.py:restore""",
     "moves what exists as a whole, and loses nothing where it is undone": """
-        model_code/live/collection.py:Collection._remove orchestration/live/inbox.py:_move
+        model_code/live/collection.py:Collection.delete orchestration/live/inbox.py:_move
         orchestration/live/repair.py:_go_on orchestration/live/repair.py:_name_default
         orchestration/live/repair.py:_open_log""",
     "appends lines, of which readers leave out one that was cut off": """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code.files import read_json, write_json, write_text
-from orchestration.pipeline.results import load_comparison
+from orchestration.cli.results import load_comparison
 from orchestration.project import Project
 
 HERE = Path(__file__).parent

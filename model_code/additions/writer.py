@@ -19,7 +19,6 @@ from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
 from model_code.incdsi.state import IncDsiState
 from model_code.ledger.events import Standing
 from model_code.live.changes import Applied, Guard, NetChanges, steps
-from model_code.live.collection import Freed
 from model_code.live.writer import LiveWriter
 
 
@@ -63,7 +62,7 @@ class RefiningWriter(LiveWriter):
             self._warm = (applied.generation.number, self._grown)
         return applied
 
-    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> Freed:
+    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
         """See `LiveWriter.collect_garbage`; what is remembered for deleted generations alone goes too."""
         freed = super().collect_garbage(keep, registered)
         self.store.forget_all_but({token_of(generation) for generation in self.collection.generations()})

@@ -43,7 +43,8 @@ class Database:
     def write(self) -> Iterator[sa.Connection]:
         """One transaction that has the ledger to itself: all of it happens, or nothing."""
         with self._writing.begin() as connection:
-            _keep_writers_out(connection)
+            if connection.dialect.name == "postgresql":  # SQLite's `BEGIN IMMEDIATE` does so by itself
+                connection.exec_driver_sql(f"LOCK TABLE {tables.events.name} IN EXCLUSIVE MODE")
             yield connection
 
     def forget(self) -> None:
@@ -150,12 +151,6 @@ def _answering(url: str) -> Iterator[None]:
 
 def _shown(url: str) -> str:
     return sa.make_url(url).render_as_string(hide_password=True)
-
-
-def _keep_writers_out(connection: sa.Connection) -> None:
-    """Until the transaction ends; SQLite's `BEGIN IMMEDIATE` does so by itself."""
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"LOCK TABLE {tables.events.name} IN EXCLUSIVE MODE")
 
 
 def _engine(url: str) -> sa.Engine:

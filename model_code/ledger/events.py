@@ -106,14 +106,9 @@ class Event:
         """The event as the live collection's writer takes it."""
         return self.document or Remove(self.document_id)
 
-    @property
-    def mark(self) -> str:
-        """Eight hexadecimal digits that tell the event from those that other logs have under its number."""
-        return mark(self.id, self.received, self.document_id, self.content_hash)
-
 
 def mark(event: int, received: float, document_id: str, content_hash: str) -> str:
-    """`Event.mark`.
+    """Eight hexadecimal digits that tell an event from those that other logs have under its number.
 
     >>> mark(1, 0.1, "a", "b")
     'c85b8cf8'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -39,7 +39,7 @@ from model_code.ledger.states import (
     repeats_of,
     stated,
 )
-from model_code.ledger.tables import batches, drift_reports, events, feedback, log, rejections, training_runs
+from model_code.ledger.tables import batches, drift_reports, events, feedback, log, rejections
 from model_code.ledger.work_table import WorkTable
 
 Contents = Mapping[str, tuple[str, Document]]
@@ -68,7 +68,7 @@ class Ledger:
     processes. Times are seconds since 1970.
 
     Events are told by their ids, which only rise. `seen_from` tells what became of them in a generation.
-    retriever: whose reports and trainings are meant; events and work are everybody's.
+    retriever: whose drift reports are meant; events and work are everybody's.
     """
 
     def __init__(self, database: Database, retriever: str = "") -> None:
@@ -256,11 +256,6 @@ class Ledger:
             rows = connection.execute(sa.select(events.c.document_id, events.c.source).where(events.c.id.in_(last)))
             return {document_id: source for document_id, source in rows}
 
-    def events(self, ids: Sequence[int]) -> list[Event]:
-        """The events of a receipt, oldest first."""
-        with self._database.read() as connection:
-            return list(_events(connection, sorted(ids)))
-
     def last_rejections(self, number: int) -> list[Row]:
         """The last refused rows, newest first, with row, document_id, reason, source and time received."""
         columns = (rejections.c[name] for name in ("row", "document_id", "reason", "source", "received"))
@@ -268,7 +263,7 @@ class Ledger:
             rows = connection.execute(sa.select(*columns).order_by(rejections.c.id.desc()).limit(number))
             return [dict(row._mapping) for row in rows]
 
-    # What was measured and trained
+    # What was measured
 
     def record_drift(self, report: Mapping[str, Any], batch: tuple[int, int]) -> int:
         """Keep a drift report (values JSON can hold) on the events from batch[0] to batch[1]; return its id."""
@@ -279,23 +274,10 @@ class Ledger:
 
     def last_drift(self, number: int) -> list[Row]:
         """The last drift reports, newest first, with first_event, last_event, report and time recorded."""
-        return self._last(drift_reports, number)
-
-    def record_training(self, run: str, watermark: int) -> None:
-        """Keep that a training run had the documents up to an event in its corpus; a second time changes nothing."""
-        values = {"retriever": self.retriever, "run": run, "watermark": watermark, "recorded": time.time()}
-        with self._database.write() as connection:
-            upsert(connection, training_runs, [values], "retriever", "run", where=sa.false())
-
-    def training_runs(self, number: int) -> list[Row]:
-        """The last training runs, newest first, with run, watermark and time recorded."""
-        return self._last(training_runs, number)
-
-    def _last(self, table: sa.Table, number: int) -> list[Row]:
-        newest = table.c.recorded.desc(), *([table.c.id.desc()] if "id" in table.c else [])
-        query = sa.select(table).where(table.c.retriever == self.retriever).order_by(*newest).limit(number)
+        newest = drift_reports.c.recorded.desc(), drift_reports.c.id.desc()
+        query = sa.select(drift_reports).where(drift_reports.c.retriever == self.retriever).order_by(*newest)
         with self._database.read() as connection:
-            return [dict(row._mapping) for row in connection.execute(query)]
+            return [dict(row._mapping) for row in connection.execute(query.limit(number))]
 
 
 def unsound(connection: sa.Connection, position: Position) -> str | None:
@@ -305,12 +287,6 @@ def unsound(connection: sa.Connection, position: Position) -> str | None:
     if connection.scalar(sa.select(log.c.log)) != position.log:
         return ANOTHER
     return None if mark_of(connection, position.event) == position.mark else "an older copy of it"
-
-
-def _events(connection: sa.Connection, ids: Sequence[int]) -> Iterator[Event]:
-    for some in chunks(list(ids)):
-        rows = connection.execute(sa.select(events).where(events.c.id.in_(some)).order_by(events.c.id))
-        yield from (Event(**row._mapping) for row in rows)
 
 
 def put_row(document: Document) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +38,11 @@ class Backlog:
     first: int | None
     last: int | None
     oldest: float | None
+
+    @property
+    def seconds(self) -> float | None:
+        """The age of the oldest, None without one."""
+        return None if self.oldest is None else max(0.0, time.time() - self.oldest)
 
 
 class LogView:
@@ -75,12 +80,6 @@ class LogView:
             path = history_of(connection).path(standing.position.event, head_of(connection), standing.replay)
             return Backlog(*connection.execute(facts.where(in_intervals(path))).one())
 
-    def lag(self) -> dict[str, Any]:
-        """How many changes are `pending`, and `seconds`: the age of the oldest, None without one."""
-        found = self.backlog()
-        seconds = None if found.oldest is None else max(0.0, time.time() - found.oldest)
-        return {"pending": found.number, "seconds": seconds}
-
     def counts(self) -> dict[EventState, int]:
         """How many events are in each state; each document has one live, deleted or absorbed event at most."""
         with self._database.read() as connection:
@@ -94,12 +93,7 @@ class LogView:
         states = {EventState.PENDING: pending, EventState.ROLLED_BACK: rolled_back, EventState.REJECTED: rejected}
         return found | states
 
-    def events(self, ids: Sequence[int]) -> list[Event]:
-        """Events, oldest first, with what became of them."""
-        conditions = (events.c.id.in_(some) for some in chunks(sorted(ids)))
-        return [event for condition in conditions for event in self._stated(condition)]
-
-    def between(self, first: int, last: int) -> list[Event]:
+    def events(self, first: int, last: int) -> list[Event]:
         """The events from the id `first` to `last`, oldest first, with what became of them."""
         return self._stated(events.c.id.between(first, last))
 
@@ -109,11 +103,8 @@ class LogView:
 
     def arrivals(self, first: int, last: int) -> list[Event]:
         """The puts from the id `first` to `last` whose document is searched as it arrived then, oldest first."""
-        return [
-            event
-            for event in self.between(first, last)
-            if event.kind == EventKind.PUT and event.state == EventState.LIVE
-        ]
+        found = self.events(first, last)
+        return [event for event in found if event.kind == EventKind.PUT and event.state == EventState.LIVE]
 
     def snapshot(self) -> Iterator[Document]:
         """The documents of the generation that came through the log, by id."""

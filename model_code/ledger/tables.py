@@ -73,15 +73,6 @@ feedback = Table(
     Column("received", Float(53), nullable=False),
 )
 
-training_runs = Table(
-    "ledger_training_runs",
-    metadata,
-    Column("retriever", String, primary_key=True),
-    Column("run", String, primary_key=True),
-    Column("watermark", Number, nullable=False),
-    Column("recorded", Float(53), nullable=False),
-)
-
 drift_reports = Table(
     "ledger_drift_reports",
     metadata,

@@ -88,7 +88,7 @@ def copy_build(
     write_documents(documents, folder / DOCUMENTS, set(passages.document_ids))
     _check_text(folder, passages, text)
     facts = {"fingerprint": opened.fingerprint, "documents": passages.documents, "passages": len(passages)}
-    return facts | {"text": None if text is None else text.facts()}
+    return facts | {"text": None if text is None else vars(text)}
 
 
 def _check_parts(hierarchy: Path) -> None:
@@ -121,8 +121,8 @@ def _check_text(folder: Path, passages: IdMap, text: TextRules | None) -> None:
         return
     counts = Counter(passages.document_ids)
     for document, body in zip(*read_columns(folder / DOCUMENTS, "document_id", "text"), strict=True):
-        if text.count(body) != counts[document]:
+        if (places := len(text.places(body))) != counts[document]:
             raise FreshetError(
-                f"document {document!r} has {counts[document]} passages in the build, but {text.count(body)} by the "
+                f"document {document!r} has {counts[document]} passages in the build, but {places} by the "
                 f"settings passages.words: {text.words} and stride: {text.stride}; set them as they were, or build anew"
             )

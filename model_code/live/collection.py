@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Collection as Ids
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,7 @@ class Collection:
             if int(folder.name) > max(searched, default=-1):
                 made = _read(folder)
                 if made is not None and made.manifest["format"] == FORMAT:
-                    self._remove(folder)
+                    self.delete(folder)
         for abandoned in (
             *self.folder.glob(f"{GENERATIONS}/{MAKING}*"),
             *self.folder.glob(f"{GENERATIONS}/{REMOVING}*"),
@@ -170,10 +170,6 @@ class Collection:
         fsync(target.parent)
         return Generation.read(target)
 
-    def delete(self, generation: Generation) -> None:
-        """Delete a generation's folder; a crash leaves it whole or for the next writer to remove."""
-        self._remove(generation.folder)
-
     def unneeded(self, keep: int, registered: Ids[int] = ()) -> list[Generation]:
         """All generations but the `keep` newest, the current one, the `registered` ones and those that these read."""
         require(keep >= 1, f"keep is {keep}, but at least the newest generation stays: 1 or more")
@@ -182,47 +178,37 @@ class Collection:
         needed = {number for generation in generations if generation.number in chosen for number in generation.needs}
         return [generation for generation in generations if generation.number not in needed]
 
-    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> Freed:
-        """Delete what is `unneeded`; folders that somebody still reads stay until the next time, with what they need.
+    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
+        """Delete what is `unneeded`, and return the numbers; folders that somebody still reads stay until the next
+        time, with what they need.
 
         The newest goes first. A generation reads folders of older ones alone, so that none that was to go is left
         without what it needs, wherever this is cut off. What stays only because newer ones share its folder need not be
         `whole`.
         """
-        sizes: dict[int, int] = {}
+        deleted: list[int] = []
         read: set[int] = set()
         for generation in reversed(self.unneeded(keep, registered)):
-            size = None if generation.number in read else self._delete_unread(generation)
-            if size is None:
-                read |= generation.needs
+            if generation.number not in read and self._delete_unread(generation):
+                deleted.append(generation.number)
             else:
-                sizes[generation.number] = size
-        return Freed(tuple(sorted(sizes)), sum(sizes.values()) / 1e6)
+                read |= generation.needs
+        return tuple(reversed(deleted))
 
-    def _delete_unread(self, generation: Generation) -> int | None:
-        """The bytes that deleting it freed; None if it is read."""
+    def _delete_unread(self, generation: Generation) -> bool:
         with unread(generation.folder) as free:
-            if not free:
-                return None
-            size = sum(path.stat().st_size for path in generation.folder.rglob("*") if path.is_file())
-            self.delete(generation)
-            return size
+            if free:
+                self.delete(generation.folder)
+            return free
 
     def _folders(self) -> list[Path]:
         return sorted(path for path in (self.folder / GENERATIONS).glob("[0-9]*") if path.is_dir())
 
-    def _remove(self, folder: Path) -> None:
+    def delete(self, folder: Path) -> None:
+        """Delete a generation's folder; a crash leaves it whole or for the next writer to remove."""
         doomed = folder.with_name(f"{REMOVING}{folder.name}")
         folder.rename(doomed)
         shutil.rmtree(doomed)
-
-
-@dataclass(frozen=True)
-class Freed:
-    """The numbers of generations that were deleted, and how many megabytes that freed."""
-
-    generations: tuple[int, ...]
-    megabytes: float
 
 
 def retrievers(live: Path) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from model_code.documents import Document, canonical_fields, content_hash
+from model_code.documents import Document, canonical_fields
 from model_code.errors import FreshetError
 from model_code.files import replacing
 
@@ -39,19 +39,16 @@ def write_documents(source: Path, target: Path, document_ids: Collection[str]) -
     missing = sorted(set(document_ids) - set(columns[0]))
     if missing:
         raise FreshetError(f"{source} lacks {len(missing)} documents that the index holds, first {missing[0]!r}")
-    write_rows((_row(*values) for values in zip(*columns, strict=True)), target)
+    rows = zip(*columns, strict=True)
+    documents = (Document(id_, title, text, json.loads(fields), date=date) for id_, title, text, fields, date in rows)
+    write_rows(map(document_row, documents), target)
 
 
 def document_row(document: Document) -> Row:
     """A document as it is kept."""
-    row = _row(document.document_id, document.title, document.text, canonical_fields(document.fields))
-    queries = json.dumps(list(document.queries), ensure_ascii=False)
-    return row | {"content_hash": document.content_hash, "queries": queries, "date": document.date}
-
-
-def _row(document_id: str, title: str, text: str, fields: str, date: str | None = None) -> Row:
-    values = (document_id, title, text, fields, content_hash(title, text, fields, date=date), "[]", date)
-    return dict(zip(COLUMNS, values, strict=True))
+    queries, fields = json.dumps(list(document.queries), ensure_ascii=False), canonical_fields(document.fields)
+    told = (document.document_id, document.title, document.text, fields, document.content_hash, queries, document.date)
+    return dict(zip(COLUMNS, told, strict=True))
 
 
 def write_rows(rows: Iterable[Row], target: Path) -> None:

@@ -166,7 +166,8 @@ class _Fit:
         require(operator in RANGES, f"{name} is filtered by {operator!r}; use one of {', '.join(OPERATORS)}")
         bound = _measure(_text(wanted))
         require(bound is not None, f"{name} {operator} {_text(wanted)}: ranges are of numbers and of ISO dates")
-        within = (value for value in values if _compares(_measure(value), RANGES[operator], bound))
+        measured = ((value, _measure(value)) for value in values)
+        within = [value for value, own in measured if type(own) is type(bound) and RANGES[operator](own, bound)]
         return set().union(*(values[value] for value in within))
 
 
@@ -191,10 +192,6 @@ def _measure(text: str) -> float | datetime | None:
     (2.5, 2024.0, None)
     """
     return float(text) if NUMBER.fullmatch(text) else parse_date(text)
-
-
-def _compares(value: Any, compare: Callable[[Any, Any], bool], bound: Any) -> bool:
-    return type(value) is type(bound) and compare(value, bound)
 
 
 def _text(value: Any) -> str:

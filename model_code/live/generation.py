@@ -102,7 +102,7 @@ class Generation:
                 f"generation {self.number} of {self.retriever!r} does not say how its documents were cut into "
                 "passages, so none can be added; open it again: freshet promote"
             )
-        return TextRules.of(self.manifest["text"])
+        return TextRules(**self.manifest["text"])
 
     @property
     def needs(self) -> frozenset[int]:

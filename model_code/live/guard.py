@@ -11,7 +11,7 @@ own vector, only by a vector that is at least as long, which is no fault. Counti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -121,19 +121,14 @@ def _by_words(searcher: Searcher, changed: Sequence[str]) -> None:
 
 def _sample(views: Sequence[PartView], but: set[str], number: int, seed: list[int]) -> dict[str, PartView]:
     """At most `number` documents that can be found, others than `but`, ascending, with the part that has each."""
-    return dict(sorted(_drawn(views, but, number, np.random.default_rng(seed)), key=lambda drawn: drawn[0]))
-
-
-def _drawn(
-    views: Sequence[PartView], but: set[str], number: int, chance: np.random.Generator
-) -> Iterator[tuple[str, PartView]]:
     rows = [view.part.rows.document_ids for view in views]
-    sizes = np.cumsum([len(ids) for ids in rows])
-    for row in chance.integers(0, sizes[-1], number).tolist():
+    sizes, drawn = np.cumsum([len(ids) for ids in rows]), {}
+    for row in np.random.default_rng(seed).integers(0, sizes[-1], number).tolist():
         part = int(np.searchsorted(sizes, row, side="right"))
         one = rows[part][row - sizes[part]]
         if one not in views[part].removed and one not in but:
-            yield one, views[part]
+            drawn[one] = views[part]
+    return dict(sorted(drawn.items()))
 
 
 def _refuse(document_ids: Sequence[str], what: str) -> None:

@@ -43,9 +43,9 @@ class Placements:
     @classmethod
     def find(cls, tree: Hierarchy, vectors: np.ndarray) -> Placements:
         """Place passages with `vectors` (n, H) of any norm."""
-        unit = _unit(vectors)
-        paths = tree.place(unit)
-        return cls(paths, np.einsum("nh,nh->n", unit, tree.centroids[-1][paths[:, -1]], dtype=np.float32))
+        units = unit(vectors)
+        paths = tree.place(units)
+        return cls(paths, np.einsum("nh,nh->n", units, tree.centroids[-1][paths[:, -1]], dtype=np.float32))
 
     def save(self, folder: Path) -> None:
         """Write the file; equal placements give equal bytes."""
@@ -78,18 +78,18 @@ def recentred(tree: Hierarchy, vectors: np.ndarray) -> Hierarchy:
     A node's centroid is the mean of the unit vectors below it, scaled to unit norm, as in spherical k-means.
     """
     starts = np.searchsorted(tree.leaves[tree.order], np.arange(len(tree.parents[-1])))
-    sums = np.add.reduceat(_unit(vectors)[tree.order], starts, axis=0, dtype=np.float64)  # (leaves, H)
-    centroids = [_unit(sums)]
+    sums = np.add.reduceat(unit(vectors)[tree.order], starts, axis=0, dtype=np.float64)  # (leaves, H)
+    centroids = [unit(sums)]
     for parents in tree.parents[:0:-1]:
         sums = np.add.reduceat(sums, np.searchsorted(parents, np.arange(parents[-1] + 1)), axis=0)
-        centroids.insert(0, _unit(sums))
+        centroids.insert(0, unit(sums))
     return Hierarchy(tuple(centroids), tree.parents, tree.leaves)
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
+def unit(vectors: np.ndarray) -> np.ndarray:
     """Rows scaled to unit norm, float32; a row of zeros stays one.
 
-    >>> _unit(np.array([[0.0, 0.5], [0.0, 0.0]])).tolist()
+    >>> unit(np.array([[0.0, 0.5], [0.0, 0.0]])).tolist()
     [[0.0, 1.0], [0.0, 0.0]]
     """
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)

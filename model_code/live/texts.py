@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from model_code.corpus.cleaning import is_whole
 from model_code.corpus.passages import Cut, Place, places
@@ -34,19 +33,6 @@ class TextRules:
     def stated(cls, include_title: bool, passages: PassageSettings) -> TextRules:
         """The rules of a build with these settings."""
         return cls(include_title, passages.words, passages.stride, passages.cut)
-
-    @classmethod
-    def of(cls, mapping: Mapping[str, Any]) -> TextRules:
-        """The rules that `facts` wrote."""
-        return cls(**mapping)
-
-    def facts(self) -> dict[str, Any]:
-        """The rules as plain values, for a manifest."""
-        return asdict(self)
-
-    def count(self, text: str) -> int:
-        """How many passages a text becomes."""
-        return len(self.places(text))
 
     def passages(self, title: str, text: str) -> list[str]:
         """The texts of a document's passages, in their order; as `corpus.tables.passage_texts` composes them."""

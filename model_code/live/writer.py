@@ -10,7 +10,7 @@ from typing import Any
 from model_code.documents import Change, Document
 from model_code.ledger.events import Standing
 from model_code.live.changes import Applied, Guard, NetChanges
-from model_code.live.collection import OF_BUILD, Collection, Freed
+from model_code.live.collection import OF_BUILD, Collection
 from model_code.live.draft import Draft
 from model_code.live.generation import Generation, Intact, Removed
 from model_code.live.searcher import Searcher
@@ -81,7 +81,7 @@ class LiveWriter:
             merged = self._make(removed, None, standing or current.standing, provenance)
             return self.collection.switch(merged.number, check_shared=False)
 
-    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> Freed:
+    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
         """Delete all generations but the `keep` newest, the current one, the `registered`, and what these share.
 
         What a searcher has open stays until the next time.
@@ -115,6 +115,6 @@ class LiveWriter:
             opened = before.at(applied.generation)
             guard(opened, applied)
         except BaseException:
-            self.collection.delete(applied.generation)
+            self.collection.delete(applied.generation.folder)
             raise
         self._searcher = opened

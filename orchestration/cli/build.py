@@ -127,15 +127,9 @@ def plan(
 
 def demo() -> None:
     """Run the main job in Dagster, then show results, three searches, and where to look."""
-    run_demo(Project.find())
-
-
-def run_demo(project: Project, show: Callable[[str], None] = print) -> None:
-    """Run `full_build` in the project's Dagster instance and show what came out of it."""
-    started = time.monotonic()
+    started, project, show = time.monotonic(), Project.find(), print
     run_job(project)
-    from orchestration.cli.results import show_results
-    from orchestration.pipeline.results import load_comparison
+    from orchestration.cli.results import load_comparison, show_results
 
     show("")
     show_results(project, load_comparison(project), show=show)
@@ -243,20 +237,16 @@ def _show_searches(project: Project, show: Callable[[str], None]) -> None:
 
 def example_queries(project: Project) -> tuple[str, ...]:
     """Three queries that make sense for the corpus."""
+    import pandas as pd
+
     from orchestration import parameters
 
     if parameters.load(project.params_file).corpus.source == "installed_packages":
         return EXAMPLES
-    return _first_test_queries(project.artifacts)
-
-
-def _first_test_queries(artifacts: Path) -> tuple[str, ...]:
-    import pandas as pd
-
-    queries = pd.read_parquet(artifacts / "corpus" / "queries.parquet")
+    queries = pd.read_parquet(project.artifacts / "corpus" / "queries.parquet")
     tested = queries[queries["split"] == "test"]
     if tested.empty:
-        tested = pd.read_parquet(artifacts / "pseudo_queries" / "pseudo_queries.parquet")
+        tested = pd.read_parquet(project.artifacts / "pseudo_queries" / "pseudo_queries.parquet")
     return tuple(tested["text"].head(3))
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from model_code.additions.store import store_of, token_of
 from model_code.live.collection import Collection, retrievers
+from orchestration import parameters
 from orchestration.freshness import pilot
-from orchestration.live.additions import folder_of, settings_of
+from orchestration.live.collection import additions_folder
 from orchestration.live.ledger import WRITER_LOCK
 from orchestration.live.opening import MODEL_VERSION, opened_builds
 from orchestration.live.retrain_plan import FOLDER, PLAN, planned
@@ -141,12 +142,10 @@ KINDS = (
 
 def unneeded_stores(project: Project) -> list[Path]:
     """The stores that no generation stands on, and that none would go on with by today's settings, by name."""
-    stores = [path for path in sorted(folder_of(project).glob("*")) if STORE.fullmatch(path.name) and path.is_dir()]
-    if not stores:
-        return []
-    spans = settings_of(project).spans
+    folder, spans = additions_folder(project), parameters.load(project.params_file).additions.spans
+    stores = [path for path in sorted(folder.glob("*")) if STORE.fullmatch(path.name) and path.is_dir()]
     generations = [each for name in retrievers(project.live) for each in Collection(project.live, name).generations()]
-    next_ones = {store_of(folder_of(project), each, spans).folder for each in generations}
+    next_ones = {store_of(folder, each, spans).folder for each in generations}
     tokens = {token for each in generations if (token := token_of(each)) is not None}
     return [path for path in stores if path not in next_ones and not any((path / token).is_dir() for token in tokens)]
 

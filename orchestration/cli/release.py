@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from model_code.errors import SettingsError
+from model_code.errors import FreshetError, SettingsError
 from model_code.words import say
 from orchestration.project import Project
 
@@ -51,6 +51,7 @@ def rollback(
 
     With --generation no champion changes: what arrived since is taken back, in every retriever.
     """
+    from orchestration.live.collection import LiveCollection
     from orchestration.live.upkeep import Upkeep
     from orchestration.registry import release
 
@@ -64,7 +65,7 @@ def rollback(
     if generation is None:
         say(release.rollback(project).summary)
         return
-    _tell(release.revert(project, generation))
+    _tell(LiveCollection(project).revert(generation))
     for name, reason in Upkeep(project).finish().items():
         say(f"behind    {name}  {reason}")
 
@@ -85,10 +86,16 @@ def drift(
     as_json: Annotated[bool, typer.Option("--json", help="Report and decision as one JSON object.")] = False,
 ) -> None:
     """Measure what was added since the last report, and decide what it calls for."""
-    from orchestration.freshness.drift import as_dict, required, watch
+    from orchestration.freshness.drift import watch
 
-    watched = required(watch(Project.find(), record=not explain), record=not explain)
-    say(json.dumps(as_dict(watched), indent=2) if as_json else watched.text, nl=as_json)
+    watched = watch(Project.find(), record=not explain)
+    if watched is None:
+        few = "nothing was" if explain else "fewer than drift.minimum_batch documents were"
+        raise FreshetError(
+            f"{few} added since the last report, so there is nothing to measure; one document is enough for --explain"
+        )
+    told = watched.as_dict() | {"batch": [watched.batch.first, watched.batch.last]}
+    say(json.dumps(told, indent=2) if as_json else watched.text, nl=as_json)
 
 
 def retrain(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from model_code.errors import FreshetError
 from model_code.words import say
 from orchestration.project import Project
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def results(
@@ -27,14 +25,22 @@ def results(
     ] = 0,
 ) -> None:
     """Compare all systems on the test queries: effectiveness, and with --costs what it takes; write the report."""
-    from orchestration.pipeline.results import load_comparison
-
     project = Project.find()
     comparison = load_comparison(project)
     if as_json:
         say(json.dumps(comparison["systems"], indent=2, ensure_ascii=False))
     else:
         show_results(project, comparison, costs, whole)
+
+
+def load_comparison(project: Project) -> dict[str, Any]:
+    """`artifacts/comparison/comparison.json`; raises `FreshetError` before the first comparison."""
+    from model_code.files import read_json
+
+    path = project.artifacts / "comparison" / "comparison.json"
+    if not path.exists():
+        raise FreshetError("there are no results yet: run `freshet run` (or `make demo`)")
+    return read_json(path)
 
 
 def show_results(
@@ -44,6 +50,7 @@ def show_results(
     from model_code.evaluation.plots import systems_plot
     from model_code.evaluation.report import headline_metrics, lead, page, tables
     from model_code.files import write_text
+    from orchestration.cli.tables import table_text
     from orchestration.pipeline.costs import cost_table
 
     sentences = [lead(comparison), standing(project)]
@@ -58,7 +65,7 @@ def show_results(
         measured = {f"Costs: {costs} queries, one at a time": cost_table(project, comparison["split"], costs)}
         shown, printed = shown | measured, printed | measured
     for title, table in printed.items():
-        show(f"\n{title}\n{_aligned(table)}")
+        show(f"\n{title}\n{table_text(list(table.columns), table.to_numpy().tolist())}")
     picture = systems_plot(comparison["systems"], headline_metrics(comparison)[:4])
     path = project.state / "report.html"
     write_text(path, page("Comparison", sentences, picture, shown))
@@ -77,9 +84,3 @@ def standing(project: Project) -> str:
     why = f": {'; '.join(last['verdict']['reasons'])}" if last["verdict"] else ""
     searched = f"Live is {default_retriever(live)}. " if retrievers(live) else ""
     return f"{searched}Last move: {last['action']} of version {last['to']} on {last['when'][:10]}{why}."
-
-
-def _aligned(table: pd.DataFrame) -> str:
-    from orchestration.cli.tables import table_text
-
-    return table_text(list(table.columns), table.to_numpy().tolist())

@@ -31,17 +31,12 @@ def project_status(project: Project) -> dict[str, Any]:
     return {
         "corpus": read_lock(project),
         "stages": {address: "built" if address in done else "not built" for address in known},
-        **{role: _version(project, role) for role in ALIASES},
+        **{role: version and asdict(version) for role in ALIASES for version in [versions.holder(project, role)]},
         "moved_by_hand": str(moved) if (moved := release.moved_by_hand(project)) else None,
         "live": _live(project),
         "service": running(project.state),
         "moves": history.read(project)[-5:],
     }
-
-
-def _version(project: Project, alias: str) -> dict[str, str] | None:
-    version = versions.holder(project, alias)
-    return asdict(version) if version else None
 
 
 def _live(project: Project) -> list[dict[str, Any]]:

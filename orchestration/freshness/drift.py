@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
@@ -15,7 +14,6 @@ from model_code.drift.ladder import Decision, Past, decide
 from model_code.drift.measures import refined
 from model_code.drift.reference import Question
 from model_code.drift.report import Arrivals, Report, make_report
-from model_code.errors import FreshetError
 from model_code.ledger.work import EventRange, WorkKind, WorkState
 from model_code.live.documents import DocumentFile
 from model_code.live.generation import added_since_training, trained_documents
@@ -29,7 +27,7 @@ from orchestration.freshness.queries import (
     some,
 )
 from orchestration.freshness.reference import calibration_of, protected_scores
-from orchestration.live.additions import statuses_of
+from orchestration.live.collection import additions_folder
 from orchestration.live.ledger import existing_ledger, standing_of
 from orchestration.parameters import Parameters
 from orchestration.project import Project, file_lock
@@ -79,37 +77,33 @@ class Gatherer:
 
     @cached_property
     def _statuses(self) -> dict[str, str]:
-        return statuses_of(self.project, self.searcher.generation)
+        """The name of the IncDSI `Status` of each document that was added by refinement."""
+        from model_code.additions.store import statuses
 
-    def _placed(self, document_id: str) -> bool:
-        """Whether a document's vector was made with the queries that it arrived with."""
-        status = self._statuses.get(document_id)
-        return status is not None and bool(refined([status]))
+        return statuses(additions_folder(self.project), self.searcher.generation, self.settings.additions.spans)
 
     def _scores(self, texts: dict[str, str]) -> np.ndarray | None:
         measured = {document_id: texts[document_id] for document_id in self._measured(texts)}
-        if not measured:
-            return None
-        questions = made_questions(measured, self.settings.drift.seed)
-        scores = asked_scores(self.searcher, questions)
+        return self._found(made_questions(measured, self.settings.drift.seed) if measured else [])
+
+    def _found(self, questions: Sequence[Question]) -> np.ndarray | None:
+        """How well the documents that questions are about are found; None without any."""
+        scores = asked_scores(self.searcher, questions) if questions else None
         return np.array(list(scores.values()), np.float32) if scores else None
 
     def _asked_scores(self, events: Sequence[Event]) -> np.ndarray | None:
         """By the queries that documents arrived with, each answered by all that came with it, as judged queries are;
         none of those that these very queries placed."""
-        given = {
-            event.document_id: (event.payload or {}).get("queries", ())
-            for event in events
-            if not self._placed(event.document_id)
-        }
+        placed = {id_ for id_, status in self._statuses.items() if refined([status])}
+        others = (event for event in events if event.document_id not in placed)
+        given = {event.document_id: (event.payload or {}).get("queries", ()) for event in others}
         measured = self._measured(document_id for document_id, queries in given.items() if queries)
         questions = [
             Question(document_id, query, self.answers[query])
             for document_id in measured
             for query in given[document_id]
         ]
-        scores = asked_scores(self.searcher, questions)
-        return np.array(list(scores.values()), np.float32) if scores else None
+        return self._found(questions)
 
     @cached_property
     def answers(self) -> dict[str, frozenset[str]]:
@@ -151,6 +145,10 @@ class Watched:
         """Every value beside its threshold, and the decision."""
         return self.report.text + self.decision.text
 
+    def as_dict(self) -> dict[str, Any]:
+        """Report and decision as plain values."""
+        return {"report": self.report.as_dict(), "decision": self.decision.as_dict()}
+
 
 def watch(project: Project, record: bool = True) -> Watched | None:
     """Measure, decide, keep both; None if fewer than `drift.minimum_batch` documents were added since the last report.
@@ -166,12 +164,11 @@ def _watch(project: Project, record: bool) -> Watched | None:
     ledger = existing_ledger(project, searcher.generation.retriever)
     if ledger is None:
         return None
-    with closing(ledger):
+    with ledger:
         watched = _measured(project, searcher, settings, ledger, record)
         if record and watched is not None:
             _ask(ledger, watched)
-            values = {"report": watched.report.as_dict(), "decision": watched.decision.as_dict()}
-            ledger.record_drift(values, (watched.batch.first, watched.batch.last))
+            ledger.record_drift(watched.as_dict(), (watched.batch.first, watched.batch.last))
         return watched
 
 
@@ -223,27 +220,3 @@ def past(ledger: Ledger, batches: int) -> list[Past]:
         )
         entries[work.about or work.id] = (work.ended or work.asked) if ended else work.asked, step
     return [step for _, step in sorted(entries.values(), key=itemgetter(0))]
-
-
-def required(watched: Watched | None, record: bool = True) -> Watched:
-    """The report; FreshetError if there is none because too little was added. record: as `watch` was asked."""
-    if watched is None and not record:
-        raise FreshetError(
-            "nothing was added since the last report, so there is nothing to measure; one document is enough for "
-            "--explain"
-        )
-    if watched is None:
-        raise FreshetError(
-            "fewer than drift.minimum_batch documents were added since the last report, so nothing is measured yet; "
-            "--explain measures however few there are"
-        )
-    return watched
-
-
-def as_dict(watched: Watched) -> dict[str, Any]:
-    """Report, decision and batch as plain values."""
-    return {
-        "report": watched.report.as_dict(),
-        "decision": watched.decision.as_dict(),
-        "batch": [watched.batch.first, watched.batch.last],
-    }

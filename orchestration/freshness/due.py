@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import closing
 from dataclasses import dataclass
 
 from model_code.ledger.work import EventRange, Work, WorkKind, WorkState
@@ -38,12 +36,12 @@ def account(project: Project) -> Account | None:
     ledger = own_ledger(project, current)
     if ledger is None:
         return Account(*numbers)
-    with closing(ledger):
+    with ledger:
         standing, waits = standing_of(ledger, current), backlog_of(ledger, current)
         reports = ledger.last_drift(1)
         measured = max(standing.trained, *(report["last_event"] for report in reports), 0)
-        oldest = max(0.0, time.time() - waits.oldest) if waits and waits.oldest else 0.0
-        return Account(*numbers, waits.number if waits else 0, oldest, measured, max(0, current.watermark - measured))
+        number, seconds = (waits.number, waits.seconds) if waits else (0, None)
+        return Account(*numbers, number, seconds or 0.0, measured, max(0, current.watermark - measured))
 
 
 def due_work(project: Project) -> list[Work]:
@@ -59,7 +57,7 @@ def due_work(project: Project) -> list[Work]:
     ledger = existing_ledger(project, default)
     if ledger is None:
         return []
-    with closing(ledger):
+    with ledger:
         return [*addition, *ledger.work.open(default, WorkKind.PILOT), *ledger.work.open(default, WorkKind.RETRAIN)]
 
 
@@ -69,7 +67,7 @@ def _due_addition(project: Project) -> list[Work]:
         ledger = existing_ledger(project, name)
         if ledger is None:
             return []
-        with closing(ledger):
+        with ledger:
             backlog = backlog_of(ledger, Collection(project.live, name).current())
             about = EventRange(backlog.first, backlog.last) if backlog else None
             ledger.work.keep_only(WorkKind.ADD, name, about)
@@ -89,7 +87,7 @@ def note_end(project: Project, run_key: str, run_id: str, outcome: str, canceled
     ledger = existing_ledger(project, "")
     if ledger is None:
         return
-    with closing(ledger):
+    with ledger:
         work = ledger.work.of_run(run_key)
         if work is None:
             return

@@ -24,7 +24,9 @@ TIMEOUT = 10.0  # seconds for the receiver to answer
 
 def problems(project: Project) -> dict[str, str]:
     """Everything that is wrong now, in words, by a key that another occurrence of the same does not have."""
-    found = _full(project)
+    free, found = shutil.disk_usage(project.root).free, {}
+    if free < LEAST_FREE:
+        found["disk"] = f"the disk of {project.root} has {free / 1e6:.0f} MB left"
     for name in retrievers(project.live):
         try:
             if (own := own_ledger(project, Collection(project.live, name).current())) is None:
@@ -34,13 +36,15 @@ def problems(project: Project) -> dict[str, str]:
         except FreshetError as error:  # a lost log, a damaged generation: what is asked of the others is asked on
             found[f"broken {name} {error}"] = f"{name}: {error}"
             continue
-        found |= _waiting(project, name, ledger["lag"]) | _drifted(name, ledger["drift"]) | _failed(ledger["work"])
-    return found | _refused(history.read(project)[-1:])
-
-
-def _full(project: Project) -> dict[str, str]:
-    free = shutil.disk_usage(project.root).free
-    return {"disk": f"the disk of {project.root} has {free / 1e6:.0f} MB left"} if free < LEAST_FREE else {}
+        found |= _waiting(project, name, ledger["lag"]) | _drifted(name, ledger["drift"])
+        for row in ledger["work"]:
+            if row["state"] == WorkState.FAILED:
+                found[f"work {row['id']}"] = f"{row['retriever']}: {row['kind']} failed, {row['outcome']}"
+    for line in history.read(project)[-1:]:
+        if line["verdict"] and not line["verdict"]["passed"]:
+            why = "; ".join(line["verdict"]["reasons"])
+            found[f"gate {line['when']} {line['to']}"] = f"gate: {line['action']} version {line['to']}: {why}"
+    return found
 
 
 def _waiting(project: Project, name: str, lag: Mapping[str, Any]) -> dict[str, str]:
@@ -56,20 +60,6 @@ def _drifted(name: str, drift: Mapping[str, Any] | None) -> dict[str, str]:
     report = drift["report"].get("report", drift["report"]) if drift else {}
     over = [measure["name"] for measure in report.get("measures", ()) if measure["tripped"]]
     return {f"drift {name} {drift['recorded']}": f"{name}: drift of {', '.join(over)}"} if drift and over else {}
-
-
-def _failed(work: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    failed = [row for row in work if row["state"] == WorkState.FAILED]
-    return {f"work {row['id']}": f"{row['retriever']}: {row['kind']} failed, {row['outcome']}" for row in failed}
-
-
-def _refused(lines: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    refused = [line for line in lines if line["verdict"] and not line["verdict"]["passed"]]
-    return {
-        f"gate {line['when']} {line['to']}": f"gate: {line['action']} version {line['to']}: "
-        + "; ".join(line["verdict"]["reasons"])
-        for line in refused
-    }
 
 
 def tell(project: Project, texts: Iterable[str]) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict, judge_pilot
-from model_code.evaluation.scores import SystemScores, load_scores
+from model_code.evaluation.scores import load_scores
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
 from model_code.ledger.work import WorkKind, WorkState
@@ -96,7 +95,10 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
     _require_new(project, len(new), len(new))
     workspace = _workspace(project, generation, folder, chosen)
     asked = _asked(workspace, new, show)
-    trained, searched = _train(workspace, plan.retriever, show), _searched(workspace, live)
+    _build(workspace, f"evaluate@{plan.retriever}", show)
+    trained = load_scores(workspace.artifacts / "evaluate" / plan.retriever, "test")
+    segments = [view.segment for view in live.views]
+    searched = load_scores(score(workspace, plan.retriever, segments, folder / "searched"), "test")
     settings = parameters.load(workspace.params_file)
     margin = settings.drift.quality_margin
     verdict = judge_pilot(trained, searched, settings.promotion, asked, margin, settings.seed)
@@ -165,20 +167,10 @@ def _asked(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]:
     return asked
 
 
-def _searched(workspace: Project, live: Searcher) -> SystemScores:
-    output, name = workspace.root.parent / "searched", live.generation.retriever
-    return load_scores(score(workspace, name, [view.segment for view in live.views], output), "test")
-
-
-def _train(workspace: Project, retriever: str, show: Show) -> SystemScores:
-    _build(workspace, f"evaluate@{retriever}", show)
-    return load_scores(workspace.artifacts / "evaluate" / retriever, "test")
-
-
 def pilot_by_hand(project: Project, documents: int, show: Show = print) -> PilotResult:
     """A pilot whose answer is noted in the ledger and asks for nothing; raises as `pilot` does."""
     result = pilot(project, documents, show)
-    with closing(open_ledger(project, result.plan.retriever)) as ledger:
+    with open_ledger(project, result.plan.retriever) as ledger:
         ledger.work.note(WorkKind.PILOT, result.plan.retriever, WorkState.DONE, result.summary, result.details)
     return result
 
@@ -189,7 +181,7 @@ def pilot_for_drift(project: Project, run_key: str, show: Show = print, run_id: 
 
     FreshetError if a stage fails. Nothing is done where no report waits for the answer any more.
     """
-    with file_lock(project.state / LOCK, WAITING, DAY), closing(open_ledger(project, "")) as ledger:
+    with file_lock(project.state / LOCK, WAITING, DAY), open_ledger(project) as ledger:
         work = ledger.work.of_run(run_key)
         if work is None:
             return SETTLED

@@ -15,7 +15,7 @@ from model_code.documents import Document
 from model_code.drift.measures import RANKS, reciprocal_ranks
 from model_code.drift.reference import Question
 from model_code.ledger.events import Feedback, Opinion
-from model_code.live.part import Part
+from model_code.live.part import Part, unit
 from model_code.live.searcher import Searcher
 from model_code.queries.pseudo_queries import InverseCloze
 from model_code.queries.settings import ABOUT_A_QUERY
@@ -26,8 +26,7 @@ CLICKS = 2.0  # weight of clicks from which a document counts as relevant
 
 def passage_vectors(part: Part) -> np.ndarray:
     """The unit vectors (n, H) of all passages of a part, in the order of its rows."""
-    vectors = part.retriever.passage_vectors(part.rows.document_ids)
-    return unit(np.asarray(vectors, np.float32))
+    return unit(np.asarray(part.retriever.passage_vectors(part.rows.document_ids), np.float32))
 
 
 def document_vectors(part: Part, document_ids: Sequence[str]) -> np.ndarray:
@@ -46,12 +45,6 @@ def first_rows(document_ids: Sequence[str]) -> np.ndarray:
     return np.array(
         [row for row, document in enumerate(document_ids) if not (document in seen or seen.add(document))], np.int64
     )
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Rows scaled to unit norm; rows of zeros stay."""
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(norms > 0, norms, 1)
 
 
 def some(texts: Iterable[str], most: int, seed: int) -> list[str]:

@@ -68,21 +68,17 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters) 
     """
     base, chosen = searcher.base, settings.drift
     documents, note = reference_documents(project, searcher.generation, SMALLEST_SHARE * chosen.largest_batch)
+    ids = base.rows.document_ids
+    rows = [row for row in first_rows(ids).tolist() if ids[row] in documents]  # of their first passages
     return DriftReference.build(
         passage_vectors(base),
         searcher.generation.fingerprint,
         chosen,
-        _rows(searcher, documents),
+        np.array(rows, np.int64),
         trained=len(trained_documents(searcher.generation)),
         questions=old_questions(project, searcher, settings, documents),
         note=note,
     )
-
-
-def _rows(searcher: Searcher, documents: set[str]) -> np.ndarray:
-    """The rows of the base that the first passages of `documents` are, ascending: (n,)."""
-    ids = searcher.base.rows.document_ids
-    return np.array([row for row in first_rows(ids).tolist() if ids[row] in documents], np.int64)
 
 
 def _enough(settings: Parameters, scores: Sequence[np.ndarray | None]) -> bool:

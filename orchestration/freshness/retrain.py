@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,9 @@ from model_code.evaluation.promotion import Verdict
 from model_code.files import read_json, write_json
 from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.collection import Collection
-from model_code.live.generation import Generation
 from orchestration.freshness.snapshot import export, queries_for
 from orchestration.freshness.workspace import make_workspace
+from orchestration.live.ledger import open_ledger
 from orchestration.live.retrain_plan import (
     Plan,
     folder_of,
@@ -36,7 +35,6 @@ from orchestration.registry.gate import Rules
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
-    from model_code.live.generation import Generation
 
 Show = Callable[[str], Any]
 CHALLENGER = "challenger.json"  # beside the plan
@@ -111,7 +109,8 @@ def finish(ready: Ready) -> Retrained:
     Whatever else was registered meanwhile, it is the retrain's own version that is judged and opened.
     """
     move = release.promote(ready.workspace, _rules(ready), ready.challenger)
-    opened = _live(ready).number if move.passed else None
+    live = Collection(ready.project.live, ready.challenger.retriever)
+    opened = live.current_number() if move.passed else None
     _record(ready, move, opened)
     return Retrained(ready.plan, ready.challenger, move.passed, move.summary, opened)
 
@@ -120,7 +119,7 @@ def record_refusal(ready: Ready, run_id: str, verdict: Verdict) -> None:
     """Note in the history and in the ledger that the gate refused; `finish` does so itself."""
     release.refuse(ready.workspace, verdict, ready.challenger)
     name, outcome = ready.plan.retriever, "; ".join(verdict.reasons)
-    with closing(_ledger(ready.project, name)) as ledger:
+    with open_ledger(ready.project, name) as ledger:
         ledger.work.conclude_retrains(name, WorkState.REFUSED, outcome, _details(ready), run_id)
 
 
@@ -133,29 +132,15 @@ def _record(ready: Ready, move: release.Move, opened: int | None) -> None:
     state, details = (WorkState.DONE if move.passed else WorkState.REFUSED), _details(ready) | {"generation": opened}
     chosen = ready.challenger.retriever if move.passed else None
     for name in dict.fromkeys(filter(None, (ready.plan.retriever, chosen))):
-        with closing(_ledger(ready.project, name)) as ledger:
+        with open_ledger(ready.project, name) as ledger:
             if not (move.again and _is_noted(ledger, name, ready.challenger)):
                 ledger.work.conclude_retrains(name, state, move.summary, details)
-            if name == chosen:
-                _absorb(ledger, ready, move)
 
 
 def _is_noted(ledger: Ledger, retriever: str, challenger: versions.Version) -> bool:
     """Whether the last promotion that the ledger knows of is this version's."""
     promoted = [work for work in ledger.work.last(retriever, NOTED, WorkKind.RETRAIN) if work.state == WorkState.DONE]
     return any(work.details.get("version") == challenger.version for work in promoted[:1])
-
-
-def _absorb(ledger: Ledger, ready: Ready, move: release.Move) -> None:
-    run, contained = f"version {ready.challenger.version}", ready.plan.snapshot
-    contained = contained.event if ledger.unsound(contained) is None else 0
-    newest = [(row["run"], row["watermark"]) for row in ledger.training_runs(1)]
-    if not (move.again and newest == [(run, contained)]):
-        ledger.record_training(run, contained)
-
-
-def _live(ready: Ready) -> Generation:
-    return Collection(ready.project.live, ready.challenger.retriever).current()
 
 
 def _plan(project: Project, key: str, show: Show) -> Plan:
@@ -193,9 +178,3 @@ def _rules(ready: Ready) -> Rules:
 
 def _details(ready: Ready) -> dict[str, Any]:
     return {**ready.plan.summary(), "version": ready.challenger.version, "retriever": ready.challenger.retriever}
-
-
-def _ledger(project: Project, retriever: str) -> Ledger:
-    from orchestration.live.ledger import open_ledger
-
-    return open_ledger(project, retriever)

@@ -11,7 +11,7 @@ from model_code.errors import FreshetError
 from model_code.files import hash_text
 from model_code.live.generation import Generation, live_rows
 from orchestration.freshness.queries import answers, judgements, relevance
-from orchestration.live.ledger import all_feedback, arrived_documents
+from orchestration.live.ledger import all_feedback, existing_ledger, standing_of
 from orchestration.project import Project
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ def live_documents(generation: Generation) -> Iterator[Row]:
 
 def _given(project: Project, generation: Generation, live: Set[str]) -> dict[str, dict[str, int]]:
     """How relevant live documents are to texts that documents arrived with, or that people judged."""
-    given = {text: dict.fromkeys(ids, 1) for text, ids in answers(arrived_documents(project, generation)).items()}
+    ledger = existing_ledger(project)
+    arrived = () if ledger is None else ledger.seen_from(standing_of(ledger, generation)).snapshot()
+    given = {text: dict.fromkeys(ids, 1) for text, ids in answers(arrived).items()}
     for text, judged in relevance(all_feedback(project)).items():
         given[text] = given.get(text, {}) | judged
     kept = {text: {id_: judged[id_] for id_ in sorted(judged.keys() & live)} for text, judged in given.items()}

@@ -54,7 +54,9 @@ def make_workspace(workspace: Project, write_snapshot: Callable[[Path], Any], sh
         _fill(home, aside, write_snapshot)
         replace_folder(aside, folder)
     if share_cache:
-        _share_cache(workspace, home)
+        if not (folder / ".dvc").is_dir():
+            run_dvc(workspace, "init", "-q", "--no-scm")
+        run_dvc(workspace, "config", "-q", "cache.dir", str(home / ".dvc" / "cache"))
 
 
 def _fill(root: Path, folder: Path, write_snapshot: Callable[[Path], Any]) -> None:
@@ -87,9 +89,3 @@ def _name_in_full(root: Path, folder: Path) -> None:
     beyond = {name: root / value for name, value in models.items() if not (folder / value).exists()}
     full = [f"{name}={json.dumps(str(path.resolve()))}" for name, path in beyond.items() if path.is_dir()]
     parameters.assign(folder / "params.yaml", full)
-
-
-def _share_cache(workspace: Project, home: Path) -> None:
-    if not (workspace.root / ".dvc").is_dir():
-        run_dvc(workspace, "init", "-q", "--no-scm")
-    run_dvc(workspace, "config", "-q", "cache.dir", str(home / ".dvc" / "cache"))

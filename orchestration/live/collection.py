@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model_code.corpus.cleaning import is_possible_id
@@ -25,10 +26,8 @@ from orchestration import parameters
 from orchestration.live.ledger import (
     WRITER_LOCK,
     contents,
-    existing_ledger,
     held,
-    in_a_log,
-    lost,
+    ledger_of,
     open_ledger,
     require_sound,
     standing_of,
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
     from model_code.ledger.states import LogView, Pending
     from model_code.live.changes import Applied
-    from model_code.live.collection import Freed
     from model_code.live.writer import LiveWriter
 
 UNKNOWN = "unknown id: no such document is searchable or waiting"
@@ -60,28 +58,21 @@ class LiveCollection:
 
     @property
     def existing_ledger(self) -> Ledger | None:
-        """The project's log; None if no document ever arrived, FreshetError if the one that filled the collection is
-        gone.
-        """
+        """See `ledger_of`."""
         if self._ledger is None or self._ledger.is_replaced():
-            self._ledger = existing_ledger(self.project, self.retriever)
-            if self._ledger is None and in_a_log(self.generation):
-                raise FreshetError(lost(self.generation, "there is none here"))
+            self._ledger = ledger_of(self.project, self.generation)
         return self._ledger
 
     @property
     def ledger(self) -> Ledger:
         """The same, made by the first document."""
-        if (existing := self.existing_ledger) is not None:
-            return existing
-        self._ledger = open_ledger(self.project, self.retriever)
+        if self.existing_ledger is None:
+            self._ledger = open_ledger(self.project, self.retriever)
         return self._ledger
 
     @cached_property
     def writer(self) -> LiveWriter:
         """The writer of the live collection; it keeps encoder and index in memory."""
-        from orchestration.live.additions import writer_of
-
         return writer_of(self.project, self.retriever)
 
     def warm(self) -> None:
@@ -140,10 +131,6 @@ class LiveCollection:
         silent = wanted - last.keys()
         return added | (held(self.generation, silent, ()).keys() if silent else set())
 
-    def forecast(self, changes: Iterable[Change]) -> dict[str, list[str]]:
-        """See `forecast`, for the generation that is searched now."""
-        return forecast(self.generation, changes)
-
     def apply(self, limit: int | None = None) -> Applied | None:
         """Make the oldest pending events (at least `limit`) a new generation; None if there are none.
 
@@ -193,7 +180,7 @@ class LiveCollection:
             standing = standing_of(self.ledger, chosen)
             return self.collection.publish_again(chosen, standing, {"rewound_to": number})
 
-    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> Freed:
+    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
         """Delete generations that neither the `keep` newest, the current nor the `registered` ones need."""
         with self._writing():
             return self.writer.collect_garbage(keep, registered)
@@ -234,6 +221,23 @@ class LiveCollection:
             if mine and last.id > standing.position.event:
                 standing = standing_of(ledger, self._publish_reverted(last.generation, last.id))
             yield standing
+
+
+def additions_folder(project: Project) -> Path:
+    """Where the project remembers additions."""
+    return project.state / "additions"
+
+
+def writer_of(project: Project, retriever: str) -> LiveWriter:
+    """The writer of a retriever's live collection; plain where the settings leave encodings as they are."""
+    from model_code.live.writer import LiveWriter
+
+    chosen = parameters.load(project.params_file).additions
+    if not chosen.refine:
+        return LiveWriter(project.live, retriever)
+    from model_code.additions.writer import RefiningWriter  # with all of IncDSI
+
+    return RefiningWriter(project.live, retriever, chosen, additions_folder(project))
 
 
 def apply_pending(writer: LiveWriter, standing: Standing, pending: Pending) -> Applied:

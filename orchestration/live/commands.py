@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from freshet.client import Client
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import printable
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
-from model_code.documents import Change, Remove
+from model_code.documents import Remove
 from model_code.ledger.events import Receipt, Rejection
 from model_code.live.collection import default_retriever
 from orchestration.live.client import client_of
-from orchestration.live.collection import LiveCollection
+from orchestration.live.collection import LiveCollection, forecast
 from orchestration.live.rows import COLUMNS, CleanRows, read_file, require_known_columns
 from orchestration.live.upkeep import Upkeep
 
@@ -57,11 +56,6 @@ class Outcome:
         """Whether rows were refused and none was accepted."""
         return bool(self.rejected) and not (self.unchanged or self.changed or self.waiting)
 
-    def wait(self) -> None:
-        """The changes are recorded and cannot be found yet."""
-        self.waiting = self.changed
-        self.added, self.updated, self.deleted = [], [], []
-
     def __str__(self) -> str:
         """A line, and a line for each refused row."""
         lists = {name: len(getattr(self, name)) for name in (*CHANGES, "erased", "waiting", "rejected")}
@@ -87,7 +81,9 @@ def add_files(
     batches = [_read(live, name, file, suffix, only_known) for name, file in named]
     documents = [document for _, rows in batches for document in rows.documents]
     rejected = [refused for name, rows in batches for refused in _plain(name, rows.rejected)]
-    outcome = _forecast(live, documents, rejected)
+    ids = forecast(live.generation, documents)
+    outcome = Outcome(ids["added"], ids["updated"], rejected=rejected)
+    outcome.unchanged = len(documents) - len(outcome.changed)
     if not dry_run:
         apply(live, outcome, [live.receive(rows, name) for name, rows in batches])
     return outcome
@@ -95,20 +91,12 @@ def add_files(
 
 def delete_documents(live: LiveCollection, document_ids: Sequence[str], source: str = "freshet delete") -> Outcome:
     """Remove documents."""
-    before = live.forecast(map(Remove, filter(is_possible_id, document_ids)))
+    before = forecast(live.generation, map(Remove, filter(is_possible_id, document_ids)))
     receipt = live.remove(document_ids, source)
     rejected = _plain(source, receipt.rejected)
     outcome = Outcome(deleted=before["deleted"], rejected=rejected)
     outcome.unchanged = receipt.received - len(rejected) - len(outcome.deleted)
     apply(live, outcome, [receipt])
-    return outcome
-
-
-def _forecast(live: LiveCollection, changes: Sequence[Change], rejected: list[dict[str, Any]]) -> Outcome:
-    """What making `changes` searchable would come to, beside rows that were refused."""
-    ids = live.forecast(changes)
-    outcome = Outcome(ids["added"], ids["updated"], ids["deleted"], rejected=rejected)
-    outcome.unchanged = len(changes) - len(outcome.changed)
     return outcome
 
 
@@ -123,22 +111,18 @@ def apply(
     if outcome.changed or any(receipt.events for receipt in receipts):
         searchable = make() if make else _made(live, outcome)
         if not searchable:
-            outcome.wait()
+            outcome.waiting, outcome.added, outcome.updated, outcome.deleted = outcome.changed, [], [], []
     outcome.generation = live.generation.number
 
 
 def _made(live: LiveCollection, outcome: Outcome) -> bool:
-    client = _service(live)
-    if client is not None:
-        return client.apply().searchable
+    """By the service, if one runs, which changes the default retriever's collection only; else here."""
+    is_default = live.retriever == default_retriever(live.project.live)
+    if is_default and (service := client_of(live.project)) is not None:
+        return service.apply().searchable
     live.apply()
     outcome.behind = Upkeep(live.project, {live.retriever: live}.get).finish(but=live.retriever)
     return True
-
-
-def _service(live: LiveCollection) -> Client | None:
-    """The service, if one runs; it changes the default retriever's collection only."""
-    return client_of(live.project) if live.retriever == default_retriever(live.project.live) else None
 
 
 def _named(live: LiveCollection, file: Path) -> Iterator[tuple[str, Path]]:

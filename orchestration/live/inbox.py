@@ -38,14 +38,16 @@ class Taken:
 
     file: str
     receipt: Receipt | None
-    reason: str | None = None
+    reason: str | None
 
 
 def waiting(project: Project) -> list[Path]:
     """The finished files in the inbox, the earliest first."""
     folder = project.root / INBOX
-    files = [path for path in folder.glob("*") if path.is_file() and _is_finished(path)]
-    return sorted(files, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    files = (path for path in folder.glob("*") if path.is_file() and not path.name.startswith("."))
+    return sorted(
+        (path for path in files if path.suffix != ".part"), key=lambda path: (path.stat().st_mtime_ns, path.name)
+    )
 
 
 def take_all(live: LiveCollection) -> list[Taken]:
@@ -73,21 +75,23 @@ def _take(live: LiveCollection, path: Path) -> Taken | None:
     """Receive one file; None if it changed meanwhile, so that it is not finished after all."""
     batch = hash_path(path)
     name = printable(path.name, len(path.name))  # which a ledger can hold, whatever the file is called
+    receipt = reason = None
     try:
         rows = live.clean(read_file(path, name, live.settings.columns), name)
     except (FreshetError, OSError, ValueError) as error:  # whatever the readers of the formats say of a broken file
         reason = printable(error, 1000)
-        _put_aside(path, _target(path, FAILED, batch), reason)
-        return Taken(name, None, reason)
-    if hash_path(path) != batch:
-        return None
-    receipt = live.receive(rows, f"{INBOX}/{name}", f"{INBOX}:{batch}")
-    if receipt.rejected and not (receipt.events or receipt.unchanged):
-        reason = _refusals(receipt)
-        _put_aside(path, _target(path, FAILED, batch), reason)
-        return Taken(name, receipt, reason)
-    _move(path, _target(path, DONE, batch))
-    return Taken(name, receipt)
+    else:
+        if hash_path(path) != batch:
+            return None
+        receipt = live.receive(rows, f"{INBOX}/{name}", f"{INBOX}:{batch}")
+        if receipt.rejected and not (receipt.events or receipt.unchanged):
+            reason = _refusals(receipt)
+    target = _target(path, DONE if reason is None else FAILED, batch)
+    if reason is not None:
+        text = f"{reason}\nMend the file and drop it into {INBOX}/ again.\n"
+        write_text(target.with_name(f"{target.name}.reason"), text)
+    _move(path, target)
+    return Taken(name, receipt, reason)
 
 
 def _refusals(receipt: Receipt) -> str:
@@ -98,28 +102,14 @@ def _refusals(receipt: Receipt) -> str:
     return "\n".join([f"no row was accepted, {len(rows):,} were refused:", *lines, *more])
 
 
-def _put_aside(path: Path, target: Path, reason: str) -> None:
-    text = f"{reason}\nMend the file and drop it into {INBOX}/ again.\n"
-    write_text(target.with_name(f"{target.name}.reason"), text)
-    _move(path, target)
-
-
-def _is_finished(path: Path) -> bool:
-    return not path.name.startswith(".") and path.suffix != ".part"
-
-
 def _target(path: Path, folder: str, content_hash: str) -> Path:
     """Where to move the file; one of the same name and other content that lies there already is kept."""
-    target = path.parent / folder / _bounded(path.name)
+    encoded = os.fsencode(path.name)  # of a long one the end stays, where its format stands
+    name = path.name if len(encoded) <= MOST_BYTES else encoded[-MOST_BYTES:].decode("utf-8", "ignore")
+    target = path.parent / folder / name
     if target.exists() and hash_path(target) != content_hash:
         return target.with_name(f"{content_hash[:12]}-{target.name}")
     return target
-
-
-def _bounded(name: str) -> str:
-    """The name, or the end of a long one, where its format stands."""
-    encoded = os.fsencode(name)
-    return name if len(encoded) <= MOST_BYTES else encoded[-MOST_BYTES:].decode("utf-8", "ignore")
 
 
 def _move(path: Path, target: Path) -> None:

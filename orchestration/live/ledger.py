@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection as Ids
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.ledger.events import ANOTHER, Feedback, Standing
 from model_code.live.collection import CURRENT, Collection, default_retriever
@@ -48,7 +46,7 @@ def ledger_file(project: Project) -> Path | None:
 def open_ledger(project: Project, retriever: str = "") -> Ledger:
     """The project's log, made if there is none; that of an earlier version is migrated. `with` closes it.
 
-    retriever: whose reports and trainings are meant.
+    retriever: whose drift reports are meant.
     """
     from model_code.ledger.ledger import Ledger
 
@@ -72,12 +70,6 @@ def standing_of(ledger: Ledger, generation: Generation) -> Standing:
     return Standing(ledger.position(0), trained=base.watermark, replay=True)
 
 
-def arrived_documents(project: Project, generation: Generation) -> Iterator[Document]:
-    """The documents of a generation that came through the log, by id."""
-    ledger = existing_ledger(project)
-    return iter(()) if ledger is None else ledger.seen_from(standing_of(ledger, generation)).snapshot()
-
-
 def all_feedback(project: Project) -> list[Feedback]:
     """What people said of hits, oldest first; looking makes no ledger."""
     ledger = existing_ledger(project)
@@ -97,15 +89,21 @@ def require_sound(ledger: Ledger, generation: Generation) -> Standing:
     """Where a generation stands; FreshetError if that is not in this log: whoever goes on would lose documents."""
     standing = standing_of(ledger, generation)
     if (reason := ledger.unsound(standing.position)) is not None:
-        raise FreshetError(lost(generation, f"this is {reason}"))
+        raise FreshetError(_lost(generation, f"this is {reason}"))
     return standing
+
+
+def ledger_of(project: Project, generation: Generation) -> Ledger | None:
+    """The project's log; None if no document ever arrived, FreshetError if the one that filled a generation is gone."""
+    ledger = existing_ledger(project, generation.retriever)
+    if ledger is None and in_a_log(generation):
+        raise FreshetError(_lost(generation, "there is none here"))
+    return ledger
 
 
 def own_ledger(project: Project, generation: Generation) -> Ledger | None:
     """The log that a generation stands in; None if no document ever arrived. FreshetError if it is lost, or another."""
-    ledger = existing_ledger(project, generation.retriever)
-    if ledger is None and in_a_log(generation):
-        raise FreshetError(lost(generation, "there is none here"))
+    ledger = ledger_of(project, generation)
     if ledger is not None:
         try:
             require_sound(ledger, generation)
@@ -121,7 +119,7 @@ def in_a_log(generation: Generation) -> bool:
     return generation.watermark > 0 if standing is None else standing.position.log is not None
 
 
-def lost(generation: Generation, reason: str) -> str:
+def _lost(generation: Generation, reason: str) -> str:
     """What to tell who would go on with a log that is not a generation's own, and why it is not."""
     consent = " --adopt" if ANOTHER in reason else ""
     return (

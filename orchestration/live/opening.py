@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from model_code.ledger.events import Position, Standing
 from model_code.live.collection import Collection, set_default_retriever
-from orchestration.live.collection import LiveCollection, apply_pending
+from orchestration.live.collection import LiveCollection, apply_pending, writer_of
 from orchestration.live.ledger import WRITER_LOCK, existing_ledger, in_a_log, standing_of
 from orchestration.project import Project, file_lock
 
@@ -79,8 +79,6 @@ def _newest(ledger: Ledger | None, collection: Collection, copies: Sequence[Gene
 
 def _complete(project: Project, collection: Collection, opened: Generation, ledger: Ledger | None) -> Generation:
     """The build, or what it was continued by, with what it lacks, current."""
-    from orchestration.live.additions import writer_of
-
     standing = opened.standing or Standing() if ledger is None else standing_of(ledger, opened)
     if ledger is not None:
         pending = ledger.seen_from(standing).pending()

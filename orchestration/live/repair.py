@@ -68,19 +68,9 @@ class Files:
         return cls(collection, number, *newest, tuple(damaged), tuple(builds))
 
     @property
-    def starts(self) -> list[Generation]:
-        """What the log has to lead from: where the retriever goes on, and the builds that may be opened again."""
-        return [*self.builds, *([self.whole] if self.whole else [])]
-
-    @property
     def name(self) -> str:
         """The retriever's."""
         return self.collection.retriever
-
-    def unsound(self, ledger: Ledger) -> str | None:
-        """Why it does not stand in this log; None if it does."""
-        standings = (standing_of(ledger, each).position for each in (self.texts, self.whole) if each is not None)
-        return next((reason for each in standings if (reason := ledger.unsound(each)) is not None), None)
 
 
 def _has_documents(generation: Generation) -> bool:
@@ -142,7 +132,13 @@ def repair(
             for files in live:
                 done += _go_on(ledger, files, files.name in lost)
         done += _name_default(project, champion)
-    return [*done, *(line for files in live if files.whole for line in _apply(collection_of(project, files.name)))]
+    for collection in (collection_of(project, files.name) for files in live if files.whole):
+        if (applied := collection.apply()) is not None:
+            changed = len(applied.added) + len(applied.updated) + len(applied.deleted)
+            done.append(
+                f"{collection.retriever} took in {changed:,} changes, as generation {applied.generation.number}"
+            )
+    return done
 
 
 def _open_log(project: Project, after: int, done: list[str]) -> tuple[Ledger, dict[str, Change], dict[str, str]]:
@@ -177,8 +173,12 @@ def _free_name(path: Path) -> Path:
 
 def _lost(ledger: Ledger, live: Sequence[Files]) -> dict[str, str]:
     """The retrievers that do not stand in the log, and why."""
-    reasons = {files.name: files.unsound(ledger) for files in live}
-    return {name: reason for name, reason in reasons.items() if reason is not None}
+    lost: dict[str, str] = {}
+    for files in live:
+        for generation in filter(None, (files.texts, files.whole)):
+            if (reason := ledger.unsound(standing_of(ledger, generation).position)) is not None:
+                lost.setdefault(files.name, reason)
+    return lost
 
 
 def _require_consent(
@@ -221,7 +221,8 @@ def _say(
     for statement in statements:
         said |= dict.fromkeys(statement.hashes.keys() - said.keys(), statement)
     known = ledger.contents()
-    starts = [document_hashes(each) for files in live for each in files.starts]
+    # what the log has to lead from: where retrievers go on, and the builds that may be opened again
+    starts = [document_hashes(each) for files in live for each in (*files.builds, files.whole) if each]
 
     def is_known(document_id: str, content: str) -> bool:
         told = [known[document_id]] if document_id in known else [start.get(document_id, "") for start in starts]
@@ -282,11 +283,3 @@ def _name_default(project: Project, champion: str | None) -> Iterator[str]:
     elif pointer.exists():
         pointer.rename(target := _free_name(pointer.with_name(f"{CURRENT}.{DAMAGED}")))
         yield f"{pointer} is set aside as {target}: nothing is live"
-
-
-def _apply(collection: LiveCollection) -> Iterator[str]:
-    """Take in what the log holds."""
-    applied = collection.apply()
-    if applied is not None:
-        changed = len(applied.added) + len(applied.updated) + len(applied.deleted)
-        yield f"{collection.retriever} took in {changed:,} changes, as generation {applied.generation.number}"

@@ -49,7 +49,8 @@ class Plan:
 def make_plan(project: Project, key: str) -> Plan:
     """A retrain on what is live now; writes nothing."""
     generation = Collection(project.live, default_retriever(project.live)).current()
-    position = _position(project, generation)
+    ledger = existing_ledger(project)
+    position = Position() if ledger is None else standing_of(ledger, generation).position
     return Plan(
         key,
         generation.retriever,
@@ -65,22 +66,12 @@ def make_plan(project: Project, key: str) -> Plan:
 
 def is_of_another_collection(project: Project, plan: Plan) -> bool:
     """Whether the plan was made of a ledger or a live collection that was deleted meanwhile: its key says nothing."""
-    if not _is_of_the_log(project, plan.snapshot):
+    ledger, position = existing_ledger(project), plan.snapshot
+    if position.log is not None and (ledger is None or ledger.unsound(position) is not None):
         return True
     collection = Collection(project.live, plan.retriever)
     same = [one for one in collection.generations() if one.number == plan.generation]  # none if it was not kept
     return bool(plan.origin and same and _origin(same[0]) != plan.origin)
-
-
-def _is_of_the_log(project: Project, position: Position) -> bool:
-    """Whether the project's log is the one that a position is of."""
-    ledger = existing_ledger(project)
-    return position.log is None if ledger is None else ledger.unsound(position) is None
-
-
-def _position(project: Project, generation: Generation) -> Position:
-    ledger = existing_ledger(project)
-    return Position() if ledger is None else standing_of(ledger, generation).position
 
 
 def _origin(generation: Generation) -> str:
@@ -96,16 +87,11 @@ def read_plan(project: Project, key: str) -> Plan | None:
     return Plan(**{**stated, "new": tuple(stated["new"])})
 
 
-def unread_plans(project: Project) -> list[Plan]:
-    """The plans of retrains that have not copied their documents yet."""
-    keys = sorted(path.parent.name for path in (project.state / FOLDER).glob(f"*/{PLAN}"))
-    plans = (read_plan(project, key) for key in keys if not workspace_of(project, key).root.is_dir())
-    return [plan for plan in plans if plan is not None]
-
-
 def planned(project: Project, retriever: str) -> set[int]:
     """The generations of a retriever whose documents a retrain is about to copy, so that they stay until it has."""
-    return {plan.generation for plan in unread_plans(project) if plan.retriever == retriever}
+    keys = [path.parent.name for path in (project.state / FOLDER).glob(f"*/{PLAN}")]
+    plans = [read_plan(project, key) for key in keys if not workspace_of(project, key).root.is_dir()]
+    return {plan.generation for plan in plans if plan is not None and plan.retriever == retriever}
 
 
 def keep_plan(project: Project, plan: Plan) -> None:

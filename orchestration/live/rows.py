@@ -42,13 +42,10 @@ class CleanRows:
 
     def restricted_to(self, known: Set[str], reason: str) -> CleanRows:
         """The same with documents of other ids refused, for this reason."""
-        numbered = list(zip(self.numbers, self.documents, strict=True))
-        refused = [
-            Rejection(number, one.document_id, reason) for number, one in numbered if one.document_id not in known
-        ]
-        kept = [(number, one) for number, one in numbered if one.document_id in known]
-        numbers, documents = zip(*kept, strict=True) if kept else ((), ())
-        return CleanRows(documents, numbers, (*self.rejected, *refused))
+        numbered = list(zip(self.numbers, self.document_ids, strict=True))
+        refused = [Rejection(number, id_, reason) for number, id_ in numbered if id_ not in known]
+        documents = tuple(document for document in self.documents if document.document_id in known)
+        return CleanRows(documents, tuple(n for n, id_ in numbered if id_ in known), (*self.rejected, *refused))
 
 
 def read_file(path: Path, name: str | None = None, columns: ColumnSettings = COLUMNS) -> Iterator[Row | Malformed]:
@@ -84,7 +81,10 @@ def clean(rows: Iterable[RawRow], settings: CorpusSettings, source: str) -> Clea
         return _number(row), replace(document, queries=_clean_queries(row.values["queries"]))
 
     quarantine = Quarantine()
-    located = (_located(row, source, number) for number, row in enumerate(rows, 1))
+    located = (
+        Row("documents", f"{source}:{number}", dict(row)) if isinstance(row, Mapping) else row
+        for number, row in enumerate(rows, 1)
+    )
     unfolded = (_unfolded(renamed(row, settings.columns)) for row in located)
     sound = list(quarantine.admit(unfolded, check))
     refused = [Rejection(_number(row), row.record_id, f"{row.reason}: {row.detail}") for row in quarantine.refused]
@@ -97,11 +97,6 @@ def as_row(document: Document, settings: CorpusSettings) -> dict[str, Any]:
     row = {columns["id"]: document.document_id, columns["title"]: document.title, columns["text"]: document.text}
     dated = {} if document.date is None else {columns["date"]: document.date}
     return row | dated | {"fields": dict(document.fields), "queries": list(document.queries)}
-
-
-def _located(row: RawRow, source: str, number: int) -> Row | Malformed:
-    """A row that says where it stands."""
-    return Row("documents", f"{source}:{number}", dict(row)) if isinstance(row, Mapping) else row  # type: ignore[misc]
 
 
 def _number(row: Row | Malformed) -> int:

@@ -23,7 +23,7 @@ TIMES = {"recorded", "received", "asked", "ended"}
 
 
 def live_status(project: Project, retriever: str) -> dict[str, Any]:
-    """The retriever's generation and watermark, and of its ledger: documents by state, lag, work, drift, runs.
+    """The retriever's generation and watermark, and of its ledger: documents by state, lag, work, drift.
 
     Times are texts in ISO 8601, in UTC. `ledger` is None if no document ever arrived.
     """
@@ -38,12 +38,12 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
         return found
     with ledger:
         seen = ledger.seen_from(standing_of(ledger, current))
+        waits = seen.backlog()
         found["ledger"] = {
             "documents": {str(state): number for state, number in seen.counts().items()},
-            "lag": seen.lag(),
+            "lag": {"pending": waits.number, "seconds": waits.seconds},
             "work": _dated(work.as_dict() for work in ledger.work.last(retriever, SHOWN)),
             "drift": next(iter(_dated(ledger.last_drift(1))), None),
-            "training_runs": _dated(ledger.training_runs(SHOWN)),
             "rejections": _dated(ledger.last_rejections(SHOWN)),
         }
     return found
@@ -59,7 +59,7 @@ def look_for_newest(project: Project, searcher: Searcher, seen: LogView) -> dict
     if "events" not in generation.manifest["provenance"]:
         return None
     first, last = generation.manifest["provenance"]["events"]
-    events = seen.events(range(first, min(last, first + TRIED) + 1))
+    events = seen.events(first, min(last, first + TRIED))
     event = next((event for event in events if event.state == EventState.LIVE and event.document), None)
     if event is None or event.document is None:
         return None
@@ -84,11 +84,8 @@ def _dated(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     >>> _dated([{"id": 1, "recorded": 0.5}])
     [{'id': 1, 'recorded': '1970-01-01T00:00:00.500000+00:00'}]
     """
-    return [dict(row) | {name: _iso(row[name]) for name in TIMES & row.keys() if row[name] is not None} for row in rows]
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
+    iso = lambda seconds: datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")  # noqa: E731
+    return [dict(row) | {name: iso(row[name]) for name in TIMES & row.keys() if row[name] is not None} for row in rows]
 
 
 def live_status_lines(status: Mapping[str, Any], default: bool = True) -> Iterator[str]:

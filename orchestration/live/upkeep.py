@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from model_code.errors import FreshetError
 from model_code.live.collection import Collection
 from orchestration import parameters
-from orchestration.live.collection import subscribers
+from orchestration.live.collection import LiveCollection, subscribers
 from orchestration.project import Project
-
-if TYPE_CHECKING:
-    from orchestration.live.collection import LiveCollection
 
 log = logging.getLogger(__name__)
 PIECE = 100  # changes that a retriever takes in at a time
@@ -87,11 +83,9 @@ class Upkeep:
         kept = {build.number for build in opened_builds(collection)} | planned(self.project, name)
         if len(collection.unneeded(keep, kept)) < COLLECTED:
             return False
-        return bool(self._collection(name).collect_garbage(keep, kept).generations)
+        return bool(self._collection(name).collect_garbage(keep, kept))
 
     def _collection(self, name: str) -> LiveCollection:
-        from orchestration.live.collection import LiveCollection
-
         if (loaded := self._loaded(name)) is not None:
             self._own.pop(name, None)
             return loaded

@@ -18,6 +18,7 @@ from orchestration.pipeline.stages import TABLE, Stage
 NAME = "code.lock.json"
 COMMAND = "python -m orchestration.pipeline.code_lock"
 INSTALLED = Path(__file__).parents[2]
+hash_once = cache(hash_path)
 PACKAGES = ("model_code", "orchestration", "assets")
 
 
@@ -49,12 +50,7 @@ def write(root: Path, new: bool = False) -> None:
 
 def code_hash(stage: Stage) -> str:
     """The hash of the installed code that the stage depends on."""
-    return hash_text(canonical_json({path: _hash(path) for path in stage.code_files}))
-
-
-@cache
-def _hash(path: str) -> str:
-    return hash_path(INSTALLED / path)
+    return hash_text(canonical_json({path: hash_once(INSTALLED / path) for path in stage.code_files}))
 
 
 def require_current(stage: Stage, root: Path) -> None:

@@ -48,15 +48,10 @@ def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
 
 def _builds(project: Project, settings: parameters.Parameters) -> Iterator[tuple[str, Path, Path]]:
     """Name, encoder and index of each system whose build is there."""
-    artifacts = project.artifacts
-    found = [(name, artifacts / "baselines" / name / "build") for name in BASELINES]
-    found += [(name, artifacts / "evaluate" / name / "build") for name in settings.fusions]
-    places = [(name, build / "encoder", build / "index") for name, build in found]
-    places += [
-        (name, artifacts / "train" / name / "encoder", artifacts / "index" / name / "index")
-        for name in settings.retrievers
-    ]
-    yield from (place for place in places if place[1].is_dir() and place[2].is_dir())
+    for name in (*BASELINES, *settings.fusions, *settings.retrievers):
+        encoder, index = settings.build_folders(project.artifacts, name)
+        if encoder.is_dir() and index.is_dir():
+            yield name, encoder, index
 
 
 def latency(search: Search, texts: Sequence[str]) -> tuple[float, float]:

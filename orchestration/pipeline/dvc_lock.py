@@ -63,11 +63,9 @@ def _is_whole(text: str) -> bool:
     except YAMLError:
         return False
     stages = lock.get("stages") if isinstance(lock, dict) else None
-    return isinstance(stages, dict) and all(map(_is_recorded, stages.values()))
-
-
-def _is_recorded(stage: Any) -> bool:
-    return isinstance(stage, dict) and all("md5" in out for out in stage.get("outs") or [{}])
+    if not isinstance(stages, dict) or not all(isinstance(stage, dict) for stage in stages.values()):
+        return False
+    return all("md5" in out for stage in stages.values() for out in stage.get("outs") or [{}])
 
 
 def _read(root: Path) -> dict[str, dict[str, list[dict[str, str]]]]:

@@ -54,17 +54,14 @@ def _needed(table: Sequence[stages.Stage], targets: Sequence[str]) -> list[stage
 
 def _plan_one(address: str, changes: list[str], before: list[PlannedStage]) -> PlannedStage:
     moving = [other.address for other in before if other.action != "skip"]
-    reasons = tuple(change for change in changes if not _is_upstream_output(change, before))
+    # an artifact that is missing or changed is no reason where a stage before this one is about to write it anyway
+    written = ("deleted artifacts/", "modified artifacts/") if moving else ()
+    reasons = tuple(change for change in changes if not change.startswith(written))
     if reasons:
         return PlannedStage(address, "run", reasons)
     if moving:
         return PlannedStage(address, "maybe", tuple(f"{other} may change its output" for other in moving))
     return PlannedStage(address, "run" if changes else "skip", tuple(changes))
-
-
-def _is_upstream_output(change: str, before: list[PlannedStage]) -> bool:
-    """Whether the change is a missing or changed artifact that a stage before this one is about to write anyway."""
-    return change.startswith(("deleted artifacts/", "modified artifacts/")) and any(o.action != "skip" for o in before)
 
 
 def _dvc_status(project: Project) -> dict[str, list[str]]:

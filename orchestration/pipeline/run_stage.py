@@ -63,7 +63,9 @@ def _execute(
     stage: Stage, project: Project, settings: Parameters, reads: stage_key.StageReads, checkpoints: Path
 ) -> Finished:
     started = time.time()
-    staging = _fresh_folder(project.state / "staging" / stage.address)
+    staging = project.state / "staging" / stage.address
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
     checkpoints.mkdir(parents=True, exist_ok=True)
     context = stage_context(stage, project, settings, staging, checkpoints)
     with engine.using(settings.scale):
@@ -106,12 +108,6 @@ def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
         else:
             chosen[group] = functools.reduce(getattr, group.split("."), settings)
     return chosen
-
-
-def _fresh_folder(path: Path) -> Path:
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
-    return path
 
 
 def _refuse_broken(stage: Stage, context: StageContext) -> None:
@@ -181,11 +177,8 @@ def _evaluated(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _numbers(report: dict[str, Any]) -> dict[str, float]:
-    return {key: float(value) for key, value in flatten(report).items() if _is_number(value)}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    numbers = ((key, value) for key, value in flatten(report).items() if isinstance(value, (int, float)))
+    return {key: float(value) for key, value in numbers if not isinstance(value, bool)}
 
 
 def _small_files(output: Path, limit: int = 2_000_000) -> list[Path]:

@@ -209,14 +209,6 @@ def expand(retrievers: Iterable[str], fusions: Iterable[str] = ()) -> tuple[Stag
     return tuple(rows)
 
 
-def evaluation_of(name: str, table: Iterable[Stage]) -> Stage:
-    """The stage that evaluates a retriever or a fusion; FreshetError if there is none of that name."""
-    for stage in table:
-        if stage.retriever == name and stage.name in (EVALUATE.name, FUSE.name):
-            return stage
-    raise FreshetError(f"{name!r} is not a key under `retrievers:` or `fusions:` in params.yaml")
-
-
 def find(address: str, stages: Iterable[Stage]) -> tuple[Stage, ...]:
     """The stages that `address` names: `train@hce` is one, `train` is that stage for every retriever.
 

@@ -18,10 +18,9 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, read_json
 from model_code.ledger.events import Position
 from orchestration import parameters
-from orchestration.parameters import Parameters
+from orchestration.parameters import Parameters, evaluation_folder
 from orchestration.pipeline import stage_key, stages
 from orchestration.pipeline.plan import plan
-from orchestration.pipeline.results import built
 from orchestration.project import Project
 
 PACKAGES = ("mlflow", "torch", "transformers", "safetensors", "numpy", "pandas", "pyarrow", "faiss-cpu", "faiss-gpu")
@@ -112,8 +111,10 @@ def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -
     from model_code.live.texts import TextRules
 
     settings = parameters.load(project.params_file)
-    evaluation = _evaluation(settings, retriever)
-    parts = _parts(project.artifacts, retriever, settings)
+    evaluation, folder = _evaluation(settings, retriever), project.artifacts
+    encoder, index = settings.build_folders(folder, retriever)
+    parts = {"documents": folder / "corpus" / "documents.parquet", "hierarchy": folder / "hierarchy"}
+    parts |= {"encoder": encoder, "index": index, "evaluation": evaluation_folder(folder, retriever)}
     if reason := left_out(parts["evaluation"]):
         raise FreshetError(reason)
     for path in parts.values():
@@ -123,7 +124,7 @@ def find_build(project: Project, retriever: str, snapshot: Position = NOWHERE) -
         retriever=retriever,
         key=stage_key.read(evaluation, project.root).key,
         corpus=hash_path(project.artifacts / "corpus"),
-        text=canonical_json(TextRules.stated(settings.encoder.include_title, settings.passages).facts()),
+        text=canonical_json(vars(TextRules.stated(settings.encoder.include_title, settings.passages))),
         snapshot=snapshot,
         **parts,
     )
@@ -133,17 +134,9 @@ def _evaluation(settings: Parameters, name: str) -> stages.Stage:
     """The stage that evaluates a system that can be registered: a baseline, a retriever or a fusion."""
     if name in parameters.BASELINES:
         return stages.BASELINES
-    return stages.evaluation_of(name, stages.expand(settings.retrievers, settings.fusions))
-
-
-def _parts(folder: Path, name: str, settings: Parameters) -> dict[str, Path]:
-    """Where the parts of a build lie; what is not trained has its encoder and index in the evaluation's folder."""
-    shared = {"documents": folder / "corpus" / "documents.parquet", "hierarchy": folder / "hierarchy"}
-    evaluation = folder / ("baselines" if name in parameters.BASELINES else "evaluate") / name
-    encoder, index = evaluation / "build" / "encoder", evaluation / "build" / "index"
-    if name in settings.retrievers:
-        encoder, index = folder / "train" / name / "encoder", folder / "index" / name / "index"
-    return {**shared, "encoder": encoder, "index": index, "evaluation": evaluation}
+    if name not in settings.built:
+        raise FreshetError(f"{name!r} is not a key under `retrievers:` or `fusions:` in params.yaml")
+    return (stages.EVALUATE if name in settings.retrievers else stages.FUSE).of(name)
 
 
 def require_current(project: Project, retrievers: Iterable[str]) -> None:
@@ -168,38 +161,31 @@ def best_on_dev(project: Project, settings: Parameters) -> str:
     Where nothing was trained it is the best baseline. Raises `FreshetError` if one of several is not evaluated or there
     are no dev queries to choose by.
     """
-    names = built(project, settings)
+    names = [name for name in settings.built if not left_out(evaluation_folder(project.artifacts, name))]
     if not names:
         return best_untrained(project, settings)
     if len(names) == 1:
         return names[0]
-    values = {name: _dev_value(project, name, settings.promotion.metric) for name in names}
-    return max(names, key=lambda name: (values[name], name))
-
-
-def best_untrained(project: Project, settings: Parameters) -> str:
-    """The baseline with the highest dev value of the promotion metric where people judged dev, or the fusion."""
-    metrics = {name: _evaluation_of(project, name) for name in parameters.BASELINES}
-    if any(not own["dev"].get("queries") for own in metrics.values()):
-        return parameters.BASELINES[-1]
-    return max(metrics, key=lambda name: metrics[name]["dev"][settings.promotion.metric])
-
-
-def _evaluation_of(project: Project, baseline: str) -> dict[str, Any]:
-    path = project.artifacts / "baselines" / baseline / "metrics.json"
-    if not path.exists():
-        raise FreshetError("the baselines are not evaluated yet: run `freshet run baselines`")
-    return read_json(path)
-
-
-def _dev_value(project: Project, retriever: str, metric: str) -> float:
-    path = project.artifacts / "evaluate" / retriever / "metrics.json"
-    if not path.exists():
-        raise FreshetError(f"{retriever} is not evaluated yet: run `freshet run`")
-    evaluation = read_json(path)
-    if not evaluation["dev"].get("queries"):
+    measured = {name: _on_dev(project, name) for name in names}
+    if not all(own.get("queries") for own in measured.values()):
         raise FreshetError(
             "there are no dev queries to choose the best retriever by: name it yourself (`freshet register NAME`), "
             "or raise corpus.splits.dev_share in params.yaml"
         )
-    return evaluation["dev"][metric]
+    return max(names, key=lambda name: (measured[name][settings.promotion.metric], name))
+
+
+def best_untrained(project: Project, settings: Parameters) -> str:
+    """The baseline with the highest dev value of the promotion metric where people judged dev, or the fusion."""
+    metrics = {name: _on_dev(project, name) for name in parameters.BASELINES}
+    if any(not own.get("queries") for own in metrics.values()):
+        return parameters.BASELINES[-1]
+    return max(metrics, key=lambda name: metrics[name][settings.promotion.metric])
+
+
+def _on_dev(project: Project, name: str) -> dict[str, Any]:
+    """What was measured of a system on dev."""
+    path = evaluation_folder(project.artifacts, name) / "metrics.json"
+    if not path.exists():
+        raise FreshetError(f"{name} is not evaluated yet: run `freshet run`")
+    return read_json(path)["dev"]

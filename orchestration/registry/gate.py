@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from model_code.context import StageContext
 from model_code.evaluation.promotion import Verdict, judge_promotion, judge_retrain
-from model_code.evaluation.scores import SystemScores, load_scores
+from model_code.evaluation.scores import load_scores
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import read_json
 from model_code.hierarchy.tree import DOCUMENT_IDS
@@ -61,18 +61,13 @@ def may_promote(challenger: Version, champion: Version | None, rules: Rules) -> 
     scores, others = versions.scores(rules.project, challenger), None
     if champion is not None and not scores.queries:
         return Verdict(False, (UNPROVEN,), 0, ())
-    if champion is not None:
-        others = _comparable_scores(rules.project, champion, challenger)
+    if champion is not None and champion.corpus == challenger.corpus:
+        others = versions.scores(rules.project, champion)
+    elif champion is not None:  # its registered scores are of the corpus that it was built on
+        others = load_scores(rescore(rules.project, champion), "test")
     if rules.new is None:
         return judge_promotion(scores, others, rules.settings, rules.seed)
     return judge_retrain(scores, others, rules.settings, rules.new, rules.seed)
-
-
-def _comparable_scores(project: Project, champion: Version, challenger: Version) -> SystemScores:
-    """The champion's registered scores are of the corpus that it was built on: on another one it is scored again."""
-    if champion.corpus == challenger.corpus:
-        return versions.scores(project, champion)
-    return load_scores(rescore(project, champion), "test")
 
 
 def rescore(project: Project, champion: Version) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
@@ -53,11 +52,8 @@ def _is_cut_off(stream: BinaryIO) -> bool:
 
 def read(project: Project) -> list[dict[str, Any]]:
     """All lines, oldest first; a line that a crash cut off is left out."""
-    path = project.promotions
-    return list(_complete(path.read_text(encoding="utf-8"))) if path.exists() else []
-
-
-def _complete(text: str) -> Iterator[dict[str, Any]]:
-    for line in text.splitlines():
+    path, lines = project.promotions, []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         with suppress(json.JSONDecodeError):
-            yield json.loads(line)
+            lines.append(json.loads(line))
+    return lines

@@ -102,7 +102,7 @@ def promote(project: Project, rules: Rules | None = None, challenger: Version | 
     it is no challenger any more. An alias that was moved by hand is settled first.
     """
     with open_registry(project) as registry:
-        settled = _settle(project, registry)
+        settled = settle(project)
         if settled is not None and challenger is None and registry.holder(CHALLENGER) is None:
             return settled
         move = _promote(project, registry, rules or Rules.of(project), challenger)
@@ -120,7 +120,7 @@ def _promote(project: Project, registry: Registry, rules: Rules, challenger: Ver
     why = "; ".join(verdict.reasons)
     if verdict.passed:
         open_version(project, wanted)
-        _make_champion(project, registry, wanted, champion, verdict)
+        _make_champion(project, registry, wanted, champion, verdict, "promote")
         return Move(wanted, True, f"{wanted} is the champion: {why}")
     _note_refusal(project, registry, wanted, champion, verdict)
     if challenger is None:
@@ -130,19 +130,24 @@ def _promote(project: Project, registry: Registry, rules: Rules, challenger: Ver
 
 
 def _make_champion(
-    project: Project, registry: Registry, wanted: Version, champion: Version | None, verdict: Verdict
+    project: Project, registry: Registry, wanted: Version, champion: Version | None, verdict: Verdict, action: str
 ) -> None:
-    history.append_once(project, "promote", champion and champion.version, wanted.version, verdict.as_dict())
-    registry.note_verdict(wanted, verdict)
     registry.record_predecessor(wanted, champion)
+    history.append_once(project, action, champion and champion.version, wanted.version, verdict.as_dict())
+    registry.note_verdict(wanted, verdict)
     registry.set_champion(wanted)
     registry.end_challenge(wanted)
 
 
 def moved_by_hand(project: Project) -> HandMove | None:
     """How a person moved the alias `champion` in MLflow, if live has not followed yet and nothing has put it back."""
-    with open_registry(project) as registry:
-        return _moved_by_hand(project, registry)
+    before, after = versions.holder(project, RECORDED), versions.holder(project)
+    if before.is_same(after) if before else after is None:
+        return None
+    own = next((line for line in reversed(history.read(project)) if line["action"] in history.MOVES), None)
+    if after is not None and own is not None and own["to"] == after.version:
+        return None  # a move of ours that was cut off behind the alias, or of before the tag was kept
+    return HandMove(before, after)
 
 
 def settle(project: Project) -> Move | None:
@@ -152,45 +157,24 @@ def settle(project: Project) -> Move | None:
     its place.
     """
     with open_registry(project) as registry:
-        return _settle(project, registry)
-
-
-def _moved_by_hand(project: Project, registry: Registry) -> HandMove | None:
-    before, after = registry.holder(RECORDED), registry.holder(CHAMPION)
-    if before.is_same(after) if before else after is None:
-        return None
-    own = next((line for line in reversed(history.read(project)) if line["action"] in history.MOVES), None)
-    if after is not None and own is not None and own["to"] == after.version:
-        return None  # a move of ours that was cut off behind the alias, or of before the tag was kept
-    return HandMove(before, after)
-
-
-def _settle(project: Project, registry: Registry) -> Move | None:
-    moved = _moved_by_hand(project, registry)
-    if moved is None:
-        champion = registry.holder(CHAMPION)
-        if champion and not champion.is_same(registry.holder(RECORDED)):
-            registry.set_champion(champion)
-        return None
-    rules, after = Rules.of(project), moved.after
-    verdict = _verdict_by_hand(after, moved.before, rules) if after else None
-    foreign = after is not None and moved.before is not None and after.is_foreign(project)
-    refused = foreign or (rules.settings.by_hand == "refuse" and verdict is not None and not verdict.passed)
-    return (
-        _follow(project, registry, moved, verdict)
-        if verdict and not refused
-        else _put_back(project, registry, moved, verdict)
-    )
+        moved = moved_by_hand(project)
+        if moved is None:
+            champion = registry.holder(CHAMPION)
+            if champion and not champion.is_same(registry.holder(RECORDED)):
+                registry.set_champion(champion)
+            return None
+        rules, after = Rules.of(project), moved.after
+        verdict = _verdict_by_hand(after, moved.before, rules) if after else None
+        foreign = after is not None and moved.before is not None and after.is_foreign(project)
+        refused = foreign or (rules.settings.by_hand == "refuse" and verdict is not None and not verdict.passed)
+        go_on = _follow if verdict and not refused else _put_back
+        return go_on(project, registry, moved, verdict)
 
 
 def _follow(project: Project, registry: Registry, moved: HandMove, verdict: Verdict) -> Move:
-    before, after = moved.before, moved.after
+    after = moved.after
     open_version(project, after)
-    registry.record_predecessor(after, before)
-    history.append_once(project, "moved by hand", before and before.version, after.version, verdict.as_dict())
-    registry.note_verdict(after, verdict)
-    registry.set_champion(after)
-    registry.end_challenge(after)
+    _make_champion(project, registry, after, moved.before, verdict, "moved by hand")
     gate_said = f"{'with' if verdict.passed else 'against'} the gate: {'; '.join(verdict.reasons)}"
     return Move(after, True, f"{after} is the champion, moved by hand, {gate_said}")
 
@@ -243,7 +227,7 @@ def rollback(project: Project) -> Move:
     An alias that was moved by hand is settled first; one that was put back by that has been rolled back.
     """
     with open_registry(project) as registry:
-        settled = _settle(project, registry)
+        settled = settle(project)
         if settled is not None and not settled.passed:
             return settled
         champion, previous = registry.holder(CHAMPION), registry.holder(PREVIOUS)
@@ -276,13 +260,6 @@ def _already(champion: Version) -> str:
     return f"{champion} is the champion already: nothing to promote"
 
 
-def revert(project: Project, number: int) -> Generation:
-    """Take all documents back to what a generation of the default retriever holds: `LiveCollection.revert`."""
-    from orchestration.live.collection import LiveCollection
-
-    return LiveCollection(project).revert(number)
-
-
 def open_live(project: Project) -> Generation:
     """Open the champion's build as the live collection (see `open_version`)."""
     from model_code.live.collection import Collection
@@ -313,7 +290,7 @@ def _text_rules(project: Project, version: Version) -> TextRules:
     from model_code.live.texts import TextRules
 
     if version.text:
-        return TextRules.of(json.loads(version.text))
+        return TextRules(**json.loads(version.text))
     settings = parameters.load(project.params_file)
     return TextRules.stated(settings.encoder.include_title, settings.passages)
 

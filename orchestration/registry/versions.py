@@ -39,7 +39,7 @@ from orchestration.registry.build import ARTIFACT, Build, log_retriever
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, LoggedModel
-    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 
 ABOUT = "Retrievers of this project. `champion` is what is searched by default; moving it is a promotion."
 LOGGED, LONGEST_TAG = "models:/", 5000  # how a logged model's address begins, and what MLflow takes as a tag
@@ -108,22 +108,16 @@ class Registry:
 
     def holder(self, role: str) -> Version | None:
         """Who has one of the `ROLES`, or None; recorded champion is whom `set_champion` was last called with."""
-        numbers = {PREVIOUS: self._predecessor, RECORDED: lambda: self._model_tags().get(CHAMPION)}
-        number = numbers[role]() if role in numbers else self._aliases().get(role)
+        model, alias = self._registered(), role if role == CHALLENGER else CHAMPION
+        number = model and (model.tags if role == RECORDED else model.aliases).get(alias)
+        if number and role == PREVIOUS:
+            number = self.client.get_model_version(self.model, number).tags.get(REPLACED)
         return next((version for version in self.versions() if version.version == str(number)), None)
-
-    def role_of(self, version: Version) -> str | None:
-        """The role of a version, None if it has none."""
-        return next((role for role in ROLES if version.is_same(self.holder(role))), None)
-
-    def set_challenger(self, version: Version) -> None:
-        """Make a version the challenger."""
-        self.client.set_registered_model_alias(self.model, CHALLENGER, version.version)
 
     def end_challenge(self, version: Version | None = None) -> None:
         """There is no challenger any more; version: unless it is another one than this."""
-        challenger = self._aliases().get(CHALLENGER)
-        if challenger is not None and (version is None or str(challenger) == version.version):
+        challenger = self.holder(CHALLENGER)
+        if challenger is not None and (version is None or challenger.is_same(version)):
             self.client.delete_registered_model_alias(self.model, CHALLENGER)
 
     def set_champion(self, version: Version) -> None:
@@ -172,11 +166,6 @@ class Registry:
             self.client.set_model_version_tag(self.model, number, name, value)
         return Version.read(self.client.get_model_version(self.model, number))
 
-    def scores(self, version: Version) -> SystemScores:
-        """The version's scores on the test queries, as they were when it was registered."""
-        with tempfile.TemporaryDirectory() as folder:
-            return load_scores(Path(self.client.download_artifacts(version.run_id, "evaluation", folder)), "test")
-
     def runs(self, wanted: str) -> list[str]:
         """The ids of the project's runs that are as `wanted` says in MLflow's words."""
         return [run.info.run_id for run in self.client.search_runs([self.experiment], wanted)]
@@ -204,7 +193,7 @@ class Registry:
             model = log_retriever(build)
             if model.startswith(LOGGED):
                 mlflow.log_metrics(metrics, model_id=model.removeprefix(LOGGED))
-        if not self.client.search_registered_models(f"name='{self.model}'"):
+        if self._registered() is None:
             self.client.create_registered_model(self.model, {OWNER: self.owner}, ABOUT)
         created = self.client.create_model_version(self.model, model, run.info.run_id, identity)
         self._describe(Version.read(created), "has not judged it yet")
@@ -217,19 +206,9 @@ class Registry:
             return {PARENT: run.data.tags[PARENT]} if PARENT in run.data.tags else {}
         return {}
 
-    def _predecessor(self) -> str | None:
-        champion = self._aliases().get(CHAMPION)
-        return None if champion is None else self.client.get_model_version(self.model, champion).tags.get(REPLACED)
-
-    def _aliases(self) -> dict[str, str]:
-        """Alias -> version. Looking up a missing alias by itself is an error, and so is a model without versions."""
-        if not self.client.search_registered_models(f"name='{self.model}'"):
-            return {}
-        return dict(self.client.get_registered_model(self.model).aliases)
-
-    def _model_tags(self) -> dict[str, str]:
-        models = self.client.search_registered_models(f"name='{self.model}'")
-        return dict(models[0].tags) if models else {}
+    def _registered(self) -> RegisteredModel | None:
+        """The model with its aliases and tags; None without versions, of which MLflow's other questions are errors."""
+        return next(iter(self.client.search_registered_models(f"name='{self.model}'")), None)
 
 
 @contextmanager
@@ -264,7 +243,7 @@ def register(project: Project, build: Build) -> Version:
         if version.is_same(registry.holder(CHAMPION)):
             registry.end_challenge()
         else:
-            registry.set_challenger(version)
+            registry.client.set_registered_model_alias(registry.model, CHALLENGER, version.version)
         return version
 
 
@@ -282,8 +261,8 @@ def versions(project: Project) -> list[Version]:
 
 def scores(project: Project, version: Version) -> SystemScores:
     """The version's scores on the test queries, as they were when it was registered."""
-    with open_registry(project) as registry:
-        return registry.scores(version)
+    with open_registry(project) as registry, tempfile.TemporaryDirectory() as folder:
+        return load_scores(Path(registry.client.download_artifacts(version.run_id, "evaluation", folder)), "test")
 
 
 def files(project: Project, version: Version) -> Path:
@@ -297,7 +276,7 @@ def files(project: Project, version: Version) -> Path:
 def delete(project: Project, version: Version) -> None:
     """Delete a version with its run and files; raises `FreshetError` if it is champion, challenger or previous."""
     with open_registry(project) as registry:
-        role = registry.role_of(version)
+        role = next((role for role in ROLES if version.is_same(registry.holder(role))), None)
         if role is not None:
             raise FreshetError(f"{version} is {role}: it cannot be deleted")
         registry.client.delete_model_version(registry.model, version.version)

@@ -207,7 +207,7 @@ class Service:
     def _waiting_seconds(self) -> float:
         if self._collection is None or existing_ledger(self.project) is None:
             return 0.0
-        return self._collection[1].seen.lag()["seconds"] or 0.0
+        return self._collection[1].seen.backlog().seconds or 0.0
 
     def _told(self, question: Callable[[], T], unknown: T) -> T:
         """The answer; `unknown` if the ledger gives none, which the pages that tell of failures must survive."""

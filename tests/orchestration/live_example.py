@@ -11,7 +11,7 @@ from pathlib import Path
 from model_code.documents import Change, Document
 from model_code.ledger.events import Position, Standing
 from model_code.live.changes import Applied, net_effect
-from model_code.live.collection import Collection, Freed, set_default_retriever
+from model_code.live.collection import Collection, set_default_retriever
 from model_code.live.documents import COLUMNS, document_row, read_columns, write_rows
 from model_code.live.generation import DOCUMENTS, Generation, read_removed, write_removed
 from orchestration.live.collection import LiveCollection, held
@@ -101,7 +101,7 @@ class StandInWriter:
                 if row[0] not in gone.get(each, ())]  # fmt: skip
         return _switch(self.collection, rows, before, standing, {"compact": True}, merged=True)
 
-    def collect_garbage(self, keep: int, registered: Iterable[int] = ()) -> Freed:
+    def collect_garbage(self, keep: int, registered: Iterable[int] = ()) -> tuple[int, ...]:
         return self.collection.collect_garbage(keep, set(registered))
 
 

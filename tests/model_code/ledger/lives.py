@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import sqlalchemy as sa
+
 from model_code.documents import Document
 from model_code.ledger.events import Event, EventKind, Standing
 from model_code.ledger.ledger import Ledger, Target
+from model_code.ledger.tables import events
 
 Documents = dict[str, str]
 NAMES = [f"d{number}" for number in range(7)]
@@ -266,7 +269,13 @@ class World:
 
     def log(self) -> list[Event]:
         """Every event, a revert's own ones too."""
-        return self.ledger.events(range(1, self.ledger.watermark() + 1))
+        return events_of(self.ledger)
+
+
+def events_of(ledger: Ledger) -> list[Event]:
+    """Every event of a log as its table has it."""
+    with ledger._database.read() as connection:
+        return [Event(**row._mapping) for row in connection.execute(sa.select(events).order_by(events.c.id))]
 
 
 def told(name: str, text: str) -> tuple[str, Document]:

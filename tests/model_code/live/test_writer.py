@@ -138,7 +138,7 @@ def test_a_renewed_searcher_shares_all_that_it_had_and_the_old_one_answers_as_be
     assert new.base is old.base
     assert new.retriever.first.encoder is old.retriever.first.encoder
     assert rankings(new) == rankings(writer) != before
-    assert writer.collect_garbage(keep=2).generations == ()
+    assert writer.collect_garbage(keep=2) == ()
     assert rankings(old) == before
     assert old.search("word1 word2", 4) == hits
     go_back(writer.collection.live, 1)
@@ -151,9 +151,7 @@ def test_garbage_is_what_no_kept_generation_needs(writer: LiveWriter) -> None:
     writer.apply([Remove("d02")], up_to(9), {})
     writer.compact()
     expected = rankings(writer)
-    freed = writer.collect_garbage(keep=1, registered=[3])
-    assert freed.generations == (4, 5, 6, 7, 8)
-    assert freed.megabytes > 0
+    assert writer.collect_garbage(keep=1, registered=[3]) == (4, 5, 6, 7, 8)
     numbers = [generation.number for generation in writer.collection.generations()]
     assert numbers == [0, 1, 2, 3, 9, 10], "9 has the removals of 10; 3 shares 1 and 2"
     assert rankings(writer) == rankings(writer.collection.live) == expected
@@ -263,7 +261,7 @@ def test_a_generation_of_which_only_the_shared_folder_stays_is_no_place_to_go_ba
         [Document("n1", "word1", "word2"), Remove("d03"), Document("n2", "word1", "word3"), Remove("d04")]
     ):
         writer.apply([change], up_to(event + 1), {})
-    assert writer.collect_garbage(keep=1).generations == (2,)
+    assert writer.collect_garbage(keep=1) == (2,)
     assert {one.number: one.whole for one in Collection(live, "r").generations()} == {
         0: True, 1: True, 3: False, 4: True
     }  # fmt: skip

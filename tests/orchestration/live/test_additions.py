@@ -8,42 +8,39 @@ from pathlib import Path
 import pytest
 
 from model_code.additions.settings import AdditionSettings
+from model_code.additions.store import statuses
 from model_code.additions.writer import RefiningWriter
 from model_code.incdsi.adder import Status
 from model_code.live.collection import Collection
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from orchestration.live import additions
-from orchestration.live.collection import LiveCollection
+from orchestration import parameters
+from orchestration.live.collection import LiveCollection, additions_folder
 from orchestration.project import Project
 
 
-def setting(project: Project, monkeypatch: pytest.MonkeyPatch, **values: object) -> None:
-    monkeypatch.setattr(additions, "settings_of", lambda _: AdditionSettings(**values))
+def set_additions(project: Project, *assignments: str) -> None:
+    parameters.assign(project.params_file, [f"additions.{each}" for each in assignments])
 
 
-def test_the_writer_is_plain_unless_vectors_are_to_change(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert additions.settings_of(project) == AdditionSettings()
-    assert type(additions.writer_of(project, "r")) is LiveWriter
-    setting(project, monkeypatch, refine=True)
-    assert type(additions.writer_of(project, "r")) is RefiningWriter
+def told(project: Project) -> dict[str, str]:
+    """The statuses of what is live."""
+    spans = AdditionSettings().spans
+    return statuses(additions_folder(project), Collection(project.live, "r").current(), spans)
 
 
-def test_documents_that_arrive_are_refined_and_their_statuses_told(
-    own: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
-    setting(own, monkeypatch, refine=True)
+def test_documents_that_arrive_are_refined_if_asked_for_and_their_statuses_told(own: Project) -> None:
+    assert type(LiveCollection(own).writer) is LiveWriter
+    set_additions(own, "refine=true")
     collection = LiveCollection(own)
-    collection.__dict__["writer"] = additions.writer_of(own, "r")
+    assert type(collection.writer) is RefiningWriter
     collection.receive([{"id": "n", "title": "word1", "text": "word2 word3", "queries": ["word4"]}], "test")
     applied = collection.apply()
     assert (applied.added, applied.statuses) == (("n",), {"n": "added"})
-    told = additions.statuses_of(own, applied.generation)
-    assert told.keys() == {"n"}
-    assert told["n"] in Status.__members__
+    assert told(own).keys() == {"n"}
+    assert told(own)["n"] in Status.__members__
     collection.revert(0)
-    assert additions.statuses_of(own, Collection(own.live, "r").current()) == {}
+    assert told(own) == {}
 
 
 def vectors(project: Project, retriever: str = "r") -> dict[str, list[float]]:
@@ -63,7 +60,7 @@ def test_crashes_and_pieces_leave_the_ledgers_order_and_so_the_vectors(
     own: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model_code.encoding.encoder.CPU_BATCH_TOKENS", 2)  # padding moves the last bits of encodings
-    setting(own, monkeypatch, refine=True, gamma1=2.0)
+    set_additions(own, "refine=true", "gamma1=2.0")
     receive(own, "z", "yy", "aaa", "mmmm", "b")
     LiveCollection(own).remove(["yy"], "test")
     once = Project(Path(shutil.copytree(own.root, tmp_path / "once")))

@@ -17,7 +17,7 @@ from model_code.ledger.events import Feedback
 from model_code.live.searcher import Searcher
 from orchestration.cli.app import app
 from orchestration.live.backup import backup, export, restore
-from orchestration.live.collection import LiveCollection
+from orchestration.live.collection import LiveCollection, forecast
 from orchestration.live.erasure import erase_documents
 from orchestration.live.verify import problems
 from tests.model_code.live.laws import rankings
@@ -80,7 +80,7 @@ def test_what_is_exported_is_unchanged_when_it_is_added(live):
     new = next(each for each in rows if each["_id"] == "n1")
     assert (new["queries"], new["fields"]) == (["what is word1"], {"package": "x"})
     collection = LiveCollection(live)
-    statuses = collection.forecast(collection.clean(rows, "export").documents)
+    statuses = forecast(collection.generation, collection.clean(rows, "export").documents)
     assert {name: len(ids) for name, ids in statuses.items()} == {
         "added": 0,
         "updated": 0,

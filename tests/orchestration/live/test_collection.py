@@ -176,7 +176,7 @@ def test_what_waits_at_a_revert_is_searchable_after_the_next_application(project
     assert states(collection) == {"pending": 2, "rolled_back": 1}
     assert collection.apply().added == ("a", "waiting")
     assert texts(project, ["a", "waiting"]) == {"a": "2", "waiting": "some text"}
-    assert [event.state for event in collection.seen.events(receipt.events)] == ["live", "live"]
+    assert [event.state for event in collection.seen.events(*receipt.events)] == ["live", "live"]
 
 
 def test_what_was_taken_back_comes_again_if_it_is_added_again(project, collection):

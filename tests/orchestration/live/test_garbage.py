@@ -9,13 +9,14 @@ import shutil
 
 import pytest
 
+from model_code.additions.settings import AdditionSettings
 from model_code.additions.store import PARENT, store_of
 from model_code.files import read_json, write_json
 from model_code.live.collection import Collection
 from model_code.manifest import MANIFEST
 from orchestration import parameters
 from orchestration.cli.garbage import collect, find_garbage, unneeded_stores
-from orchestration.live.additions import folder_of, settings_of
+from orchestration.live.collection import additions_folder
 from orchestration.project import Project
 from tests.orchestration.live_example import BASE, make_project, open_build
 
@@ -27,9 +28,9 @@ def project(tmp_path, monkeypatch):
     project = make_project(tmp_path)
     open_build(project, BASE | {"a": "about a"})
     for generation in Collection(project.live, "hce").generations():
-        remember(store_of(folder_of(project), generation, settings_of(project).spans).folder, "token")
+        remember(store_of(additions_folder(project), generation, AdditionSettings().spans).folder, "token")
     for name in ("best", "queries"):
-        (folder_of(project) / name).mkdir()
+        (additions_folder(project) / name).mkdir()
     return project
 
 
@@ -42,13 +43,13 @@ def remember(store, token):
 def test_what_belongs_to_a_generation_stays_and_goes_with_it(project):
     assert unneeded_stores(project) == []
     first, _ = Collection(project.live, "hce").generations()
-    store = store_of(folder_of(project), first, settings_of(project).spans).folder
+    store = store_of(additions_folder(project), first, AdditionSettings().spans).folder
     shutil.rmtree(first.folder)
     (found,) = find_garbage(project, keep=3)
     assert (found.what, round(found.megabytes, 2)) == (f"what additions to a former build remembered ({store.name})", 1)
     collect(project, [found])
     assert not store.exists()
-    assert len(list(folder_of(project).iterdir())) == 3, "the other build's store, and what is no store"
+    assert len(list(additions_folder(project).iterdir())) == 3, "the other build's store, and what is no store"
     assert find_garbage(project, keep=3) == []
 
 
@@ -65,7 +66,7 @@ def test_a_store_that_is_needed_again_by_then_is_not_freed(project):
     found = find_garbage(project, keep=3)
     parameters.assign(project.params_file, ["additions.spans=4"])
     collect(project, found)
-    assert len(list(folder_of(project).iterdir())) == 4
+    assert len(list(additions_folder(project).iterdir())) == 4
 
 
 def test_a_project_that_never_refined_has_none(tmp_path):

@@ -353,7 +353,8 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(LiveCollection, "receive", received)
     patch.setattr(LiveCollection, "remove", removed)
-    patch.setattr("orchestration.live.additions.writer_of", lambda project, name: StandInWriter(project.live, name))
+    for module in ("collection", "opening"):
+        patch.setattr(f"orchestration.live.{module}.writer_of", lambda own, name: StandInWriter(own.live, name))
     patch.setattr("model_code.live.build.add_build", add_build)
 
 

@@ -60,7 +60,7 @@ def planned(monkeypatch, **actions: str) -> None:
 
 @pytest.mark.parametrize("stale", [{"train": "run"}, {"evaluate": "maybe"}])
 def test_scores_of_another_encoder_than_the_one_that_is_there_are_refused(tmp_path, monkeypatch, stale):
-    names = SimpleNamespace(retrievers=("a", "b"), fusions=("c",))
+    names = SimpleNamespace(retrievers=("a", "b"), fusions=("c",), built=("a", "b", "c"))
     monkeypatch.setattr(build.parameters, "load", lambda path: names)
     planned(monkeypatch)
     require_current(Project(tmp_path), [*"abc", "bm25"])
