@@ -19,7 +19,7 @@ from benchmarks.faults.project import OTHER, document_text, write_build
 from model_code.evaluation.promotion import Verdict, judge_retrain
 from model_code.live.build import Parts
 from orchestration.freshness import retrain
-from orchestration.freshness.snapshot import live_documents
+from orchestration.freshness.workspace import live_documents
 from orchestration.live.collection import LiveCollection
 from orchestration.live.opening import open_build
 from orchestration.project import Project

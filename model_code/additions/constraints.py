@@ -18,9 +18,9 @@ from model_code.dsi.vectors import sums_of
 from model_code.encoding.encoder import Encoder
 from model_code.incdsi.adder import NewDocument
 from model_code.live.documents import read_columns
-from model_code.live.draft import new_passages
 from model_code.live.part import Part
 from model_code.live.searcher import Searcher
+from model_code.live.writer import new_passages
 from model_code.retrievers.dsi import DsiRetriever
 from model_code.scale.encoding import encode_resumably
 

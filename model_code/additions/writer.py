@@ -18,8 +18,7 @@ from model_code.files import canonical_json, hash_text
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
 from model_code.incdsi.state import IncDsiState
 from model_code.ledger.events import Standing
-from model_code.live.changes import Applied, Guard, NetChanges, steps
-from model_code.live.writer import LiveWriter
+from model_code.live.writer import Applied, Guard, LiveWriter, NetChanges, steps
 
 
 class RefiningWriter(LiveWriter):

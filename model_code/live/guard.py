@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.live.changes import Applied
 from model_code.live.generation import Generation
 from model_code.live.part import PartView
 from model_code.live.searcher import Searcher
+from model_code.live.writer import Applied
 from model_code.retriever import Ranking
 from model_code.retrievers.base import SegmentedRetriever
 

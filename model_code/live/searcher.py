@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from model_code.corpus.passages import Place, section_at
 from model_code.documents import Document
 from model_code.errors import FreshetError
-from model_code.hierarchy.tree import Hierarchy
 from model_code.live.collection import Collection, default_retriever
 from model_code.live.documents import document_of
 from model_code.live.generation import Generation, Intact, removed_by_part
@@ -71,11 +70,6 @@ class Searcher:
     @property
     def _parts(self) -> dict[int, Part]:
         return {view.part.number: view.part for view in self.views}
-
-    @property
-    def hierarchy(self) -> Hierarchy:
-        """The tree that passages are placed in."""
-        return self.base.tree
 
     def search(self, text: str, k: int = 10, filters: Filters = ()) -> list[Hit]:
         """The k best documents for a text, best first; fewer if the collection holds fewer.

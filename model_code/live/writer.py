@@ -2,19 +2,250 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as Ids
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from model_code.documents import Change, Document
+from model_code.files import read_json, write_text
 from model_code.ledger.events import Standing
-from model_code.live.changes import Applied, Guard, NetChanges
 from model_code.live.collection import OF_BUILD, Collection
-from model_code.live.draft import Draft
-from model_code.live.generation import Generation, Intact, Removed
+from model_code.live.documents import COLUMNS, document_row, read_columns, write_rows
+from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES, Generation, Intact, Removed, write_removed
+from model_code.live.part import Base, Part, PartView, Placements, open_segment
 from model_code.live.searcher import Searcher
-from model_code.retrievers.base import Refine
+from model_code.live.texts import TextRules
+from model_code.manifest import MANIFEST, verify_file
+from model_code.retrievers.base import NewPassages, Refine
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What became of a call's changes: the ids of documents, ascending, and the status of each by its id.
+
+    generation: the one that is current now. A status is "added", "updated", "deleted" or "unchanged".
+    """
+
+    generation: Generation
+    added: tuple[str, ...]
+    updated: tuple[str, ...]
+    deleted: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    statuses: Mapping[str, str]
+
+    @classmethod
+    def of(cls, generation: Generation, net: NetChanges) -> Applied:
+        """What the net changes came to, of which `generation` was made."""
+        kinds = {kind: net.with_status(kind) for kind in ("added", "updated", "deleted", "unchanged")}
+        return cls(generation, **kinds, statuses=net.statuses)
+
+
+Guard = Callable[[Searcher, Applied], None]
+"""Told what an addition came to, with a searcher of the generation that is about to become current; raises to refuse"""
+
+
+def net_effect(changes: Iterable[Change]) -> list[Change]:
+    """The last change of each document, by ascending id: so the order of different documents does not matter.
+
+    >>> from model_code.documents import Remove
+    >>> [change.document_id for change in net_effect([Document("b", "B", "old"), Remove("a"), Document("b", "B", "")])]
+    ['a', 'b']
+    """
+    last = {change.document_id: change for change in changes}
+    return [last[document_id] for document_id in sorted(last)]
+
+
+@dataclass
+class NetChanges:
+    """The documents to add, by ascending id, the status of every document that was named, and what each part loses."""
+
+    puts: list[Document] = field(default_factory=list)
+    statuses: dict[str, str] = field(default_factory=dict)
+    lost: dict[int, set[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, changes: Iterable[Change], views: Sequence[PartView], anew: Ids[str] = ()) -> NetChanges:
+        """The effect of `changes`, in their order, on the parts of a generation.
+
+        A put of equal content, and the removal of a document that is not there, leave their document "unchanged".
+        anew: documents that are put also with equal content, as they were changed in between.
+        """
+        net = cls()
+        for change in net_effect(changes):
+            document_id = change.document_id
+            net.statuses[document_id] = net._take(change, _owner(views, document_id), document_id in anew)
+        return net
+
+    def _take(self, change: Change, owner: PartView | None, anew: bool) -> str:
+        document_id = change.document_id
+        if isinstance(change, Document):
+            if not anew and owner is not None and owner.part.content_hashes[document_id] == change.content_hash:
+                return "unchanged"
+            self.puts.append(change)
+        elif owner is None:
+            return "unchanged"
+        if owner is not None:
+            self.lost.setdefault(owner.part.number, set()).add(document_id)
+        return ("added" if owner is None else "updated") if isinstance(change, Document) else "deleted"
+
+    def with_status(self, status: str) -> tuple[str, ...]:
+        """The documents of a status, ascending."""
+        return tuple(document for document, own in self.statuses.items() if own == status)
+
+    def removed(self, views: Sequence[PartView]) -> Removed:
+        """All that the parts have lost when the changes are made."""
+        return {view.part.number: view.removed | self.lost.get(view.part.number, set()) for view in views}
+
+
+def steps(changes: Iterable[Change], views: Sequence[PartView]) -> list[Change]:
+    """Those of `changes` that change a document when all are made one after the other, in their order.
+
+    Unlike the net effect they hold what later ones undo or overwrite: vectors that were found in between depend on it.
+    """
+    found: list[Change] = []
+    contents: dict[str, str | None] = {}
+    for change in changes:
+        document_id, after = change.document_id, change.content_hash if isinstance(change, Document) else None
+        before = contents[document_id] if document_id in contents else _content_hash(views, document_id)
+        if before != after:
+            found.append(change)
+        contents[document_id] = after
+    return found
+
+
+def _owner(views: Sequence[PartView], document_id: str) -> PartView | None:
+    """The part that has a document."""
+    return next((view for view in reversed(views) if document_id in view), None)
+
+
+def _content_hash(views: Sequence[PartView], document_id: str) -> str | None:
+    owner = _owner(views, document_id)
+    return None if owner is None else owner.part.content_hashes[document_id]
+
+
+def crowded(sizes: Sequence[int], most: int) -> int:
+    """How many of the newest segments to merge, 0 where there are at most `most`; sizes: documents, oldest first.
+
+    The newest two, and older ones as long as each is at most as large as what is merged already. So a document is
+    copied only when its segment at least doubles, or when it is among the newest.
+
+    >>> crowded([1, 1, 1], most=3), crowded([9, 1, 1, 1], most=3), crowded([3, 2, 1, 1], most=3)
+    (0, 3, 4)
+    """
+    if len(sizes) <= most:
+        return 0
+    taken, total = 2, sum(sizes[-2:])
+    while taken < len(sizes) and sizes[-taken - 1] <= total:
+        total += sizes[-taken - 1]
+        taken += 1
+    return taken
+
+
+def write_segment(folder: Path, base: Base, puts: Sequence[Document], text: TextRules, refine: Refine | None) -> Part:
+    """Encode, index and place the documents of `puts`, which differ, in `folder`; encoder and tree are the base's.
+
+    Returns the segment, loaded.
+    """
+    new = new_passages(puts, text, refine)
+    base.retriever.write_segment(folder / INDEX, new)
+    write_rows(map(document_row, puts), folder / DOCUMENTS)
+    _write_passages(folder, new.document_ids)
+    part = open_segment(base, folder)
+    Placements.find(base.tree, part.retriever.passage_vectors(new.document_ids)).save(folder)
+    return part
+
+
+def new_passages(puts: Sequence[Document], text: TextRules, refine: Refine | None = None) -> NewPassages:
+    """The passages of documents, which differ, in their order."""
+    passages = [(put.document_id, passage) for put in puts for passage in text.passages(put.title, put.text)]
+    ids, texts = [document for document, _ in passages], [passage for _, passage in passages]
+    return NewPassages(texts, ids, {put.document_id: put.queries for put in puts if put.queries}, refine)
+
+
+def merge_segments(folder: Path, views: Sequence[PartView]) -> None:
+    """One segment in `folder` of what is left of several, as it is: nothing is encoded or placed anew."""
+    views = [view for view in views if view.documents]
+    for view in views:
+        if (view.part.folder / MANIFEST).is_file():  # all but the one that is being made
+            verify_file(view.part.folder, read_json(view.part.folder / MANIFEST), DOCUMENTS)
+    parts = [(view.part.retriever, view.document_ids()) for view in views]
+    views[0].part.retriever.merge(parts, folder / INDEX)
+    documents, ids, placements = [], [], []
+    for view in views:
+        columns = read_columns(view.part.documents, *COLUMNS)
+        documents += [dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, strict=True) if row[0] in view]
+        rows = view.part.rows.rows_of(view.document_ids())
+        ids += [view.part.rows.document_ids[row] for row in rows.tolist()]
+        placements.append(view.part.placements.take(rows))
+    write_rows(documents, folder / DOCUMENTS)
+    _write_passages(folder, ids)
+    Placements.join(placements).save(folder)
+
+
+def _write_passages(folder: Path, document_ids: Sequence[str]) -> None:
+    write_text(folder / PASSAGES, json.dumps(list(document_ids), ensure_ascii=False, separators=(",", ":")))
+
+
+FRESH = "fresh"  # the folder of a segment that is merged at once
+
+
+class Draft:
+    """What the next generation will search: `base`, the `segments` that it shares, oldest first, and `own`, if any."""
+
+    def __init__(self, folder: Path, searcher: Searcher, removed: Removed) -> None:
+        """folder: empty, for what is added; removed: all that each part has lost. Segments with nothing left go."""
+        views = [PartView(view.part, removed.get(view.part.number, frozenset())) for view in searcher.views]
+        self.folder, self.current, self.before = folder, searcher.generation, searcher.views
+        self.root: Base = searcher.base
+        self.base, self.segments = views[0], [view for view in views[1:] if view.documents]
+        self.own: PartView | None = None
+
+    def add(self, puts: Sequence[Document], refine: Refine | None, most: int) -> None:
+        """Write a segment of new documents; where there would be more than `most`, merge it with the newest others."""
+        merged = crowded([*(view.documents for view in self.segments), len(puts)], most)
+        target = self.folder / FRESH if merged else self.folder
+        self.own = PartView(write_segment(target, self.root, puts, self.current.text, refine))
+        if merged:
+            self.merge(merged - 1)
+            shutil.rmtree(target)
+
+    def merge(self, newest: int) -> None:
+        """Write one segment of the `newest` shared ones and of the own one; of nothing at all, none."""
+        kept, merged = self.segments[: len(self.segments) - newest], self.segments[len(self.segments) - newest :]
+        merged += [] if self.own is None else [self.own]
+        self.segments, self.own = kept, None
+        if merged:
+            merge_segments(self.folder, merged)
+            self.own = PartView(open_segment(self.root, self.folder))
+
+    def facts(self, number: int) -> dict[str, Any]:
+        """What the manifest of generation `number` says of parts and counts; writes `removed.json` if that is new."""
+        shared = [self.base, *self.segments]
+        views = shared + ([] if self.own is None else [self.own])
+        return {
+            "base": self.current.base,
+            "build": self.current.build,
+            "segments": [view.part.number for view in self.segments] + ([] if self.own is None else [number]),
+            "removed": self._removed(shared, number),
+            "fingerprint": self.current.fingerprint,
+            "text": self.current.manifest["text"],
+            "documents": sum(view.documents for view in views),
+            "passages": sum(view.passages for view in views),
+        }
+
+    def _removed(self, shared: Sequence[PartView], number: int) -> int | None:
+        """The generation whose `removed.json` holds for these parts; it may name others too."""
+        before = {view.part.number: view.removed for view in self.before}
+        if not any(view.removed for view in shared):
+            return None
+        if all(view.removed == before[view.part.number] for view in shared):
+            return self.current.removed
+        write_removed(self.folder, {view.part.number: view.removed for view in shared if view.removed})
+        return number
 
 
 class LiveWriter:

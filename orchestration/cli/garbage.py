@@ -142,8 +142,11 @@ KINDS = (
 
 def unneeded_stores(project: Project) -> list[Path]:
     """The stores that no generation stands on, and that none would go on with by today's settings, by name."""
-    folder, spans = additions_folder(project), parameters.load(project.params_file).additions.spans
+    folder = additions_folder(project)
     stores = [path for path in sorted(folder.glob("*")) if STORE.fullmatch(path.name) and path.is_dir()]
+    if not stores:
+        return []
+    spans = parameters.load(project.params_file).additions.spans
     generations = [each for name in retrievers(project.live) for each in Collection(project.live, name).generations()]
     next_ones = {store_of(folder, each, spans).folder for each in generations}
     tokens = {token for each in generations if (token := token_of(each)) is not None}

@@ -146,7 +146,7 @@ def verify() -> None:
 
     Every file is read: about a second per gigabyte. Each problem is a line that ends with the command that mends it.
     """
-    from orchestration.live.verify import problems
+    from orchestration.live.repair import problems
 
     found = list(problems(Project.find()))
     say("\n".join(found) or "all that is live is whole")

@@ -16,7 +16,7 @@ from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict, judge_pilot
-from model_code.evaluation.scores import load_scores
+from model_code.evaluation.scores import SystemScores, load_scores
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
 from model_code.ledger.work import WorkKind, WorkState
@@ -25,8 +25,7 @@ from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
 from orchestration import parameters
 from orchestration.freshness.queries import judgements
-from orchestration.freshness.snapshot import export, live_documents
-from orchestration.freshness.workspace import make_workspace
+from orchestration.freshness.workspace import export, live_documents, make_workspace
 from orchestration.live.ledger import open_ledger, standing_of
 from orchestration.live.retrain_plan import WORKSPACE, Plan, generation_of, make_plan
 from orchestration.project import DAY, Project, file_lock
@@ -95,10 +94,7 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
     _require_new(project, len(new), len(new))
     workspace = _workspace(project, generation, folder, chosen)
     asked = _asked(workspace, new, show)
-    _build(workspace, f"evaluate@{plan.retriever}", show)
-    trained = load_scores(workspace.artifacts / "evaluate" / plan.retriever, "test")
-    segments = [view.segment for view in live.views]
-    searched = load_scores(score(workspace, plan.retriever, segments, folder / "searched"), "test")
+    trained, searched = _train(workspace, plan.retriever, show), _searched(workspace, live)
     settings = parameters.load(workspace.params_file)
     margin = settings.drift.quality_margin
     verdict = judge_pilot(trained, searched, settings.promotion, asked, margin, settings.seed)
@@ -165,6 +161,16 @@ def _asked(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]:
     asked = {query: min(new & relevant.keys()) for query, relevant in judged.qrels.items() if new & relevant.keys()}
     _require_new(workspace, len(set(asked.values())), len(new))
     return asked
+
+
+def _searched(workspace: Project, live: Searcher) -> SystemScores:
+    output, name = workspace.root.parent / "searched", live.generation.retriever
+    return load_scores(score(workspace, name, [view.segment for view in live.views], output), "test")
+
+
+def _train(workspace: Project, retriever: str, show: Show) -> SystemScores:
+    _build(workspace, f"evaluate@{retriever}", show)
+    return load_scores(workspace.artifacts / "evaluate" / retriever, "test")
 
 
 def pilot_by_hand(project: Project, documents: int, show: Show = print) -> PilotResult:

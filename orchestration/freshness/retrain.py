@@ -16,8 +16,7 @@ from model_code.evaluation.promotion import Verdict
 from model_code.files import read_json, write_json
 from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.collection import Collection
-from orchestration.freshness.snapshot import export, queries_for
-from orchestration.freshness.workspace import make_workspace
+from orchestration.freshness.workspace import export, make_workspace, queries_for
 from orchestration.live.ledger import open_ledger
 from orchestration.live.retrain_plan import (
     Plan,

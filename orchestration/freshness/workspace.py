@@ -1,4 +1,5 @@
-"""A temporary project to retrain in, so that the user's settings, artifacts and `dvc.lock` stay as they are.
+"""What a retrain trains on, documents that are found now and judged queries that still have one, and where: in a
+temporary project, so that the user's settings, artifacts and `dvc.lock` stay as they are.
 
 It has its own copy of the code, and settings that differ in where the documents come from; runs, models, checkpoints
 and live collections are those of the project that it belongs to. DVC's cache is shared.
@@ -8,16 +9,114 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from model_code.files import replace_folder
+from model_code.corpus.sources.files import write_snapshot
+from model_code.errors import FreshetError
+from model_code.files import hash_text, replace_folder
+from model_code.live.generation import Generation, live_rows
 from orchestration import parameters
+from orchestration.freshness.queries import answers, judgements, relevance
+from orchestration.live.ledger import all_feedback, existing_ledger, standing_of
 from orchestration.parameters import flatten
 from orchestration.pipeline import code_lock, dvc_file
 from orchestration.pipeline.dvc_process import run_dvc
 from orchestration.project import Project
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIELDS = ("document_id", "title", "text", "fields")
+Row = dict[str, Any]
+
+
+def export(project: Project, generation: Generation, folder: Path, only: Set[str] | None = None) -> None:
+    """Write the snapshot of a generation to `folder`.
+
+    only: the documents to take; None: all that are live.
+    Queries that documents arrived with become judged ones, answered by all documents that arrived with the same text,
+    and so do those on which people's feedback found a document relevant; what they found irrelevant is kept as such.
+    One that the corpus judges already stays that one, in its split; others are split by their ids like those of a
+    source without splits.
+    FreshetError if the corpus, whose queries are taken over, is not built.
+    """
+    rows = (row for row in live_documents(generation) if only is None or row["id"] in only)
+    documents = sorted(rows, key=lambda row: row["id"])
+    live = {row["id"] for row in documents}
+    table, given = _corpus_table(project, "queries"), _given(project, generation, live)
+    qrels = _qrels(table, _corpus_table(project, "qrels"), given, live)
+    texts = {query_id(text): text for text in given} | dict(zip(table["query_id"], table["text"], strict=True))
+    answered = table.dropna(subset="answers") if "answers" in table else table.iloc[:0].assign(answers=None)
+    strings = dict(zip(answered["query_id"], answered["answers"], strict=True))  # as JSON
+    asked = {row["query_id"] for row in qrels}
+    queries = [{"id": id_, "text": text, "answers": strings.get(id_)} for id_, text in texts.items() if id_ in asked]
+    write_snapshot(folder, {"documents": documents, "queries": queries, "qrels": qrels})
+
+
+def live_documents(generation: Generation) -> Iterator[Row]:
+    """Every document that the generation finds, with the columns of a snapshot; Damaged if a file of texts is."""
+    generation.verify_documents()
+    for row in live_rows(generation, *FIELDS):
+        yield dict(zip(("id", *FIELDS[1:]), row, strict=True))
+
+
+def _given(project: Project, generation: Generation, live: Set[str]) -> dict[str, dict[str, int]]:
+    """How relevant live documents are to texts that documents arrived with, or that people judged."""
+    ledger = existing_ledger(project)
+    arrived = () if ledger is None else ledger.seen_from(standing_of(ledger, generation)).snapshot()
+    given = {text: dict.fromkeys(ids, 1) for text, ids in answers(arrived).items()}
+    for text, judged in relevance(all_feedback(project)).items():
+        given[text] = given.get(text, {}) | judged
+    kept = {text: {id_: judged[id_] for id_ in sorted(judged.keys() & live)} for text, judged in given.items()}
+    return {text: judged for text, judged in kept.items() if any(judged.values())}
+
+
+def _qrels(
+    queries: pd.DataFrame, qrels: pd.DataFrame, given: Mapping[str, Mapping[str, int]], live: Set[str]
+) -> list[Row]:
+    """The judgements of live documents: those given, and the corpus's own, which count where both judge a pair."""
+    queries = queries.dropna(subset="split")
+    splits = dict(zip(queries["query_id"], queries["split"], strict=True))
+    known = dict(zip(map(str.casefold, queries["text"]), queries["query_id"], strict=True))
+    judged = {
+        (known.get(text.casefold(), query_id(text)), document): relevant
+        for text, documents in sorted(given.items())
+        for document, relevant in documents.items()
+    }
+    for row in qrels[qrels["document_id"].isin(list(live)) & qrels["query_id"].isin(list(splits))].itertuples():
+        judged[row.query_id, row.document_id] = int(row.relevance)
+    return [
+        {"query_id": query, "document_id": document, "relevance": relevant, "split": splits.get(query)}
+        for (query, document), relevant in judged.items()
+    ]
+
+
+def query_id(text: str) -> str:
+    """The id of a query that documents arrived with, by its text alone: whatever comes or goes, its split stays.
+
+    >>> query_id("how to sort")
+    'given~7dc7b7b56101fc62'
+    """
+    return f"given~{hash_text(text)[:16]}"
+
+
+def _corpus_table(project: Project, name: str) -> pd.DataFrame:
+    import pandas as pd
+
+    path = project.artifacts / "corpus" / f"{name}.parquet"
+    if not path.is_file():
+        raise FreshetError(f"{path} is missing: a retrain keeps the corpus's judged queries; run `freshet run corpus`")
+    return pd.read_parquet(path)
+
+
+def queries_for(workspace: Project, documents: Iterable[str]) -> frozenset[str]:
+    """The judged test queries that ask for one of `documents`."""
+    wanted = set(documents)
+    qrels = judgements(workspace.artifacts, "test").qrels
+    return frozenset(query for query, relevant in qrels.items() if wanted & relevant.keys())
+
 
 SNAPSHOT = "snapshot"  # the folder of the documents to train on
 FILES = ("params.yaml", "dvc.yaml", "pyproject.toml")

@@ -24,8 +24,8 @@ from model_code.live.documents import COLUMNS, document_of
 from model_code.live.generation import live_rows
 from orchestration import parameters
 from orchestration.live.ledger import WRITER_LOCK, ledger_file
+from orchestration.live.repair import problems
 from orchestration.live.rows import as_row
-from orchestration.live.verify import problems
 from orchestration.project import Project, file_lock
 
 LEDGER = "ledger.sqlite"

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from model_code.corpus.settings import CorpusSettings
     from model_code.ledger.ledger import Ledger
     from model_code.ledger.states import LogView, Pending
-    from model_code.live.changes import Applied
-    from model_code.live.writer import LiveWriter
+    from model_code.live.writer import Applied, LiveWriter
 
 UNKNOWN = "unknown id: no such document is searchable or waiting"
 

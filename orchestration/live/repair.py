@@ -1,6 +1,9 @@
-"""`freshet repair`: what is live goes on from what is whole, in a log that every live retriever stands in.
+"""`freshet verify`: whether all that is live is as it was written, and says the same; reads only.
 
-Nothing is deleted. Folders and databases that are damaged are set aside, and what a retriever loses with them it takes
+Every file of every generation is read once: about a second per gigabyte, and as much memory as the documents' ids.
+
+`freshet repair`: what is live goes on from what is whole, in a log that every live retriever stands in. Nothing is
+deleted. Folders and databases that are damaged are set aside, and what a retriever loses with them it takes
 from the log again. Where the log itself is lost, is another one or an older copy, the documents come from the
 generations: the newest watermark's contents win, and what only another retriever or the log holds is put again.
 """
@@ -16,16 +19,101 @@ from typing import TYPE_CHECKING
 
 from model_code.documents import Change, Document
 from model_code.errors import Damaged, FreshetError
-from model_code.files import write_text
+from model_code.files import read_json, write_text
 from model_code.ledger.events import ANOTHER, Standing
 from model_code.live.collection import CURRENT, GENERATIONS, Collection, default_retriever, set_default_retriever
-from model_code.live.generation import Generation, document_hashes
+from model_code.live.documents import read_columns
+from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES, REPAIR, Generation, document_hashes, removed_by_part
+from model_code.manifest import MANIFEST
 from orchestration.live.collection import LiveCollection
-from orchestration.live.ledger import URL, WRITER_LOCK, contents, ledger_file, ledger_url, open_ledger, standing_of
+from orchestration.live.ledger import (
+    URL,
+    WRITER_LOCK,
+    contents,
+    existing_ledger,
+    ledger_file,
+    ledger_url,
+    open_ledger,
+    own_ledger,
+    standing_of,
+)
 from orchestration.project import Project, file_lock
 
 if TYPE_CHECKING:
     from model_code.ledger.ledger import Ledger
+
+
+def problems(project: Project) -> Iterator[str]:
+    """What is wrong, a line each that ends with the command that mends it."""
+    yield from _told(default_retriever, project.live)
+    yield from _told(_require_whole_log, project)
+    for collection in _collections(project):
+        folders = sorted((collection.folder / GENERATIONS).glob("[0-9]*"))
+        damaged = [line for folder in folders for line in _told(lambda folder=folder: Generation.read(folder).verify())]
+        yield from damaged
+        yield from _told(collection.current) if damaged else _told(_require_agreement, project, collection)
+
+
+def _collections(project: Project) -> list[Collection]:
+    """Those of which anything is there."""
+    names = {path.parent.name for kind in (CURRENT, GENERATIONS) for path in project.live.glob(f"*/{kind}")}
+    return [Collection(project.live, name) for name in sorted(names)]
+
+
+def _told(check: Callable[..., object], *arguments: object) -> list[str]:
+    """The message of the error that a check ends with."""
+    try:
+        check(*arguments)
+    except FreshetError as error:
+        return [str(error)]
+    return []
+
+
+def _require_whole_log(project: Project) -> None:
+    ledger = existing_ledger(project)
+    if ledger is not None:
+        with ledger:
+            found = ledger.damage()
+        if found is not None:
+            raise Damaged(f"the ledger is damaged ({found})", REPAIR)
+
+
+def _require_agreement(project: Project, collection: Collection) -> None:
+    """FreshetError where index, documents, counts and log of the current generation, whose files are whole, say
+    different things.
+    """
+    generation = collection.current()
+    for number in removed_by_part(generation):
+        folder = generation.sibling(number)
+        if not (folder / INDEX / MANIFEST).is_file():
+            continue
+        (kept,) = read_columns(folder / DOCUMENTS, "document_id")
+        stated = read_json(folder / INDEX / MANIFEST)["documents"]
+        if set(kept) != set(read_json(folder / PASSAGES)) or len(kept) != stated:
+            raise Damaged(f"{folder} keeps {len(kept)} documents, but its index holds others ({stated})", REPAIR)
+    found, stated = len(document_hashes(generation)), generation.manifest["documents"]
+    if found != stated and (generation.folder / INDEX).is_dir():
+        raise Damaged(f"{generation.folder} holds {found} documents, but states {stated}", REPAIR)
+    _require_log(project, generation)
+
+
+def _require_log(project: Project, generation: Generation) -> None:
+    """FreshetError where the log is not the generation's own, or says of a document that it holds something else."""
+    ledger = own_ledger(project, generation)
+    if ledger is None:
+        return
+    with ledger:
+        standing, held = standing_of(ledger, generation), document_hashes(generation)
+        arrived = ledger.seen_from(standing).snapshot()
+        wrong = [each.document_id for each in arrived if held.get(each.document_id) != each.content_hash]
+    if wrong:
+        raise Damaged(
+            f"generation {generation.number} of {generation.retriever!r} lacks what its log says of {len(wrong)} "
+            f"documents, first {wrong[0]!r}",
+            f"search an older index, which takes them in: freshet rewind --retriever {generation.retriever} "
+            f"--generation {generation.build}",
+        )
+
 
 DAMAGED = "damaged"  # the folder of a live retriever, and the suffix of a ledger, that was set aside
 SOURCE = "freshet repair"
@@ -118,9 +206,7 @@ def repair(
     """
     done: list[str] = []
     with file_lock(project.live / WRITER_LOCK):
-        names = {path.parent.name for kind in (CURRENT, GENERATIONS) for path in project.live.glob(f"*/{kind}")}
-        live = [Files.inspect(Collection(project.live, name)) for name in sorted(names)]
-        live = [files for files in live if files.whole or files.damaged]
+        live = [files for files in map(Files.inspect, _collections(project)) if files.whole or files.damaged]
         ledger, rescued, origins = _open_log(
             project, max((each.texts.watermark for each in live if each.texts), default=0), done
         )

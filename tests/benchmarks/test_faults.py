@@ -20,9 +20,9 @@ from model_code.ledger.events import Receipt, Standing
 from model_code.ledger.ledger import Ledger
 from model_code.ledger.states import LogView
 from model_code.live import collection as live
-from model_code.live import draft
-from model_code.live.changes import NetChanges
+from model_code.live import writer
 from model_code.live.collection import Collection
+from model_code.live.writer import NetChanges
 from orchestration.live import opening
 from orchestration.live.collection import LiveCollection
 from tests.tiny_encoder import make_tiny_encoder
@@ -240,11 +240,11 @@ MUTATIONS = {
     "a removal is lost": (Ledger, "remove", silent_removal),
     "what is replaced stays": (NetChanges, "removed", lambda _: lambda self, views: {}),
     "a revert compensates nothing": (ledger, "_compensations", lambda _: lambda *_: []),
-    "a text is cut": (draft, "document_row", garbled),
+    "a text is cut": (writer, "document_row", garbled),
     "a build is opened as if it held all that arrived": (
         opening, "_standing", lambda _: lambda log, snapshot: Standing(log.position()),
     ),
-    "what left the base is forgotten": (draft, "write_removed", forgetful),
+    "what left the base is forgotten": (writer, "write_removed", forgetful),
 }  # fmt: skip
 
 

@@ -147,7 +147,7 @@ def test_filters_and_hits_see_all_parts(live: Path, rebuilt) -> None:
         assert [[(h.document_id, h.score, h.title, h.snippet) for h in hits] for hits in found] == [
             [(h.document_id, h.score, h.title, h.snippet) for h in hits] for hits in expected
         ]
-    tree = writer.searcher.hierarchy
+    tree = writer.searcher.base.tree
     paths = {tuple(tree.path(row)) for row in range(len(tree.leaves))}
     hits = writer.searcher.search("word1 word2", 30)
     assert hits

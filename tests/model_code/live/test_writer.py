@@ -107,7 +107,7 @@ def test_a_generation_holds_only_what_it_added(writer: LiveWriter) -> None:
 def test_added_passages_are_placed_by_the_tree_in_the_encoders_own_space(writer: LiveWriter) -> None:
     writer.apply([put("d00x", NEW), put("d01x", NEW)], up_to(1), {})
     base, segment = (view.part for view in writer.searcher.views)
-    tree, vectors = writer.searcher.hierarchy, segment.retriever.index.vectors
+    tree, vectors = writer.searcher.base.tree, segment.retriever.index.vectors
     for leaf in range(4):
         mean = base.retriever.index.vectors[tree.leaves == leaf].astype(np.float64).mean(axis=0)
         np.testing.assert_allclose(tree.centroids[-1][leaf], mean / np.linalg.norm(mean), atol=1e-6)

@@ -119,7 +119,7 @@ def test_it_goes_live_beside_a_hierarchy_of_passages(built: tuple[StageContext, 
     hits = searcher.search("ask1 ask2", 24)
     assert {hit.document_id for hit in hits} == set(IDS)
     paths = {hit.document_id: hit.path for hit in hits}
-    assert all(paths[name] == searcher.hierarchy.path(int(searcher.base.rows.rows_of([name])[0])) for name in LONG)
+    assert all(paths[name] == searcher.base.tree.path(int(searcher.base.rows.rows_of([name])[0])) for name in LONG)
 
 
 def test_a_new_document_starts_where_training_would_have_started_it(

@@ -11,7 +11,7 @@ import pytest
 from model_code.corpus.tables import frame
 from model_code.ledger.events import Feedback
 from model_code.live.collection import Collection
-from orchestration.freshness.snapshot import export, query_id
+from orchestration.freshness.workspace import export, query_id
 from tests.orchestration.live_example import collection_of, make_project
 
 

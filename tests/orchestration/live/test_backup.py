@@ -19,7 +19,7 @@ from orchestration.cli.app import app
 from orchestration.live.backup import backup, export, restore
 from orchestration.live.collection import LiveCollection, forecast
 from orchestration.live.erasure import erase_documents
-from orchestration.live.verify import problems
+from orchestration.live.repair import problems
 from tests.model_code.live.laws import rankings
 from tests.orchestration.live.test_collection import row
 

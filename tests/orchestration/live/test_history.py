@@ -32,8 +32,8 @@ from orchestration.live.collection import LiveCollection
 from orchestration.live.erasure import erase_documents
 from orchestration.live.inbox import INBOX, take_all, waiting
 from orchestration.live.opening import open_build as release_build
+from orchestration.live.repair import problems
 from orchestration.live.sync import sync
-from orchestration.live.verify import problems
 from tests.benchmarks.test_faults import MUTATIONS
 from tests.orchestration.live.test_backup import held_in
 from tests.orchestration.live_example import BASE, StandInWriter, make_generation, make_project, open_build, texts

@@ -20,8 +20,7 @@ from model_code.live.searcher import Searcher
 from orchestration import cli
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import all_feedback, open_ledger
-from orchestration.live.repair import repair
-from orchestration.live.verify import problems
+from orchestration.live.repair import problems, repair
 from tests.orchestration.live.test_collection import row
 from tests.orchestration.live_example import BASE, StandInWriter, collection_of, make_project, open_build, texts
 

@@ -25,8 +25,7 @@ from model_code.live.searcher import Searcher
 from model_code.manifest import MANIFEST
 from orchestration import parameters
 from orchestration.live.collection import LiveCollection
-from orchestration.live.repair import repair
-from orchestration.live.verify import problems
+from orchestration.live.repair import problems, repair
 from orchestration.project import Project
 
 MADE = Path(__file__).parent / "upgrades"
