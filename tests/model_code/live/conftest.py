@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
 from model_code.index.dense_index import DenseIndex
 from model_code.live.generation import Generation
 from model_code.live.texts import TextRules
+from tests.model_code.live.laws import OLD, make_encoder, open_build
 from tests.tiny_encoder import make_tiny_encoder
 
 DOCUMENTS = {
@@ -78,6 +80,23 @@ def fields_of(document: str) -> str:
     if document.endswith("split"):
         fields |= {"tags": ["text", "strings"], "since": 3}
     return json.dumps(fields, sort_keys=True)
+
+
+@pytest.fixture(scope="session")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a dense encoder, and a live collection of the old documents of the laws."""
+    root = tmp_path_factory.mktemp("dense")
+    make_encoder("dense", root / "encoder")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda handle: None)
+        open_build("dense", root, root / "encoder", OLD)
+    return root
+
+
+@pytest.fixture
+def live(dense: Path, tmp_path: Path) -> Path:
+    """A copy of that collection."""
+    return Path(shutil.copytree(dense / "live", tmp_path / "live"))
 
 
 @pytest.fixture(scope="session")

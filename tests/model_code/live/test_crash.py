@@ -17,7 +17,7 @@ from model_code.documents import Document, Remove
 from model_code.live.collection import Collection
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from tests.model_code.live.laws import OLD, make_encoder, open_build, rankings, up_to
+from tests.model_code.live.laws import OLD, rankings, up_to
 
 OPERATIONS = ("replace", "rename", "mkdir", "unlink", "rmdir")
 
@@ -42,13 +42,6 @@ class Crash:
             return real(*arguments, **options)
 
         return operation
-
-
-@pytest.fixture
-def live(tmp_path: Path) -> Path:
-    """A live collection."""
-    make_encoder("dense", tmp_path / "encoder")
-    return open_build("dense", tmp_path, tmp_path / "encoder", OLD)
 
 
 def crash(live: Path, changes: list[Document | Remove], event: int, at: int) -> bool:

@@ -90,19 +90,19 @@ def test_vectors_that_are_no_numbers_are_refused(opened, writer):
     assert faulty(writer, fault) == f"'d00x' is not finite ({len(NEW) + 1} such in all)"
 
 
-def test_a_deleted_document_that_is_there_still_is_refused(writer):
+MISPLACED = {
+    "'d05' is deleted, but still there": lambda base, new: (PartView(base.part, base.removed - {"d05"}), new),
+    "'d02x' is added, but in no part": lambda base, new: (base, PartView(new.part, frozenset({"d02x"}))),
+    "'d03' is in two parts": lambda base, new: (PartView(base.part, frozenset({"d05"})), new),
+}
+
+
+@pytest.mark.parametrize("told", MISPLACED)
+def test_a_document_that_is_not_where_it_should_be_is_refused(writer, told):
     def fault(searcher):
-        base = searcher.views[0]
-        searcher.views = (PartView(base.part, base.removed - {"d05"}), *searcher.views[1:])
+        searcher.views = MISPLACED[told](*searcher.views)
 
-    assert faulty(writer, fault) == "'d05' is deleted, but still there"
-
-
-def test_an_added_document_that_is_in_no_part_is_refused(writer):
-    def fault(searcher):
-        searcher.views = (searcher.views[0], PartView(searcher.views[1].part, frozenset({"d02x"})))
-
-    assert faulty(writer, fault) == "'d02x' is added, but in no part"
+    assert faulty(writer, fault) == told
 
 
 def test_a_document_that_the_search_misses_is_refused(opened, writer, monkeypatch):
@@ -151,13 +151,6 @@ def test_older_documents_that_are_lost_or_come_back_are_refused(writer, fault, s
 
     writer.apply(CHANGES, up_to(2), {}, guard)
     assert said[0].endswith(f"it holds {found} documents in place of {before} and +{added}")
-
-
-def test_a_document_in_two_parts_is_refused(writer):
-    def fault(searcher):
-        searcher.views = (PartView(searcher.views[0].part, frozenset({"d05"})), *searcher.views[1:])
-
-    assert faulty(writer, fault) == "'d03' is in two parts"
 
 
 def test_a_shared_part_is_not_searched(opened, writer):

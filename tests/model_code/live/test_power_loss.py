@@ -20,7 +20,7 @@ import pytest
 from model_code.documents import Document, Remove
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from tests.model_code.live.laws import OLD, make_encoder, open_build, up_to
+from tests.model_code.live.laws import up_to
 
 LOSSES = 12
 CHANGES = [Document("n", "word1", "word2 word3"), Document("d03", "", "word4"), Remove("d05")]
@@ -72,21 +72,13 @@ class Disk:
                 os.truncate(path, chance.randrange(path.stat().st_size))
 
 
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A live collection."""
-    root = tmp_path_factory.mktemp("opened")
-    make_encoder("dense", root / "encoder")
-    return open_build("dense", root, root / "encoder", OLD)
-
-
-def lose_power(opened: Path, folder: Path, at: int | None, chance: random.Random) -> tuple[bool, int]:
+def lose_power(dense: Path, folder: Path, at: int | None, chance: random.Random) -> tuple[bool, int]:
     """Apply changes in a copy, and lose power; whether they were reported, and how many operations there were.
 
     What is wrong then is raised.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    live = Path(shutil.copytree(opened, folder))
+    live = Path(shutil.copytree(dense / "live", folder))
     writer, reported = LiveWriter(live, "r"), False
     assert writer.searcher
     with pytest.MonkeyPatch.context() as patch:
@@ -105,30 +97,30 @@ def lose_power(opened: Path, folder: Path, at: int | None, chance: random.Random
     return reported, disk.done
 
 
-def test_power_may_be_lost_at_any_moment(opened: Path, tmp_path: Path) -> None:
+def test_power_may_be_lost_at_any_moment(dense: Path, tmp_path: Path) -> None:
     chance = random.Random(0)
-    reported, operations = lose_power(opened, tmp_path / "live", None, chance)
+    reported, operations = lose_power(dense, tmp_path / "live", None, chance)
     assert reported
     assert operations > 15
     for at in chance.sample(range(1, operations), LOSSES - 3) + [operations - 2, operations - 1, operations]:
-        assert lose_power(opened, tmp_path / "live", at, chance)[0] is False
+        assert lose_power(dense, tmp_path / "live", at, chance)[0] is False
 
 
 @pytest.mark.long
-def test_power_may_be_lost_two_hundred_times(opened: Path, tmp_path: Path) -> None:
+def test_power_may_be_lost_two_hundred_times(dense: Path, tmp_path: Path) -> None:
     for seed in range(200):
         chance = random.Random(seed)
-        lose_power(opened, tmp_path / "live", chance.randint(1, 60), chance)
+        lose_power(dense, tmp_path / "live", chance.randint(1, 60), chance)
 
 
 @pytest.mark.parametrize("wait", ["model_code.live.collection.fsync_tree", "model_code.live.collection.fsync",
                                   "model_code.files.fsync"])  # fmt: skip
-def test_without_any_one_wait_for_the_disk_a_loss_does_harm(opened: Path, tmp_path: Path, monkeypatch, wait) -> None:
+def test_without_any_one_wait_for_the_disk_a_loss_does_harm(dense: Path, tmp_path: Path, monkeypatch, wait) -> None:
     monkeypatch.setattr(wait, lambda path: None)
     harm, chance = 0, random.Random(0)
     for _ in range(8):
         try:
-            lose_power(opened, tmp_path / "live", None, chance)
+            lose_power(dense, tmp_path / "live", None, chance)
         except Exception:  # of any kind: that is the harm
             harm += 1
     assert harm > 0

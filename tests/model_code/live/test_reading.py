@@ -18,15 +18,13 @@ from model_code.documents import Document
 from model_code.live.collection import Collection, Reading, unread
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
-from tests.model_code.live.laws import OLD, make_encoder, open_build, up_to
+from tests.model_code.live.laws import up_to
 
 
-@pytest.fixture
-def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A live collection of the old documents."""
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here pulls the plug."""
     monkeypatch.setattr("os.fsync", lambda handle: None)
-    make_encoder("dense", tmp_path / "encoder")
-    return open_build("dense", tmp_path, tmp_path / "encoder", OLD)
 
 
 def add(writer: LiveWriter, number: int) -> None:

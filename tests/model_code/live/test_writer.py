@@ -18,7 +18,7 @@ from model_code.live.part import Placements
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
 from model_code.manifest import seal
-from tests.model_code.live.laws import NEW, OLD, RULES, go_back, make_encoder, open_build, put, rankings, up_to
+from tests.model_code.live.laws import NEW, OLD, RULES, go_back, open_build, put, rankings, up_to
 
 
 @pytest.fixture(autouse=True)
@@ -27,29 +27,15 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda handle: None)
 
 
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dense encoder."""
-    folder = tmp_path_factory.mktemp("dense") / "encoder"
-    make_encoder("dense", folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def opened(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A live collection of the old documents."""
-    return open_build("dense", tmp_path_factory.mktemp("opened"), encoder, OLD)
-
-
 @pytest.fixture
-def live(opened: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
-    return Path(shutil.copytree(opened, tmp_path / "live"))
+def encoder(dense: Path) -> Path:
+    """That of the live collection."""
+    return dense / "encoder"
 
 
 @pytest.fixture
 def writer(live: Path) -> LiveWriter:
-    """Its writer."""
+    """The collection's writer."""
     return LiveWriter(live, "r")
 
 
