@@ -33,8 +33,7 @@ from freshet import Client
 from model_code.live.build import Parts
 from model_code.live.texts import TextRules
 from orchestration.live.client import running
-from orchestration.live.collection import LiveCollection
-from orchestration.live.opening import open_build
+from orchestration.live.collection import LiveCollection, open_build
 from orchestration.project import Project
 
 MB = 1 << 20

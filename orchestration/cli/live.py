@@ -6,9 +6,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,15 +21,6 @@ if TYPE_CHECKING:
     from orchestration.live.commands import Outcome
 
 
-class Format(StrEnum):
-    """What standard input holds."""
-
-    JSONL = "jsonl"
-    CSV = "csv"
-    TSV = "tsv"
-    PARQUET = "parquet"
-
-
 Files = Annotated[
     list[Path],
     typer.Argument(
@@ -38,6 +28,7 @@ Files = Annotated[
         "standard input."
     ),
 ]
+Format = Literal["jsonl", "csv", "tsv", "parquet"]
 InputFormat = Annotated[Format, typer.Option("--format", help="Of standard input.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
 Retriever = Annotated[str | None, typer.Option(help="Another retriever that is live than the one searched by default.")]
@@ -87,7 +78,7 @@ def plain(hit: Hit) -> dict[str, Any]:
 
 def add(
     files: Files,
-    input_format: InputFormat = Format.JSONL,
+    input_format: InputFormat = "jsonl",
     dry_run: DryRun = False,
     retriever: Retriever = None,
     as_json: AsJson = False,
@@ -98,7 +89,7 @@ def add(
 
 def update(
     files: Files,
-    input_format: InputFormat = Format.JSONL,
+    input_format: InputFormat = "jsonl",
     dry_run: DryRun = False,
     retriever: Retriever = None,
     as_json: AsJson = False,
@@ -132,13 +123,10 @@ def delete(
 ) -> None:
     """Delete documents; `freshet rollback --generation` brings them back, unless they were erased."""
     from orchestration.live.collection import LiveCollection
+    from orchestration.live.commands import delete_documents, erase_documents
 
     live = LiveCollection(Project.find(), retriever)
-    if erase:
-        from orchestration.live.erasure import erase_documents as remove
-    else:
-        from orchestration.live.commands import delete_documents as remove
-    _show(remove(live, ids), as_json)
+    _show((erase_documents if erase else delete_documents)(live, ids), as_json)
 
 
 def verify() -> None:

@@ -2,13 +2,14 @@
 
 The switch of the live collection's pointer is the one commit point. A generation's manifest says where it stands in the
 log, and that is all that says so: whatever was interrupted, what is pending follows from the two, and each event is
-applied exactly once.
+applied exactly once. Another build, too, is made ready beside the current generation, with every document that arrived
+since it was made already in it, before the pointer makes it what users search.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection as Ids
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -19,14 +20,16 @@ from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import printable
 from model_code.documents import Change, Document
 from model_code.errors import FreshetError
-from model_code.ledger.events import EventKind, Receipt, Rejection, Standing
-from model_code.live.collection import Collection, default_retriever, retrievers
+from model_code.ledger.events import EventKind, Position, Receipt, Rejection, Standing
+from model_code.live.collection import Collection, default_retriever, retrievers, set_default_retriever
 from model_code.live.generation import Generation
 from orchestration import parameters
 from orchestration.live.ledger import (
     WRITER_LOCK,
     contents,
+    existing_ledger,
     held,
+    in_a_log,
     ledger_of,
     open_ledger,
     require_sound,
@@ -40,8 +43,11 @@ if TYPE_CHECKING:
     from model_code.corpus.settings import CorpusSettings
     from model_code.ledger.ledger import Ledger
     from model_code.ledger.states import LogView, Pending
+    from model_code.live.build import Parts
+    from model_code.live.texts import TextRules
     from model_code.live.writer import Applied, LiveWriter
 
+MODEL_VERSION = "model_version"  # in the provenance of a build: which version of the registry it was opened as
 UNKNOWN = "unknown id: no such document is searchable or waiting"
 
 
@@ -273,3 +279,71 @@ def forecast(generation: Generation, changes: Iterable[Change]) -> dict[str, lis
         status = "unchanged" if before == after else "deleted" if after is None else "updated" if before else "added"
         statuses[status].append(id_)
     return statuses
+
+
+def open_build(
+    project: Project,
+    retriever: str,
+    parts: Parts,
+    provenance: Mapping[str, Any],
+    text: TextRules | None,
+    snapshot: Position,
+) -> Generation:
+    """Search a build, and `retriever` by default, once it has all that arrived.
+
+    snapshot: the position of the documents that it was trained on; see `add_build` for the others. One that was opened
+    before goes on from its newest generation. An error or a crash leaves the old generation current.
+    """
+    from model_code.live.build import add_build
+
+    collection = Collection(project.live, retriever)
+    with file_lock(project.live / WRITER_LOCK):
+        ledger = existing_ledger(project, retriever)
+        if collection.current_number() is not None and (ledger is not None or in_a_log(collection.current())):
+            LiveCollection(project, retriever).begin()
+        standing = _standing(ledger, snapshot)
+        opened = add_build(
+            collection, parts, provenance, text, standing, lambda copies: _newest(ledger, collection, copies)
+        )
+        generation = _complete(project, collection, opened, ledger)
+        set_default_retriever(project.live, retriever)
+        return generation
+
+
+def opened_builds(collection: Collection) -> list[Generation]:
+    """The generations that a registered version was opened as, whether the registry still has it or not."""
+    return [each for each in collection.generations() if MODEL_VERSION in each.manifest["provenance"]]
+
+
+def _standing(ledger: Ledger | None, snapshot: Position) -> Standing:
+    """Where a build stands. Of a snapshot of another log nothing is known: all that this one has is applied to it."""
+    if ledger is None:
+        return Standing()
+    if ledger.unsound(snapshot) is not None:
+        return Standing(ledger.position(0), replay=True)
+    return Standing(ledger.position(snapshot.event), trained=snapshot.event)
+
+
+def _newest(ledger: Ledger | None, collection: Collection, copies: Sequence[Generation]) -> Generation | None:
+    """The generation of a build to go on from: the one that stands furthest in this log."""
+    if ledger is None:
+        current = [generation for generation in copies if generation.number == collection.current_number()]
+        return (current or copies or [None])[-1]
+    standings = ((standing_of(ledger, generation).position, generation) for generation in copies)
+    sound = [(position.event, each.number, each) for position, each in standings if ledger.unsound(position) is None]
+    return max(sound, key=lambda each: each[:2])[2] if sound else None
+
+
+def _complete(project: Project, collection: Collection, opened: Generation, ledger: Ledger | None) -> Generation:
+    """The build, or what it was continued by, with what it lacks, current."""
+    standing = opened.standing or Standing() if ledger is None else standing_of(ledger, opened)
+    if ledger is not None:
+        pending = ledger.seen_from(standing).pending()
+        if pending.events:
+            writer = writer_of(project, collection.retriever)
+            writer.opened = opened
+            return apply_pending(writer, standing, pending).generation
+    current = collection.current_number()
+    if current is not None and opened.number < current:
+        return collection.publish_again(opened, standing, {})
+    return collection.switch(opened.number)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from model_code.ledger.states import Backlog
 
 URL = "FRESHET_LEDGER"
+DAMAGED = "damaged"  # the folder of a live retriever, and the suffix of a ledger, that was set aside
 WRITER_LOCK = "writer.lock"  # in the folder of the live collections; held by whoever changes one
 
 

@@ -27,6 +27,7 @@ from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES, REPAIR, Gener
 from model_code.manifest import MANIFEST
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import (
+    DAMAGED,
     URL,
     WRITER_LOCK,
     contents,
@@ -115,7 +116,6 @@ def _require_log(project: Project, generation: Generation) -> None:
         )
 
 
-DAMAGED = "damaged"  # the folder of a live retriever, and the suffix of a ledger, that was set aside
 SOURCE = "freshet repair"
 
 

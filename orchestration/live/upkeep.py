@@ -12,7 +12,7 @@ from collections.abc import Callable
 from model_code.errors import FreshetError
 from model_code.live.collection import Collection
 from orchestration import parameters
-from orchestration.live.collection import LiveCollection, subscribers
+from orchestration.live.collection import LiveCollection, opened_builds, subscribers
 from orchestration.project import Project
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,6 @@ class Upkeep:
         collection = Collection(self.project.live, name)
         if keep is None or collection.next_number() < COLLECTED:
             return False
-        from orchestration.live.opening import opened_builds  # once in many additions
         from orchestration.live.retrain_plan import planned
 
         kept = {build.number for build in opened_builds(collection)} | planned(self.project, name)

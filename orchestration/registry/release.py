@@ -275,7 +275,7 @@ def open_live(project: Project) -> Generation:
 def open_version(project: Project, version: Version) -> Generation:
     """Make a version's build what is searched, with all that arrived since it was made; nothing happens if it is."""
     from model_code.live.build import Parts
-    from orchestration.live.opening import MODEL_VERSION, open_build
+    from orchestration.live.collection import MODEL_VERSION, open_build
 
     versions.require_own(project, version)
     files = versions.files(project, version)  # not inside: a promotion holds the registry and waits for the writer
@@ -301,7 +301,7 @@ def _is_live(project: Project, version: Version) -> bool:
     A False for a build that was registered twice does no harm: opening it changes nothing.
     """
     from model_code.live.collection import CURRENT, Collection, default_retriever
-    from orchestration.live.opening import MODEL_VERSION
+    from orchestration.live.collection import MODEL_VERSION
 
     if not (project.live / CURRENT).is_file() or default_retriever(project.live) != version.retriever:
         return False

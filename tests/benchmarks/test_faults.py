@@ -23,7 +23,7 @@ from model_code.live import collection as live
 from model_code.live import writer
 from model_code.live.collection import Collection
 from model_code.live.writer import NetChanges
-from orchestration.live import opening
+from orchestration.live import collection as own
 from orchestration.live.collection import LiveCollection
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -242,7 +242,7 @@ MUTATIONS = {
     "a revert compensates nothing": (ledger, "_compensations", lambda _: lambda *_: []),
     "a text is cut": (writer, "document_row", garbled),
     "a build is opened as if it held all that arrived": (
-        opening, "_standing", lambda _: lambda log, snapshot: Standing(log.position()),
+        own, "_standing", lambda _: lambda log, snapshot: Standing(log.position()),
     ),
     "what left the base is forgotten": (writer, "write_removed", forgetful),
 }  # fmt: skip

@@ -18,7 +18,7 @@ from model_code.live.searcher import Searcher
 from orchestration.cli.app import app
 from orchestration.live.backup import backup, export, restore
 from orchestration.live.collection import LiveCollection, forecast
-from orchestration.live.erasure import erase_documents
+from orchestration.live.commands import erase_documents
 from orchestration.live.repair import problems
 from tests.model_code.live.laws import rankings
 from tests.orchestration.live.test_collection import row

@@ -29,9 +29,9 @@ from model_code.errors import FreshetError
 from model_code.live.collection import default_retriever
 from model_code.live.documents import document_row
 from orchestration.live.collection import LiveCollection
-from orchestration.live.erasure import erase_documents
+from orchestration.live.collection import open_build as release_build
+from orchestration.live.commands import erase_documents
 from orchestration.live.inbox import INBOX, take_all, waiting
-from orchestration.live.opening import open_build as release_build
 from orchestration.live.repair import problems
 from orchestration.live.sync import sync
 from tests.benchmarks.test_faults import MUTATIONS
@@ -353,8 +353,7 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(LiveCollection, "receive", received)
     patch.setattr(LiveCollection, "remove", removed)
-    for module in ("collection", "opening"):
-        patch.setattr(f"orchestration.live.{module}.writer_of", lambda own, name: StandInWriter(own.live, name))
+    patch.setattr("orchestration.live.collection.writer_of", lambda own, name: StandInWriter(own.live, name))
     patch.setattr("model_code.live.build.add_build", add_build)
 
 
