@@ -14,20 +14,13 @@ from orchestration.cli.app import app
 from orchestration.cli.build import INTERRUPTED, STOP_SIGNALS, stopped
 
 __all__ = ["app", "main"]
+# Classes of libraries are told by their module, since importing them takes seconds.
 FOREIGN = ("sqlalchemy.", "sqlite3", "mlflow.", "psycopg", "httpx", "requests.")
 
 
 def _end(message: str, code: int) -> NoReturn:
     print(f"error: {visible(message)}", file=sys.stderr)
     sys.exit(code)
-
-
-def _is_of_the_surroundings(error: Exception) -> bool:
-    """Whether the disk, a file's permission, a database, a server or another program is at fault, rather than the code.
-
-    Classes of libraries are told by their module, since importing them takes seconds.
-    """
-    return isinstance(error, (OSError, CalledProcessError)) or type(error).__module__.startswith(FOREIGN)
 
 
 def main() -> None:
@@ -43,7 +36,9 @@ def main() -> None:
             raise
         _end(str(error), error.exit_code)
     except Exception as error:
-        if debug or not _is_of_the_surroundings(error):
+        # the disk, a file's permission, a database, a server or another program is at fault, rather than the code
+        foreign = isinstance(error, (OSError, CalledProcessError)) or type(error).__module__.startswith(FOREIGN)
+        if debug or not foreign:
             raise
         _end(f"{type(error).__name__}: {' '.join(str(error).split())} (--debug shows where)", FreshetError.exit_code)
     except SystemExit as ended:

@@ -72,8 +72,14 @@ def _execute(
         report = importlib.import_module(stage.module).run(context)
     canonical_json(report)  # a report that is not plain JSON must fail here, not after the output is in place
     write_json(staging / "report.json", report)
+    from model_code.contracts import registry  # pandas, and with the first table pandera: no matter beside a stage
+
     try:
-        _refuse_broken(stage, context)
+        registry.check(stage.name, context)
+    except FreshetError as error:
+        raise FreshetError(
+            f"stage {stage.address} made what breaks its contract, so nothing is put in place: {error}"
+        ) from error
     finally:  # last of all, as DVC would record any later edit; and where one broke the contract, it is the reason
         _refuse_changes(stage, reads, stage_key.read(stage, project.root))
     replace_folder(staging, project.root / stage.output)
@@ -108,18 +114,6 @@ def declared_settings(stage: Stage, settings: Parameters) -> dict[str, Any]:
         else:
             chosen[group] = functools.reduce(getattr, group.split("."), settings)
     return chosen
-
-
-def _refuse_broken(stage: Stage, context: StageContext) -> None:
-    """FreshetError if what lies in `context.output` is not what others may rely on."""
-    from model_code.contracts import registry  # pandas, and with the first table pandera: no matter beside a stage
-
-    try:
-        registry.check(stage.name, context)
-    except FreshetError as error:
-        raise FreshetError(
-            f"stage {stage.address} made what breaks its contract, so nothing is put in place: {error}"
-        ) from error
 
 
 def _refuse_changes(stage: Stage, before: stage_key.StageReads, after: stage_key.StageReads) -> None:

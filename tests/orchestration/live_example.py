@@ -51,10 +51,10 @@ def trained_at(project: Project, event: int) -> Standing:
     return Standing(position_at(project, event), trained=event)
 
 
-def collection_of(project: Project) -> LiveCollection:
+def collection_of(project: Project, retriever: str = "hce") -> LiveCollection:
     """A collection with the stand-in writer."""
-    collection = LiveCollection(project)
-    collection.__dict__["writer"] = StandInWriter(project.live, "hce")
+    collection = LiveCollection(project, retriever)
+    collection.__dict__["writer"] = StandInWriter(project.live, retriever)
     return collection
 
 

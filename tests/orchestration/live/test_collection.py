@@ -26,7 +26,7 @@ from orchestration.live.repair import repair
 from orchestration.live.rows import read_file
 from orchestration.live.status import live_status_lines, look_for_newest
 from orchestration.project import Project
-from tests.orchestration.live_example import BASE, StandInWriter, collection_of, make_project, open_build, texts
+from tests.orchestration.live_example import BASE, collection_of, make_project, open_build, texts
 
 
 @pytest.fixture
@@ -182,8 +182,7 @@ def test_what_was_taken_back_comes_again_if_it_is_added_again(project, collectio
 
 def test_documents_go_back_in_all_retrievers_and_only_with_the_default_one(project, collection):
     open_build(project, BASE, retriever="other")
-    other = LiveCollection(project, "other")
-    other.__dict__["writer"] = StandInWriter(project.live, "other")
+    other = collection_of(project, "other")
     collection.receive([row("a"), row("str.split", "2")], "api")
     collection.apply()
     other.apply()

@@ -22,7 +22,7 @@ from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import all_feedback, open_ledger
 from orchestration.live.repair import problems, repair
 from tests.orchestration.live.test_collection import row
-from tests.orchestration.live_example import BASE, StandInWriter, collection_of, make_project, open_build, texts
+from tests.orchestration.live_example import BASE, collection_of, make_project, open_build, texts
 
 
 def cut(path):
@@ -161,7 +161,7 @@ def two(tmp_path, monkeypatch):
     monkeypatch.delenv("FRESHET_LEDGER", raising=False)
     project = make_project(tmp_path)
     open_build(project, BASE | {"only.here": "in one corpus"}, retriever="other")
-    first, other = collection_of(project), named(project, "other")
+    first, other = collection_of(project), collection_of(project, "other")
     first.receive([row("a"), row("str.split", "2", queries=["how to split"], package="x"), row("gone")], "api")
     first.apply()
     other.apply()
@@ -171,12 +171,6 @@ def two(tmp_path, monkeypatch):
     for collection in (first, other):
         collection.ledger.close()
     return project
-
-
-def named(project, name) -> LiveCollection:
-    collection = LiveCollection(project, name)
-    collection.__dict__["writer"] = StandInWriter(project.live, name)
-    return collection
 
 
 def all_texts(project) -> list[dict[str, str]]:
@@ -199,19 +193,19 @@ def test_no_document_is_missing_in_any_retriever_after_the_ledger_was_lost(two, 
     remedy = "freshet repair --adopt" if loss == "foreign" else "freshet repair"
     for name in ("hce", "other"):
         with pytest.raises(FreshetError, match=remedy):
-            named(two, name).apply()
-    said = repair(two, adopt=loss == "foreign", collection_of=named)
+            collection_of(two, name).apply()
+    said = repair(two, adopt=loss == "foreign", collection_of=collection_of)
     again = {"gone": "some text", "numpy.sort": BASE["numpy.sort"], "only.here": "in one corpus"}
     assert any("only other held them: gone, numpy.sort, only.here" in line for line in said)
     assert all_texts(two) == [dict(sorted((WHOLE | again).items()))] * 2
-    assert named(two, "other").known(["b"]) == {"b"}
-    event = named(two, "other").ledger.latest(["str.split"])["str.split"]
+    assert collection_of(two, "other").known(["b"]) == {"b"}
+    event = collection_of(two, "other").ledger.latest(["str.split"])["str.split"]
     assert (event.document.queries, event.document.fields) == (("how to split",), {"package": "x"})
     assert list(problems(two)) == []
 
 
 def test_an_older_copy_of_the_ledger_goes_on_with_what_is_newer(two, tmp_path):
-    with_hce = named(two, "hce")
+    with_hce = collection_of(two, "hce")
     shutil.copyfile(two.live / "ledger.sqlite", tmp_path / "copy")
     with_hce.receive([row("a", "newer"), row("e")], "api")
     with_hce.apply()
@@ -222,7 +216,7 @@ def test_an_older_copy_of_the_ledger_goes_on_with_what_is_newer(two, tmp_path):
     identity = _identity(two)
     with pytest.raises(FreshetError, match="an older copy of it: .*freshet repair, which"):
         with_hce.apply()
-    repair(two, collection_of=named)
+    repair(two, collection_of=collection_of)
     assert _identity(two) == identity
     for name in ("hce", "other"):
         assert texts(two, ["a", "e", "numpy.sort"], name) == {"a": "newer", "e": "some text"}
@@ -230,14 +224,14 @@ def test_an_older_copy_of_the_ledger_goes_on_with_what_is_newer(two, tmp_path):
 
 
 def test_what_waits_is_not_taken_for_lost_while_one_retriever_stands_in_the_log(two):
-    first = named(two, "hce")
+    first = collection_of(two, "hce")
     first.receive([row("a", "newest"), row("waiting")], "api")
     first.remove(["b"], "api")
     open_build_of_another_log(two)
-    assert repair(two, collection_of=named)
+    assert repair(two, collection_of=collection_of)
     for name in ("hce", "other"):
         assert texts(two, ["a", "b", "waiting"], name) == {"a": "newest", "waiting": "some text"}
-    assert repair(two, collection_of=named) == []
+    assert repair(two, collection_of=collection_of) == []
 
 
 def open_build_of_another_log(project) -> None:
