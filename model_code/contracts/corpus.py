@@ -76,8 +76,10 @@ def _checks(table: str, column: str) -> list[Any]:
     checks = []
     if (table, column) in VOCABULARY:
         checks.append(pa.Check.isin(VOCABULARY[table, column]))
-    if column.endswith("_id") or (table, column) in FILLED:
+    if column.endswith("_id"):
         checks.append(pa.Check.str_length(min_value=1))
+    if (table, column) in FILLED:
+        checks.append(pa.Check.str_contains(r"\S"))
     if (table, column) in LISTS:
         checks.append(pa.Check(_is_list_of_texts, element_wise=True, error="list of texts"))
     if column in ("relevance", "ordinal"):
@@ -100,10 +102,6 @@ def _check_splits(queries: pd.DataFrame, qrels: pd.DataFrame) -> None:
         fail("qrels", "split must be its query's split", qrels[split != qrels["split"]]["query_id"])
 
 
-VERDICT = {"passed": bool, "expectations": list}
-EXPECTATION = ("table", "expectation", "bounds", "observed", "passed")
-
-
 def check_corpus(context: StageContext) -> None:
     """All five tables, quarantine included, against their schemas and each other, as they were written."""
     names = (*TABLES, "quarantine")
@@ -116,24 +114,14 @@ def check_pseudo_queries(context: StageContext) -> None:
     require_files(context.output, ["pseudo_queries.parquet"])
     table = pd.read_parquet(context.output / "pseudo_queries.parquet")
     check_tables({"pseudo_queries": table})
-    documents = passage_documents(context.inputs["corpus"])
-    for name, broken, rule in (
-        ("document_id", ~table["document_id"].isin(documents), "document_id must be of a document of the corpus"),
-        ("text", ~table["text"].str.strip().astype(bool), "text must hold more than white space"),
-    ):
-        if broken.any():
-            fail("pseudo_queries", rule, table.loc[broken, name])
+    lost = table.loc[~table["document_id"].isin(passage_documents(context.inputs["corpus"])), "document_id"]
+    if len(lost):
+        fail("pseudo_queries", "document_id must be of a document of the corpus", lost)
 
 
 def check_acceptance(context: StageContext) -> None:
-    """A verdict that says of each expectation what was seen; only a passed one is ever published."""
+    """A verdict on something that says of each expectation that it passed; no other is ever published."""
     require_files(context.output, ["verdict.json"])
     verdict = read_json(context.output / "verdict.json")
-    for name, kind in VERDICT.items():
-        require(isinstance(verdict.get(name), kind), f"verdict.json must have {name!r}, a {kind.__name__}")
-    require(len(verdict["expectations"]) > 0, "verdict.json must hold at least one expectation")
-    for row in verdict["expectations"]:
-        lacking = [name for name in EXPECTATION if name not in row]
-        require(not lacking, f"verdict.json: the expectation {row.get('expectation')!r} lacks {', '.join(lacking)}")
-    every = all(row["passed"] for row in verdict["expectations"])
-    require(verdict["passed"] and every, "verdict.json must have passed, and each of its expectations with it")
+    every = [row["passed"] for row in verdict["expectations"]]
+    require(every != [] and all([verdict["passed"], *every]), "verdict.json must have passed, and what it expected")

@@ -12,22 +12,14 @@ from typing import Any
 import numpy as np
 
 from model_code.context import StageContext
-from model_code.contracts.rules import (
-    PIECE,
-    passage_documents,
-    require,
-    require_files,
-    require_finite,
-    require_same,
-    require_shape,
-)
+from model_code.contracts.rules import passage_documents, require, require_files, require_finite, require_unit
 from model_code.files import read_json
 from model_code.lexical.settings import EMBEDDED
 from model_code.manifest import MANIFEST, verify
 from model_code.retrievers.kinds import Kind
 
-DOCUMENT_IDS, VECTORS = "document_ids.json", "vectors.npy"
-ROUNDING = 1e-3  # of a unit vector's norm: half-precision encoders normalise in float32
+DOCUMENT_IDS = "document_ids.json"
+LEARNED = ("vectors.npy", "representatives.npy", "query_counts.npy")
 Facts = Mapping[str, Any]
 
 
@@ -43,49 +35,50 @@ def check_index(context: StageContext) -> None:
 
 def check_folder(folder: Path, kind: Kind, context: StageContext) -> None:
     """The folder of an index of a kind, over the passages of the corpus."""
-    documents = passage_documents(context.inputs["corpus"])
-    require_files(folder, [MANIFEST])
-    facts = read_json(folder / MANIFEST)
-    require(
-        facts["kind"] == kind, f"{folder.name}/{MANIFEST} states the kind {facts['kind']!r}; the settings say {kind!r}"
+    documents, facts, stated = (
+        passage_documents(context.inputs["corpus"]),
+        check_sealed(folder),
+        f"{folder.name}/{MANIFEST}",
     )
-    verify(folder, facts)
+    require(facts["kind"] == kind, f"{stated} states the kind {facts['kind']!r}; the settings say {kind!r}")
     counts = {"documents": len(set(documents)), "passages": len(set(documents) if kind == "dsi" else documents)}
     wrong = [f"{counts[name]:,} {name}, not {facts[name]:,}" for name in counts if facts[name] != counts[name]]
-    require(not wrong, f"{folder.name}/{MANIFEST} must state the corpus's {' and '.join(wrong)}")
+    require(not wrong, f"{stated} must state the corpus's {' and '.join(wrong)}")
     if kind in KINDS:
         KINDS[kind](folder, facts, documents)
 
 
+def check_sealed(folder: Path) -> Facts:
+    """What the manifest of a folder states, whose files are those that it names."""
+    require_files(folder, [MANIFEST])
+    facts: Facts = read_json(folder / MANIFEST)
+    verify(folder, dict(facts))
+    return facts
+
+
 def _dense(folder: Path, facts: Facts, documents: list[str]) -> None:
     """Rows of one passage next to each other, in the order of passages; unit vectors."""
-    vectors_per_passage = facts["vectors_per_passage"]
-    rows = [document for document in documents for _ in range(vectors_per_passage)]
-    require(read_json(folder / DOCUMENT_IDS) == rows, _order(f"{folder.name}/{DOCUMENT_IDS}"))
-    vectors = _vectors(folder, facts, len(rows))
-    per_piece = max(1, PIECE // max(1, vectors.shape[1]))
-    for start in range(0, len(vectors), per_piece):
-        norms = np.linalg.norm(vectors[start : start + per_piece], axis=1)
-        far = float(np.abs(norms - 1).max())
-        require(
-            far <= ROUNDING, f"{folder.name}/{VECTORS} must have unit norm; one after row {start} is off by {far:.3g}"
-        )
+    _check_order(folder, [document for document in documents for _ in range(facts["vectors_per_passage"])])
+    vectors, shape = (
+        _array(folder, "vectors.npy"),
+        (facts["passages"] * facts["vectors_per_passage"], facts["dimension"]),
+    )
+    sound = vectors.shape == shape and vectors.dtype == np.float32
+    require(sound, f"index/vectors.npy must be {shape} float32, not {vectors.shape} {vectors.dtype}")
+    require_unit("index/vectors.npy", vectors)
 
 
 def _dsi(folder: Path, facts: Facts, documents: list[str]) -> None:
-    """One vector of any norm per document, with the representatives that additions need."""
+    """One vector of any norm per document, with the representatives and the scale that additions need."""
     ids = read_json(folder / DOCUMENT_IDS)
-    require_same(f"{folder.name}/{DOCUMENT_IDS} must name each document", ids, set(documents))
-    require(len(ids) == len(set(ids)), f"{folder.name}/{DOCUMENT_IDS} names a document twice")
-    vectors = _vectors(folder, facts, len(ids))
-    require_files(folder, ["representatives.npy", "query_counts.npy"])
-    representatives = np.load(folder / "representatives.npy", mmap_mode="r")
-    require_shape(f"{folder.name}/representatives.npy", representatives, vectors.shape)
-    require_finite(f"{folder.name}/representatives.npy", representatives)
-    counts = np.load(folder / "query_counts.npy")
-    require_shape(f"{folder.name}/query_counts.npy", counts, (len(ids),))
-    require(bool((counts >= 0).all()), f"{folder.name}/query_counts.npy must not be negative")
-    require(facts.get("encoding_scale", 0) > 0, f"{folder.name}/{MANIFEST} must state an encoding_scale above 0")
+    rule = f"{folder.name}/{DOCUMENT_IDS} must name each document once"
+    require(sorted(ids) == sorted(set(documents)), rule)
+    for name in LEARNED:
+        array = _array(folder, name)
+        require(len(array) == len(ids), f"{folder.name}/{name} must have {len(ids):,} rows, not {len(array):,}")
+        require_finite(f"{folder.name}/{name}", array)
+    require(bool((array >= 0).all()), f"{folder.name}/{name} must not be negative")  # the counts, which come last
+    require(facts["encoding_scale"] > 0, f"{folder.name}/{MANIFEST} must state an encoding_scale above 0")
 
 
 def _lexical(folder: Path, facts: Facts, documents: list[str]) -> None:
@@ -93,48 +86,31 @@ def _lexical(folder: Path, facts: Facts, documents: list[str]) -> None:
     search = facts["search"]
     parts = {"tokens": True, "embeddings": search in EMBEDDED, "passages": search == "beta_rerank"}
     for name, expected in parts.items():
-        there = (folder / name).is_dir()
         stated = f"as search is {search} in its {MANIFEST}"
-        require(there == expected, f"{folder.name}/{name}/ must {'' if expected else 'not '}be there, {stated}")
-        if there:
-            _check_part(folder / name, documents)
+        there = (folder / name).is_dir()
+        require(there == expected, f"index/{name}/ must {'' if expected else 'not '}be there, {stated}")
+        if there and name == "passages":
+            passages = read_json(folder / name / MANIFEST)["passages"]
+            require(passages == len(documents), f"index/{name}/{MANIFEST} must state {len(documents):,} passages")
+        elif there:
+            _check_order(folder / name, documents)
     if parts["embeddings"]:
-        _check_embeddings(folder / "embeddings", len(documents))
+        require_finite("index/embeddings/weights.npy", _array(folder / "embeddings", "weights.npy"))
 
 
-def _check_part(folder: Path, documents: list[str]) -> None:
-    where = f"index/{folder.name}"
-    require_files(folder, [MANIFEST, *([DOCUMENT_IDS] if folder.name != "passages" else ["passages.json"])])
-    stated = read_json(folder / MANIFEST)
-    require(stated["passages"] == len(documents), f"{where}/{MANIFEST} must state {len(documents):,} passages")
-    if folder.name != "passages":
-        require(read_json(folder / DOCUMENT_IDS) == documents, _order(f"{where}/{DOCUMENT_IDS}"))
+def _check_order(folder: Path, rows: list[str]) -> None:
+    require_files(folder, [DOCUMENT_IDS])
+    rule = "must name the document of each row, in the order of the corpus's passages"
+    require(read_json(folder / DOCUMENT_IDS) == rows, f"{folder.name}/{DOCUMENT_IDS} {rule}")
 
 
-def _check_embeddings(folder: Path, passages: int) -> None:
-    starts, owners, weights = (
-        np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("starts", "passages", "weights")
-    )
-    require_shape("index/embeddings/weights.npy", weights, owners.shape)
-    require_finite("index/embeddings/weights.npy", weights)
-    rising = starts[0] == 0 and starts[-1] == len(owners) and bool((np.diff(starts) >= 0).all())
-    require(bool(rising), "index/embeddings/starts.npy must rise from 0 to the number of weights")
-    inside = not len(owners) or (int(owners.min()) >= 0 and int(owners.max()) < passages)
-    require(inside, f"index/embeddings/passages.npy must number passages from 0 to {passages - 1}")
+def _array(folder: Path, name: str) -> np.ndarray:
+    require_files(folder, [name])
+    array: np.ndarray = np.load(folder / name, mmap_mode="r")
+    return array
 
 
-def _vectors(folder: Path, facts: Facts, rows: int) -> np.ndarray:
-    require_files(folder, [VECTORS])
-    vectors: np.ndarray = np.load(folder / VECTORS, mmap_mode="r")
-    require_shape(f"{folder.name}/{VECTORS}", vectors, (rows, facts["dimension"]))
-    require(vectors.dtype == np.float32, f"{folder.name}/{VECTORS} must be float32, not {vectors.dtype}")
-    require_finite(f"{folder.name}/{VECTORS}", vectors)
-    return vectors
-
-
-def _order(name: str) -> str:
-    return f"{name} must name the document of each row, in the order of the corpus's passages"
-
-
-KINDS: dict[Kind, Callable[[Path, Facts, list[str]], None]] = {"dense": _dense, "lexical": _lexical, "dsi": _dsi}
+KINDS: dict[Kind, Callable[[Path, Facts, list[str]], None]] = {
+    "dense": _dense, "lexical": _lexical, "dsi": _dsi,
+}  # fmt: skip
 """What is asked of single kinds, beyond what is asked of every index."""

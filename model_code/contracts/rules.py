@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandera.pandas as pa
 
 
+ROUNDING = 1e-3  # of a unit vector's norm: half-precision encoders normalise in float32
 PIECE = 4_194_304  # numbers that are looked at in one go, so that an index larger than the memory can be checked
 WHOLE = 1 + 1e-9  # the most that a share may be: nDCG's equal sums, added in another order, differ in the last bit
 
@@ -51,9 +52,12 @@ def require_finite(name: str, numbers: np.ndarray) -> None:
     require(sound, f"{name} must be finite numbers, but some are infinite or NaN")
 
 
-def require_shape(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
-    """FreshetError if an array has another shape."""
-    require(array.shape == shape, f"{name} must have the shape {shape}, not {array.shape}")
+def require_unit(name: str, vectors: np.ndarray) -> None:
+    """FreshetError if a row (n, H), memory-mapped or not, has another norm than 1, or none."""
+    rows = max(1, PIECE // max(1, vectors.shape[1]))
+    for start in range(0, len(vectors), rows):
+        far = float(np.abs(np.linalg.norm(vectors[start : start + rows], axis=1) - 1).max())
+        require(far <= ROUNDING, f"{name} must have unit norm; one after row {start} is off by {far:.3g}")
 
 
 SHOWN_ROWS = 3
@@ -64,44 +68,27 @@ def validate(schema: pa.DataFrameSchema, table: pd.DataFrame) -> None:
     import pandera.errors
 
     try:
-        schema.validate(table, lazy=True)
-    except pandera.errors.SchemaErrors as error:
-        _explain(schema, table, error.failure_cases)
+        schema.validate(table)
+    except (pandera.errors.SchemaError, pandera.errors.SchemaErrors) as error:
+        first = getattr(error, "schema_errors", [error])[0]
+    else:
+        return
+    rule, cases = str(getattr(first.check, "error", first.check)), first.failure_cases
+    if not isinstance(cases, pd.DataFrame) or cases["index"].isna().all():  # of a column: no row is to blame
+        found = cases if isinstance(cases, str) else cases["failure_case"].iloc[0]
+        held = ", ".join(schema.columns)
+        raise FreshetError(f"the table {schema.name} breaks its contract: {rule}, {found!r}; its columns are {held}")
+    if first.schema is not schema:
+        fail(str(schema.name), f"{first.schema.name} breaks {rule}", cases.set_index("index")["failure_case"])
+    rows = table.loc[sorted(set(cases["index"]))].astype(str).agg(" ".join, axis=1)  # over several columns: all of it
+    told = f"{' and '.join(schema.unique)} must be unique" if rule == "multiple_fields_uniqueness" else rule
+    fail(str(schema.name), told, rows)
 
 
-def fail(table: str, rule: str, rows: pd.Series) -> None:
+def fail(table: str, rule: str, rows: pd.Series) -> NoReturn:
     """FreshetError: so many rows of the table break the rule; `rows` are their values under their numbers."""
     first = "; ".join(f"row {index}: {value!r}" for index, value in rows.head(SHOWN_ROWS).items())
     raise FreshetError(f"the table {table} breaks its contract in {len(rows):,} rows: {rule}. First: {first}")
-
-
-def _explain(schema: pa.DataFrameSchema, table: pd.DataFrame, cases: pd.DataFrame) -> None:
-    first = _most_basic(cases)
-    if pd.isna(first["index"]):  # a column is missing, unknown or of another type: no row is to blame
-        raise FreshetError(
-            f"the table {schema.name} breaks its contract: {first['check']}, {first['failure_case']!r}; "
-            f"its columns are {', '.join(schema.columns)}"
-        )
-    same = cases[(cases["check"] == first["check"]) & (cases["column"] == first["column"])]
-    if first["check"] == "multiple_fields_uniqueness":
-        rule = f"{' and '.join(schema.unique)} must be unique"
-    elif first["schema_context"] == "DataFrameSchema":  # a rule over several columns: the whole rows are to blame
-        fail(str(schema.name), str(first["check"]), _whole(table, sorted(set(same["index"]))))
-    else:
-        rule = f"{first['column']} breaks {first['check']}"
-    fail(str(schema.name), rule, same.set_index("index")["failure_case"].sort_index())
-
-
-def _most_basic(cases: pd.DataFrame) -> pd.Series:
-    """Of all broken rules one about columns, else about values, else about whole rows; of its rows the first."""
-    over_rows = (cases["schema_context"] == "DataFrameSchema") & cases["index"].notna()
-    ordered = cases.assign(over_rows=over_rows).sort_values(["over_rows", "index"], na_position="first", kind="stable")
-    return ordered.iloc[0]
-
-
-def _whole(table: pd.DataFrame, rows: list[Any]) -> pd.Series:
-    shown = table.loc[rows]
-    return pd.Series([" ".join(map(str, values)) for values in shown.to_numpy()], index=shown.index, dtype=object)
 
 
 def passage_documents(corpus: Path) -> list[str]:

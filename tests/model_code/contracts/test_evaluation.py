@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 from model_code.context import StageContext
-from model_code.contracts.evaluation import check_run, read_frame
+from model_code.contracts.evaluation import check_run
 from model_code.contracts.registry import check
 from model_code.corpus.tables import judged, load_corpus
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import evaluate_run
-from model_code.evaluation.runs import read_run, write_run
+from model_code.evaluation.runs import read_frame, read_run, write_run
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import evaluate_system, search_splits
 from model_code.manifest import seal
@@ -63,7 +63,6 @@ def test_a_whole_run_passes_and_so_does_an_empty_one(path):
     ("old", "new", "message"),
     [
         ("q2 Q0", "q3 Q0", "query_id breaks a judged query.*row 3: 'q3'"),
-        ("q2 Q0", "q2 0", "q0 breaks Q0"),
         ("Q0 d3 ", "Q0 d9 ", "document_id breaks a document of the corpus.*row 2: 'd9'"),
         ("Q0 d3 ", "Q0 d1 ", "query_id and document_id must be unique"),
         ("d3 3 1", "d3 2 1", "ranks of a query must be 1, 2, 3.*row 2: 'q 1 Q0 d3 2"),
@@ -90,9 +89,9 @@ def test_more_than_depth_documents_are_refused(path):
 
 
 @pytest.mark.parametrize("line", ["q2 Q0 d2 1 2\n", "q2 Q0 d2 1 2 hce more\n", "q2 Q0 d2 one 2 hce\n"])
-def test_a_line_of_another_form_cannot_be_read(path, line):
+def test_a_line_of_another_form_is_refused(path, line):
     path.write_text(path.read_text() + line)
-    with pytest.raises(ValueError, match="CSV"):
+    with pytest.raises(FreshetError, match="run.test.trec is no TREC run of 6 fields a line: .*CSV"):
         check_lines(path)
 
 
@@ -183,10 +182,10 @@ def first_value(value):
         (written("scores.parquet"), "must hold scores.parquet: missing or empty"),
         (removed("run.dev.trec"), "run.dev.trec is missing"),
         (written("run.dev.trec", "q Q0 d 1 1 hce\n"), "run.dev.trec breaks its contract"),
-        (written("variants/rrf/run.test.trec", "q\n"), "in the evaluation of hce.rrf: it cannot be read"),
+        (written("variants/rrf/run.test.trec", "q\n"), "in the evaluation of hce.rrf: .*is no TREC run"),
         (json_with("metrics.json", system="mlr"), "must be of 'hce', not of 'mlr'"),
         (json_with("variants/rrf/metrics.json", system="hce"), "hce.rrf: metrics.json must be of 'hce.rrf'"),
-        (json_edited("metrics.json", lambda value: value["dev"].update(queries=7)), "dev: 7 queries, judged: 6"),
+        (json_edited("metrics.json", lambda value: value["dev"].update(queries=7)), "dev: queries must be the mean"),
         (json_edited("metrics.json", lambda value: value["test"].update(MAP=0.5)), "test: MAP must be the mean"),
         (
             json_edited("metrics.json", lambda value: value["test"].pop("MAP")),
@@ -194,12 +193,12 @@ def first_value(value):
         ),
         (table_with("scores.parquet", first_value(1.5)), "value breaks .*in_range.*1.5"),
         (table_with("scores.parquet", first_value(float("nan"))), "value breaks not_nullable"),
-        (table_with("scores.parquet", lambda table: table[1:]), "MAP|nDCG@10 must have one row per judged query"),
+        (table_with("scores.parquet", lambda table: table[1:]), "(MAP|nDCG@10) of every query"),
         (table_with("scores.parquet", lambda table: table[table["query_id"] != table["query_id"][0]]), "1 missing"),
         (table_with("scores.parquet", lambda table: table[table["metric"] != "MAP"]), "MAP"),
         (table_with("scores.parquet", lambda table: pd.concat([table, table[:1]])), "must be unique"),
         (table_with("scores.parquet", lambda table: table.assign(split="train")), "split breaks isin"),
-        (lambda folder: shutil.rmtree(folder / "variants" / "rrf"), "hce: variants/ must hold rrf"),
+        (lambda folder: shutil.rmtree(folder / "variants" / "rrf"), "hce: variants/: 1 missing, such as 'rrf'"),
     ],
 )
 def test_each_broken_rule_of_a_retriever_is_named(evaluated, tmp_path, damage, message):
@@ -208,13 +207,13 @@ def test_each_broken_rule_of_a_retriever_is_named(evaluated, tmp_path, damage, m
 
 def test_without_variants_there_must_be_none(evaluated):
     settings = evaluated.settings | {"evaluation": EvaluationSettings(variants=False)}
-    with pytest.raises(FreshetError, match="variants/ must not be there, but holds rrf"):
+    with pytest.raises(FreshetError, match="variants/: 1 unknown, such as 'rrf'"):
         check("evaluate", replace(evaluated, settings=settings))
 
 
 def test_every_metric_of_the_settings_must_be_scored(evaluated):
     settings = evaluated.settings | {"evaluation": EvaluationSettings(metrics=("nDCG@10", "R@3"))}
-    with pytest.raises(FreshetError, match="scores.parquet, dev, must have R@3"):
+    with pytest.raises(FreshetError, match="scores.parquet, dev: R@3 of every query"):
         check("evaluate", replace(evaluated, settings=settings))
 
 
@@ -224,8 +223,8 @@ def test_every_metric_of_the_settings_must_be_scored(evaluated):
         (lambda folder: shutil.rmtree(folder / "bm25"), "one folder per baseline: 1 missing, such as 'bm25'"),
         (lambda folder: shutil.copytree(folder / "bm25", folder / "bm25_generated"), "1 unknown, such as 'bm25_gen"),
         (written("bm25/run.test.trec", "q Q0 d 1 1 bm25\n"), "in the evaluation of bm25: the table run.test.trec"),
-        (written("bm25/variants/rrf/x", "x"), "bm25: variants/ must not be there"),
-        (lambda folder: shutil.rmtree(folder / "zero_shot" / "variants"), "zero_shot: variants/ must hold"),
+        (written("bm25/variants/rrf/x", "x"), "bm25: variants/: 1 unknown"),
+        (lambda folder: shutil.rmtree(folder / "zero_shot" / "variants"), "zero_shot: variants/: 1 missing"),
     ],
 )
 def test_each_broken_rule_of_the_baselines_is_named(baselines, tmp_path, damage, message):
@@ -271,18 +270,7 @@ def test_a_whole_comparison_passes(compared):
         (in_comparison(lambda value: value["systems"].pop("hce.rrf")), "1 missing, such as 'hce.rrf'"),
         (in_comparison(lambda value: value["groups"]["seen"]["systems"].pop("bm25")), "queries 'seen': .*'bm25'"),
         (in_comparison(lambda value: value["systems"]["hce"].pop("nDCG@10")), "hce must have the main metric"),
-        (in_comparison(lambda value: value["systems"]["hce"].pop("MAP")), "the metrics of hce: 1 missing"),
-        (in_comparison(lambda value: cell(value, low=0.99, high=1.0)), "value must lie within its interval.*hce MAP"),
-        (in_comparison(lambda value: cell(value, value=1.2, high=1.3)), "value breaks in_range.*1.2"),
-        (in_comparison(lambda value: cell(value, queries=3)), "queries breaks .*48"),
-        (in_comparison(lambda value: value["differences"][0].update(low=0.9)), "difference must lie within"),
-        (in_comparison(lambda value: value["differences"][0].update(p=1.5)), "p breaks in_range.*1.5"),
-        (in_comparison(lambda value: value["differences"][0].update(p=1.0, p_holm=0.1)), "p_holm must be p or more"),
-        (in_comparison(lambda value: value["differences"][0].update(reference="x")), "reference breaks isin"),
-        (
-            in_comparison(lambda value: value["differences"][0].update(difference=0.9, high=1.0)),
-            "a difference must be that of the two systems' values",
-        ),
+        (in_comparison(lambda value: cell(value, low=0.99, high=1.0)), "hce: MAP must lie within its interval"),
     ],
 )
 def test_each_broken_rule_is_named(compared, tmp_path, damage, message):
