@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -25,7 +25,8 @@ __all__ = ["Constant", "Described", "Field", "Settings", "describe", "parse", "r
 T = TypeVar("T", bound="Settings")
 DEFAULT = "its default is a constant now"
 JUDGED = "only people's judgements judge: corpus.splits parts them"
-REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its place, told for one release
+TRAINED = "(training|retrievers.[^.]*)"
+REMOVED = {  # by the pattern of a key's full path: what to do in its place, told for one release
     "hierarchy.initialisation": "k-means always starts by k-means++ in rounds, the best of three that were measured",
     "hierarchy.tolerance": "k-means ends when no passage moves, or after hierarchy.max_iterations",
     "bm25.stopwords": "words that most passages have weigh next to nothing",
@@ -40,17 +41,17 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
     "evaluation.rerank_depth": "of hybrids there is rrf; fusions are what can be registered",
     "corpus.parts": "leave documents that come later out of the source, and `freshet add` them when they do",
     "corpus.keep_title_only": "a document of a title alone is a document",
-    "acceptance.m*_words": "documents and queries may be as long as they are",
+    "acceptance.m.*_words": "documents and queries may be as long as they are",
     "acceptance.max_empty_title_share": "titles are optional",
     "evaluation.references": "systems are tested against bm25, zero_shot, untrained and contrastive",
     "pseudo_queries.distinctive_within": "queries that another document contains word for word are dropped",
     "pseudo_queries.held_out_cloze": "spans stay in their documents, as in HCE",
-    "pseudo_queries.consistency_filter*": "queries that another document contains word for word are dropped",
+    "pseudo_queries.consistency_filter.*": "queries that another document contains word for word are dropped",
     "pseudo_queries.held_out_generator": JUDGED,
     "pseudo_queries.*_share": JUDGED,
     "acceptance.min_queries": JUDGED,
     "retrievers.*.document_vectors.evaluations_per_epoch": "each epoch ends with one",
-    "additions.prior*": "a vector is pulled to its document's encoding, which did best (docs/incdsi.md)",
+    "additions.prior.*": "a vector is pulled to its document's encoding, which did best (docs/incdsi.md)",
     "additions.on_conflict": "where no vector meets every constraint the best compromise is kept, which did best",
     "index.factory": "exact below index.flat_below, an inverted file of FAISS from there, level with HNSW by its bench",
     "index.ef_search": "there is no graph; nprobe says how many lists a query visits",
@@ -59,10 +60,10 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
     "additions.batch_size": "up to 128 documents share passes; vectors never depended on it",
     "additions.precision": "passes are in float32; vectors never depended on it",
     "additions.device": "passes run on the CPU; vectors never depended on it",
-    "retrievers.*.lexical.warmup_*": "the closed-form head is the start",
-    "retrievers.*.lexical.first_stage_*": "a first stage did harm before the whole loss (experiments/svdr_loss)",
+    "retrievers.*.lexical.warmup_.*": "the closed-form head is the start",
+    "retrievers.*.lexical.first_stage_.*": "a first stage did harm before the whole loss (experiments/svdr_loss)",
     "retrievers.*.lexical.semi_parametric": "the whole loss trains; alone the first stage found as much, no cheaper",
-    "retrievers.*.lexical.in_training_*": "a second query in a negative's place was better (experiments/svdr_loss)",
+    "retrievers.*.lexical.in_training_.*": "a second query in a negative's place was better (experiments/svdr_loss)",
     "retrievers.*.lexical.head": "a checkpoint's own head is taken where it has one, else one in closed form",
     "retrievers.*.lexical.embeddings": "the index holds what its search reads: embeddings for full and alpha",
     "retrievers.*.layers.regulariser": DEFAULT,
@@ -73,32 +74,16 @@ REMOVED = {  # by the key's full path, `*` a retriever's name: what to do in its
     "live.collect_every": "old generations go as soon as ten can",
     "retrievers.*.encoders": "one encoder is for both sides; two gained nothing (experiments/mlr_layers)",
     "retrievers.*.lexical.weights": "learned weights are stored in float16",
-    **{
-        f"{group}.{key}": DEFAULT
-        for group, keys in {
-            "pseudo_queries.training": ("weight_decay", "warmup_share", "gradient_clip", "held_out_pairs"),
-            "training": ("unsupervised_weight", "centroid_learning_rate", "weight_decay", "dev_queries"),
-            "retrievers.*": ("unsupervised_weight", "centroid_learning_rate", "weight_decay", "dev_queries"),
-        }.items()
-        for key in keys
-    },
-    **{
-        f"retrievers.*.lexical.{key}": DEFAULT
-        for key in ("scale", "bias*", "head_*", "ridge", "punctuation", "cache", "*top_k")
-    },
-    **{
-        f"{group}.{key}": instead
-        for group in ("training", "retrievers.*")
-        for key, instead in {
-            "gradient_clip": "no measurement clipped gradients; lower learning_rate where the loss runs away",
-            "hierarchy_temperature": "the hierarchy loss has the contrastive one's temperature",
-            "shared_negatives": "an extra document is a negative of the query that it was drawn for",
-            "negatives_skip": "negatives come from the first negatives_depth ranks",
-            "negatives_margin": "what is known to answer, or holds one of the query's answers, is never drawn",
-            "negatives_outside_leaf": "what is known to answer, or holds one of the query's answers, is never drawn",
-            "negatives_refresh": "negatives: mined, searched once, was measured to help as much as searching again",
-        }.items()
-    },
+    "pseudo_queries.training.(weight_decay|warmup_share|gradient_clip|held_out_pairs)": DEFAULT,
+    f"{TRAINED}.(unsupervised_weight|centroid_learning_rate|weight_decay|dev_queries)": DEFAULT,
+    "retrievers.*.lexical.(scale|bias.*|head_.*|ridge|punctuation|cache|.*top_k)": DEFAULT,
+    f"{TRAINED}.gradient_clip": "no measurement clipped gradients; lower learning_rate where the loss runs away",
+    f"{TRAINED}.hierarchy_temperature": "the hierarchy loss has the contrastive one's temperature",
+    f"{TRAINED}.shared_negatives": "an extra document is a negative of the query that it was drawn for",
+    f"{TRAINED}.negatives_skip": "negatives come from the first negatives_depth ranks",
+    f"{TRAINED}.negatives_(margin|outside_leaf)": "what is known to answer, or holds one of the query's answers, is "
+    "never drawn",
+    f"{TRAINED}.negatives_refresh": "negatives: mined, searched once, was measured to help as much as searching again",
 }
 CONSTANT = {"constant": True}
 WORDS = {  # a bound's attribute: how it is said
@@ -296,7 +281,7 @@ def _told(text: str) -> PydanticCustomError:
 def _unknown(key: Any, known: list[str], where: str) -> str:
     path = _joined(where, str(key))
     for removed, instead in REMOVED.items():
-        if fnmatch(path, removed):
+        if re.fullmatch(removed, path):
             return f"{path} is no longer a setting: {instead}; delete the key"
     near = difflib.get_close_matches(str(key), known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."

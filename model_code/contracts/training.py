@@ -23,7 +23,7 @@ from model_code.contracts.rules import (
     require_unit,
     validate,
 )
-from model_code.evaluation.plots import metrics_among
+from model_code.evaluation.metrics import metrics_among
 from model_code.files import read_json
 from model_code.hierarchy.topics import TOPICS
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, Hierarchy

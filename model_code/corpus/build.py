@@ -16,7 +16,7 @@ from model_code.corpus.passages import passage_rows
 from model_code.corpus.rows import Quarantine, Row, Unfit
 from model_code.corpus.settings import CorpusSettings, PassageSettings
 from model_code.corpus.sources.base import Source
-from model_code.corpus.tables import frame
+from model_code.corpus.tables import COLUMNS, frame
 from model_code.documents import Document, canonical_fields
 from model_code.errors import FreshetError
 from model_code.progress import Progress, silent
@@ -105,14 +105,8 @@ def _tables(
 
 
 def _document_row(document: Document) -> dict[str, Any]:
-    return {
-        "document_id": document.document_id,
-        "title": document.title,
-        "text": document.text,
-        "fields": canonical_fields(document.fields),
-        "date": document.date,
-        "content_hash": document.content_hash,
-    }
+    row = {name: getattr(document, name) for name in COLUMNS["documents"]}
+    return row | {"fields": canonical_fields(document.fields)}
 
 
 def _query_row(query: SourceQuery, split: str | None) -> dict[str, Any]:

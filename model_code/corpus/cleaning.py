@@ -12,6 +12,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,18 +100,8 @@ def is_possible_id(text: str) -> bool:
 
 def _as_json(fields: Mapping[str, Any]) -> str:
     """The fields as JSON; NaN and infinities, which JSON does not have and databases refuse, are null."""
-    try:
-        return json.dumps(fields, sort_keys=True, ensure_ascii=False, default=str, allow_nan=False)
-    except ValueError:
-        return json.dumps(_without_nan(fields), sort_keys=True, ensure_ascii=False, default=str, allow_nan=False)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _without_nan(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    known = json.loads(json.dumps(fields, ensure_ascii=False, default=str), parse_constant=lambda _: None)
+    return json.dumps(known, sort_keys=True, ensure_ascii=False)
 
 
 def text_in(values: Mapping[str, Any], name: str, default: str | None = None) -> str:
@@ -170,32 +161,21 @@ def query_of(row: Row, max_characters: int) -> SourceQuery:
 
 
 def _answers(given: Any, max_characters: int) -> tuple[str, ...] | None:
-    """The answers, cleaned, none of them empty or twice; None if they cannot be read, or are too long together."""
-    listed = _listed(given)
-    if not isinstance(listed, list) or not all(map(_is_answer, listed)):
+    """The answers, cleaned, none of them empty or twice; None if they cannot be read, or are too long together.
+
+    They are a list, that of SQuAD's {"text": list}, a single answer, or JSON of a list, since CSV and TSV have none.
+    """
+    if isinstance(given, str):
+        with suppress(ValueError, RecursionError):
+            read = json.loads(given)
+            given = read if read is None or isinstance(read, list) else given
+    if isinstance(given, Mapping):
+        given = given.get("text", given)
+    listed = [] if given is None else given if isinstance(given, list) else [given]
+    if not all(map(_is_answer, listed)):
         return None
     answers = tuple(dict.fromkeys(filter(None, (clean_line(str(answer)) for answer in listed))))
     return answers if sum(map(len, answers)) <= max_characters else None
-
-
-def _listed(given: Any) -> Any:
-    """The list in what is given: itself, that of SQuAD's {"text": list}, or one of a single answer; empty for None."""
-    if isinstance(given, str):
-        given = _from_json(given)
-    if isinstance(given, Mapping):
-        given = given.get("text", given)
-    if given is None:
-        return []
-    return given if isinstance(given, list) else [given]
-
-
-def _from_json(text: str) -> Any:
-    """The list (or null) that a text is as JSON, since CSV and TSV have no lists; the text itself if it is none."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return value if value is None or isinstance(value, list) else text
 
 
 def _is_answer(value: Any) -> bool:
@@ -223,7 +203,8 @@ def merge_duplicates(documents: Iterable[Document], by: str) -> tuple[list[Docum
     merged: dict[str, str] = {}
     first: dict[tuple[str, str], str] = {}  # (kind of key, key) -> id of the kept document
     for document in documents:
-        keys = _keys(document, by)
+        texts = {"text": document.text, "title": document.title}
+        keys = [(kind, key) for kind, text in texts.items() if by in (kind, "either") and (key := normalised(text))]
         known = next((first[key] for key in keys if key in first), None)
         if known is None:
             kept.append(document)
@@ -232,9 +213,3 @@ def merge_duplicates(documents: Iterable[Document], by: str) -> tuple[list[Docum
         for key in keys:
             first.setdefault(key, known or document.document_id)
     return kept, merged
-
-
-def _keys(document: Document, by: str) -> list[tuple[str, str]]:
-    texts = {"text": document.text, "title": document.title}
-    chosen = texts if by == "either" else {by: texts[by]} if by in texts else {}
-    return [(kind, key) for kind, text in chosen.items() if (key := normalised(text))]

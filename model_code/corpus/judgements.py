@@ -35,11 +35,11 @@ def split_queries(given: Mapping[str, str | None], settings: QuerySplitSettings)
     splits = {query: split or _split_by_share(query, settings) for query, split in given.items()}
     if "dev" in splits.values():
         return splits
-    carved = {
-        query for query, split in splits.items()
-        if split == "train" and position(query, settings.seed, "dev") < settings.dev_share
-    }  # fmt: skip
-    return {query: "dev" if query in carved else split for query, split in splits.items()}
+
+    def carved(query: str, split: str) -> bool:
+        return split == "train" and position(query, settings.seed, "dev") < settings.dev_share
+
+    return {query: "dev" if carved(query, split) else split for query, split in splits.items()}
 
 
 def _split_by_share(query: str, settings: QuerySplitSettings) -> str:
@@ -108,7 +108,10 @@ def _judgement(row: Row, known: Known) -> Judgement:
         raise Unfit("dangling qrel", f"there is no query {query_id!r}")
     if document_id not in known.documents and not known.limited:
         raise Unfit("dangling qrel", f"there is no document {document_id!r}")
-    return Judgement(row, query_id, document_id, _relevance(row.values.get("relevance", 1)), _split(row.values))
+    split = row.values.get("split")
+    if split is not None and split not in SPLITS:
+        raise Unfit("bad split", f"split is {split!r}, not one of {', '.join(SPLITS)}")
+    return Judgement(row, query_id, document_id, _relevance(row.values.get("relevance", 1)), split)
 
 
 def _relevance(value: Any) -> int:
@@ -119,13 +122,6 @@ def _relevance(value: Any) -> int:
     if not number.is_integer() or abs(number) > MOST_RELEVANCE:
         raise Unfit("bad relevance", f"relevance is {value!r}, not a whole number of at most {MOST_RELEVANCE:,}")
     return int(number)
-
-
-def _split(values: Mapping[str, Any]) -> str | None:
-    split = values.get("split")
-    if split is not None and split not in SPLITS:
-        raise Unfit("bad split", f"split is {split!r}, not one of {', '.join(SPLITS)}")
-    return split
 
 
 def _one_split_each(judgements: list[Judgement], quarantine: Quarantine) -> list[Judgement]:

@@ -7,7 +7,7 @@ Voorhees). Throughout, r_i is the relevance of the document at rank i, R the num
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,16 +58,12 @@ def judge(run: Run, qrels: Qrels) -> Gains:
     for query_id in query_ids:
         relevance = qrels[query_id]
         documents = [document_id for document_id, _ in run.get(query_id, ())]
-        _reject_duplicates(query_id, documents)
+        if len(set(documents)) != len(documents):
+            twice = next(document for document in documents if documents.count(document) > 1)
+            raise FreshetError(f"query {query_id!r} ranks document {twice!r} twice; a run may name each document once")
         retrieved.append([max(relevance.get(document_id, 0), 0) for document_id in documents])
         ideal.append(sorted((value for value in relevance.values() if value > 0), reverse=True))
     return Gains(query_ids, _padded(retrieved), _padded(ideal))
-
-
-def _reject_duplicates(query_id: str, documents: list[str]) -> None:
-    if len(set(documents)) != len(documents):
-        twice = next(document for document in documents if documents.count(document) > 1)
-        raise FreshetError(f"query {query_id!r} ranks document {twice!r} twice; a run may name each document once")
 
 
 def _padded(rows: list[list[int]]) -> np.ndarray:
@@ -121,47 +117,33 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
     return np.divide(numerator, denominator, out=np.zeros(len(numerator)), where=denominator > 0)
 
 
-MEASURES: dict[str, Callable[[Gains, Any], np.ndarray]] = {
-    "nDCG": ndcg,
-    "R": recall,
-    "MRR": reciprocal_rank,
-    "MAP": average_precision,
-    "hit": hit,
-}
-WHOLE_RUN = {"MAP"}  # measures that take no cutoff
+Measure = Callable[[Gains, Any], np.ndarray]  # each query's value (Q,), in [0, 1]
+MEASURES: dict[str, Measure] = {"nDCG": ndcg, "R": recall, "MRR": reciprocal_rank, "hit": hit}
+METRIC = re.compile(rf"({'|'.join(MEASURES)})@([1-9]\d*)|MAP")
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A measure and its cutoff: the number of ranks it looks at, None for the whole run."""
+def parse_metric(name: str) -> tuple[Measure, int | None]:
+    """A metric's measure and its cutoff: the number of ranks that it looks at, None for the whole run.
 
-    measure: str
-    cutoff: int | None = None
+    >>> parse_metric("nDCG@10")[1], parse_metric("MAP")[1]
+    (10, None)
+    >>> parse_metric("ndcg")
+    Traceback (most recent call last):
+    model_code.errors.SettingsError: 'ndcg' is not a metric; write one of nDCG@k, R@k, MRR@k, hit@k, MAP with k >= 1
+    """
+    match = METRIC.fullmatch(name)
+    require(match is not None, f"{name!r} is not a metric; write one of {'@k, '.join(MEASURES)}@k, MAP with k >= 1")
+    assert match is not None
+    return (MEASURES[match[1]], int(match[2])) if match[1] else (average_precision, None)
 
-    @classmethod
-    def parse(cls, name: str) -> Metric:
-        """Read a metric's name.
 
-        >>> Metric.parse("nDCG@10")
-        Metric(measure='nDCG', cutoff=10)
-        >>> Metric.parse("ndcg")
-        Traceback (most recent call last):
-        model_code.errors.SettingsError: 'ndcg' is not a metric; write one of nDCG@k, R@k, MRR@k, MAP, hit@k with k >= 1
-        """
-        match = re.fullmatch(r"(?P<measure>[A-Za-z]+)(@(?P<cutoff>[1-9]\d*))?", name)
-        measure, cutoff = (match["measure"], match["cutoff"]) if match else (None, None)
-        known = measure in MEASURES and (cutoff is None) == (measure in WHOLE_RUN)
-        shapes = ", ".join(key if key in WHOLE_RUN else f"{key}@k" for key in MEASURES)
-        require(known, f"{name!r} is not a metric; write one of {shapes} with k >= 1")
-        return cls(str(measure), int(cutoff) if cutoff else None)
+def metrics_among(names: Iterable[str]) -> list[str]:
+    """Those names that are metrics: of a history's row, what was measured on dev.
 
-    def __str__(self) -> str:
-        """The name that `parse` reads."""
-        return self.measure if self.cutoff is None else f"{self.measure}@{self.cutoff}"
-
-    def scores(self, gains: Gains) -> np.ndarray:
-        """This metric for each query, (Q,), in [0, 1]."""
-        return MEASURES[self.measure](gains, self.cutoff)
+    >>> metrics_among(["step", "loss", "nDCG@10"])
+    ['nDCG@10']
+    """
+    return [name for name in names if METRIC.fullmatch(name)]
 
 
 def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -172,6 +154,6 @@ def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str]) -> dict[str, di
     >>> evaluate_run({"q": [("a", 9.0), ("b", 8.0)]}, {"q": {"b": 1}}, ["MRR@10", "hit@1"])
     {'MRR@10': {'q': 0.5}, 'hit@1': {'q': 0.0}}
     """
-    gains = judge(run, qrels)
-    scores = {name: Metric.parse(name).scores(gains).tolist() for name in metrics}
+    gains, parsed = judge(run, qrels), {name: parse_metric(name) for name in metrics}
+    scores = {name: measure(gains, cutoff).tolist() for name, (measure, cutoff) in parsed.items()}
     return {name: dict(zip(gains.query_ids, values, strict=True)) for name, values in scores.items()}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from model_code.errors import SettingsError
-from model_code.evaluation.metrics import Metric
+from model_code.evaluation.metrics import metrics_among
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,20 +75,3 @@ def training_plot(history: Sequence[Mapping[str, Any]], measured: Sequence[str] 
             axes.set(xlabel="step", title=name if name == "loss" else f"dev {name}")
 
     return draw((3.6 * len(panels), 3.3), paint)
-
-
-def metrics_among(names: Iterable[str]) -> list[str]:
-    """Those names that are metrics: of a history's row, what was measured on dev.
-
-    >>> metrics_among(["step", "loss", "nDCG@10"])
-    ['nDCG@10']
-    """
-    return [name for name in names if _is_metric(name)]
-
-
-def _is_metric(name: str) -> bool:
-    try:
-        Metric.parse(name)
-    except SettingsError:
-        return False
-    return True

@@ -58,7 +58,7 @@ def judge_promotion(
         return Verdict(True, reasons, challenger.queries, ())
     check_comparable([challenger, champion])
     intervals = _paired_differences(challenger, champion, settings, seed)
-    objections = _objections(intervals, settings)
+    objections = _no_gain(intervals, settings) + _losses(intervals, settings)
     reasons = tuple(objections) or (f"better: {_spoken(intervals[settings.metric])}",)
     rows = tuple(intervals.values())
     return Verdict(not objections, reasons, challenger.queries, rows)
@@ -143,10 +143,6 @@ def _paired_differences(
     columns = (ours.mean(axis=0), theirs.mean(axis=0), (ours - theirs).mean(axis=0), low, high, p)
     rows = (np.column_stack(columns).round(6) + 0.0).tolist()
     return {metric: PairedDifference(metric, *row) for metric, row in zip(metrics, rows, strict=True)}
-
-
-def _objections(intervals: dict[str, PairedDifference], settings: PromotionSettings) -> list[str]:
-    return _no_gain(intervals, settings) + _losses(intervals, settings)
 
 
 def _no_gain(intervals: dict[str, PairedDifference], settings: PromotionSettings) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from model_code.evaluation.metrics import Metric
+from model_code.evaluation.metrics import parse_metric
 from model_code.settings import Constant, Field, Settings, require
 
 METRICS = ("nDCG@10", "MRR@10", "MAP", "R@1", "R@5", "R@10", "R@20", "R@100", "hit@1", "hit@5", "hit@10")
@@ -32,7 +32,7 @@ class EvaluationSettings(Settings):
     def check(self) -> None:
         """Refuse metrics that a run of this depth cannot give."""
         for name in self.metrics:
-            cutoff = Metric.parse(name).cutoff
+            cutoff = parse_metric(name)[1]
             require(cutoff is None or cutoff <= self.depth, f"metric {name} needs depth >= {cutoff}, not {self.depth}")
         require(self.main_metric in self.metrics, f"main_metric {self.main_metric!r} must be one of metrics")
         require(len(set(self.metrics)) == len(self.metrics), "metrics names a metric twice")
@@ -57,6 +57,6 @@ class PromotionSettings(Settings):
     def check(self) -> None:
         """Refuse unknown metrics, and levels at which the gate would refuse everything."""
         for name in (self.metric, *self.protected):
-            Metric.parse(name)
+            parse_metric(name)
         smallest = 1 / (self.permutations + 1)
         require(smallest < self.alpha, f"{self.permutations} permutations cannot give p < alpha = {self.alpha}")

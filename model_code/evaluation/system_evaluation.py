@@ -11,7 +11,8 @@ evaluation folder is `variants/NAME/` in that of R.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,33 +41,32 @@ def evaluate_system(
     Returns the content of metrics.json.
     """
     summary: dict[str, Any] = {"system": system}
-    tables = []
+    rows: list[tuple[str, str, str, float]] = []
     for split, judged in judgements.items():
         write_run(output / f"run.{split}.trec", runs[split], tag=system)
         scores = evaluate_run(runs[split], judged.qrels, settings.metrics)
-        tables.append(_long_table(split, scores))
-        summary[split] = {"queries": len(judged.queries)} | (_means(scores) if judged.queries else {})
-    pd.concat(tables, ignore_index=True).to_parquet(output / "scores.parquet", index=False)
+        means = {name: round(sum(own.values()) / len(own), DIGITS) for name, own in scores.items() if own}
+        summary[split] = {"queries": len(judged.queries)} | means
+        rows += [(query, split, name, value) for name, own in scores.items() for query, value in own.items()]
+    table = pd.DataFrame(rows, columns=["query_id", "split", "metric", "value"]).astype({"value": "float64"})
+    table.to_parquet(output / "scores.parquet", index=False)
     write_json(output / "metrics.json", summary)
     return summary
 
 
 def search_splits(search: Search, judgements: Mapping[str, Judgements], depth: int) -> dict[str, Run]:
-    """The run of a system on each split."""
-    return {split: search_queries(search, judged, depth) for split, judged in judgements.items()}
+    """The run of a system on each split; it is asked once, for all queries of a split together."""
+    return {
+        split: dict(zip(judged.queries, search(list(judged.queries.values()), depth), strict=True))
+        if judged.queries
+        else {}
+        for split, judged in judgements.items()
+    }
 
 
 def sampled(judgements: Mapping[str, Judgements], settings: EvaluationSettings) -> dict[str, Judgements]:
     """Each split's queries, `settings.max_queries` at most."""
     return {split: sample_queries(judged, settings.max_queries) for split, judged in judgements.items()}
-
-
-def search_queries(search: Search, judged: Judgements, depth: int) -> Run:
-    """The run of a system on judged queries; systems are asked once, for all queries together."""
-    query_ids = list(judged.queries)
-    if not query_ids:
-        return {}
-    return dict(zip(query_ids, search([judged.queries[query_id] for query_id in query_ids], depth), strict=True))
 
 
 def sample_queries(judged: Judgements, limit: int | None) -> Judgements:
@@ -79,16 +79,6 @@ def sample_queries(judged: Judgements, limit: int | None) -> Judgements:
         qrels={query_id: relevant for query_id, relevant in judged.qrels.items() if query_id in kept},
         source=judged.source,
     )
-
-
-def _means(scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    return {metric: round(sum(values.values()) / len(values), DIGITS) for metric, values in scores.items()}
-
-
-def _long_table(split: str, scores: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
-    columns: Sequence[str] = ("query_id", "split", "metric", "value")
-    rows = [(query_id, split, metric, value) for metric, values in scores.items() for query_id, value in values.items()]
-    return pd.DataFrame(rows, columns=list(columns)).astype({"value": "float64"})
 
 
 RRF = "rrf"
@@ -108,12 +98,11 @@ def retriever_runs(
         return
     for name, search in retriever.variants().items():
         yield name, search_splits(search, judgements, settings.depth)
-    yield RRF, {split: fused(runs[split], bm25[split], settings) for split in judgements}
-
-
-def fused(run: Run, bm25: Run, settings: EvaluationSettings) -> Run:
-    """Two runs on the same queries as one."""
-    return {
-        query: reciprocal_rank_fusion([list(ranking), list(bm25[query])], settings.depth, settings.fusion_constant)
-        for query, ranking in run.items()
-    }
+    fuse = partial(reciprocal_rank_fusion, k=settings.depth, constant=settings.fusion_constant)
+    yield (
+        RRF,
+        {
+            split: {query: fuse([list(own), list(bm25[split][query])]) for query, own in run.items()}
+            for split, run in runs.items()
+        },
+    )

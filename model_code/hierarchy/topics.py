@@ -27,7 +27,7 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
     as "the", weigh nothing, and no list of them is needed. A node that is all of its parent keeps its name.
     """
     found, vocabulary = _presence(texts)
-    above, over = np.asarray(found.mean(axis=0)), np.zeros(len(texts), np.int64)
+    above, over = csr_matrix(found.mean(axis=0)), np.zeros(len(texts), np.int64)
     named: list[list[str]] = []
     for level in range(1, tree.depth + 1):
         nodes, sizes = tree.paths()[:, level - 1], tree.sizes(level)
@@ -37,7 +37,7 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
         named.append([])
         for node, (start, end) in enumerate(pairwise(shares.indptr)):
             own, terms = shares.data[start:end], shares.indices[start:end]
-            weights = own * np.log(own / _row(above, parents[node], terms))
+            weights = own * np.log(own / above[parents[node], terms].toarray()[0])
             order = np.lexsort((terms, -weights.round(9)))[: (weights > 1e-9).sum()]
             best = [vocabulary[term] for term in terms[order]]
             alone = level > 1 and sizes[node] == over[parents[node]]
@@ -69,13 +69,6 @@ def _words_of(text: str) -> set[str]:
         first + second for (first, second), both in zip(pairwise(found), pairwise(alone), strict=True) if all(both)
     }
     return pairs | {word for word in found if 2 < len(word) <= LONGEST and not word[0].isdigit()}
-
-
-def _row(matrix: csr_matrix | np.ndarray, row: int, columns: np.ndarray) -> np.ndarray:
-    """Some values of a row."""
-    if isinstance(matrix, np.ndarray):
-        return matrix[0, columns]
-    return matrix[row, columns].toarray()[0]
 
 
 def _different(best: Sequence[str]) -> list[str]:

@@ -46,21 +46,11 @@ def reasons_to_drop(queries: Sequence[PseudoQuery], documents: Mapping[str, str]
     seen: set[tuple[str, str]] = set()
     reasons: list[str | None] = []
     for document_id, text in normal:
-        if not text:
-            reasons.append(EMPTY)
-        elif len(fitting[text]) > 1:
-            reasons.append(AMBIGUOUS)
-        elif (document_id, text) in seen:
-            reasons.append(REPEATED)
-        else:
-            reasons.append(None)
+        repeated = (document_id, text) in seen
+        reason = EMPTY if not text else AMBIGUOUS if len(fitting[text]) > 1 else REPEATED if repeated else None
+        reasons.append(reason)
         seen.add((document_id, text))
     return reasons
-
-
-def _rarest(text: str, frequency: Mapping[str, int]) -> tuple[int, str]:
-    """The lowest document frequency among the terms of a normalised text, and the term that has it."""
-    return min((frequency.get(term, 0), term) for term in text.split())
 
 
 def _found_word_for_word(
@@ -71,7 +61,8 @@ def _found_word_for_word(
     containing: dict[str, set[str]] = {query: set() for query in queries}
     for query in containing:
         if query:
-            by_term.setdefault(_rarest(query, frequency)[1], []).append(query)
+            rarest = min(query.split(), key=lambda term: (frequency.get(term, 0), term))
+            by_term.setdefault(rarest, []).append(query)
     for document_id, text in texts.items():
         for term in by_term.keys() & set(text.split()):
             for query in by_term[term]:

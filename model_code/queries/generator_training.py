@@ -110,11 +110,6 @@ class PairTokens:
         return sections
 
 
-def document_numbers(pairs: Sequence[GeneratorPair]) -> np.ndarray:
-    """The number of each pair's document: (n,) int64."""
-    return np.unique([pair.document_id for pair in pairs], return_inverse=True)[1].astype(np.int64)
-
-
 METRIC = "log_likelihood"  # of held-out queries, mean per token
 
 
@@ -139,7 +134,8 @@ class GeneratorTrainer(TrainingLoop):
         self.trained, self.tokens, self.pairs, self.settings = loaded[0].eval(), tokens, pairs, settings
         self.held_out = held_out[: settings.held_out_pairs]
         self.checkpoints, self.progress, self.state = checkpoints, progress, TrainingState()
-        self.stream = PairStream(document_numbers(pairs), settings.batch_size, seed)
+        documents = np.unique([pair.document_id for pair in pairs], return_inverse=True)[1]
+        self.stream = PairStream(documents.astype(np.int64), settings.batch_size, seed)
         self.steps = settings.steps or max(1, round(settings.epochs * self.stream.per_epoch))
         self.pairs_per_step = settings.batch_size
         self.accelerator = make_accelerator(self.trained.device, precision)
@@ -182,46 +178,31 @@ class GeneratorTrainer(TrainingLoop):
         return loss, int((labels != IGNORED).sum())
 
 
-Pairs = Sequence[GeneratorPair]
-
-
 def train_generator(context: StageContext) -> dict[str, Any]:
     """Write `model/` and `history.json`; report what it learned from, and which step was best."""
     training: GeneratorTrainingSettings = context.settings[TRAINING_GROUP]
+    written, encoder, seed = (context.settings[name] for name in (WRITING_GROUP, "encoder", "seed"))
     corpus = judged_corpus(load_corpus(context.inputs["corpus"]))
-    pairs, held_out = generator_pairs(corpus, training.held_out_share, context.settings["seed"])
-    loaded = _start(context)
-    report = _train(context, loaded, pairs, held_out)
-    save_sequence_model(*loaded, context.output / TRAINED_FOLDER, context.settings[WRITING_GROUP].section_tokens)
-    return {"base": training.base} | report
-
-
-def _start(context: StageContext) -> Loaded:
-    """The model to start from, on the device that the encoder's settings choose."""
-    training, encoder = context.settings[TRAINING_GROUP], context.settings["encoder"]
+    pairs, held_out = generator_pairs(corpus, training.held_out_share, seed)
     model, tokenizer = load_sequence_model(training.base, training.revision)
-    written = context.settings[WRITING_GROUP]
     require_positions(model, written.section_tokens, written.max_query_tokens)
-    return model.to(pick_device(encoder.device)), tokenizer
-
-
-def _train(context: StageContext, loaded: Loaded, pairs: Pairs, held_out: Pairs) -> dict[str, Any]:
-    written, (model, tokenizer) = context.settings[WRITING_GROUP], loaded
     start_token = model.generation_config.decoder_start_token_id
     trainer = GeneratorTrainer(
-        loaded,
+        (model.to(pick_device(encoder.device)), tokenizer),
         PairTokens(tokenizer, written.section_tokens, written.max_query_tokens, start_token),
         pairs,
         held_out,
-        context.settings[TRAINING_GROUP],
-        context.settings["seed"],
+        training,
+        seed,
         context.checkpoints / "training",
         context.progress("train the generator"),
-        context.settings["encoder"].precision,
+        encoder.precision,
     )
     result = trainer.fit()
     write_json(context.output / "history.json", list(result.history))
+    save_sequence_model(model, tokenizer, context.output / TRAINED_FOLDER, written.section_tokens)
     return {
+        "base": training.base,
         "pairs": len(pairs),
         "held_out_pairs": len(held_out),
         f"start_{METRIC}": result.history[0].get(METRIC),

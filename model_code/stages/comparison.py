@@ -117,17 +117,13 @@ def _load_systems(context: StageContext) -> list[SystemScores]:
     return []
 
 
-def _without_variants(comparison: dict[str, Any]) -> dict[str, Any]:
-    """The systems that can be registered."""
-    return {name: metrics for name, metrics in comparison["systems"].items() if not is_variant(name)}
-
-
 def _headline(comparison: dict[str, Any]) -> dict[str, dict[str, float]]:
     """System -> metric -> mean, few enough to read in `dvc metrics`: the main metric of each, and all of the best's.
 
     Variants are left out, as they are never registered.
     """
-    main, systems = comparison["main_metric"], _without_variants(comparison)
+    main = comparison["main_metric"]
+    systems = {name: metrics for name, metrics in comparison["systems"].items() if not is_variant(name)}
     best = max(systems, key=lambda name: systems[name][main]["value"], default=None)
     return {
         name: {metric: cell["value"] for metric, cell in metrics.items() if metric == main or name == best}

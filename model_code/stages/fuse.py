@@ -114,7 +114,7 @@ def _weighed(
     dev, metric = bench.judgements["dev"], bench.settings.main_metric
     if settings.weights:
         return fusion, None
-    if can_learn(dev):
+    if dev.source == "qrels" and len(dev.queries) >= LEAST:  # a weight from 30 is nearly as good as from all
         return learn_weights(FusedSearch(judged, fusion), sample_queries(dev, MOST), metric), dev.source
     corpus = load_corpus(context.inputs["corpus"])
     titles, passages = held_out_titles(corpus, context.settings["encoder"].include_title)
@@ -169,11 +169,6 @@ def default_weights(parts: tuple[str, ...], scales: Mapping[str, Scale]) -> dict
     return {part: 1 / dense if part in scales else WORDS / words for part in parts}
 
 
-def can_learn(dev: Judgements) -> bool:
-    """Whether there are enough queries that people judged; a weight from 30 is nearly as good as from all."""
-    return dev.source == "qrels" and len(dev.queries) >= LEAST
-
-
 def learn_weights(search: FusedSearch, dev: Judgements, metric: str) -> Fusion:
     """The fusion whose weights, of a small grid, give the highest mean of `metric` on judged queries.
 
@@ -198,13 +193,9 @@ def _scored(search: FusedSearch, dev: Judgements) -> Iterator[Scored]:
 
 
 def _mean(scored: list[Scored], weights: Mapping[str, float], dev: Judgements, metric: str) -> float:
-    run: Run = {query: _ranking(documents, scores, weights) for query, documents, scores in scored}
+    run: Run = {}
+    for query, documents, scores in scored:
+        total = sum(weights[part] * own for part, own in scores.items())
+        run[query] = [(documents[i], float(total[i])) for i in np.argsort(-total, kind="stable").tolist()]
     values = evaluate_run(run, dev.qrels, [metric])[metric]
     return sum(values.values()) / len(values)
-
-
-def _ranking(
-    documents: list[str], scores: Mapping[str, np.ndarray], weights: Mapping[str, float]
-) -> list[tuple[str, float]]:
-    total = sum(weights[part] * own for part, own in scores.items())
-    return [(documents[i], float(total[i])) for i in np.argsort(-total, kind="stable").tolist()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet
+import pyarrow.parquet as pq
 
 from model_code.context import StageContext
 from model_code.errors import FreshetError
@@ -20,41 +20,24 @@ from model_code.scale.clustering import make_lloyd
 def run(context: StageContext) -> dict[str, Any]:
     """Write the hierarchy, nodes' names, passages' documents, `statistics.json` and `hierarchy.png`; report sizes."""
     settings, seed = context.settings["hierarchy"], context.settings["seed"]
-    vectors = _passage_vectors(context)
+    passages = pq.read_table(context.inputs["corpus"] / "passages.parquet", columns=["document_id", "title", "text"])
+    documents, titles, texts = (column.to_pylist() for column in passages)
+    vectors = np.load(context.inputs["base_index"] / "vectors.npy", mmap_mode="r")  # (N, H)
+    if len(vectors) != len(documents):
+        raise FreshetError(
+            f"the base index has {len(vectors)} vectors, but the corpus {len(documents)} passages; "
+            "encode the corpus again: freshet run base_index"
+        )
     tree = build_hierarchy(vectors, settings, seed, context.progress("cluster"), make_lloyd)
     tree.save(context.output)
-    write_json(context.output / DOCUMENT_IDS, _document_ids(context))
+    write_json(context.output / DOCUMENT_IDS, documents)
     unit = unit_vectors(vectors, "cpu").numpy()
     levels = level_statistics(tree, unit)
     write_json(context.output / "statistics.json", {"levels": levels})
-    topics = topic_names(tree, _texts(context))
+    topics = topic_names(tree, [f"{title} {text}" for title, text in zip(titles, texts, strict=True)])
     write_json(context.output / TOPICS, topics)
     draw_hierarchy(tree, unit, context.output / "hierarchy.png", topics)
     report = {"method": settings.method, "passages": len(tree.leaves), "depth": tree.depth}
     for level in levels:
         report |= {f"level_{level['level']}_{key}": level[key] for key in ("nodes", "passages_max", "cosine_mean")}
     return report
-
-
-def _document_ids(context: StageContext) -> list[str]:
-    """The document of each passage that the tree places."""
-    table = pyarrow.parquet.read_table(context.inputs["corpus"] / "passages.parquet", columns=["document_id"])
-    return table["document_id"].to_pylist()
-
-
-def _texts(context: StageContext) -> list[str]:
-    """Title and text of each passage."""
-    table = pyarrow.parquet.read_table(context.inputs["corpus"] / "passages.parquet", columns=["title", "text"])
-    return [f"{title} {text}" for title, text in zip(*(column.to_pylist() for column in table), strict=True)]
-
-
-def _passage_vectors(context: StageContext) -> np.ndarray:
-    """The base index's vectors (N, H), one per passage of the corpus."""
-    vectors = np.load(context.inputs["base_index"] / "vectors.npy", mmap_mode="r")
-    passages = pyarrow.parquet.read_metadata(context.inputs["corpus"] / "passages.parquet").num_rows
-    if len(vectors) != passages:
-        raise FreshetError(
-            f"the base index has {len(vectors)} vectors, but the corpus {passages} passages; "
-            "encode the corpus again: freshet run base_index"
-        )
-    return vectors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from model_code.evaluation.metrics import Metric
+from model_code.evaluation.metrics import parse_metric
 from model_code.settings import Constant, Field, Settings, require
 
 
@@ -85,7 +85,7 @@ class TrainingSettings(Settings):
 
     def check(self) -> None:
         """Refuse what would be without effect."""
-        Metric.parse(self.dev_metric)
+        parse_metric(self.dev_metric)
         for name, act in (("cotraining", "re-clusters at"), ("patience", "counts")):
             require(
                 not getattr(self, name) or self.evaluate_every is not None,

@@ -12,7 +12,7 @@ from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, Judgements, judged, judged_corpus, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
-from model_code.evaluation.metrics import Metric, evaluate_run
+from model_code.evaluation.metrics import evaluate_run, parse_metric
 from model_code.index.top_k import top_k
 from model_code.retriever import Ranking
 from model_code.training.data import DevQueries, Pairs, Passages, TrainingData, make_pairs
@@ -66,7 +66,7 @@ class DevEvaluator:
     @property
     def depth(self) -> int:
         """Documents that are ranked for each query."""
-        return Metric.parse(self.metric).cutoff or DEPTH
+        return parse_metric(self.metric)[1] or DEPTH
 
     def mean(self, rankings: Sequence[Ranking]) -> float:
         """The mean metric of rankings of document numbers, one for each of `queries`."""

@@ -87,13 +87,10 @@ def renamed(row: Row | Malformed, columns: ColumnSettings) -> Row | Malformed:
     if row.table == "documents":
         values["fields"] = {key: value for key, value in row.values.items() if key not in names.values()}
     if "answers" in names and values.get("answers") is None:
-        values |= _beside(row, names["answers"])
+        beside = row.values.get("metadata")
+        if isinstance(beside, Mapping) and names["answers"] in beside:
+            values["answers"] = beside[names["answers"]]
     return Row(row.table, row.location, values)
-
-
-def _beside(row: Row, column: str) -> dict[str, Any]:
-    metadata = row.values.get("metadata")
-    return {"answers": metadata[column]} if isinstance(metadata, Mapping) and column in metadata else {}
 
 
 def hash_files(files: Mapping[str, Path]) -> dict[str, Any]:
@@ -115,7 +112,10 @@ def require_columns(
     """
     missing, held = columns.expected(table), dict[str, None]()
     for row in rows:
-        held |= dict.fromkeys(_names(row))
+        if isinstance(row, Malformed):
+            continue
+        beside = row.values.get("metadata") if table == "queries" else None  # where a query's answers may be
+        held |= dict.fromkeys([*row.values, *(beside if isinstance(beside, Mapping) else ())])
         called_id = any_id or (columns.of(table).get("id") == _ID and _ID not in held)
         has_id = "id" in held and called_id
         known = {*held, columns.of(table)["id"]} if has_id else held
@@ -128,14 +128,6 @@ def require_columns(
             f"{name} has no column {sought}; it has: {printable(', '.join(map(str, held)), 300)}. "
             "Say under corpus.columns in params.yaml which column holds what"
         )
-
-
-def _names(row: Row | Malformed) -> list[str]:
-    """The row's columns; those of a query include what lies in its `metadata`, where its answers may be."""
-    if isinstance(row, Malformed):
-        return []
-    metadata = row.values.get("metadata") if row.table == "queries" else None
-    return [*row.values, *(metadata if isinstance(metadata, Mapping) else ())]
 
 
 def make_lock(settings: CorpusSettings, root: Path) -> dict[str, Any]:

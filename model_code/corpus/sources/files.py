@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,20 @@ from model_code.files import replacing
 from model_code.progress import Progress, silent
 
 
+@dataclass(frozen=True)
+class _File:
+    """A file of a table, what the lock and what locations call it, and the split of its judgements if it has one."""
+
+    path: Path
+    key: str
+    name: str
+    split: str | None = None
+
+
 class FilesSource:
     """Plain files of documents, and optionally of queries and qrels: one per table."""
+
+    files: Mapping[Table, list[_File]]
 
     def __init__(self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> None:
         self.columns = settings.columns
@@ -34,85 +47,56 @@ class FilesSource:
             "queries": settings.files.queries,
             "qrels": settings.files.qrels,
         }
-        self.paths: dict[Table, Path] = {table: root / path for table, path in named.items() if path is not None}
+        paths = {table: root / path for table, path in named.items() if path is not None}
+        self.files = {  # where a file lies does not matter
+            table: [_File(path, f"{table}{''.join(path.suffixes[-2:])}", path.name)] for table, path in paths.items()
+        }
 
     def describe(self) -> dict[str, Any]:
-        """The hash of each file, under its table and suffix: where it lies does not matter.
-
-        `FreshetError` if a file lacks a column that the settings name.
-        """
-        hashes = hash_files({f"{table}{''.join(path.suffixes[-2:])}": path for table, path in self.paths.items()})
-        for table, path in self.paths.items():
-            require_columns(read_rows(path, table, path.name), table, self.columns, path.name)
+        """The hash of each file that is read. `FreshetError` if a table lacks a column that the settings name."""
+        hashes = self._hashes()
+        for table, files in self.files.items():
+            require_columns(self._found(table), table, self.columns, ", ".join(file.name for file in files))
         return hashes
 
     def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
-        """Yield the rows of the table's file, with our names for their columns."""
-        if table in self.paths:
-            for row in read_rows(self.paths[table], table, self.paths[table].name):
-                yield renamed(row, self.columns)
+        """Yield the rows of the table's files in turn, with our names for their columns."""
+        for row in self._found(table):
+            yield renamed(row, self.columns)
+
+    def _hashes(self) -> dict[str, Any]:
+        return hash_files({file.key: file.path for files in self.files.values() for file in files})
+
+    def _found(self, table: Table) -> Iterator[Row | Malformed]:
+        """The rows as the files have them, judgements with the split of their file."""
+        for file in self.files.get(table, ()):
+            known = {self.columns.split: file.split} if file.split else {}
+            for row in read_rows(file.path, table, file.name):
+                yield Row(table, row.location, {**row.values, **known}) if known and isinstance(row, Row) else row
 
 
 BEIR_SPLITS = ("train", "dev", "test")
 
 
-class BeirSource:
+class BeirSource(FilesSource):
     """A folder in BEIR layout, each file plain or .gz."""
 
     def __init__(self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> None:
-        self.settings, self.folder = settings, root / str(settings.path)
-        documents = self._find("corpus.jsonl")
-        if documents is None:
-            raise FreshetError(f"{self.folder} holds no corpus.jsonl(.gz); corpus.path must name a BEIR folder")
-        self.documents, self.queries = documents, self._find("queries.jsonl")
-        paths = {split: self._find(f"{settings.qrels}/{split}.tsv") for split in BEIR_SPLITS}
-        self.qrels = {split: path for split, path in paths.items() if path is not None}
-        self._check_qrels()
+        self.columns, folder = settings.columns, root / str(settings.path)
 
-    def describe(self) -> dict[str, Any]:
-        """The hash of each file that is read, under its name in the folder.
+        def found(name: str, split: str | None = None) -> list[_File]:
+            named = next((one for one in (name, f"{name}.gz") if (folder / one).is_file()), None)
+            return [] if named is None else [_File(folder / named, named, named, split)]
 
-        `FreshetError` if a table lacks a column that the settings name.
-        """
-        paths = [self.documents, *([self.queries] if self.queries else []), *self.qrels.values()]
-        hashes = hash_files({self._name(path): path for path in paths})
-        for table in ("documents", "queries", "qrels"):
-            require_columns(self._found(table), table, self.settings.columns, f"{table} of {self.folder.name}")
-        return hashes
-
-    def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
-        """Yield documents or queries from their file, or qrels from the file of each split in turn."""
-        for row in self._found(table):
-            yield renamed(row, self.settings.columns)
-
-    def _found(self, table: Table) -> Iterator[Row | Malformed]:
-        """The rows as the files have them, qrels with their split."""
-        if table == "qrels":
-            for split, path in self.qrels.items():
-                yield from self._judged(path, split)
-        elif table == "documents":
-            yield from read_rows(self.documents, table, self._name(self.documents))
-        elif self.queries:
-            yield from read_rows(self.queries, table, self._name(self.queries))
-
-    def _judged(self, path: Path, split: str) -> Iterator[Row | Malformed]:
-        known = {self.settings.columns.split: split}
-        for row in read_rows(path, "qrels", self._name(path)):
-            yield Row("qrels", row.location, {**row.values, **known}) if isinstance(row, Row) else row
-
-    def _find(self, name: str) -> Path | None:
-        paths = (self.folder / name, self.folder / f"{name}.gz")
-        return next((path for path in paths if path.is_file()), None)
-
-    def _name(self, path: Path) -> str:
-        return path.relative_to(self.folder).as_posix()
-
-    def _check_qrels(self) -> None:
-        if self.queries and not self.qrels and self.settings.qrels != "qrels":
-            folder = self.folder / self.settings.qrels
-            raise FreshetError(f"{folder} holds no train.tsv, dev.tsv or test.tsv; corpus.qrels names that folder")
-        if self.qrels and not self.queries:
-            raise FreshetError(f"{self.folder} holds qrels, but no queries.jsonl or queries.jsonl.gz")
+        qrels = [file for split in BEIR_SPLITS for file in found(f"{settings.qrels}/{split}.tsv", split)]
+        self.files = {"documents": found("corpus.jsonl"), "queries": found("queries.jsonl"), "qrels": qrels}
+        if not self.files["documents"]:
+            raise FreshetError(f"{folder} holds no corpus.jsonl(.gz); corpus.path must name a BEIR folder")
+        if self.files["queries"] and not qrels and settings.qrels != "qrels":
+            judged = folder / settings.qrels
+            raise FreshetError(f"{judged} holds no train.tsv, dev.tsv or test.tsv; corpus.qrels names that folder")
+        if qrels and not self.files["queries"]:
+            raise FreshetError(f"{folder} holds qrels, but no queries.jsonl or queries.jsonl.gz")
 
 
 SNAPSHOT_COLUMNS: dict[Table, tuple[str, ...]] = {
@@ -123,26 +107,26 @@ SNAPSHOT_COLUMNS: dict[Table, tuple[str, ...]] = {
 SNAPSHOT_OPTIONAL: dict[Table, tuple[str, ...]] = {"queries": ("answers",)}  # left out if no row has a value
 
 
-class SnapshotSource:
+class SnapshotSource(FilesSource):
     """The three tables of a snapshot's folder, as `write_snapshot` writes them."""
 
     def __init__(self, settings: CorpusSettings, root: Path, locked: Mapping[str, Any] | None = None) -> None:
-        self.folder = root / str(settings.path)
+        folder = root / str(settings.path)
+        self.files = {
+            table: [_File(folder / f"{table}.parquet", table, f"{table}.parquet")] for table in SNAPSHOT_COLUMNS
+        }
 
     def describe(self) -> dict[str, Any]:
         """The hash of each table."""
-        return hash_files({table: self._path(table) for table in SNAPSHOT_COLUMNS})
+        return self._hashes()
 
     def rows(self, table: Table, progress: Progress = silent) -> Iterator[Row | Malformed]:
         """Yield the rows of a table; fields are JSON in the file."""
-        for row in read_rows(self._path(table), table, f"{table}.parquet"):
+        for row in self._found(table):
             if isinstance(row, Row) and table == "documents":
                 yield Row(table, row.location, {**row.values, "fields": json.loads(row.values["fields"])})
             else:
                 yield row
-
-    def _path(self, table: Table) -> Path:
-        return self.folder / f"{table}.parquet"
 
 
 def write_snapshot(folder: Path, tables: Mapping[Table, Iterable[Mapping[str, Any]]]) -> None:

@@ -146,7 +146,7 @@ def test_a_misspelt_column_is_refused_and_the_split_needs_none(tmp_path, write_b
     named = beir_source(tmp_path, columns=ColumnSettings(split="fold"))
     named.describe()
     assert [row.values["split"] for row in named.rows("qrels")] == ["test"]
-    with pytest.raises(FreshetError, match=r"^qrels of data has no column 'grade' \(corpus.columns.relevance\)"):
+    with pytest.raises(FreshetError, match=r"^qrels/test.tsv has no column 'grade' \(corpus.columns.relevance\)"):
         beir_source(tmp_path, columns=ColumnSettings(relevance="grade")).describe()
 
 
