@@ -27,9 +27,8 @@ from model_code.contracts.rules import (
 from model_code.corpus.tables import Judgements
 from model_code.evaluation.comparison import is_variant
 from model_code.evaluation.runs import escape, read_frame
-from model_code.evaluation.scores import DIGITS, SPLITS, VARIANTS, without_seed
+from model_code.evaluation.scores import DIGITS, RRF, SPLITS, VARIANTS, without_seed
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.system_evaluation import RRF
 from model_code.files import read_json
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from model_code.context import StageContext
-from model_code.corpus.tables import Corpus, Judgements, judged
+from model_code.corpus.tables import Corpus, Judgements
 from model_code.errors import FreshetError
-from model_code.evaluation.scores import SPLITS
 from model_code.evaluation.system_evaluation import sampled
 
 if TYPE_CHECKING:
@@ -103,4 +102,4 @@ def judgements(context: StageContext) -> dict[str, Judgements]:
     documents = pd.read_parquet(folder / "documents.parquet", columns=["document_id"])  # and not their texts
     tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("queries", "qrels")}
     corpus = Corpus(documents=documents, passages=documents.iloc[:0], **tables)
-    return sampled({split: judged(corpus, split) for split in SPLITS}, context.settings["evaluation"])
+    return sampled(corpus, context.settings["evaluation"])

@@ -32,18 +32,7 @@ class Place:
         return self.lead + text[self.start : self.end]
 
 
-def windows(text: str, words: int, stride: int) -> list[str]:
-    """Slices of `text` of at most `words` words, one every `stride` words, the last reaching the end; never empty.
-
-    Every word lies in a window, and only as many windows are made as that takes. `words` = 0: the text as a whole.
-
-    >>> windows("a b c d e f g", words=3, stride=2)
-    ['a b c', 'c d e', 'e f g']
-    """
-    return [place.read(text) for place in _windows(text, words, stride)]
-
-
-def _windows(text: str, words: int, stride: int, lead: str = "", shift: int = 0) -> list[Place]:
+def windows(text: str, words: int, stride: int, lead: str = "", shift: int = 0) -> list[Place]:
     """shift: where `text` begins in the document."""
     found = _pieces(text) if words else []
     ends = [*accumulate((weight for _, _, weight in found), initial=0)]  # in words, before each piece
@@ -103,7 +92,7 @@ def _sections(text: str, words: int, stride: int) -> list[Place]:
         headings += [border] if border else []
         if own := text[start:end].strip():
             lead = "".join(f"{heading[0]}\n\n" for heading in headings)
-            found += _windows(own, words, stride, lead, text.index(own, start))
+            found += windows(own, words, stride, lead, text.index(own, start))
             headings = []
     return found + ([Place(headings[0].start(), len(text))] if headings else []) or [Place(0, len(text))]
 
@@ -122,11 +111,18 @@ def places(text: str, words: int, stride: int, by: Cut) -> list[Place]:
     """The passages of a text, at least one, as `PassageSettings` says."""
     if by == "lines":
         return _lines(text)
-    return _sections(text, words, stride) if by == "sections" else _windows(text, words, stride)
+    return _sections(text, words, stride) if by == "sections" else windows(text, words, stride)
 
 
-def cut(text: str, words: int, stride: int, by: Cut) -> list[str]:
-    """The same as they are searched."""
+def cut(text: str, words: int, stride: int, by: Cut = "words") -> list[str]:
+    """The same as they are searched.
+
+    Windows are slices of at most `words` words, one every `stride` words, the last reaching the end; never empty. Every
+    word lies in one, and only as many are made as that takes. `words` = 0: the text as a whole.
+
+    >>> cut("a b c d e f g", words=3, stride=2)
+    ['a b c', 'c d e', 'e f g']
+    """
     return [place.read(text) for place in places(text, words, stride, by)]
 
 

@@ -24,7 +24,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from model_code.drift.reference import DriftReference
 from model_code.drift.settings import DriftSettings
-from model_code.drift.thresholds import ASKED, MADE, Measured, Observation, Scope, Tail, limited
+from model_code.drift.thresholds import ASKED, MADE, Measured, Observation, Scope, Tail
 from model_code.errors import FreshetError
 from model_code.evaluation.significance import paired_randomisation_test
 
@@ -220,4 +220,6 @@ def growth(added: int, trained: int, limit: float) -> Measured:
     >>> growth(30, 100, limit=0.25).tripped
     True
     """
-    return limited("growth", added / trained, limit, {"added": added, "trained": trained})
+    tripped = added / trained > limit
+    detail = {"added": added, "trained": trained}
+    return Measured("growth", added / trained, limit, {}, tripped, detail, suspected=tripped)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -52,26 +51,21 @@ class Questions:
 
     def save(self, path: Path) -> None:
         """Write a JSON file; equal questions give equal bytes."""
-        stated = {
-            "made": [_stated(question) for question in self.made],
-            "asked": [_stated(question) for question in self.asked],
-        }
-        write_json(path, stated | {"protected": [asdict(query) for query in self.protected]})
+        kinds = {"made": self.made, "asked": self.asked, "protected": self.protected}
+        rows = {kind: [asdict(one) | {"answers": sorted(one.answers)} for one in own] for kind, own in kinds.items()}
+        write_json(path, rows)
 
     @classmethod
     def load(cls, path: Path) -> Questions:
         """Read what `save` wrote."""
-        stated = read_json(path)
+        rows = read_json(path)
         made, asked = (
-            tuple(Question(row["document_id"], row["text"], frozenset(row["answers"])) for row in stated[kind])
+            tuple(Question(**row | {"answers": frozenset(row["answers"])}) for row in rows[kind])
             for kind in ("made", "asked")
         )
-        protected = (ProtectedQuery(row["text"], tuple(row["answers"]), row["rank"]) for row in stated["protected"])
-        return cls(made, asked, tuple(protected))
-
-
-def _stated(question: Question) -> dict[str, Any]:
-    return {"document_id": question.document_id, "text": question.text, "answers": sorted(question.answers)}
+        return cls(
+            made, asked, tuple(ProtectedQuery(**row | {"answers": tuple(row["answers"])}) for row in rows["protected"])
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,12 +81,6 @@ def judge(observations: Sequence[Observation], alpha: float) -> tuple[Measured, 
     return tuple(_judged(observation, level, of_harm) for observation in observations)
 
 
-def limited(name: str, value: float, limit: float, detail: Mapping[str, Any]) -> Measured:
-    """A measure that no chance moves: it trips past a limit."""
-    tripped = value > limit
-    return Measured(name, value, limit, {}, tripped, detail, suspected=tripped)
-
-
 def critical_value(null: np.ndarray, level: float, tail: Tail) -> float:
     """The value that must be passed for p = (1 + b) / (1 + B) <= level, where b of the B draws in `null` reach it.
 

@@ -63,33 +63,21 @@ def caveats(comparison: Mapping[str, Any]) -> list[str]:
     return [*unjudged, *dict.fromkeys(comparison.get("left_out", {}).values())]
 
 
-def compare_groups(
-    systems: Sequence[SystemScores], groups: Mapping[str, Sequence[str]], settings: EvaluationSettings, seed: int
-) -> dict[str, Any]:
-    """`compare_systems` on each named group of the queries alone."""
-    return {
-        name: compare_systems([system.only(query_ids) for system in systems], settings, seed)
-        for name, query_ids in groups.items()
-    }
-
-
 def _estimates(systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int) -> dict[str, Any]:
     """Mean and interval of every metric of every system."""
     metrics = list(systems[0].values.columns)
-    values = np.hstack([system.values[metrics].to_numpy() for system in systems])  # (queries, systems * metrics)
-    bounds = [_interval(system, None, metrics, settings, seed) for system in systems]
-    low, high = (np.concatenate(bound) for bound in zip(*bounds, strict=True))
-    cells = _cells({"value": values.mean(axis=0), "low": low, "high": high})
-    estimates: dict[str, Any] = {}
-    for i, cell in enumerate(cells):
-        system, metric = systems[i // len(metrics)], metrics[i % len(metrics)]
-        estimates.setdefault(system.system, {})[metric] = cell | {"queries": system.queries}
-    return estimates
+    return {
+        system.system: {
+            metric: cell | {"queries": system.queries}
+            for metric, cell in zip(metrics, _cells("value", system, None, metrics, settings, seed), strict=True)
+        }
+        for system in systems
+    }
 
 
 def _differences(systems: Sequence[SystemScores], settings: EvaluationSettings, seed: int) -> list[dict[str, Any]]:
     """Paired differences, metric by metric."""
-    plain = [system for system in systems if not is_variant(system.system)]
+    plain, metrics = [one for one in systems if not is_variant(one.system)], list(systems[0].values.columns)
     pairs = [
         (system, reference)
         for i, system in enumerate(plain)
@@ -98,39 +86,41 @@ def _differences(systems: Sequence[SystemScores], settings: EvaluationSettings, 
     ]
     if not pairs:
         return []
-    metrics = list(systems[0].values.columns)
-    flat = np.hstack([(system.values - reference.values)[metrics].to_numpy() for system, reference in pairs])
-    bounds = [_interval(system, reference, metrics, settings, seed) for system, reference in pairs]
-    low, high = (np.concatenate(bound) for bound in zip(*bounds, strict=True))
-    p = paired_randomisation_test(flat, settings.permutations, seed)
-    adjusted = np.apply_along_axis(holm, 0, p.reshape(len(pairs), len(metrics)))
-    cells = _cells({"difference": flat.mean(axis=0), "low": low, "high": high, "p": p, "p_holm": adjusted.ravel()})
-    names = [
-        {"system": system.system, "reference": reference.system, "metric": metric}
-        for system, reference in pairs
-        for metric in metrics
+    cells = [_cells("difference", *pair, metrics, settings, seed) for pair in pairs]
+    differences = np.hstack([(system.values - reference.values)[metrics].to_numpy() for system, reference in pairs])
+    p = paired_randomisation_test(differences, settings.permutations, seed).reshape(len(pairs), len(metrics))
+    tests = np.stack([p, np.apply_along_axis(holm, 0, p)], axis=-1).round(DIGITS).tolist()
+    return [
+        {"system": system.system, "reference": reference.system, "metric": metric, **cells[i][j]}
+        | dict(zip(("p", "p_holm"), tests[i][j], strict=True))
+        for j, metric in enumerate(metrics)
+        for i, (system, reference) in enumerate(pairs)
     ]
-    rows = [name | cell for name, cell in zip(names, cells, strict=True)]
-    return sorted(rows, key=lambda row: metrics.index(row["metric"]))
 
 
-def _interval(
-    system: SystemScores, reference: SystemScores | None, metrics: list[str], settings: EvaluationSettings, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds per metric of a system, or of it less another: over queries, and over seeds where there are several."""
+def _cells(
+    name: str,
+    system: SystemScores,
+    reference: SystemScores | None,
+    metrics: list[str],
+    settings: EvaluationSettings,
+    seed: int,
+) -> list[dict[str, float]]:
+    """Of each metric the mean of a system, or of it less another, called `name`, and its interval, rounded.
+
+    Intervals are over queries, and over seeds where there are several.
+    """
+    table = (system.values if reference is None else system.values - reference.values)[metrics]
+    values, samples = np.ascontiguousarray(table.to_numpy()), settings.bootstrap_samples
     if system.seeds or (reference and reference.seeds):
         others = reference.runs(metrics) if reference else None
-        return bootstrap_over_seeds(system.runs(metrics), others, settings.bootstrap_samples, settings.confidence, seed)
-    values = (system.values if reference is None else system.values - reference.values)[metrics].to_numpy()
-    if len(values) < FEW:
-        return wide_interval(values, settings.confidence, lowest=0.0 if reference is None else -1.0)
-    return bootstrap_interval(values, settings.bootstrap_samples, settings.confidence, seed)
-
-
-def _cells(columns: Mapping[str, np.ndarray]) -> list[dict[str, float]]:
-    """Columns of numbers as one rounded record per row."""
-    rounded = np.column_stack([np.round(values, DIGITS) for values in columns.values()]) + 0.0  # no -0.0
-    return [dict(zip(columns, row, strict=True)) for row in rounded.tolist()]
+        low, high = bootstrap_over_seeds(system.runs(metrics), others, samples, settings.confidence, seed)
+    elif len(values) < FEW:
+        low, high = wide_interval(values, settings.confidence, lowest=0.0 if reference is None else -1.0)
+    else:
+        low, high = bootstrap_interval(values, samples, settings.confidence, seed)
+    rows = (np.column_stack([values.mean(axis=0), low, high]).round(DIGITS) + 0.0).tolist()  # no -0.0
+    return [dict(zip((name, "low", "high"), row, strict=True)) for row in rows]
 
 
 def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> dict[str, list[str]]:

@@ -15,6 +15,7 @@ from model_code.files import read_json
 
 DIGITS = 6  # of values that are written down; far below any interval, far above the rounding of sums
 SPLITS = ("dev", "test")
+RRF = "rrf"  # the variant that fuses a retriever's run with BM25's by reciprocal ranks
 VARIANTS = "variants"  # the folder, in a system's evaluation folder, that holds those of its variants
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from model_code.context import StageContext, left_out
 from model_code.corpus.tables import Corpus, load_corpus
 from model_code.evaluation.comparison import (
-    compare_groups,
     compare_systems,
     is_variant,
     query_groups,
@@ -63,7 +62,10 @@ def compare(context: StageContext) -> dict[str, Any]:
         return facts | NOTHING
     groups = query_groups(corpus.qrels, systems[0].split, systems[0].values.index)
     parts = {
-        "groups": compare_groups(systems, groups, settings, seed),
+        "groups": {
+            name: compare_systems([system.only(queries) for system in systems], settings, seed)
+            for name, queries in groups.items()
+        },
         "examples": _examples(context, systems, corpus, settings.main_metric),
     }
     return facts | compare_systems(systems, settings, seed) | parts

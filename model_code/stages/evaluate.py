@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,15 @@ from model_code.corpus.tables import Corpus, Judgements, judged, judged_corpus, 
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run
 from model_code.evaluation.runs import read_run
-from model_code.evaluation.scores import SPLITS, VARIANTS
+from model_code.evaluation.scores import RRF, SPLITS, VARIANTS
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import (
     evaluate_system,
-    retriever_runs,
     sampled,
     search_splits,
 )
 from model_code.files import hash_text, replace_folder
+from model_code.fusion import reciprocal_rank_fusion
 from model_code.index.id_map import IdMap
 from model_code.queries.pseudo_queries import expanded_texts
 from model_code.retriever import Retriever, Search
@@ -112,11 +113,11 @@ class Bench:
         """Read the corpus."""
         corpus = load_corpus(context.inputs["corpus"])
         settings = context.settings["evaluation"]
-        judgements = {split: judged(corpus, split) for split in SPLITS}
+        judgements = {split: judged(corpus, split) for split in SPLITS}  # all of them, whatever is sampled
         asked = frozenset().union(*(relevant for own in judgements.values() for relevant in own.qrels.values()))
         title, folder = context.settings["encoder"].include_title, context.checkpoints / "held_out"
         documents, lines = IdMap(corpus.passages["document_id"]), HeldOut.of(corpus, asked, title, folder)
-        return cls(sampled(judgements, settings), settings, documents, lines)
+        return cls(sampled(corpus, settings), settings, documents, lines)
 
     def held_out(self, retriever: IndexedRetriever, written: Mapping[str, Sequence[str]] | None = None) -> Retriever:
         """A retriever over the corpus's documents as it is judged; written: queries that are searched with them."""
@@ -145,14 +146,25 @@ class Bench:
     def evaluate_retriever(
         self, system: str, retriever: Retriever, bm25: Mapping[str, Run], output: Path
     ) -> dict[str, Any]:
-        """`evaluate` for a retriever and, unless the settings say no, its variants, which the result has beside it."""
-        variants = retriever_runs(retriever, bm25, self.judgements, self.settings)
-        _, runs = next(variants)
+        """`evaluate` for a retriever and, unless the settings say no, its variants, which the result has beside it.
+
+        They are what one build finds without another training: by its kind's other searches, and fused with BM25's run.
+        A variant of the system R is the system `R.NAME`, and its evaluation folder is `variants/NAME/` in that of R.
+        """
+        runs = self.search(retriever.search)
         report = self.evaluate(system, runs, output)
-        reports = {
-            name: self.evaluate(f"{system}.{name}", runs, output / VARIANTS / str(name)) for name, runs in variants
+        if not self.settings.variants:
+            return report
+        variants = {name: self.search(search) for name, search in retriever.variants().items()}
+        fuse = partial(reciprocal_rank_fusion, k=self.settings.depth, constant=self.settings.fusion_constant)
+        variants[RRF] = {
+            split: {query: fuse([list(own), list(bm25[split][query])]) for query, own in run.items()}
+            for split, run in runs.items()
         }
-        return report | ({"variants": reports} if reports else {})
+        evaluated = {
+            name: self.evaluate(f"{system}.{name}", own, output / VARIANTS / name) for name, own in variants.items()
+        }
+        return report | {"variants": evaluated}
 
     def read_runs(self, folder: Path) -> dict[str, Run]:
         """The runs of an evaluation folder; FreshetError if they are on other queries."""

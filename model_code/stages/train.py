@@ -26,17 +26,12 @@ def run(context: StageContext) -> dict[str, Any]:
     won, and nothing tells which.
     """
     retriever = context.settings["retriever"]
-    least, known = retriever.training.min_judged_queries, _judged_queries(context)
+    least, qrels = retriever.training.min_judged_queries, load_corpus(context.inputs["corpus"]).qrels
+    known = qrels.loc[qrels["split"] == "train", "query_id"].nunique()
     if known < least:
         return leave_out(context.output, NOT_TRAINED.format(name=context.name, known=known, least=least))
     shared = retriever.training.accumulation if retriever.kind == "dense" else 1  # others have stages that are not
     return train(_train, context, shared)
-
-
-def _judged_queries(context: StageContext) -> int:
-    """How many training queries people judged."""
-    qrels = load_corpus(context.inputs["corpus"]).qrels
-    return qrels.loc[qrels["split"] == "train", "query_id"].nunique()
 
 
 def _train(context: StageContext) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from model_code.corpus.passages import windows
+from model_code.corpus.passages import cut
 from model_code.queries.filtering import normalised
 from model_code.queries.pseudo_queries import InverseCloze
 from model_code.queries.settings import ClozeSettings
@@ -17,8 +17,8 @@ def test_with_blanks_words_are_as_split_has_them() -> None:
 
 
 def test_a_text_without_blanks_has_windows_spans_and_words() -> None:
-    assert "".join(windows(CHINESE, 5, 5)) == CHINESE
-    assert len(windows(CHINESE, 5, 5)) == 5
+    assert "".join(cut(CHINESE, 5, 5)) == CHINESE
+    assert len(cut(CHINESE, 5, 5)) == 5
     cloze = InverseCloze("short_cloze", ClozeSettings(per_document=3, min_words=3, max_words=6))
     found = cloze.spans("d", CHINESE, seed=1)
     assert len(found) == 3

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from model_code.corpus.passages import Cut, passage_rows, places, windows
+from model_code.corpus.passages import Cut, cut, passage_rows, places
 from model_code.corpus.settings import PassageSettings
 from model_code.documents import Document
 
@@ -15,7 +15,7 @@ from model_code.documents import Document
 @pytest.mark.parametrize(("words", "stride"), [(1, 1), (4, 4), (5, 3), (6, 1), (7, 6)])
 def test_windows_cover_every_word_with_no_window_too_many(length, words, stride):
     text = [f"w{i}" for i in range(length)]
-    found = [window.split() for window in windows(" ".join(text), words, stride)]
+    found = [window.split() for window in cut(" ".join(text), words, stride)]
     assert {word for window in found for word in window} == set(text)
     assert all(len(window) <= words for window in found)
     assert [window[0] for window in found] == [f"w{stride * i}" for i in range(len(found))]
@@ -25,8 +25,8 @@ def test_windows_cover_every_word_with_no_window_too_many(length, words, stride)
 
 def test_a_short_document_stays_as_it_is_and_zero_words_never_cut():
     text = "one  two\nthree"
-    assert windows(text, 3, 1) == windows(text, 0, 1) == [text]
-    assert windows("", 3, 1) == windows("", 0, 1) == [""]
+    assert cut(text, 3, 1) == cut(text, 0, 1) == [text]
+    assert cut("", 3, 1) == cut("", 0, 1) == [""]
 
 
 def test_rows_count_a_documents_passages_and_carry_its_title():
@@ -51,7 +51,7 @@ def test_a_passage_is_its_slice_of_the_text_after_what_it_is_a_part_of(by):
 def test_what_makes_many_tokens_counts_as_many_words():
     """Half of the passages of package documentation ran past 256 tokens where addresses and code counted as prose."""
     address = "https://example.org/a/long/path"
-    assert len(windows("plain words of prose that are short", 7, 7)) == 1
-    assert len(windows(f"{address} and {address}", 7, 7)) == 3
-    assert max(map(len, windows("=" * 1_000, 60, 60))) == 80
-    assert "".join(windows("=" * 1_000, 60, 60)) == "=" * 1_000
+    assert len(cut("plain words of prose that are short", 7, 7)) == 1
+    assert len(cut(f"{address} and {address}", 7, 7)) == 3
+    assert max(map(len, cut("=" * 1_000, 60, 60))) == 80
+    assert "".join(cut("=" * 1_000, 60, 60)) == "=" * 1_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from model_code.drift.thresholds import Observation, Tail, critical_value, deciding, judge, limited
+from model_code.drift.thresholds import Observation, Tail, critical_value, deciding, judge
 from model_code.errors import FreshetError
 
 
@@ -57,7 +57,3 @@ def test_the_measures_of_harm_share_their_suspicion() -> None:
 def test_too_few_draws_are_refused() -> None:
     with pytest.raises(FreshetError, match=r"takes 99"):
         critical_value(np.arange(50), 0.01, "high")
-
-
-def test_a_limit_trips_past_it() -> None:
-    assert [limited("growth", value, 0.5, {}).tripped for value in (0.5, 0.51)] == [False, True]

@@ -10,7 +10,6 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.evaluation.comparison import (
-    compare_groups,
     compare_systems,
     in_order,
     query_groups,
@@ -102,14 +101,6 @@ def test_without_references_there_are_no_differences():
 def test_different_queries_are_refused():
     with pytest.raises(FreshetError, match="different queries"):
         compare_systems([SYSTEMS[0], system("short", 0.5, size=SIZE - 1)], SETTINGS, seed=0)
-
-
-def test_groups_are_comparisons_of_their_own():
-    groups = {"unseen": [f"q{i:03}" for i in range(25)], "seen": [f"q{i:03}" for i in range(25, SIZE)]}
-    result = compare_groups(SYSTEMS, groups, SETTINGS, seed=0)
-    assert {name: part["queries"] for name, part in result.items()} == {"unseen": 25, "seen": 15}
-    value = result["unseen"]["systems"]["hce"]["hit@1"]["value"]
-    assert value == pytest.approx(SYSTEMS[0].values["hit@1"].iloc[:25].mean(), abs=1e-6)
 
 
 def test_the_order_of_metrics_in_a_table_does_not_matter():

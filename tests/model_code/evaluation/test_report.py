@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from model_code.evaluation.comparison import compare_groups, compare_systems
+from model_code.evaluation.comparison import compare_systems
 from model_code.evaluation.report import differences_table, headline_metrics, lead, page, systems_table, tables
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import EvaluationSettings
@@ -25,7 +25,8 @@ def comparison(names=("bm25", "zero_shot", "hce<1>|x", "zero_shot.rrf")):
         SystemScores(name, "test", pd.DataFrame(generator.uniform(size=(50, 3)), index, SETTINGS.metrics))
         for name in names
     ]
-    groups = compare_groups(systems, {"unseen": index[:20], "seen": index[20:]}, SETTINGS, 0)
+    parts = {"unseen": index[:20], "seen": index[20:]}
+    groups = {name: compare_systems([one.only(own) for one in systems], SETTINGS, 0) for name, own in parts.items()}
     facts = {"main_metric": "nDCG@10", "confidence": 0.95, "documents": 1200, "left_out": {}, "groups": groups}
     examples = {"system": "a", "reference": "b", "won": [EXAMPLE], "lost": []}
     return facts | compare_systems(systems, SETTINGS, 0) | {"examples": examples if len(names) > 1 else {}}

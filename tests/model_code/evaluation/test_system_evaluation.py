@@ -1,4 +1,4 @@
-"""Guards an evaluation: its folder, and the variants of a retriever."""
+"""Guards an evaluation: its folder, and the sample of queries that it is made on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from model_code.evaluation.scores import load_scores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import (
     evaluate_system,
-    retriever_runs,
     sample_queries,
-    sampled,
     search_splits,
 )
 from model_code.files import hash_path, read_json
@@ -33,7 +31,8 @@ def always_a_then_b(texts, k):
 
 def evaluate(folder, dev="ab", test="abca", settings=SETTINGS):
     folder.mkdir()
-    judged = sampled({"dev": judgements(dev), "test": judgements(test)}, settings)
+    given = {"dev": judgements(dev), "test": judgements(test)}
+    judged = {split: sample_queries(own, settings.max_queries) for split, own in given.items()}
     runs = search_splits(always_a_then_b, judged, settings.depth)
     return evaluate_system("dense", runs, judged, settings, folder)
 
@@ -93,36 +92,3 @@ def test_the_sample_limits_both_splits(tmp_path):
     settings = EvaluationSettings(metrics=("hit@1",), main_metric="hit@1", depth=10, max_queries=1, variants=False)
     summary = evaluate(tmp_path / "dense", settings=settings)
     assert (summary["dev"]["queries"], summary["test"]["queries"]) == (1, 1)
-
-
-VARIANTS = EvaluationSettings(metrics=("hit@1",), main_metric="hit@1", depth=3, fusion_constant=1)
-JUDGED = {"dev": Judgements({}, {}, "qrels"), "test": Judgements({"q1": "x", "q2": "y"}, {}, "qrels")}
-RUNS = {"dev": {}, "test": {"q1": [("a", 3.0), ("b", 2.0), ("c", 1.0)], "q2": [("a", 1.0)]}}
-BM25 = {"dev": {}, "test": {"q1": [("c", 9.0), ("d", 8.0), ("a", 7.0)], "q2": []}}
-
-
-class Finding:
-    """Finds a, b and c for x, else a; has one variant."""
-
-    def search(self, texts, k):
-        assert texts, "an empty split is not searched"
-        return [[("a", 3.0), ("b", 2.0), ("c", 1.0)][:k] if text == "x" else [("a", 1.0)] for text in texts]
-
-    def variants(self):
-        return {"beta": lambda texts, k: [[("z", 1.0)] for _ in texts]}
-
-
-def test_the_retrievers_own_come_first_then_the_hybrid():
-    found = dict(retriever_runs(Finding(), BM25, JUDGED, VARIANTS))
-    assert list(found) == [None, "beta", "rrf"]
-    assert found[None] == RUNS
-    assert found["beta"] == {"dev": {}, "test": {"q1": [("z", 1.0)], "q2": [("z", 1.0)]}}
-    assert found["rrf"]["test"] == {
-        "q1": [("a", 1 / 2 + 1 / 4), ("c", 1 / 4 + 1 / 2), ("b", 1 / 3)],
-        "q2": [("a", 1 / 2)],
-    }
-
-
-def test_without_variants_there_is_the_search_alone():
-    found = dict(retriever_runs(Finding(), {}, JUDGED, VARIANTS.replace(variants=False)))
-    assert found == {None: RUNS}
