@@ -200,8 +200,8 @@ class Described:
     description: str
 
 
-def describe(cls: type[Settings], where: str) -> Iterator[Described]:
-    """Every key of `cls`, groups within it included.
+def describe(cls: type[Settings], where: str, chosen: Settings | None = None) -> Iterator[Described]:
+    """Every key of `cls`, groups within it included. chosen: whose values stand for the defaults.
 
     >>> class Passages(Settings):
     ...     words: int | None = Field(180, ge=0, description="window length")
@@ -209,20 +209,15 @@ def describe(cls: type[Settings], where: str) -> Iterator[Described]:
     Described(key='passages.words', type='int | null', default='180', bounds='at least 0', description='window length')
     """
     for name, field in cls.model_fields.items():
-        key, group = _joined(where, name), _group(field)
         if field.json_schema_extra == CONSTANT:
             continue
-        if group is None:
-            yield Described(key, _type(field.annotation), _default(field), _bounds(field), field.description or "")
+        key, group = _joined(where, name), _group(field)
+        value = getattr(chosen, name) if chosen else field.get_default(call_default_factory=True)
+        if group is not None:
+            yield from describe(group, key, value if isinstance(value, Settings) else None)
             continue
-        default = field.get_default(call_default_factory=True)
-        for row in describe(group, key):
-            inner = row.key.removeprefix(f"{key}.").split(".")
-            value: Any = default
-            for part in inner:
-                value = PydanticUndefined if value in (None, PydanticUndefined) else getattr(value, part)
-            shown = row.default if value is PydanticUndefined else _shown(value)
-            yield Described(row.key, row.type, shown, row.bounds, row.description)
+        default = "required" if value is PydanticUndefined else _shown(value)
+        yield Described(key, _type(field.annotation), default, _bounds(field), field.description or "")
 
 
 def _refuse_constants(mapping: Mapping[str, Any], cls: type[Settings], where: str) -> None:
@@ -330,11 +325,6 @@ def _type(hint: Any) -> str:
     if origin is tuple:
         return f"list of {_type(arguments[0])}"
     return {str: "text", type(None): "null"}.get(hint, getattr(hint, "__name__", str(hint)))
-
-
-def _default(field: FieldInfo) -> str:
-    value = field.get_default(call_default_factory=True)
-    return "required" if value is PydanticUndefined else _shown(value)
 
 
 def _shown(value: Any) -> str:

@@ -108,10 +108,10 @@ def _judgement(row: Row, known: Known) -> Judgement:
         raise Unfit("dangling qrel", f"there is no query {query_id!r}")
     if document_id not in known.documents and not known.limited:
         raise Unfit("dangling qrel", f"there is no document {document_id!r}")
-    split = row.values.get("split")
+    relevance, split = _relevance(row.values.get("relevance", 1)), row.values.get("split")
     if split is not None and split not in SPLITS:
         raise Unfit("bad split", f"split is {split!r}, not one of {', '.join(SPLITS)}")
-    return Judgement(row, query_id, document_id, _relevance(row.values.get("relevance", 1)), split)
+    return Judgement(row, query_id, document_id, relevance, split)
 
 
 def _relevance(value: Any) -> int:

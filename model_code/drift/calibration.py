@@ -76,16 +76,12 @@ class Calibration:
     def _draw(self, measure: Measure, size: int) -> np.ndarray:
         values, chosen = self.old(measure), self.settings
         null = []
-        for number, batch in enumerate(self._batches(measure, size)):
+        for number, batch in enumerate(draw_batches(len(values), size, chosen.draws, chosen.seed)):
             rest = values[~batch]
             if not measure.of_scores:
                 rest = contrasted(rest, chosen.classifier_contrast, (chosen.seed, number))
             null.append(measure.statistic(rest, values[batch], chosen.seed))
         return np.array(null)
-
-    def _batches(self, measure: Measure, size: int) -> np.ndarray:
-        """The batches that the null of a measure is drawn from: (B, n) bool."""
-        return draw_batches(len(self.old(measure)), size, self.settings.draws, self.settings.seed)
 
     @cached_property
     def key(self) -> str:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,7 @@ Run = Mapping[str, Ranking]  # query id -> ranking
 Qrels = Mapping[str, Mapping[str, int]]  # query id -> document id -> relevance
 
 
-@dataclass(frozen=True)
-class Gains:
+class Gains(NamedTuple):
     """Relevance by rank for Q queries. A measure is a function of these arrays, so it never sees an id.
 
     `retrieved` (Q, K) holds the relevance of the document at each rank of the run, `ideal` (Q, R) that of all
@@ -32,15 +30,6 @@ class Gains:
     query_ids: tuple[str, ...]
     retrieved: np.ndarray
     ideal: np.ndarray
-
-    @property
-    def relevant(self) -> np.ndarray:
-        """Number of relevant documents per query, (Q,)."""
-        return (self.ideal > 0).sum(axis=1)
-
-    def top(self, cutoff: int | None) -> np.ndarray:
-        """The first `cutoff` ranks of the run, (Q, <= cutoff); all of them for None."""
-        return self.retrieved[:, :cutoff]
 
 
 def judge(run: Run, qrels: Qrels) -> Gains:
@@ -79,30 +68,30 @@ def ndcg(gains: Gains, cutoff: int) -> np.ndarray:
 
     Linear gain as trec_eval's `ndcg_cut` (Järvelin & Kekäläinen 2002), not 2^r - 1.
     """
-    return _ratio(_discounted(gains.top(cutoff)), _discounted(gains.ideal[:, :cutoff]))
+    return _ratio(_discounted(gains.retrieved[:, :cutoff]), _discounted(gains.ideal[:, :cutoff]))
 
 
 def recall(gains: Gains, cutoff: int) -> np.ndarray:
     """Share of the R relevant documents that stand in the first k ranks, (Q,)."""
-    return _ratio((gains.top(cutoff) > 0).sum(axis=1), gains.relevant)
+    return _ratio((gains.retrieved[:, :cutoff] > 0).sum(axis=1), (gains.ideal > 0).sum(axis=1))
 
 
 def hit(gains: Gains, cutoff: int) -> np.ndarray:
     """1 if any of the first k documents is relevant, else 0, (Q,): trec_eval's `success`."""
-    return (gains.top(cutoff) > 0).any(axis=1).astype(float)
+    return (gains.retrieved[:, :cutoff] > 0).any(axis=1).astype(float)
 
 
 def reciprocal_rank(gains: Gains, cutoff: int) -> np.ndarray:
     """1 / rank of the first relevant document, 0 if it stands below rank k, (Q,); its mean is MRR@k."""
-    relevant = gains.top(cutoff) > 0
+    relevant = gains.retrieved[:, :cutoff] > 0
     return (relevant / _ranks(relevant)).max(axis=1, initial=0.0)
 
 
 def average_precision(gains: Gains, cutoff: int | None = None) -> np.ndarray:
     """Precision at each relevant document's rank, summed over the whole run and divided by R, (Q,); its mean is MAP."""
-    relevant = gains.top(cutoff) > 0
+    relevant = gains.retrieved[:, :cutoff] > 0
     precision = relevant.cumsum(axis=1) / _ranks(relevant)
-    return _ratio((precision * relevant).sum(axis=1), gains.relevant)
+    return _ratio((precision * relevant).sum(axis=1), (gains.ideal > 0).sum(axis=1))
 
 
 def _ranks(table: np.ndarray) -> np.ndarray:

@@ -72,7 +72,8 @@ def read_docstrings(source: bytes, module: tuple[str, ...]) -> list[Docstring]:
     if not public or tree is None:
         return []
     first = [(public, tree)] if public == ".".join(module) else []
-    return [docstring for name, node in [*first, *_definitions(tree, public)] if (docstring := _docstring(name, node))]
+    found = ((name, node, ast.get_docstring(node)) for name, node in [*first, *_definitions(tree, public)])
+    return [Docstring(name, _KINDS[type(node)], summary_first(text.strip())) for name, node, text in found if text]
 
 
 def public_name(module: tuple[str, ...]) -> str:
@@ -94,18 +95,13 @@ def _parsed(source: bytes) -> ast.Module | None:
             return None
 
 
-def _definitions(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple[str, ast.AST]]:
+def _definitions(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[tuple[str, Any]]:
     for child in node.body:
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not child.name.startswith("_"):
             name = f"{prefix}.{child.name}"
             yield name, child
             if isinstance(child, ast.ClassDef):
                 yield from _definitions(child, name)
-
-
-def _docstring(name: str, node: ast.AST) -> Docstring | None:
-    text = (ast.get_docstring(node) or "").strip()  # type: ignore[arg-type]
-    return Docstring(name, _KINDS[type(node)], summary_first(text)) if text else None
 
 
 def summary_first(text: str) -> str:
@@ -227,13 +223,8 @@ def modules(package: str) -> list[tuple[tuple[str, ...], Path]]:
         candidates = [item for item in _below(root, ()) if item[0][:1] and item[0][0] in sys.stdlib_module_names]
     else:
         candidates = [item for place in _places(package) for item in _below(place, (package,))]
-    return sorted(
-        (item for item in candidates if public_name(item[0])), key=lambda item: (_is_private(item[0]), item[0])
-    )
-
-
-def _is_private(module: tuple[str, ...]) -> bool:
-    return public_name(module) != ".".join(module)
+    named = [(public_name(module) != ".".join(module), module, path) for module, path in candidates]
+    return [(module, path) for _, module, path in sorted(named, key=lambda item: item[:2]) if public_name(module)]
 
 
 def _places(package: str) -> list[Path]:

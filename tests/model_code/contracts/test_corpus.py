@@ -69,12 +69,6 @@ def test_answers_are_a_list_of_texts_or_none(tables, answers):
         check_tables({"queries": tables["queries"].assign(answers=['["a"]', answers, None, None])})
 
 
-def test_pseudo_queries_have_a_contract_of_their_own(tables):
-    tables["pseudo_queries"].loc[0, "document_id"] = "d9"
-    with pytest.raises(FreshetError, match="pseudo_queries .* document_id must be a document_id of documents"):
-        check_tables(tables)
-
-
 def test_missing_and_unknown_columns_and_wrong_types_are_refused(tables):
     for broken, culprit in (
         (tables["qrels"].drop(columns="split"), "'split'"),
@@ -149,10 +143,8 @@ def test_sound_ones_pass(corpus, queries, verdict, tmp_path):
     [
         (removed("quarantine.parquet"), "must hold quarantine.parquet"),
         (written("qrels.parquet", "cut"), "it cannot be read: Arrow"),
-        (table_with("passages.parquet", lambda table: table.assign(ordinal=-1)), "passages breaks its contract"),
         (table_with("quarantine.parquet", lambda table: table.drop(columns="reason")), "quarantine breaks.*'reason'"),
         (table_with("passages.parquet", lambda table: table[1:]), "document_id must be a document_id of passages"),
-        (table_with("queries.parquet", lambda table: table[1:]), "query_id must be a query_id of queries"),
     ],
 )
 def test_a_broken_table_of_the_corpus_is_named(corpus, tmp_path, damage, message):

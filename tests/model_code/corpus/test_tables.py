@@ -38,14 +38,6 @@ def test_answers_go_with_the_queries_of_a_split_that_have_any(tmp_path):
     assert judged(load_corpus(tmp_path), "test").answers == {"q1": ["x", "a y"]}
 
 
-def test_a_column_for_answers_is_written_only_if_there_are_any(tmp_path):
-    rows = corpus([("q1", "d1", "test")]).queries.to_dict("records")
-    for answers in (None, '["x"]'):
-        write_table(tmp_path, "queries", frame("queries", [{**row, "answers": answers} for row in rows]))
-        held = pq.read_schema(tmp_path / "queries.parquet").names
-        assert held == ["query_id", "text", "split", *(["answers"] if answers else [])]
-
-
 def test_tables_survive_the_disk_and_an_empty_column_keeps_its_type(tmp_path):
     written = corpus([("q1", "d1", "test")])
     for name in TABLES:

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from model_code.errors import FreshetError
 from model_code.evaluation.comparison import (
     compare_systems,
     in_order,
@@ -96,11 +95,6 @@ def test_another_system_beside_them_changes_only_holms_correction():
 
 def test_without_references_there_are_no_differences():
     assert compare_systems([SYSTEMS[0]], SETTINGS, seed=0)["differences"] == []
-
-
-def test_different_queries_are_refused():
-    with pytest.raises(FreshetError, match="different queries"):
-        compare_systems([SYSTEMS[0], system("short", 0.5, size=SIZE - 1)], SETTINGS, seed=0)
 
 
 def test_the_order_of_metrics_in_a_table_does_not_matter():

@@ -19,11 +19,6 @@ def order(run):
     return {query: [document for document, _ in ranking] for query, ranking in run.items()}
 
 
-def test_ties_keep_our_order(tmp_path):
-    write_run(tmp_path / "run.trec", TIED, tag="bm25")
-    assert order(read_run(tmp_path / "run.trec")) == order(TIED)
-
-
 def test_scores_that_differ_only_beyond_32_bits_keep_our_order(tmp_path):
     close = {"q": [("a", 0.7000000000000002), ("b", 0.7000000000000001), ("c", 0.7)]}
     write_run(tmp_path / "run.trec", close, tag="dense")

@@ -15,10 +15,6 @@ def scores(system, values=(1.0, 0.0, 0.5), ids=("q1", "q2", "q3"), split="test",
     return SystemScores(system, split, pd.DataFrame({metric: values}, index=list(ids)))
 
 
-def test_equal_queries_pass():
-    check_comparable([scores("a"), scores("b", (0.0, 0.0, 0.0))])
-
-
 @pytest.mark.parametrize(
     ("other", "message"),
     [

@@ -3,14 +3,11 @@ smallest and most degenerate corpora, clear about vectors that cannot be cluster
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 from model_code.errors import FreshetError
-from model_code.files import hash_path
 from model_code.hierarchy.build import apportion, arrange, bottom_up, build_hierarchy, top_down
 from model_code.hierarchy.kmeans import KMeans
 from model_code.hierarchy.settings import HierarchySettings
@@ -37,13 +34,6 @@ def test_levels_and_their_sizes(topics: np.ndarray, method: str, branching: int 
         assert tree.sizes(level).min() >= 1
     for level in range(1, tree.depth):
         np.testing.assert_array_equal(tree.parents[level][tree.paths()[:, level]], tree.paths()[:, level - 1])
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_equal_inputs_give_equal_bytes(topics: np.ndarray, method: str, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        build(topics.copy(), method).save(tmp_path / name)
-    assert hash_path(tmp_path / "a") == hash_path(tmp_path / "b")
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -117,16 +117,6 @@ def test_drawn_centroids_are_distinct_points_of_their_group(
     assert groups[points].tolist() == run.group_of.tolist()
 
 
-def test_equal_for_equal_seeds_only(topics: np.ndarray) -> None:
-    starts = []
-    for seed in (1, 1, 2):
-        run = run_over(topics, torch.zeros(300, dtype=torch.long), [20])
-        initialise(run, seed)
-        starts.append(run.centroids)
-    assert torch.equal(starts[0], starts[1])
-    assert not torch.equal(starts[0], starts[2])
-
-
 def test_more_rounds_draw_from_more_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = np.eye(8, dtype=np.float32)[[0] * 93 + list(range(1, 8))]
 

@@ -82,12 +82,6 @@ def test_the_lock_does_not_depend_on_where_the_source_lies(tmp_path, write_beir)
     assert str(tmp_path) not in json.dumps(absolute)
 
 
-def test_an_unchanged_source_opens(tmp_path, write_beir):
-    write_beir(tmp_path / "data", LOCKED)
-    source = locked_source(beir_settings(), tmp_path, make_lock(beir_settings(), tmp_path))
-    assert [row.values["id"] for row in source.rows("documents")] == ["1"]
-
-
 def test_a_changed_added_or_other_source_is_refused_with_the_remedy(tmp_path, write_beir):
     write_beir(tmp_path / "data", LOCKED)
     lock = make_lock(beir_settings(), tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from model_code.corpus.build import build_corpus
 from model_code.corpus.settings import ColumnSettings, CorpusSettings, FileSettings, PassageSettings
-from model_code.corpus.sources.base import make_lock, open_source
+from model_code.corpus.sources.base import open_source
 from model_code.corpus.sources.files import BeirSource, FilesSource, write_snapshot
 from model_code.errors import FreshetError
 
@@ -185,16 +185,3 @@ def test_answers_come_back_and_a_snapshot_without_any_has_no_column_for_them(tmp
         assert (queries["answers"].tolist() if "answers" in queries else None) == expected
         held = pq.read_schema(tmp_path / "snapshot" / "queries.parquet").names
         assert held == (["id", "text"] if expected is None else ["id", "text", "answers"])
-
-
-def test_equal_contents_have_equal_hashes_wherever_they_lie(tmp_path):
-    for place in ("one", "two"):
-        write_snapshot(tmp_path / place / "snapshot", TABLES)
-    locks = [make_lock(SETTINGS, tmp_path / place) for place in ("one", "two")]
-    assert locks[0] == locks[1]
-    assert str(tmp_path) not in json.dumps(locks)
-
-
-def test_a_missing_table_is_named(tmp_path):
-    with pytest.raises(FreshetError, match=r"documents.parquet does not exist"):
-        make_lock(SETTINGS, tmp_path)
