@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from model_code.additions.constraints import constraint_texts
-from model_code.corpus.judgements import position
+from model_code.corpus.build import position
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import Source, open_source
 from model_code.settings import require

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from model_code.drift.measures import MEASURES, Measure, OldScores, canonical
+from model_code.drift.measures import MEASURES, Measure, Observation, OldScores, Scope, canonical
 from model_code.drift.reference import DriftReference
 from model_code.drift.settings import DriftSettings
-from model_code.drift.thresholds import Observation, Scope
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
 

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from model_code.drift.measures import ASKED, MADE, Measured, deciding
 from model_code.drift.report import Report
 from model_code.drift.settings import DriftSettings
-from model_code.drift.thresholds import ASKED, MADE, Measured, deciding
 
 Action = Literal["add", "retrain"]
 OF_DOCUMENTS = "domain_auc"

@@ -9,9 +9,20 @@ from typing import Any
 import numpy as np
 
 from model_code.drift.calibration import Calibration, most_measured
-from model_code.drift.measures import MEASURES, Measure, Paired, conflicts, growth, protected_change, refined
+from model_code.drift.measures import (
+    MEASURES,
+    Measure,
+    Measured,
+    Observation,
+    Paired,
+    Scope,
+    conflicts,
+    growth,
+    judge,
+    protected_change,
+    refined,
+)
 from model_code.drift.settings import DriftSettings
-from model_code.drift.thresholds import Measured, Observation, Scope, judge
 from model_code.errors import FingerprintMismatch, FreshetError
 
 NOT_GIVEN, NOT_REFINED = "nothing of the kind was given", "no addition was refined by IncDSI"

@@ -1,14 +1,29 @@
-"""The stage `acceptance`: no retriever is trained on a corpus that fails the acceptance suite."""
+"""The stage `acceptance`: is a finished corpus, taken as a whole, fit to train and judge on? Else nothing is trained.
+
+Contracts hold row by row; these expectations (Great Expectations) are about the data set: how many documents and judged
+queries, how many of these are repeated or have no words. The library takes seconds to import, so functions import it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from model_code.context import StageContext
-from model_code.corpus.acceptance import assess
-from model_code.corpus.tables import load_corpus
+from model_code.corpus.settings import AcceptanceSettings
+from model_code.corpus.tables import Corpus, judged, load_corpus
 from model_code.errors import FreshetError
 from model_code.files import write_json
+from model_code.words import spans
+
+if TYPE_CHECKING:
+    from great_expectations.data_context import EphemeralDataContext
+    from great_expectations.expectations import Expectation
 
 DATA_DOCS = ".freshet/data_docs"
 
@@ -57,3 +72,103 @@ def _sentence(row: dict[str, Any]) -> str:
     if unit:
         limits += [f"{100 * (1 - bounds.get('mostly', 1)):g} % at most"]
     return f"{row['table']}: {wrong}: {row['observed']}{unit}, and {', '.join(limits)}"
+
+
+_SHOWN = ("column", "min_value", "max_value", "mostly", "value_set")
+
+
+def assess(corpus: Corpus, settings: AcceptanceSettings, data_docs: Path) -> dict[str, Any]:
+    """Check corpus and queries against `settings`, render Data Docs (HTML) to `data_docs`, and return the verdict.
+
+    Queries are looked at where people judged any. The verdict is pure: `passed`, and for each expectation its table,
+    bounds, what was observed (a value, or the percentage of rows that break it) and whether it passed.
+    """
+    context = _context(data_docs)
+    expectations, frames = _expectations(settings), acceptance_frames(corpus)
+    results = [row for table, data in frames.items() for row in _validate(context, table, data, expectations[table])]
+    context.build_data_docs()
+    return {"passed": all(row["passed"] for row in results), "expectations": results}
+
+
+def acceptance_frames(corpus: Corpus) -> dict[str, pd.DataFrame]:
+    """The data that expectations are stated on: `documents`, and if there are any the dev and test `queries` and all
+    `judgements`."""
+    documents, splits = corpus.documents, [judged(corpus, split) for split in ("dev", "test")]
+    texts = pd.Series([text for split in splits for text in split.queries.values()], dtype=object)
+    judgements = corpus.qrels[["query_id", "document_id"]]
+    frames = {
+        "documents": documents[["document_id"]],
+        "queries": pd.DataFrame({
+            "query_id": [query for split in splits for query in split.queries],
+            "words": texts.map(lambda text: len(spans(text))).astype("int64"),
+            "repeated": texts.str.casefold().duplicated(),
+        }),
+        "judgements": judgements.assign(document_exists=judgements["document_id"].isin(documents["document_id"])),
+    }  # fmt: skip
+    return {name: frame for name, frame in frames.items() if name == "documents" or len(frame)}
+
+
+def _expectations(settings: AcceptanceSettings) -> dict[str, list[Expectation]]:
+    import great_expectations.expectations as gx
+
+    return {
+        "documents": [
+            gx.ExpectTableRowCountToBeBetween(min_value=settings.min_documents),
+            gx.ExpectColumnValuesToBeUnique(column="document_id"),
+        ],
+        "queries": [
+            gx.ExpectColumnValuesToBeUnique(column="query_id"),
+            gx.ExpectColumnValuesToBeBetween(column="words", min_value=1),
+            gx.ExpectColumnValuesToBeInSet(
+                column="repeated", value_set=[False], mostly=1 - settings.max_repeated_query_share
+            ),
+        ],
+        "judgements": [gx.ExpectColumnValuesToBeInSet(column="document_exists", value_set=[True])],
+    }
+
+
+def _context(data_docs: Path) -> EphemeralDataContext:
+    """A context that keeps nothing but the HTML in `data_docs`, which replaces what was there."""
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    import great_expectations as gx
+
+    shutil.rmtree(data_docs, ignore_errors=True)
+    data_docs.mkdir(parents=True)
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = {"globally": False}
+    for site in context.get_site_names():
+        context.delete_data_docs_site(site)
+    store = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(data_docs.resolve())}
+    site = {"class_name": "SiteBuilder", "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"}}
+    context.add_data_docs_site("freshet", {**site, "store_backend": store})
+    return context
+
+
+def _validate(
+    context: EphemeralDataContext, table: str, data: pd.DataFrame, expectations: list[Expectation]
+) -> list[dict[str, Any]]:
+    import great_expectations as gx
+
+    asset = context.data_sources.add_pandas(table).add_dataframe_asset(table)
+    batch = asset.add_batch_definition_whole_dataframe("all")
+    suite = context.suites.add(gx.ExpectationSuite(table, expectations=expectations))
+    validation = gx.ValidationDefinition(name=table, data=batch, suite=suite)
+    outcome = context.validation_definitions.add(validation).run(batch_parameters={"dataframe": data})
+    return [_row(table, result) for result in outcome.results]
+
+
+def _row(table: str, result: Any) -> dict[str, Any]:
+    kwargs: Mapping[str, Any] = result.expectation_config.kwargs
+    observed = result.result.get("observed_value", result.result.get("unexpected_percent"))
+    return {
+        "table": table,
+        "expectation": result.expectation_config.type,
+        "bounds": {name: kwargs[name] for name in _SHOWN if kwargs.get(name) is not None},
+        "observed": None if observed is None else _short(observed),
+        "passed": bool(result.success),
+    }
+
+
+def _short(number: float) -> float | int:
+    rounded = round(float(number), 6)
+    return int(rounded) if rounded.is_integer() else rounded

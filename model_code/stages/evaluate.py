@@ -18,11 +18,11 @@ from model_code.evaluation.scores import RRF, SPLITS, VARIANTS
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import (
     evaluate_system,
+    reciprocal_rank_fusion,
     sampled,
     search_splits,
 )
 from model_code.files import hash_text, replace_folder
-from model_code.fusion import reciprocal_rank_fusion
 from model_code.index.id_map import IdMap
 from model_code.queries.pseudo_queries import expanded_texts
 from model_code.retriever import Retriever, Search

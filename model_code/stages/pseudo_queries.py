@@ -9,8 +9,7 @@ import pandas as pd
 
 from model_code.context import StageContext
 from model_code.corpus.tables import judged_corpus, load_corpus, write_table
-from model_code.queries.filtering import REASONS, reasons_to_drop
-from model_code.queries.pseudo_queries import InverseCloze, PseudoQuery, QueryGenerator
+from model_code.queries.pseudo_queries import REASONS, InverseCloze, PseudoQuery, QueryGenerator, reasons_to_drop
 from model_code.queries.settings import TRAINED_FOLDER, PseudoQuerySettings
 from model_code.words import spans
 

@@ -72,7 +72,7 @@ def copy_code(folder: Path) -> None:
 
 def write_corpus(folder: Path) -> None:
     """Topics of twelve documents, each with a query. Splits are stated, so that no draw moves what tests hold."""
-    from model_code.corpus.judgements import position
+    from model_code.corpus.build import position
 
     folder.mkdir(parents=True)
     draw = random.Random(0)

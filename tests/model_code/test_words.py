@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from model_code.corpus.passages import cut
-from model_code.queries.filtering import normalised
-from model_code.queries.pseudo_queries import InverseCloze
+from model_code.queries.pseudo_queries import InverseCloze, normalised
 from model_code.queries.settings import ClozeSettings
 from model_code.words import spans
 

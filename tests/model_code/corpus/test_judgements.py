@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from model_code.corpus.judgements import Known, position, split_queries, take_qrels
+from model_code.corpus.build import Known, position, split_queries, take_qrels
 from model_code.corpus.rows import Quarantine, Row
 from model_code.corpus.settings import QuerySplitSettings
 

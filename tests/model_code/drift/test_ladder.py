@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from model_code.drift.ladder import PILOT_DUE, Action, Past, decide
+from model_code.drift.measures import Measured
 from model_code.drift.report import Report, Unmeasured
 from model_code.drift.settings import DriftSettings
-from model_code.drift.thresholds import Measured
 
 SETTINGS = DriftSettings(cooldown=2)
 NULL = {"0.01": -0.1, "0.05": -0.05, "0.5": 0.0, "0.95": 0.05, "0.99": 0.1}

@@ -22,11 +22,11 @@ from model_code.drift.measures import (
     crowding,
     domain_auc,
     growth,
+    judge,
     protected_change,
     reciprocal_ranks,
 )
 from model_code.drift.settings import DriftSettings
-from model_code.drift.thresholds import judge
 from model_code.errors import FreshetError
 from model_code.evaluation.significance import paired_randomisation_test
 from model_code.incdsi.adder import Status

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from model_code.drift.thresholds import Observation, Tail, critical_value, deciding, judge
+from model_code.drift.measures import Observation, Tail, critical_value, deciding, judge
 from model_code.errors import FreshetError
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from model_code.hierarchy.build import build_hierarchy
-from model_code.hierarchy.report import draw_hierarchy, level_statistics
 from model_code.hierarchy.settings import HierarchySettings
+from model_code.stages.hierarchy import draw_hierarchy, level_statistics
 
 
 @pytest.mark.parametrize("method", ["bottom_up", "top_down"])

@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from model_code.queries.filtering import AMBIGUOUS, EMPTY, REPEATED, normalised, reasons_to_drop
-from model_code.queries.pseudo_queries import PseudoQuery
+from model_code.queries.pseudo_queries import AMBIGUOUS, EMPTY, REPEATED, PseudoQuery, normalised, reasons_to_drop
 
 TEXTS = {"d1": "The quick brown fox.", "d2": "A lazy dog: the QUICK brown bear", "d3": "the cat sat"}
 

@@ -16,8 +16,8 @@ from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.evaluation.runs import read_run, write_run
 from model_code.evaluation.scores import check_comparable, load_all_scores
 from model_code.evaluation.settings import EvaluationSettings
+from model_code.evaluation.system_evaluation import reciprocal_rank_fusion
 from model_code.files import hash_path, read_json
-from model_code.fusion import reciprocal_rank_fusion
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import Bm25Settings
 from model_code.retrievers import bm25

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from model_code.fusion import reciprocal_rank_fusion
+from model_code.evaluation.system_evaluation import reciprocal_rank_fusion
 
 
 def by_double_loop(rankings, constant):
