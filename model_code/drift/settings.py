@@ -17,9 +17,7 @@ class DriftSettings(Settings):
     minimum_batch: int = Field(
         100, ge=10, description="documents below which only counts are measured; they wait for the window"
     )
-    largest_batch: int = Constant(
-        default_factory=lambda: LARGEST_BATCH, description="documents of a batch that are measured, drawn at random"
-    )
+    largest_batch: int = Constant(default_factory=lambda: LARGEST_BATCH)  # measured of a batch, drawn at random
     window: int = Field(
         5, ge=1, description="last batches that are measured together, beside the newest alone; 1: only that"
     )
@@ -43,12 +41,8 @@ class DriftSettings(Settings):
         "show no harm, half of them new; null: no pilots",
     )
     draws: int = Constant(default_factory=lambda: DRAWS, description="how often a null distribution is drawn")
-    reference_documents: int = Constant(
-        default_factory=lambda: REFERENCE_DOCUMENTS, description="kept as the reference"
-    )
-    classifier_contrast: int = Constant(
-        500, ge=1, description="documents of the reference that the domain classifier tells the batch from"
-    )
+    reference_documents: int = Constant(default_factory=lambda: REFERENCE_DOCUMENTS)  # kept as the reference
+    classifier_contrast: int = Constant(500, ge=1)  # documents of the reference that the batch is told from
     seed: int = Constant(0, ge=0, description="of what is drawn")
 
     def check(self) -> None:

@@ -38,12 +38,8 @@ class GeneratorTrainingSettings(Settings):
         1e-4, ge=0, description="falls linearly to 0 after the warm-up; T5 learns well at 3e-4, others at 5e-5"
     )
     held_out_share: float = Constant(0.1, ge=0, lt=1, description="of the documents with queries")
-    evaluate_every: int | None = Constant(
-        100, ge=1, description="steps; null: only before the first and after the last"
-    )
-    patience: int | None = Constant(
-        None, ge=1, description="stop after so many evaluations in a row without a new best; null: never"
-    )
+    evaluate_every: int | None = Constant(100, ge=1)  # steps; null: only before the first and after the last
+    patience: int | None = Constant(None, ge=1)  # evaluations in a row without a new best that end it; null: none do
     log_every: int = Constant(10, ge=1, description="steps averaged into one row of the history")
     checkpoint_every: int = Constant(100, ge=1, description="steps lost at most by a kill")
 
