@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from model_code.additions.constraints import constraint_texts
+from model_code.additions.store import constraint_texts
 from model_code.corpus.build import position
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import Source, open_source

@@ -10,9 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from model_code.additions.constraints import new_documents, of_one_vector
 from model_code.additions.settings import AdditionSettings
-from model_code.additions.store import TOKEN, Store, load_state, require_one_vector, store_of, token_of
+from model_code.additions.store import (
+    TOKEN,
+    Store,
+    load_state,
+    new_documents,
+    of_one_vector,
+    require_one_vector,
+    store_of,
+    token_of,
+)
 from model_code.documents import Change, Document
 from model_code.files import canonical_json, hash_text
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status

@@ -24,9 +24,8 @@ from model_code.encoding.encoder import Encoder, Features, encode
 from model_code.encoding.settings import LayerSettings
 from model_code.errors import FreshetError
 from model_code.hierarchy.tree import Hierarchy
-from model_code.losses.contrastive import contrastive_losses
+from model_code.losses.contrastive import contrastive_losses, multi_vector_losses, self_contrastive_losses
 from model_code.losses.hierarchy import HierarchyLoss, hce_losses, joint_loss, level_means
-from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
 from model_code.progress import Progress, silent
 from model_code.training.batches import BatchSchedule, Collator, TrainingBatch
 from model_code.training.data import TrainingData

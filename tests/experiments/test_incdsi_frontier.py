@@ -36,7 +36,7 @@ from experiments.incdsi_frontier.tuning import (
     open_study,
     suggest,
 )
-from model_code.additions.constraints import constraint_texts
+from model_code.additions.store import constraint_texts
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.errors import SettingsError
 from model_code.incdsi.adder import IncDsiAdder

@@ -1,4 +1,5 @@
-"""Guards the stored state: parts add up to the state that grew, damage is found, equal rows give equal bytes."""
+"""Guards what a document should be found by: never empty, never twice, spread over the whole text; and the stored
+state: parts add up to the state that grew, damage is found, equal rows give equal bytes."""
 
 from __future__ import annotations
 
@@ -7,12 +8,38 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.additions.store import read_state, write_part
+from model_code.additions.store import SPAN, constraint_texts, read_state, write_part
 from model_code.errors import FreshetError
 from model_code.files import hash_path
 from model_code.incdsi.adder import IncDsiAdder, NewDocument
 from model_code.incdsi.state import IncDsiState
 from tests.model_code.incdsi.small import make
+
+
+def test_spans_are_spread_from_the_second_sentence_to_the_end() -> None:
+    words = [f"w{i}" for i in range(100)]
+    title, first, *spans = constraint_texts("t", "First one. " + " ".join(words), spans=4)
+    assert (title, first) == ("t", "First one.")
+    assert [span.split()[0] for span in spans] == ["w0", "w29", "w59", "w88"]
+    assert {len(span.split()) for span in spans} == {SPAN}
+    assert spans[-1].endswith("w99")
+
+
+def test_a_short_text_is_not_repeated() -> None:
+    assert constraint_texts("", "no sentence at all", 4) == ["no sentence at all"]
+    assert constraint_texts("title", "", 4) == ["title"]
+    assert constraint_texts("same", "same", 4) == ["same"]
+    assert constraint_texts("t", "One line\nand a second one", 1) == ["t", "One line", "and a second one"]
+    assert constraint_texts("t", "One. Two three.", 0) == ["t", "One."]
+
+
+def test_texts_without_blanks_have_sentences_and_spans_too() -> None:
+    rest = "归并排序是稳定的，它把列表分成两半，分别排序，然后合并起来。"
+    first, *spans = constraint_texts("", "快速排序很快。" + rest, spans=2)
+    assert first == "快速排序很快。"
+    assert len(spans) == 2
+    assert rest.startswith(spans[0])
+    assert rest.endswith(spans[1])
 
 
 def test_a_part_per_generation_adds_up_to_the_state_that_grew(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from copy import deepcopy
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 
-from model_code.errors import FreshetError
+from model_code.errors import FreshetError, SettingsError
 from model_code.incdsi import adder
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
 from model_code.incdsi.settings import IncDsiSettings
@@ -141,3 +142,29 @@ def test_a_large_collection_is_added_to_in_smaller_batches(monkeypatch: pytest.M
     assert sizes == [5, 5, 2]
     monkeypatch.undo()
     assert_same(found, IncDsiAdder(deepcopy(state)).add_batch(documents))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"lambda1": 6.0}, "lambda1 is 6.0, but must be above 0, below 1"),
+        ({"gamma2": -0.1}, "gamma2 is -0.1, but must be at least 0"),
+    ],
+)
+def test_impossible_settings(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        IncDsiSettings(**values)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "queries", "ids", "words"),
+    [
+        (np.eye(2), np.eye(2)[:1], ["a", "b"], "do not match"),
+        (np.eye(2), np.eye(2), ["a"], "do not match"),
+        (np.eye(2), np.eye(2), ["a", "a"], "occurs twice"),
+        (np.eye(2), np.full((2, 2), np.inf), ["a", "b"], "not finite"),
+    ],
+)
+def test_states_that_make_no_sense(vectors: np.ndarray, queries: np.ndarray, ids: list[str], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        IncDsiState(vectors, queries, ids)

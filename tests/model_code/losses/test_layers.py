@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from model_code.losses.contrastive import contrastive_losses
-from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
+from model_code.losses.contrastive import contrastive_losses, multi_vector_losses, self_contrastive_losses
 
 LAST = 1  # neither first nor last in the list
 

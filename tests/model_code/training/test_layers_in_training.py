@@ -11,8 +11,8 @@ import torch
 
 from model_code.encoding.encoder import encode, represent_documents
 from model_code.encoding.settings import LayerSettings
+from model_code.losses.contrastive import multi_vector_losses, self_contrastive_losses
 from model_code.losses.hierarchy import level_losses
-from model_code.losses.layers import multi_vector_losses, self_contrastive_losses
 from model_code.training.batches import BatchSchedule, Collator
 from model_code.training.trainer import Objective, Trainer
 from tests.model_code.training.example import PARENTS, make_data, make_dev, make_encoder, make_settings, make_tree
