@@ -243,12 +243,9 @@ def read_layout(folder: Path) -> Layout:
             projections.append(path)
         elif kind not in MODULES:
             raise FreshetError(f"{folder}: module {kind!r} is not supported; known: {', '.join(MODULES)}")
-    return Layout(transformer, pooling, _length_limit(transformer), tuple(projections))
-
-
-def _length_limit(folder: Path) -> int | None:
-    path = folder / "sentence_bert_config.json"
-    return read_json(path).get("max_seq_length") if path.is_file() else None
+    path = transformer / "sentence_bert_config.json"
+    limit = read_json(path).get("max_seq_length") if path.is_file() else None
+    return Layout(transformer, pooling, limit, tuple(projections))
 
 
 def _pooling_mode(folder: Path) -> Pooling:

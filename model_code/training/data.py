@@ -12,6 +12,7 @@ import string
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -126,16 +127,11 @@ class TrainingData:
         return Answers(self.passages.texts, self.pairs.answers)
 
 
-@dataclass(frozen=True, eq=False)
-class DevQueries:
+class DevQueries(NamedTuple):
     """Queries that choose the best checkpoint, and {document number: relevance} for each."""
 
     texts: Sequence[str]
     relevant: Sequence[Mapping[int, int]]
-
-    def __len__(self) -> int:
-        """Number of queries."""
-        return len(self.texts)
 
 
 def normalised(text: str) -> str:

@@ -52,8 +52,10 @@ def fit_encoder(
     )
     result = trainer.fit(start_vectors(context, encoder, tables.corpus))
     encoder.save(context.output / "encoder")
-    report = finish(context, tables, data, settings, result) | layer_report(encoder, layers)
-    return report | {"fingerprint": encoder.fingerprint()}
+    report = finish(context, tables, data, settings, result) | {"fingerprint": encoder.fingerprint()}
+    if not layers.numbers:
+        return report
+    return report | {"layers": list(layers.chosen(encoder.depth)), "layer_pooling": layers.pooling}
 
 
 def start_encoder(context: StageContext, start: str | None) -> Encoder:
@@ -75,8 +77,9 @@ def finish(
 ) -> dict[str, Any]:
     """Write the training curve; the report of what a retriever was trained on and chosen by, and what came of it."""
     write_json(context.output / "history.json", list(result.history))
+    kinds = {(True, False): "supervised", (False, True): "unsupervised", (True, True): "joint"}
     return {
-        "supervision": tables.supervision(data),
+        "supervision": kinds[bool(len(data.supervised)), bool(len(data.unsupervised))],
         "supervised_pairs": len(data.supervised),
         "unsupervised_pairs": len(data.unsupervised),
         "dev_queries": min(len(tables.dev.queries), settings.dev_queries),
@@ -89,13 +92,6 @@ def finish(
         "trained_parameters": result.trained_parameters,
         "reclustered_at": list(result.reclustered_at),
     }
-
-
-def layer_report(encoder: Encoder, layers: LayerSettings) -> dict[str, Any]:
-    """Which layers represented documents; nothing if it was the last one alone."""
-    if not layers.numbers:
-        return {}
-    return {"layers": list(layers.chosen(encoder.depth)), "layer_pooling": layers.pooling}
 
 
 def start_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np.ndarray | None:

@@ -14,7 +14,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,12 +89,6 @@ class TrainingState:
         """All but the tensors."""
         return {key: value for key, value in asdict(self).items() if key not in ("best_weights", "window")}
 
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> TrainingState:
-        """Read what `to_json` gave."""
-        known = {item.name for item in fields(cls)}
-        return cls(**{key: value for key, value in values.items() if key in known})
-
 
 def save_checkpoint(
     folder: Path,
@@ -148,7 +142,7 @@ def load_training_state(checkpoint: Path) -> tuple[TrainingState, Hierarchy | No
     from safetensors.numpy import load_file as load_arrays
     from safetensors.torch import load_file
 
-    state = TrainingState.from_json(read_json(checkpoint / STATE))
+    state = TrainingState(**read_json(checkpoint / STATE))
     state.best_weights = load_file(checkpoint / BEST)
     folder, negatives = checkpoint / HIERARCHY, checkpoint / NEGATIVES
     hierarchy = Hierarchy.load(folder) if folder.is_dir() else None

@@ -107,9 +107,5 @@ class TrainingSettings(Settings):
     @property
     def needs_hierarchy(self) -> bool:
         """Whether training reads the document hierarchy at all."""
-        return self.hierarchy_weight > 0 or self.batches == "siblings" or self.draws_siblings
-
-    @property
-    def draws_siblings(self) -> bool:
-        """Whether extra negatives come from below the ancestors of the query's document."""
-        return self.negatives == "siblings" and self.negatives_per_query > 0
+        draws = self.negatives == "siblings" and self.negatives_per_query > 0
+        return self.hierarchy_weight > 0 or self.batches == "siblings" or draws

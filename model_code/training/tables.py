@@ -15,7 +15,7 @@ from model_code.errors import FreshetError
 from model_code.evaluation.metrics import evaluate_run, parse_metric
 from model_code.index.top_k import top_k
 from model_code.retriever import Ranking
-from model_code.training.data import DevQueries, Pairs, Passages, TrainingData, make_pairs
+from model_code.training.data import DevQueries, Passages, TrainingData, make_pairs
 from model_code.training.settings import TrainingSettings
 
 DEPTH = 100  # documents ranked for a metric without a cutoff
@@ -38,10 +38,11 @@ class DevEvaluator:
         most_passages: int | None = None,
     ) -> None:
         rng = np.random.default_rng(seed)
-        queries = np.sort(rng.permutation(len(dev))[:most_queries])
+        queries = np.sort(rng.permutation(len(dev.texts))[:most_queries])
         self.metric, self.passages = metric, passages
         self.queries = [dev.texts[query] for query in queries]
-        self.qrels = {str(row): _by_name(dev.relevant[query]) for row, query in enumerate(queries)}
+        named = [{str(document): grade for document, grade in judged.items()} for judged in dev.relevant]
+        self.qrels = {str(row): named[query] for row, query in enumerate(queries)}
         wanted = {document for query in queries for document in dev.relevant[query]}
         self.rows = _rows(passages, wanted, most_passages, rng)
         self.texts = [passages.texts[row] for row in self.rows]
@@ -72,10 +73,6 @@ class DevEvaluator:
         """The mean metric of rankings of document numbers, one for each of `queries`."""
         run = {str(row): ranking for row, ranking in enumerate(rankings)}
         return float(np.mean(list(evaluate_run(run, self.qrels, [self.metric])[self.metric].values())))
-
-
-def _by_name(relevant: dict[int, int] | object) -> dict[str, int]:
-    return {str(document): relevance for document, relevance in dict(relevant).items()}  # type: ignore[call-overload]
 
 
 def _rows(passages: Passages, wanted: set[int], most: int | None, rng: np.random.Generator) -> np.ndarray:
@@ -112,18 +109,17 @@ class TrainingTables:
             raise FreshetError("the corpus has no training qrels; set supervision to joint or unsupervised")
         if settings.supervision == "unsupervised":
             supervised = Judgements({}, {}, "qrels")
-        pairs = make_pairs(self.passages, self._numbered(supervised))
-        return TrainingData(
-            self.passages,
-            replace(pairs, answers=_by_text(supervised)),
-            make_pairs(self.passages, []) if settings.supervision == "supervised" else self._pseudo_pairs(),
-        )
-
-    def supervision(self, data: TrainingData) -> str:
-        """What training has in fact been: "supervised", "unsupervised" or "joint"."""
-        if not len(data.unsupervised):
-            return "supervised"
-        return "joint" if len(data.supervised) else "unsupervised"
+        judged = [
+            (text, [self.number[document] for document in supervised.qrels[query]])
+            for query, text in supervised.queries.items()
+        ]
+        made = self.pseudo_queries if settings.supervision != "supervised" else self.pseudo_queries.iloc[:0]
+        rows = [(text, [self.number[key]]) for text, key in zip(made["text"], made["document_id"], strict=True)]
+        answers: dict[str, list[str]] = {}
+        for query, own in supervised.answers.items():  # queries of equal text are one, with the answers of all
+            answers.setdefault(supervised.queries[query], []).extend(own)
+        pairs = replace(make_pairs(self.passages, judged), answers=answers)
+        return TrainingData(self.passages, pairs, make_pairs(self.passages, rows))
 
     def dev_evaluator(self, settings: TrainingSettings, seed: int) -> DevEvaluator | None:
         """Equal for all retrievers of equal dev settings; None if the corpus has nothing to evaluate on."""
@@ -137,22 +133,3 @@ class TrainingTables:
         return DevEvaluator(
             self.passages, queries, settings.dev_metric, seed, settings.dev_queries, settings.dev_passages
         )
-
-    def _pseudo_pairs(self) -> Pairs:
-        """One pair per pseudo-query."""
-        rows = zip(self.pseudo_queries["text"], self.pseudo_queries["document_id"], strict=True)
-        return make_pairs(self.passages, [(text, [self.number[document]]) for text, document in rows])
-
-    def _numbered(self, judgements: Judgements) -> list[tuple[str, list[int]]]:
-        return [
-            (text, [self.number[document] for document in judgements.qrels[query]])
-            for query, text in judgements.queries.items()
-        ]
-
-
-def _by_text(judgements: Judgements) -> dict[str, list[str]]:
-    """The answers of each query by its text: queries of equal text are one, with the answers of all."""
-    by_text: dict[str, list[str]] = {}
-    for query, answers in judgements.answers.items():
-        by_text.setdefault(judgements.queries[query], []).extend(answers)
-    return by_text

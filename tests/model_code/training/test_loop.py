@@ -97,6 +97,6 @@ def test_json_loses_nothing_but_tensors():
     state = TrainingState(window=[parts(1 / 3)], step=1, reclustered_at=[1])
     state.log(0.1)
     state.evaluated("hit@1", 0.1 + 0.2, {"w": torch.zeros(1)})
-    again = TrainingState.from_json(json.loads(json.dumps(state.to_json())))
+    again = TrainingState(**json.loads(json.dumps(state.to_json())))
     assert again.to_json() == state.to_json()
     assert again.history == state.history
