@@ -186,7 +186,7 @@ class Encoder(TextModel):
 
         max_tokens, pooling: None takes the folder's own; where it states none, 512 or the tokenizer's limit, and mean.
         for_search: the encoder is not to be trained, so a BERT is loaded without transformers, to the same bits, and
-        products are those of `packed_weights` where `precision` and the CPU allow it.
+        products are those of `hardware.pack` where `precision` and the CPU allow it.
         Weights are float32 whatever the file has. Raises FreshetError if the model is not to be had, is no dense text
         encoder, or has fewer than `max_tokens` positions.
         """

@@ -135,7 +135,7 @@ def load_encoder(
     """Read what `save_encoder` wrote; FreshetError if `folder` holds no lexical encoder.
 
     max_tokens: None takes the folder's own; another one has another fingerprint.
-    for_search: the encoder is not to be trained, so products are those of `packed_weights`, as in `Encoder.load`.
+    for_search: the encoder is not to be trained, so products are those of `hardware.pack`, as in `Encoder.load`.
     """
     if not (folder / CONFIG).is_file():
         raise FreshetError(f"{folder} holds no lexical encoder ({CONFIG} is missing); train the retriever again")
