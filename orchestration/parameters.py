@@ -21,7 +21,6 @@ from model_code.evaluation.settings import EvaluationSettings, PromotionSettings
 from model_code.files import write_text
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.index.settings import Bm25Settings, IndexSettings
-from model_code.live.settings import LiveSettings
 from model_code.queries.settings import PseudoQuerySettings
 from model_code.retrievers.settings import FusionSettings, RetrieverSettings, parse_retriever
 from model_code.scale.engine import ScaleSettings
@@ -41,6 +40,24 @@ Every key of `params.yaml`, made from the code by `freshet settings --markdown`;
 one line that names the key. `freshet run --set training.temperature=0.02` edits the file and runs what that changes.
 """
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")  # of a retriever: a folder, a DVC address, part of a Dagster key
+
+
+class LiveSettings(Settings):
+    """How many old generations stay, when the source is looked at, and who is told."""
+
+    keep_generations: int | None = Field(
+        20, ge=2, description="the newest of a collection that stay, with every build that was opened; null: all stay"
+    )
+    sync: str | None = Field(
+        None,
+        pattern=r"^[\d*,/-]+( [\d*,/A-Za-z-]+){4}$",
+        description="when `freshet ui` has the index follow its source, as cron says it, in UTC; null: when asked",
+    )
+    webhook: str | None = Field(
+        None,
+        pattern="^https?://",
+        description="address that is told what goes wrong, by a POST of {text: ...} as JSON",
+    )
 
 
 class Parameters(Settings):

@@ -158,7 +158,7 @@ def _notices(project: Project) -> dg.SensorDefinition:
         "drift, a gate that refused. Without an address it stands here alone.",
     )
     def notices(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        from orchestration.freshness.notices import problems, tell
+        from orchestration.freshness.due import problems, tell
 
         since = datetime.now(UTC) - timedelta(days=1)
         failed = context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=since))

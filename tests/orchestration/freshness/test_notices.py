@@ -15,7 +15,7 @@ import pytest
 
 from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind
 from orchestration import parameters
-from orchestration.freshness import notices
+from orchestration.freshness import due
 from orchestration.registry import history
 from orchestration.sensors import _notices
 from tests.orchestration.live_example import collection_of, make_project
@@ -52,7 +52,7 @@ def go_wrong(project, monkeypatch):
     """Documents that nobody applies, a pilot that failed for good, drift, and a challenger that the gate refused."""
     collection = collection_of(project)
     collection.receive([{"id": "a", "title": "a", "text": "some text"}], "api")
-    monkeypatch.setattr(notices, "LONGEST_WAIT", 0.0)
+    monkeypatch.setattr(due, "LONGEST_WAIT", 0.0)
     pilot = collection.ledger.work.ask(WorkKind.PILOT, "hce", EventRange(1, 1), "topics moved", asked_by="drift")
     for attempt in range(ATTEMPTS):
         collection.ledger.work.fail(pilot, "out of memory", f"run-{attempt}")
@@ -91,7 +91,7 @@ def test_what_could_not_be_told_is_told_at_the_next_look(project, heard, monkeyp
     with dg.DagsterInstance.ephemeral() as instance:
         context = dg.build_sensor_context(instance)
         with monkeypatch.context() as patch:
-            patch.setattr(notices, "TIMEOUT", 0.0)
+            patch.setattr(due, "TIMEOUT", 0.0)
             with pytest.raises((OSError, URLError)):
                 _notices(project)(context)
         _notices(project)(context)
@@ -102,4 +102,4 @@ def test_without_an_address_the_page_alone_says_it(project, monkeypatch):
     go_wrong(project, monkeypatch)
     with dg.DagsterInstance.ephemeral() as instance:
         assert "drift of topics" in _notices(project)(dg.build_sensor_context(instance)).skip_message
-    assert not notices.tell(project, ["anything"])
+    assert not due.tell(project, ["anything"])

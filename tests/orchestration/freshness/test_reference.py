@@ -15,12 +15,12 @@ from model_code.corpus.tables import frame
 from model_code.drift.measures import RANKS
 from model_code.drift.reference import Questions
 from model_code.live.searcher import Searcher
-from orchestration.freshness import reference as protected
-from orchestration.freshness.drift import watch
-from orchestration.freshness.reference import (
+from orchestration.freshness import drift
+from orchestration.freshness.drift import (
     protected_queries,
     protected_scores,
     reference_documents,
+    watch,
 )
 from orchestration.live.collection import LiveCollection
 from orchestration.live.status import live_status, live_status_lines
@@ -183,6 +183,6 @@ def test_test_queries_are_left_to_the_gate(project, corpus):
 
 
 def test_no_more_queries_are_protected_than_a_report_can_search_in_passing(project, dev, monkeypatch):
-    monkeypatch.setattr(protected, "PROTECTED", 30)
+    monkeypatch.setattr(drift, "PROTECTED", 30)
     found = protected_queries(project, Searcher.open(project.live), 0)
     assert [(len(found), {one.rank for one in found}, {len(one.answers) for one in found})] == [(30, {1}, {1})]

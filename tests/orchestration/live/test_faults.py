@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
-from orchestration.freshness import notices
+from orchestration.freshness import due
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import WRITER_LOCK
 from orchestration.registry import history
@@ -144,4 +144,4 @@ def test_a_normal_life_of_ten_minutes_tells_of_nothing(page, own):
             assert [run.success for run in add(page)] == [True]
             assert page.look().run_requests == []
             assert page.told() == "nothing is wrong"
-    assert notices.problems(own) == {}
+    assert due.problems(own) == {}
