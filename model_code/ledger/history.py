@@ -48,12 +48,7 @@ class History:
         >>> History([Revert(id=6, first=5, to=2)]).effective(8)
         [(0, 2), (6, 8)]
         """
-        kept, top = [], event
-        for revert in reversed(self.reverts):
-            if revert.id <= top:
-                kept.append((revert.id, top))
-                top = revert.to
-        return _without_empty([(0, top), *reversed(kept)])
+        return self._without_detours(0, event, over_files=True)
 
     def path(self, event: int, head: int, replay: bool = False) -> list[Interval]:
         """The events that lead from a position to that of `head`, ascending, without detours; with all if `replay`.
@@ -64,14 +59,16 @@ class History:
         >>> history.path(1, 8), history.path(3, 8)
         ([(1, 2), (6, 8)], [(3, 8)])
         """
-        if replay:
-            return [(event, head)]
-        kept, top = [], head
+        return [(event, head)] if replay else self._without_detours(event, head, over_files=False)
+
+    def _without_detours(self, start: int, top: int, over_files: bool) -> list[Interval]:
+        """What leads from an event to another one, the blocks of reverts in place of what they took back."""
+        kept: list[Interval] = []
         for revert in reversed(self.reverts):
-            if event < revert.id <= top and revert.to >= event and not revert.files:
+            if start < revert.id <= top and revert.to >= start and (over_files or not revert.files):
                 kept.append((revert.id, top))
                 top = revert.to
-        return _without_empty([(event, top), *reversed(kept)])
+        return [(first, last) for first, last in [(start, top), *reversed(kept)] if first < last]
 
     def end_of_block(self, event: int) -> int:
         """The end of the block that an event lies in, where a position may be; the event itself outside of them all.
@@ -80,10 +77,6 @@ class History:
         6
         """
         return next((revert.id for revert in self.reverts if revert.first <= event <= revert.id), event)
-
-
-def _without_empty(intervals: Iterable[Interval]) -> list[Interval]:
-    return [(start, end) for start, end in intervals if start < end]
 
 
 def contains(intervals: Iterable[Interval], event: int) -> bool:

@@ -230,11 +230,6 @@ class Ledger:
 
     # Questions
 
-    def watermark(self) -> int:
-        """The id of the last event, 0 without one."""
-        with self._database.read() as connection:
-            return head_of(connection)
-
     def latest(self, document_ids: Iterable[str]) -> dict[str, Event]:
         """The last event of each of those documents that the log knows, by id."""
         with self._database.read() as connection:

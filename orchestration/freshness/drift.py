@@ -96,7 +96,11 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters) 
         chosen,
         np.array(rows, np.int64),
         trained=len(trained_documents(searcher.generation)),
-        questions=old_questions(project, searcher, settings, documents),
+        questions=Questions(
+            tuple(_made(searcher, settings, documents)),
+            tuple(_asked(project, searcher, settings)),
+            tuple(protected_queries(project, searcher, chosen.seed)),
+        ),
         note=note,
     )
 
@@ -141,15 +145,6 @@ def not_asked_in_training(artifacts: Path) -> set[str]:
     judged = zip(*read_columns(corpus / "qrels.parquet", "document_id", "split"), strict=True)
     asked = {document for document, split in judged if split == "train"} | set(read_columns(made, "document_id")[0])
     return set(read_columns(corpus / DOCUMENTS, "document_id")[0]) - asked
-
-
-def old_questions(project: Project, searcher: Searcher, settings: Parameters, documents: set[str]) -> Questions:
-    """Those made from some of `documents`, those that the corpus has, and those that additions must not harm."""
-    return Questions(
-        tuple(_made(searcher, settings, documents)),
-        tuple(_asked(project, searcher, settings)),
-        tuple(protected_queries(project, searcher, settings.drift.seed)),
-    )
 
 
 def _made(searcher: Searcher, settings: Parameters, documents: set[str]) -> list[Question]:

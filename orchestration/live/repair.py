@@ -271,7 +271,7 @@ def _require_consent(
     project: Project, ledger: Ledger, live: Sequence[Files], lost: Mapping[str, str], adopt: bool
 ) -> None:
     foreign = len(lost) == len(live) and ANOTHER in lost.values()
-    if foreign and ledger.watermark() > 0 and not adopt:
+    if foreign and ledger.position().event > 0 and not adopt:
         raise FreshetError(
             f"{ledger_url(project)} is another log, which may be another project's: name the right one in {URL}, or go "
             "on with this one, to which all documents of this project are added: freshet repair --adopt"

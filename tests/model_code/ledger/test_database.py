@@ -69,9 +69,9 @@ def test_forty_looks_leave_no_file_open(tmp_path):
     for number in range(40):
         if number % 2:
             with Ledger.open(url) as ledger:
-                assert ledger.watermark() == 0
+                assert ledger.position().event == 0
         else:
-            assert Ledger.open(url).watermark() == 0
+            assert Ledger.open(url).position().event == 0
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -110,7 +110,7 @@ def test_a_ledger_of_version_2_gets_a_place_for_feedback_and_keeps_the_rest(tmp_
         connection.execute("DROP TABLE ledger_feedback")
         connection.execute("UPDATE ledger_version SET version = 2")
     with Ledger.open(url, migrate=lambda database: migrate(database, None, 0, lambda ids: {})) as ledger:
-        assert (ledger.id, ledger.watermark(), ledger.feedback()) == (identity, 1, [])
+        assert (ledger.id, ledger.position().event, ledger.feedback()) == (identity, 1, [])
         verdicts = (("ada", "click", 2), ("ada", "up", 1), ("ada", "click", 3), ("bob", "click", 1), ("ada", "down", 4))
         said = [Feedback("q", "a", verdict, rank, who) for who, verdict, rank in verdicts]
         assert [ledger.judge(each, now=i) for i, each in enumerate(said)] == ["click", "up", "up", "click", "down"]

@@ -72,7 +72,7 @@ def test_every_generation_holds_what_its_position_says_and_all_tend_to_the_same_
         for each in world.lives.values():
             if each.current is not None:
                 assert each.now.documents == wanted, (seed, each.name)
-        kept = effective(world.log(), world.ledger.watermark())
+        kept = effective(world.log(), world.ledger.position().event)
         repeats = {event.id: event.again or event.id for event in world.log()}
         assert {repeats[event] for event in world.acknowledged} <= {repeats[event] for event in kept}, seed
         world.ledger.close()
@@ -82,7 +82,7 @@ def test_a_build_of_another_corpus_never_brings_back_what_was_undone(tmp_path):
     for seed in range(LIVES // 3):
         world = live(tmp_path, seed, corpora=2)
         world.drain()
-        counting = effective(world.log(), world.ledger.watermark())
+        counting = effective(world.log(), world.ledger.position().event)
         named = {event.document_id for event in world.log() if event.id in counting}
         for each in filter(lambda each: each.current is not None, world.lives.values()):
             for name in named:
@@ -210,7 +210,7 @@ def standing(ledger, event):
 def gone_back(tmp_path, to, current, held=lambda names: {}):
     """A log of two documents that went back from where `current` stands to where `to` does, and what waits then."""
     ledger = library.Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite")
-    if not ledger.watermark():
+    if not ledger.position().event:
         ledger.receive([document("a", "1")], "test")
         ledger.receive([document("b", "1")], "test")
     to, current = (each if isinstance(each, Standing) else standing(ledger, each) for each in (to, current))

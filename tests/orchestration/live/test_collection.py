@@ -234,10 +234,10 @@ def test_a_damaged_generation_is_not_gone_back_to(project, collection):
     collection.receive([row("b")], "api")
     collection.apply()
     (first.folder / "documents.parquet").write_bytes(b"nonsense")
-    before = collection.ledger.watermark()
+    before = collection.ledger.position().event
     with pytest.raises(FreshetError, match="documents.parquet was changed"):
         collection.revert(1)
-    assert collection.ledger.watermark() == before
+    assert collection.ledger.position().event == before
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next_one_and_nothing_is_lost(project, collection, monkeypatch):
@@ -290,9 +290,9 @@ def test_a_forecast_is_what_then_happens(project, collection):
     rows = [row("a", "new"), row("b"), row("c"), row("waiting", "2"), row("numpy.sort", BASE["numpy.sort"]),
             row("str.split", "2"), row("c", "2")]  # fmt: skip
     documents = collection.clean(rows, "x").documents
-    before = collection.ledger.watermark()
+    before = collection.ledger.position().event
     told = forecast(current(project), documents)
-    assert collection.ledger.watermark() == before
+    assert collection.ledger.position().event == before
     collection.ledger.receive(documents, "x")
     then = collection.apply()
     assert told == {
