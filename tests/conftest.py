@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+from tests.chromium import browser  # noqa: F401
 from tests.postgresql import postgresql  # noqa: F401
 
 

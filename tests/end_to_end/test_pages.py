@@ -1,10 +1,13 @@
 """Guards `freshet ui` and `freshet serve`: a hostile page gets nothing from any port, their own pages all they ask for.
 
+In a browser the pages show what a build was, and do what their buttons say; skipped where there is no Chromium.
 Run: python -m pytest tests/end_to_end/test_pages.py
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +19,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.end_to_end.tiny_project import environment, make_project
+from tests.end_to_end.tiny_project import environment
 
 
 def _free_ports(count: int) -> list[int]:
@@ -28,6 +31,8 @@ def _free_ports(count: int) -> list[int]:
 
 
 DAGSTER, MLFLOW, SERVICE = _free_ports(3)
+DAGSTER_PAGE, MLFLOW_PAGE = f"http://127.0.0.1:{DAGSTER}", f"http://127.0.0.1:{MLFLOW}"
+PATIENCE = 120_000  # milliseconds for what a busy machine may take; nothing waits for longer than it has to
 EVIL = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
 UPGRADE = {
     "connection": "Upgrade",
@@ -52,9 +57,9 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="module")
-def ports(tmp_path_factory):
+def ports(tmp_path_factory, built_by_dagster):
     """The three doors' ports, which are all that the processes of `freshet ui` and `freshet serve` listen on."""
-    project = make_project(tmp_path_factory.mktemp("pages") / "project")
+    project = shutil.copytree(built_by_dagster, tmp_path_factory.mktemp("pages") / "project")
     told = project.parent / "told"
     family = [_start(project, told, "ui", "--dagster-port", str(DAGSTER), "--mlflow-port", str(MLFLOW)),
               _start(project, project.parent / "served", "serve", "--port", str(SERVICE))]  # fmt: skip
@@ -72,11 +77,12 @@ def ports(tmp_path_factory):
             if connection.status == psutil.CONN_LISTEN
         }
     finally:
-        before = told.read_text()
         for process in family:
             process.send_signal(signal.SIGINT)
-        assert [process.wait(30) for process in family] == [0, 0]
-        assert told.read_text().removeprefix(before) == "stopped\n"
+        assert [process.wait(60) for process in family] == [0, 0]
+        addresses, stopped = told.read_text().splitlines()
+        assert re.search(rf"{DAGSTER_PAGE} .*{MLFLOW_PAGE}/#/.*pages\.log\)$", addresses)
+        assert stopped == "stopped"
 
 
 def _start(project: Path, told: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -120,5 +126,68 @@ def test_a_hostile_page_is_refused_at_every_port(ports, attempt):
 def test_what_the_page_itself_asks_is_answered(ports):
     assert _ask("{version}").json()["data"]["version"]
     own = {"origin": f"http://127.0.0.1:{SERVICE}", "sec-fetch-site": "same-origin"}
-    asked = httpx.post(f"http://127.0.0.1:{SERVICE}/search", json={"text": "x"}, headers=own)
-    assert (asked.status_code, "nothing is live" in asked.text) == (503, True)
+    asked = httpx.post(f"http://127.0.0.1:{SERVICE}/search", json={"text": "wave"}, headers=own)
+    assert (asked.status_code, "sea" in asked.text) == (200, True)
+
+
+@pytest.fixture
+def page(ports, browser):
+    """A tab of a browser that fetches nothing from elsewhere."""
+    asked: list[str] = []
+    context = browser.new_context(viewport={"width": 1400, "height": 900})
+    context.set_default_timeout(PATIENCE)
+    tab = context.new_page()
+    tab.on("request", lambda request: asked.append(request.url))
+    yield tab
+    context.close()
+    assert [url for url in asked if not url.startswith((DAGSTER_PAGE, MLFLOW_PAGE, "data:", "blob:"))] == []
+
+
+def test_dagsters_first_page_shows_the_build_and_its_run_is_in_the_list(page):
+    page.goto(DAGSTER_PAGE)
+    page.get_by_text("full_build").first.wait_for()
+    page.goto(f"{DAGSTER_PAGE}/runs")
+    for word in ("full_build", "Success"):
+        page.get_by_text(word, exact=True).first.wait_for()
+
+
+def test_a_retriever_is_materialized_from_its_page(page):
+    page.goto(f"{DAGSTER_PAGE}/assets/hce/encoder")
+    page.get_by_role("button", name="Materialize").first.click()
+    page.get_by_text("Launched run").wait_for()
+    page.get_by_role("link", name="View", exact=True).click()
+    page.wait_for_url("**/runs/*")
+    page.get_by_text("Success", exact=True).first.wait_for()
+
+
+def test_a_look_of_the_sensor_says_why_it_started_nothing(page):
+    page.goto(f"{DAGSTER_PAGE}/locations/freshet/sensors/freshness")
+    page.get_by_text("0 runs requested").first.hover()
+    page.get_by_text("nothing arrived, and neither a pilot nor a retrain is due").wait_for()
+
+
+def test_the_page_of_the_comparison_has_a_table_and_a_picture(page):
+    page.goto(f"{DAGSTER_PAGE}/assets/comparison")
+    for system in ("untrained", "hce"):
+        page.get_by_role("cell", name=system, exact=True).first.wait_for()
+    page.get_by_text("[Show Markdown]").first.click()
+    picture = page.locator("img[alt=comparison]")
+    picture.wait_for()
+    assert picture.evaluate("picture => picture.decode().then(() => picture.naturalWidth)") > 500
+
+
+def test_mlflow_shows_the_stages_below_their_build(page):
+    page.goto(f"{MLFLOW_PAGE}/#/experiments/1/runs?workflowType=machine_learning")
+    build = page.get_by_role("gridcell").filter(has_text="build 20")
+    build.wait_for()
+    assert page.get_by_text("train@hce", exact=True).count() == 0
+    build.get_by_role("button").first.click()
+    for run in ("train@hce", "comparison", "register@hce"):
+        page.get_by_text(run, exact=True).first.wait_for()
+
+
+def test_a_registered_version_says_what_the_gate_found_and_its_metrics(page):
+    page.goto(f"{MLFLOW_PAGE}/#/models/freshet/versions/2")
+    page.get_by_role("paragraph").filter(has_text=re.compile("^Gate (passed|refused): .*nDCG@10")).wait_for()
+    (row,) = page.get_by_role("row").filter(has_text="nDCG_at_10").all_inner_texts()
+    assert re.fullmatch(r"nDCG_at_10\s+0?\.\d+\s+0?\.\d+", row.strip())

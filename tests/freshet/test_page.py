@@ -6,7 +6,6 @@ Skipped where Debian's Chromium is not installed.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import httpx
 import pytest
@@ -15,24 +14,12 @@ from freshet import Client
 from orchestration.live.ledger import all_feedback
 from tests.freshet.conftest import serving
 
-CHROMIUM = Path("/usr/bin/chromium")
 NEW = {
     "_id": "zip.open",
     "title": "<script>alert(1)</script>",
     "text": "Open a 🗜 archive <b>of</b> files",
     "package": "zip",
 }
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if not CHROMIUM.exists():
-        pytest.skip(f"there is no browser at {CHROMIUM}: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
