@@ -1,8 +1,10 @@
 """Stages as Dagster assets, each a step of its own: key, spec, checks, what DVC does for it, and its page."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +104,9 @@ def _build(project: Project, run_id: str) -> "PlannedBuild":
     """What a run of Dagster builds, planned at its first stage: whatever is edited meanwhile, it is one build."""
     from orchestration.pipeline.repro import PlannedBuild
 
-    return PlannedBuild(project, dagster_run=run_id)
+    with ThreadPoolExecutor(1) as beside:
+        beside.submit(import_module, "mlflow")  # while DVC is asked: it takes as long, and every build comes to need it
+        return PlannedBuild(project, dagster_run=run_id)
 
 
 def stage_assets(project: Project, table: Sequence[Stage], pages: Mapping[str, Page]) -> list[dg.AssetsDefinition]:

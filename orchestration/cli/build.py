@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -141,6 +142,7 @@ def demo() -> None:
 
 def run_job(project: Project, job: str = "full_build") -> None:
     """Run one job in this process; raises `FreshetError` if it fails."""
+    gc.set_threshold(300_000)  # what is imported stays: to look through it again and again is a sixth of an idle build
     from orchestration.definitions import definitions
     from orchestration.instance import known_by_the_page, open_instance
     from orchestration.pipeline.dvc_process import initialise
