@@ -1,4 +1,4 @@
-"""Guards that README and pages stay true: links lead somewhere, commands exist, and the site needs no network.
+"""Guards that README and pages stay true: links lead somewhere, commands exist, the site is offline; and the lock.
 
 Run: python -m pytest tests/test_docs.py
 """
@@ -9,9 +9,12 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -68,3 +71,13 @@ def test_the_site_builds_and_names_no_foreign_address(tmp_path):
     assert len(pages) > 20
     for page in pages:
         assert not re.findall(r'(?:src|href|action)="(?:https?:)?//[^"]*"', page.read_text()), page.name
+
+
+def test_the_lock_of_the_environment_holds_every_dependency_at_a_version_that_is_allowed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    groups = [project["dependencies"], *(extra for name, extra in extras.items() if name not in ("gpu", "scale"))]
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    locked = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+    for needed in [Requirement(text) for group in groups for text in group if not text.startswith("freshet[")]:
+        assert needed.specifier.contains(locked[canonicalize_name(needed.name)], prereleases=True), needed
