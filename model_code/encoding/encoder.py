@@ -48,18 +48,23 @@ Forward = Callable[[Features], torch.Tensor]
 Read = Callable[[list[int], Features, list[list[int]]], None]
 
 
-def token_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+def token_batches(lengths: Sequence[int], batch_tokens: int, even: bool = False) -> Iterator[list[int]]:
     """Yield lists of row numbers, longest rows first; rows x longest row <= `batch_tokens`, but one row at least.
 
-    >>> list(token_batches([2, 5, 3, 2], batch_tokens=6))
-    [[1], [2, 0], [3]]
+    even: no list has rows of two lengths, so that nothing is padded.
+
+    >>> list(token_batches([2, 5, 3, 2], batch_tokens=6)), list(token_batches([2, 5, 3, 2], batch_tokens=6, even=True))
+    ([[1], [2, 0], [3]], [[1], [2], [0, 3]])
     """
     order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
     start = 0
     while start < len(order):
-        size = max(1, batch_tokens // max(1, lengths[order[start]]))
-        yield order[start : start + size]
-        start += size
+        longest = lengths[order[start]]
+        rows = order[start : start + max(1, batch_tokens // max(1, longest))]
+        if even:
+            rows = [row for row in rows if lengths[row] == longest]
+        yield rows
+        start += len(rows)
 
 
 def pad(sequences: Sequence[Sequence[int]], padding: int) -> dict[str, Tensor]:
@@ -127,10 +132,10 @@ class TextModel(torch.nn.Module):
         backend.enable_truncation(max_tokens or self.max_tokens)
         return [encoding.ids for encoding in backend.encode_batch_fast(list(texts))]
 
-    def in_batches(self, texts: Sequence[str], read: Read, progress: Progress, batch_tokens: int) -> None:
+    def in_batches(self, texts: Sequence[str], read: Read, progress: Progress, batch_tokens: int, even: bool) -> None:
         """Have `read` encode the texts: rows, features and token ids of batches of like length, window after window.
 
-        batch_tokens: of a batch, padding included. Nothing learns meanwhile.
+        batch_tokens: of a batch, padding included; even: nothing is padded. Nothing learns meanwhile.
         """
         training, done = self.training, 0
         if training:  # asked first, as telling every module costs a single query a tenth of its time
@@ -139,7 +144,7 @@ class TextModel(torch.nn.Module):
         with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16):
             for start in range(0, len(texts), WINDOW):
                 ids = self.token_ids(texts[start : start + WINDOW])
-                for group in token_batches([len(row) for row in ids], batch_tokens):
+                for group in token_batches([len(row) for row in ids], batch_tokens, even):
                     own = [ids[row] for row in group]
                     read([start + row for row in group], pad(own, self.tokenizer.pad_token_id or 0), own)
                     done += len(group)
@@ -284,10 +289,12 @@ class Encoder(TextModel):
     def encode(self, texts: Sequence[str], progress: Progress = silent, batch_tokens: int | None = None) -> np.ndarray:
         """Unit vectors (n, H) float32 of queries, row i for text i. The same texts in the same order give equal bytes.
 
-        batch_tokens: tokens per batch, padding included; texts of like length share a batch. None: on a CPU few enough
-        for a layer's activations to stay in its cache (a quarter faster than 4096), on a GPU enough to fill it.
+        Texts of one length share a batch, as padding would move a query's vector, in bfloat16 by thousandths. What is
+        left of those beside it is the rounding of a larger product: nothing in bfloat16, last bits in float32.
+        batch_tokens: tokens per batch. None: on a CPU few enough for a layer's activations to stay in its cache (a
+        quarter faster than 4096), on a GPU enough to fill it.
         """
-        return self._encode(self, self.prompts.to_queries(texts), 1, progress, batch_tokens)
+        return self._encode(self, self.prompts.to_queries(texts), 1, progress, batch_tokens, even=True)
 
     def encode_documents(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
         """Unit vectors (n * v, H) float32 of documents, v = `vectors_per_passage` rows for each text; see `encode`.
@@ -302,7 +309,13 @@ class Encoder(TextModel):
         return self._encode(self, self.prompts.to_documents(texts), 1, progress)
 
     def _encode(
-        self, forward: Forward, texts: Sequence[str], per_text: int, progress: Progress, batch_tokens: int | None = None
+        self,
+        forward: Forward,
+        texts: Sequence[str],
+        per_text: int,
+        progress: Progress,
+        batch_tokens: int | None = None,
+        even: bool = False,
     ) -> np.ndarray:
         vectors = np.empty((len(texts), per_text, self.dimension), dtype=np.float32)
 
@@ -310,7 +323,7 @@ class Encoder(TextModel):
             vectors[rows] = forward(features).cpu().numpy().reshape(len(rows), *vectors.shape[1:])
 
         most = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
-        self.in_batches(texts, read, progress, batch_tokens or most)
+        self.in_batches(texts, read, progress, batch_tokens or most, even)
         return vectors.reshape(-1, self.dimension)
 
     def save(self, folder: Path) -> None:

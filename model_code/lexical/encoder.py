@@ -344,19 +344,24 @@ class LexicalEncoder(TextModel):
         ids, mask = (features[name].to(self.device) for name in ("input_ids", "attention_mask"))
         return self.body(ids, mask), mask
 
-    def encode(self, texts: Sequence[str], top_k: int | None = None, progress: Progress = silent) -> list[Sparse]:
-        """E(x), the `top_k` (None: `index_top_k`) largest weights of each text; equal texts give equal bytes."""
+    def encode(
+        self, texts: Sequence[str], top_k: int | None = None, progress: Progress = silent, even: bool = False
+    ) -> list[Sparse]:
+        """E(x), the `top_k` (None: `index_top_k`) largest weights of each text; equal texts give equal bytes.
+
+        even: without padding, see `Encoder.encode`.
+        """
         k = top_k or self.config.index_top_k
 
         def top(features: Features, _: list[list[int]]) -> list[Sparse]:
             entries, weights = (part.cpu().numpy() for part in self.sparse(features, k))
             return list(zip(entries, weights, strict=True))
 
-        return self._encode(texts, top, progress)
+        return self._encode(texts, top, progress, even)
 
     def encode_queries(self, texts: Sequence[str]) -> list[Sparse]:
         """E(q): the `query_top_k` largest weights of each query."""
-        return self.encode(texts, self.config.query_top_k)
+        return self.encode(texts, self.config.query_top_k, even=True)
 
     def encode_own(self, texts: Sequence[str]) -> list[Sparse]:
         """E(q) at the tokens of the query itself, and nowhere else: learned term weights without expansion."""
@@ -368,10 +373,14 @@ class LexicalEncoder(TextModel):
             weights = self.at(features, entries).cpu().numpy()
             return [(bag, row[: len(bag)]) for bag, row in zip(bags, weights, strict=True)]
 
-        return self._encode(texts, own, silent)
+        return self._encode(texts, own, silent, even=True)
 
     def _encode(
-        self, texts: Sequence[str], read: Callable[[Features, list[list[int]]], list[Sparse]], progress: Progress
+        self,
+        texts: Sequence[str],
+        read: Callable[[Features, list[list[int]]], list[Sparse]],
+        progress: Progress,
+        even: bool,
     ) -> list[Sparse]:
         results: list[Sparse] = [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(texts)
 
@@ -380,7 +389,7 @@ class LexicalEncoder(TextModel):
                 results[row] = result
 
         most = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
-        self.in_batches(texts, store, progress, most // 2)
+        self.in_batches(texts, store, progress, most // 2, even)
         return results
 
     def fingerprint(self) -> str:

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from base64 import b64encode
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from hashlib import sha256
@@ -127,7 +128,8 @@ async def _search(wanted: BatchRequest, service: Served) -> list[SearchResult]:
     check(wanted)
     if wanted.min_generation is not None:
         await run_sync(await_generation, service, wanted)
-    return await service.pool.run(lambda: answers(service, wanted))
+    alike = wanted.retriever, wanted.k, wanted.explain, json.dumps(wanted.filters)
+    return await service.pool.search(alike, wanted.texts, lambda texts: answers(service, wanted, texts))
 
 
 def check(wanted: BatchRequest) -> None:
@@ -159,13 +161,13 @@ def await_generation(service: Service, wanted: BatchRequest) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def answers(service: Service, wanted: BatchRequest) -> list[SearchResult]:
-    """Search in this thread: one searcher is taken once, and all of the answers come from it."""
+def answers(service: Service, wanted: BatchRequest, texts: Sequence[str]) -> list[SearchResult]:
+    """Search `texts` as is `wanted`, in this thread: one searcher is taken once, and all answers come from it."""
     searcher = service.searchers.current(wanted.retriever)
     started = time.perf_counter()
-    rankings = searcher.search_batch(wanted.texts, wanted.k, wanted.filters)
+    rankings = searcher.search_batch(texts, wanted.k, wanted.filters)
     if wanted.explain:
-        rankings = [searcher.explained(text, hits) for text, hits in zip(wanted.texts, rankings, strict=True)]
+        rankings = [searcher.explained(text, hits) for text, hits in zip(texts, rankings, strict=True)]
     service.metrics.search.observe(time.perf_counter() - started)
     generation = searcher.generation
     return [SearchResult(generation.retriever, generation.number, hits) for hits in rankings]

@@ -10,11 +10,13 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from model_code.errors import FreshetError
 from model_code.live.collection import default_retriever, retrievers
@@ -25,6 +27,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 POLL_SECONDS = 0.2  # between two looks at the pointers
 THREADS, WAITING, WAIT_SECONDS = 2, 64, 10.0  # searches at once, how many more may wait, and for how long
+TOGETHER = 16  # texts that are searched at once
 
 
 class Searchers:
@@ -118,24 +121,55 @@ class Searchers:
             kept.pop(name, None)
 
 
+@dataclass(eq=False)
+class _Asked:
+    """Texts in line; kind: texts of equal kinds are searched alike. latest: when their turn must have come."""
+
+    kind: Hashable
+    texts: Sequence[str]
+    search: Callable[[list[str]], list[Any]]
+    latest: float
+    answer: Future[list[Any]] = field(default_factory=Future)
+
+    def begins(self) -> bool:
+        """Whether its turn came in time, and somebody still waits for the answer; else it is over."""
+        waited = self.answer.set_running_or_notify_cancel()
+        if not waited or time.monotonic() <= self.latest:
+            return waited
+        told = f"the search waited more than {WAIT_SECONDS:g} s for its turn; try again in a second"
+        self.answer.set_exception(Busy(told))
+        return False
+
+
 class SearchPool:
-    """`THREADS` searches at once and `WAITING` in line; who comes then, or waits too long, is sent away."""
+    """`THREADS` searches at once and `WAITING` in line; who comes then, or waits too long, is sent away.
+
+    Whose turn comes takes along what waits and is searched alike, since an encoder reads its weights once for all
+    texts that it is given. Nobody waits for company.
+    """
 
     def __init__(self) -> None:
         self.inside = 0  # searches that run or wait
         self._lock = threading.Lock()
+        self._line: list[_Asked] = []
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="search")
 
-    async def run(self, search: Callable[[], T]) -> T:
-        """The result of `search()`; Busy if the line is full, or moved too slowly."""
-        self._enter()
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of `work()`, in its turn; Busy if the line is full, or moved too slowly."""
+        (result,) = await self.search(object(), [""], lambda texts: [work()])
+        return result
+
+    async def search(self, kind: Hashable, texts: Sequence[str], search: Callable[[list[str]], list[T]]) -> list[T]:
+        """What `search` finds for each of `texts`, perhaps asked together with others of this `kind`; Busy as `run`."""
+        asked = _Asked(kind, texts, search, time.monotonic() + WAIT_SECONDS)
+        self._enter(asked)
+        asked.answer.add_done_callback(lambda _: self._leave())  # also if the client has gone: its search still runs
         try:
-            future = self._pool.submit(self._in_time, search, time.monotonic() + WAIT_SECONDS)
+            self._pool.submit(self._answer_next)
         except BaseException:
-            self._leave()
+            asked.answer.cancel()
             raise
-        future.add_done_callback(lambda _: self._leave())  # also if the client has gone: its search still runs
-        return await asyncio.wrap_future(future)
+        return await asyncio.wrap_future(asked.answer)
 
     def close(self, seconds: float | None = None) -> bool:
         """Finish what runs and waits; whether that was done within `seconds`."""
@@ -145,19 +179,46 @@ class SearchPool:
             time.sleep(0.02)
         return not self.inside
 
-    def _enter(self) -> None:
+    def _enter(self, asked: _Asked) -> None:
         with self._lock:
             if self.inside >= THREADS + WAITING:
                 raise Busy(
                     f"{THREADS} searches run and {WAITING} wait, which is all this service takes; try again in a second"
                 )
             self.inside += 1
+            self._line.append(asked)
 
     def _leave(self) -> None:
         with self._lock:
             self.inside -= 1
 
-    def _in_time(self, search: Callable[[], T], latest: float) -> T:
-        if time.monotonic() > latest:
-            raise Busy(f"the search waited more than {WAIT_SECONDS:g} s for its turn; try again in a second")
-        return search()
+    def _answer_next(self) -> None:
+        """Answer the first in line and its like; nobody, where others took along all that had come."""
+        if group := [asked for asked in self._taken() if asked.begins()]:
+            self._answer(group)
+
+    def _taken(self) -> list[_Asked]:
+        """The first in line and those of its kind behind it, up to `TOGETHER` texts; they leave the line."""
+        taken: list[_Asked] = []
+        room = TOGETHER
+        with self._lock:
+            for asked in self._line:
+                if not taken or (asked.kind == taken[0].kind and len(asked.texts) <= room):
+                    taken.append(asked)
+                    room -= len(asked.texts)
+            self._line = [asked for asked in self._line if asked not in taken]
+        return taken
+
+    def _answer(self, group: Sequence[_Asked]) -> None:
+        """Search all texts at once; each by itself if that fails, as nobody is to suffer from another's."""
+        try:
+            results = iter(group[0].search([text for asked in group for text in asked.texts]))
+        except BaseException as error:
+            if len(group) == 1:
+                group[0].answer.set_exception(error)
+            else:
+                for asked in group:
+                    self._answer([asked])
+            return
+        for asked in group:
+            asked.answer.set_result(list(islice(results, len(asked.texts))))

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from model_code.encoding.encoder import Encoder, bucketed, encode, pad, token_batches
-from model_code.encoding.settings import EncoderSettings
+from model_code.encoding.settings import EncoderSettings, Precision
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from tests.model_code.training.example import WORDS, make_encoder
@@ -91,6 +91,15 @@ def test_bfloat16_stays_close_to_float32(tiny_folder: Path, tiny: Encoder, texts
     assert cosine.min() > 0.999
     assert encoder.encode(texts).dtype == np.float32
     assert not np.array_equal(encoder.encode(texts), tiny.encode(texts))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_query_has_the_vector_that_it_has_alone(tiny_folder: Path, texts: list[str], precision: Precision) -> None:
+    encoder = Encoder.load(tiny_folder, 32, precision=precision, device="cpu", for_search=True)
+    alone = np.concatenate([encoder.encode([text]) for text in texts])
+    np.testing.assert_allclose(encoder.encode(texts), alone, atol=2e-7)
+    if precision == "bfloat16":
+        assert np.abs(encoder.encode_passages(texts) - alone).max() > 1e-5, "as padding would move it"
 
 
 def test_saved_files_hold_no_paths_and_the_original_dropout(tiny: Encoder, tmp_path: Path) -> None:
@@ -189,6 +198,15 @@ def test_sorting_leaves_hardly_any_padding() -> None:
     lengths = [chance.randint(2, 128) for _ in range(500)]
     padded = sum(len(rows) * max(lengths[row] for row in rows) for rows in token_batches(lengths, 1024))
     assert padded <= 1.05 * sum(lengths)
+
+
+def test_even_batches_are_not_padded() -> None:
+    chance = random.Random(0)
+    lengths = [chance.randint(2, 12) for _ in range(200)]
+    batches = list(token_batches(lengths, 64, even=True))
+    assert sorted(row for rows in batches for row in rows) == list(range(200))
+    assert all(len({lengths[row] for row in rows}) == 1 and len(rows) * lengths[rows[0]] <= 64 for rows in batches)
+    assert len(batches) < 60
 
 
 def test_padding_is_masked() -> None:

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from orchestration.service import searchers as module
 from orchestration.service.errors import NotFound
 from orchestration.service.searchers import Searchers, SearchPool
 from tests.orchestration.service.conftest import FakeLive, FakeSearcher
@@ -77,6 +78,75 @@ def test_the_newest_generation_is_named_only_where_it_answers(tmp_path):
     assert searchers.newest() == ("good", None)
     lives["good"].broken = False
     assert searchers.newest() == ("good", 1)
+
+
+def asked_behind(pool, *asked):
+    """What each of `asked` (kind, texts) gets, all of which wait behind a search; and what was searched together."""
+    begun, go_on, together = threading.Event(), threading.Event(), []
+
+    def search(texts):
+        together.append(texts)
+        if "bad" in texts:
+            raise ZeroDivisionError
+        return [text.upper() for text in texts]
+
+    def first():
+        begun.set()
+        assert go_on.wait(30)
+
+    async def ask():
+        running = [asyncio.create_task(pool.run(first))]
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        waiting = [asyncio.create_task(pool.search(kind, texts, search)) for kind, texts in asked]
+        await asyncio.sleep(0)  # all of them are in line
+        go_on.set()
+        return await asyncio.gather(*waiting, *running, return_exceptions=True)
+
+    return asyncio.run(ask())[:-1], together
+
+
+def test_what_waits_and_is_alike_is_searched_at_once(monkeypatch):
+    monkeypatch.setattr(module, "THREADS", 1)
+    answers, together = asked_behind(SearchPool(), ("k=1", ["a"]), ("k=2", ["b"]), ("k=1", ["c", "d"]), ("k=1", ["e"]))
+    assert answers == [["A"], ["B"], ["C", "D"], ["E"]]
+    assert together == [["a", "c", "d", "e"], ["b"]]
+
+
+def test_so_many_are_searched_at_once(monkeypatch):
+    monkeypatch.setattr(module, "THREADS", 1)
+    monkeypatch.setattr(module, "TOGETHER", 3)
+    asked = [("k", list(texts)) for texts in ("abcd", "e", "fgh", "ij")]
+    answers, together = asked_behind(SearchPool(), *asked)
+    assert answers == [[text.upper() for text in texts] for _, texts in asked]
+    assert ["".join(texts) for texts in together] == ["abcd", "eij", "fgh"]
+
+
+def test_nobody_suffers_from_anothers_search(monkeypatch):
+    monkeypatch.setattr(module, "THREADS", 1)
+    pool = SearchPool()
+    answers, _ = asked_behind(pool, ("k", ["a"]), ("k", ["bad"]), ("k", ["c"]))
+    assert [answers[0], answers[2]] == [["A"], ["C"]]
+    assert isinstance(answers[1], ZeroDivisionError)
+    assert pool.inside == 0
+
+
+def test_what_nobody_waits_for_any_more_is_not_searched(monkeypatch):
+    monkeypatch.setattr(module, "THREADS", 1)
+    pool, searched = SearchPool(), []
+
+    async def ask():
+        gone = asyncio.create_task(pool.search("k", ["gone"], searched.append))
+        await asyncio.sleep(0)
+        gone.cancel()
+        return await pool.search("k", ["here"], lambda texts: searched.extend(texts) or texts)
+
+    begun = threading.Event()
+    pool._pool.submit(begun.wait, 30)  # until both are in line
+    threading.Timer(0.3, begun.set).start()
+    assert asyncio.run(ask()) == ["here"]
+    assert searched == ["here"]
+    assert pool.inside == 0
 
 
 def test_the_end_waits_for_a_search_that_runs_and_only_so_long():
