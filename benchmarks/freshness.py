@@ -25,7 +25,7 @@ import numpy as np
 import freshet
 from benchmarks.live_service import make_project, served
 from benchmarks.measurement import row_stated
-from freshet import ChangeResult, Client, Hit
+from freshet import ChangeResult, Client, Hit, SearchResult
 from model_code.errors import FreshetError
 from orchestration.project import Project
 
@@ -66,7 +66,7 @@ def rows(
             steps = _steps(project, singles)
             served_reading = read_while_writing(client, seconds, readers, 1)
         with freshet.Project.open(project.root) as same:
-            own = read_while_writing(same, seconds, readers, len(served_reading.editions) + 1)
+            own = read_while_writing(Unserved(same), seconds, readers, len(served_reading.editions) + 1)
         return [*arrived, *steps, *_reading(served_reading, own, f"{readers} readers, 1 writer, {seconds:g} s")]
 
 
@@ -91,7 +91,7 @@ def _steps(project: Project, singles: int) -> list[dict[str, Any]]:
 
 
 def _reading(found: Reading, own: Reading, load: str) -> list[dict[str, Any]]:
-    """own: the same without HTTP, by threads of one process that search and write themselves."""
+    """own: the same without HTTP, by threads of one process that ask the searcher itself."""
     under = f"{load}, {found.generations} generations"
     searches = float(len(found.seconds))
     table = [
@@ -219,7 +219,19 @@ class Reading:
         return same and (expected is None or titles[0] == expected)
 
 
-def read_while_writing(client: Client | freshet.Project, seconds: float, readers: int, first: int) -> Reading:
+class Unserved:
+    """An open project whose searches ask the searcher itself; what is added goes the way of the service's writer."""
+
+    def __init__(self, project: freshet.Project) -> None:
+        self.add, self._searchers = project.add, project.service.searchers
+
+    def search(self, text: str, k: int) -> SearchResult:
+        """As `Client.search`, without request, line and answer."""
+        searcher = self._searchers.current()
+        return SearchResult(searcher.generation.retriever, searcher.generation.number, searcher.search(text, k))
+
+
+def read_while_writing(client: Client | Unserved, seconds: float, readers: int, first: int) -> Reading:
     """Search by `readers` threads for so many seconds, and write all the while.
 
     first: the number of the first edition, which must be a new one.
@@ -238,7 +250,7 @@ def read_while_writing(client: Client | freshet.Project, seconds: float, readers
     return found
 
 
-def _write(client: Client | freshet.Project, found: Reading, edition: int) -> None:
+def _write(client: Client | Unserved, found: Reading, edition: int) -> None:
     title = f"edition {edition}"
     try:
         answer = client.add([{"_id": f"marker.{i}", "title": title, "text": TEXT} for i in range(MARKERS)])
@@ -248,7 +260,7 @@ def _write(client: Client | freshet.Project, found: Reading, edition: int) -> No
     found.editions[answer.generation] = title
 
 
-def _read(client: Client | freshet.Project, found: Reading, stop: threading.Event) -> None:
+def _read(client: Client | Unserved, found: Reading, stop: threading.Event) -> None:
     while not stop.is_set():
         started = time.perf_counter()
         try:
