@@ -22,19 +22,19 @@ from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.promotion import judge_promotion
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import PromotionSettings
-from model_code.evaluation.system_evaluation import sample_queries
+from model_code.evaluation.system_evaluation import sample_queries, search_splits
 from model_code.files import write_json
 from model_code.ledger.events import Feedback
 from model_code.retriever import Ranking
-from model_code.retrievers.fused import FusedRetriever
+from model_code.retrievers.fused import FusedRetriever, FusedSearch
 from model_code.retrievers.kinds import open_retriever
-from model_code.stages.fuse import _ranking, _scored, can_learn, default_weights, learn_weights
+from model_code.stages.fuse import LEAST, default_weights, learn_weights
 from orchestration.freshness.queries import relevance
 
 HERE = Path(__file__).parent
 CLICKS, ASKED, SHOWN, TEST = 500, 300, 10, 1000  # clicks; queries that users ask; hits on a page; queries judged by
 NOISE, SEEDS = (0.0, 0.1, 0.3, 0.5), (0, 1, 2)
-METRIC = "nDCG@10"
+METRIC, DEPTH = "nDCG@10", 100
 RULES = PromotionSettings()
 METRICS = list(dict.fromkeys((RULES.metric, *RULES.protected, METRIC)))
 
@@ -48,10 +48,10 @@ def main(project: Path) -> dict[str, Any]:
     first = replace(search.fusion, weights=default_weights(tuple(search.parts), search.fusion.scales))
     search = FusedRetriever(search.parts, first)
     train, test = judged(corpus, "train"), sample_queries(judged(corpus, "test"), TEST)
-    scored = list(_scored(search, test))
 
     def scores(name: str, weights: Mapping[str, float]) -> SystemScores:
-        run = {query: _ranking(documents, own, weights) for query, documents, own in scored}
+        weighed = FusedSearch(search.parts, replace(first, weights=weights))
+        run = search_splits(weighed.search, {"test": test}, DEPTH)["test"]
         return SystemScores(name, "test", pd.DataFrame(evaluate_run(run, test.qrels, METRICS)).sort_index())
 
     before, best = scores("before", first.weights), learn_weights(search, test, METRIC).weights
@@ -62,7 +62,7 @@ def main(project: Path) -> dict[str, Any]:
         for noise in NOISE:
             clicks = simulated(asked, rankings, noise, random.Random(f"{seed} {noise}"))
             learned = judgements(asked, clicks)
-            weights = learn_weights(search, learned, METRIC).weights if can_learn(learned) else first.weights
+            weights = learn_weights(search, learned, METRIC).weights if len(learned.queries) >= LEAST else first.weights
             verdict = judge_promotion(scores("after", weights), before, RULES, seed)
             difference = next(row for row in verdict.intervals if row.metric == METRIC)
             right = [
