@@ -167,11 +167,6 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    @property
-    def has_base(self) -> bool:
-        """Whether the part of the base was written."""
-        return (self.folder / BASE / MANIFEST).is_file()
-
     def keep(
         self, token: str, parent: str | None, state: IncDsiState, ids: Sequence[str], statuses: Mapping[str, str]
     ) -> None:
@@ -181,7 +176,15 @@ class Store:
             statuses = self.statuses(parent) | dict(statuses)
             added = {one for name in before for one in read_json(self.folder / name / DOCUMENT_IDS)} | set(ids)
             ids, parent = [one for one in state.ids if one in added], None
-        self._keep(token, state, ids, statuses, parent)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=".making.", dir=self.folder))
+        try:
+            write_json(aside / PARENT, parent)
+            write_json(aside / STATUSES, dict(statuses))
+            write_part(aside, state, ids)
+            replace_folder(aside, self.folder / token)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
     def chain(self, token: str | None) -> list[str]:
         """The parts that `token` stands for, oldest first; none where `token` is None or of another store."""
@@ -208,19 +211,6 @@ class Store:
         for file in sorted(self.folder.glob(f"*/{PARENT}")):
             if file.parent.name not in needed:
                 shutil.rmtree(file.parent)
-
-    def _keep(
-        self, name: str, state: IncDsiState, ids: Sequence[str], statuses: Mapping[str, str], parent: str | None
-    ) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=".making.", dir=self.folder))
-        try:
-            write_json(aside / PARENT, parent)
-            write_json(aside / STATUSES, dict(statuses))
-            write_part(aside, state, ids)
-            replace_folder(aside, self.folder / name)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_part(folder: Path, state: IncDsiState, ids: Sequence[str]) -> None:
@@ -294,7 +284,7 @@ def load_state(searcher: Searcher, store: Store, spans: int) -> tuple[IncDsiStat
     It holds documents of one vector; others are left as they are. Those without Z were added while nothing was
     refined; it is made from their texts, without queries that they came with.
     """
-    if not store.has_base:
+    if not (store.folder / BASE / MANIFEST).is_file():
         index, encoding = searcher.base.dense.index, store.folder / "encoding"
         queries, one = base_representatives(searcher.base, spans, encoding), has_one(index.document_ids)
         ids = [document for document, alone in zip(index.document_ids, one, strict=True) if alone]

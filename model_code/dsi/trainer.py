@@ -6,7 +6,6 @@ frozen encoder encodes each query once; the means of their vectors stand for the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -86,7 +85,7 @@ class DocumentCollator(Collator):
         return DocumentBatch(
             queries=self._queries(pairs),
             documents=torch.from_numpy(passages.documents[own]),
-            known=torch.from_numpy(known_pairs(relevant)),
+            known=torch.tensor([(row, one) for row, known in enumerate(relevant) for one in sorted(known)]).T,
             **self.above(own, list(map(passages.of_all, relevant))),
         )
 
@@ -94,15 +93,6 @@ class DocumentCollator(Collator):
         if self.query_vectors is not None:
             return Buckets([torch.from_numpy(self.query_vectors.of(pairs))], torch.arange(len(pairs)))  # type: ignore[list-item]
         return self.query_features([self.data.pairs.queries[pair] for pair in pairs])
-
-
-def known_pairs(relevant: Sequence[frozenset[int]]) -> np.ndarray:
-    """The rows and documents of a batch's relevant documents: (2, m) int64.
-
-    >>> known_pairs([frozenset([3]), frozenset([2, 1])]).tolist()
-    [[0, 1, 1], [3, 1, 2]]
-    """
-    return np.array([(row, document) for row, known in enumerate(relevant) for document in sorted(known)]).T
 
 
 def document_losses(

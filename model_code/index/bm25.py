@@ -22,7 +22,7 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, replacing, write_text
-from model_code.index.id_map import IdMap
+from model_code.index.id_map import IdMap, numbering
 from model_code.index.settings import Bm25Settings
 from model_code.index.terms import terms_of
 from model_code.index.top_k import top_k
@@ -53,7 +53,7 @@ class Bm25Segment:
     @classmethod
     def build(cls, texts: Sequence[str], document_ids: Sequence[str], language: str | None) -> Bm25Segment:
         """Index passages `texts` (n), passage i of document `document_ids[i]`."""
-        analyse, numbers = terms_of(language), _Numbers()
+        analyse, numbers = terms_of(language), numbering()
         own = [list(map(numbers.__getitem__, analyse.of(text))) for text in texts]
         lengths = np.fromiter(map(len, own), np.int32, len(own))
         terms = np.fromiter(chain.from_iterable(own), np.int64, int(lengths.sum()))
@@ -125,14 +125,6 @@ class Bm25Segment:
         return cls(
             read_json(folder / VOCABULARY), **load_file(folder / POSTINGS), ids=IdMap(read_json(folder / DOCUMENT_IDS))
         )
-
-
-class _Numbers(dict[str, int]):
-    """Terms by their number, in the order in which they come."""
-
-    def __missing__(self, term: str) -> int:
-        self[term] = len(self)
-        return self[term]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Set
 from functools import cached_property
 
@@ -51,3 +52,10 @@ class IdMap:
         unknown = sorted(document for document in document_ids if document not in self._rows)
         if unknown:
             raise FreshetError(f"the index holds no document {unknown[0]!r} ({len(unknown)} unknown in all)")
+
+
+def numbering() -> defaultdict[str, int]:
+    """Numbers words in the order of their first look-up."""
+    numbers: defaultdict[str, int] = defaultdict()
+    numbers.default_factory = numbers.__len__
+    return numbers

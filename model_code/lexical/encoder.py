@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from model_code.progress import Progress, silent
 from model_code.token_index.postings import Sparse
 
 UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>|<extra_id_\d+>")
-PART = "\ufffd"  # what a token decodes to that holds some bytes of a character
+PART = "\ufffd"  # what a token decodes to that holds some bytes of a character, which may be a letter
 BLOCK = 2048  # vocabulary entries scored at once: with 512 tokens a block of logits stays in a core's cache
 
 
@@ -54,30 +54,15 @@ class ClosedFormHead(nn.Module):
         return self.scale * normalize(wide, dim=-1)
 
 
-def decoder_rows(embeddings: Tensor, used: Tensor) -> Tensor:
-    """Word embeddings (V, H) minus their mean over the `used` (V,) bool ones, scaled to unit norm.
-
-    >>> decoder_rows(torch.tensor([[3., 0.], [1., 0.], [9., 9.]]), torch.tensor([True, True, False]))[:2]
-    tensor([[ 1.,  0.],
-            [-1.,  0.]])
-    """
-    return normalize(embeddings - embeddings[used].mean(dim=0), dim=1)
-
-
 def ridge_transform(pairs: Iterable[tuple[Tensor, Tensor]], ridge: float) -> Tensor:
     """The W that minimises sum |W h - e|^2 + penalty |W|^2, in float64: (D, H).
 
     pairs: hidden states (n, H) and decoder rows (n, D) of the same tokens, part by part.
     ridge: the penalty as a share of the mean square of the hidden states' components, summed over all tokens.
     """
-    gram: Tensor | None = None
-    cross: Tensor | None = None
-    for hidden, rows in pairs:
-        hidden, rows = hidden.double(), rows.double()
-        gram = hidden.T @ hidden if gram is None else gram + hidden.T @ hidden  # (H, H)
-        cross = hidden.T @ rows if cross is None else cross + hidden.T @ rows  # (H, D)
-    if gram is None or cross is None:
-        raise ValueError("ridge_transform needs at least one token")
+    wide = ((hidden.double(), rows.double()) for hidden, rows in pairs)
+    products = zip(*((hidden.T @ hidden, hidden.T @ rows) for hidden, rows in wide), strict=True)
+    gram, cross = (reduce(torch.add, parts) for parts in products)  # (H, H), (H, D)
     penalty = ridge * gram.diagonal().mean()
     eye = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     return torch.linalg.solve(gram + penalty * eye, cross).T  # (D, H)
@@ -174,17 +159,9 @@ def blocked_tokens(tokenizer: Any, size: int, punctuation: bool) -> np.ndarray:
         name = names.get(number)
         if name is None or number in special or UNUSED.fullmatch(name):
             continue
-        blocked[number] = not (punctuation or _has_letter(tokenizer.convert_tokens_to_string([name])))
+        text = tokenizer.convert_tokens_to_string([name])
+        blocked[number] = not (punctuation or any(letter.isalnum() or letter == PART for letter in text))
     return blocked
-
-
-def _has_letter(text: str) -> bool:
-    """Whether there is a letter or a digit, or a part of a character, which may be one.
-
-    >>> [_has_letter(text) for text in (" ,", " a", "7", PART)]
-    [False, True, True, True]
-    """
-    return any(letter.isalnum() or letter == PART for letter in text)
 
 
 def own_tokens(token_ids: Sequence[int], blocked: np.ndarray) -> np.ndarray:

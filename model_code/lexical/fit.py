@@ -55,15 +55,6 @@ class Views(NamedTuple):
     tokens: Tensor
 
 
-def dense(entries: Tensor, weights: Tensor, size: int) -> Tensor:
-    """(n, k) entries and weights as rows of a (n, size) tensor, with gradient to the weights.
-
-    >>> dense(torch.tensor([[0, 2]]), torch.tensor([[1.0, 5.0]]), 4)
-    tensor([[1., 0., 5., 0.]])
-    """
-    return weights.new_zeros(len(entries), size).scatter(1, entries, weights)
-
-
 def term_pairs(queries: Views, documents: Views) -> dict[str, tuple[Tensor, Tensor]]:
     """The two sides of each term: "full" E(q), E(p); "beta" E(q), T(p); "alpha" T(q), E(p)."""
     return {
@@ -238,8 +229,9 @@ class SemiParametricObjective(nn.Module):
         """E(x) with `top_k` entries, and T(x), of the texts in their order."""
         size = self.encoder.vocabulary_size
         tokens = torch.cat([self.encoder.own(part) for part in texts.parts])[texts.rows]
-        weights = [dense(*self.encoder.sparse(part, self.top_k, own=True), size) for part in texts.parts]
-        return Views(torch.cat(weights)[texts.rows], tokens)
+        found = (self.encoder.sparse(part, self.top_k, own=True) for part in texts.parts)
+        rows = [weights.new_zeros(len(weights), size).scatter(1, entries, weights) for entries, weights in found]
+        return Views(torch.cat(rows)[texts.rows], tokens)
 
     def _spread(self, batch: TrainingBatch) -> Tensor:
         queries, documents = self._views(batch.queries), self._views(batch.documents)

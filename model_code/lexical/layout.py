@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from model_code.encoding.base_models import (
     load_tokenizer,
@@ -37,7 +38,6 @@ from model_code.lexical.encoder import (
     LexicalConfig,
     LexicalEncoder,
     MaskedModel,
-    decoder_rows,
     has_masked_head,
     inverse_document_frequencies,
     load_masked_model,
@@ -90,7 +90,7 @@ def _start_closed_form(
         raise FreshetError("no passage holds a token of the encoder's vocabulary, so there is nothing to start from")
     sample = np.sort(np.random.default_rng([seed, 17]).permutation(len(texts))[:HEAD_PASSAGES])
     with torch.no_grad():
-        rows.copy_(decoder_rows(embeddings, ~encoder.blocked))
+        rows.copy_(normalize(embeddings - embeddings[~encoder.blocked].mean(dim=0), dim=1))
         pairs = _token_pairs(encoder, [texts[row] for row in sample])
         body.head.transform.weight.copy_(ridge_transform(pairs, RIDGE))
         idf = inverse_document_frequencies(bags, len(embeddings))

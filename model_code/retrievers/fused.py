@@ -233,22 +233,24 @@ def sorted_candidates(candidates: Sequence[Collection[str]]) -> list[list[str]]:
 class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
     """A `FusedSearch` over a folder of indexes, one for each part."""
 
+    parts: dict[str, Any]  # `IndexedRetriever`s
+
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Index new passages for each part, as its kind does."""
-        for name, part in self.indexed():
+        for name, part in self.parts.items():
             part.write_segment(folder / name, new)
         self._seal(folder, len(set(new.document_ids)))
 
     def reopen(self, folder: Path) -> Self:
         """The same encoders and weights over the indexes of another folder."""
         read_manifest(folder, FORMAT)
-        return type(self)({name: part.reopen(folder / name) for name, part in self.indexed()}, self.fusion)
+        return type(self)({name: part.reopen(folder / name) for name, part in self.parts.items()}, self.fusion)
 
     @classmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
         """Merge each part's indexes: nothing is encoded."""
         first = parts[0][0]
-        for name, part in first.indexed():
+        for name, part in first.parts.items():
             own = [(retriever.parts[name], documents) for retriever, documents in parts]
             type(part).merge(own, folder / name)
         first._seal(folder, sum(len(documents) for _, documents in parts))
@@ -256,26 +258,17 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
     @classmethod
     def joined(cls, segments: Sequence[Segment]) -> Retriever:
         """Each part's own search of all segments, fused."""
-        first = segments[0].retriever
-        if not isinstance(first, FusedRetriever):
-            raise TypeError(f"segments of {type(first).__name__} are not fused")
+        first: Any = segments[0].retriever
         parts = {
             name: type(part).joined([segment.of(segment.retriever.parts[name]) for segment in segments])
-            for name, part in first.indexed()
+            for name, part in first.parts.items()
         }
         return FusedSearch(parts, first.fusion)
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """Those of the dense part, or else of the first one."""
-        chosen = self.dense or next(part for _, part in self.indexed())
+        chosen = self.dense or next(iter(self.parts.values()))
         return chosen.passage_vectors(document_ids)
-
-    def indexed(self) -> Iterator[tuple[str, IndexedRetriever]]:
-        """The parts with their names."""
-        for name, part in self.parts.items():
-            if not isinstance(part, IndexedRetriever):
-                raise TypeError(f"part {name} has no index of its own")
-            yield name, part
 
     def _seal(self, folder: Path, documents: int) -> None:
         facts = {"kind": KIND, "fingerprint": self.fingerprint, "parts": list(self.parts), "documents": documents}

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from model_code.errors import FreshetError
+from model_code.index.id_map import numbering
 from model_code.progress import Progress, silent
 
 MOST_TOKENS = 2**31  # token ids below it leave 32 bits of a 63-bit key for the passage
@@ -113,14 +114,6 @@ class TokenBags:
         return np.array([token for text in ids for token in text], dtype=np.int64), lengths
 
 
-class _Numbering(dict[str, int]):
-    """Numbers words in the order of their first look-up."""
-
-    def __missing__(self, word: str) -> int:
-        self[word] = number = len(self)
-        return number
-
-
 class WordCache:
     """Token ids by way of words. backend: a `tokenizers.Tokenizer` without truncation; rules: it as JSON."""
 
@@ -155,7 +148,7 @@ class WordCache:
         return self._pieces_of(np.array(numbers, dtype=np.int64), np.array(ends, dtype=np.int64))
 
     def _clear(self) -> None:
-        self._numbers = _Numbering()
+        self._numbers = numbering()
         self._flat, self._starts = np.empty(0, np.int64), np.zeros(1, np.int64)  # word i: flat[starts[i]:starts[i + 1]]
 
     def _split(self, text: str) -> list[str]:

@@ -47,11 +47,6 @@ class DevEvaluator:
         self.rows = _rows(passages, wanted, most_passages, rng)
         self.texts = [passages.texts[row] for row in self.rows]
 
-    @property
-    def covers_corpus(self) -> bool:
-        """Whether every passage of the corpus is ranked."""
-        return len(self.rows) == len(self.passages.texts)
-
     def encode_passages(self, encoder: Encoder) -> np.ndarray:
         """Vectors of the ranked passages, those at `rows` of the corpus: (P, H), or v rows for each: (P * v, H)."""
         return encoder.encode_documents(self.texts)

@@ -226,7 +226,8 @@ class Trainer(TrainingLoop):
         renews = self.settings.cotraining and self.settings.needs_hierarchy
         if improved and renews and 0 < self.state.step < self.steps:
             texts = self.data.passages.texts
-            self._recluster(ranked if self.dev.covers_corpus else self.encoder.encode_documents(texts))
+            whole = len(self.dev.rows) == len(texts)
+            self._recluster(ranked if whole else self.encoder.encode_documents(texts))
 
     def _ranked(self, dev: DevEvaluator) -> Any:
         """The passages that an evaluation ranks, as they are searched now."""
@@ -273,14 +274,11 @@ def _check(
 def recluster(
     objective: Objective, optimizer: torch.optim.Optimizer, hierarchy: Hierarchy, settings: TrainingSettings
 ) -> torch.optim.Optimizer:
-    """Give `objective` the centroids of `hierarchy`, and return a new optimiser that keeps the encoder's moments.
+    """Give `objective` the centroids of `hierarchy`, if it has a loss over them, and return a new optimiser.
 
     Co-training (HCE, Algorithm 3) clusters the corpus again with the current encoder whenever an evaluation beats all
-    before it. Paths, siblings and centroids are then the new tree's: the centroids' optimiser state, which belongs to
-    nodes that are gone, is dropped, the encoder's is kept, and learning rates follow their one schedule. Unlike in the
-    paper's listing, the encoder returned is the best one, not the last.
-
-    Without a hierarchy loss there are no centroids: only siblings and leaves are the new tree's.
+    before it. The centroids' optimiser state, which belongs to nodes that are gone, is dropped, and the encoder's kept.
+    Unlike in the paper's listing, the encoder that training leaves is the best one, not the last.
     """
     if settings.hierarchy_weight > 0:
         objective.recluster(hierarchy)

@@ -22,7 +22,6 @@ from model_code.lexical.encoder import (
     Sparse,
     best_logits,
     blocked_tokens,
-    decoder_rows,
     inverse_document_frequencies,
     largest,
     ridge_transform,
@@ -273,16 +272,6 @@ def test_ridge_is_least_squares_with_penalty_rows() -> None:
     expected = np.linalg.lstsq(stacked, np.concatenate([rows.double().numpy(), np.zeros((5, 4))]), rcond=None)[0].T
     found = ridge_transform([(hidden[:7], rows[:7]), (hidden[7:], rows[7:])], 0.1)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)
-    with pytest.raises(ValueError, match="at least one token"):
-        ridge_transform([], 0.1)
-
-
-def test_decoder_rows_are_centred_unit_vectors_of_the_used_tokens() -> None:
-    embeddings = torch.randn(9, 4)
-    used = torch.arange(9) > 2
-    rows = decoder_rows(embeddings, used)
-    centred = embeddings - embeddings[3:].mean(dim=0)
-    torch.testing.assert_close(rows, centred / centred.norm(dim=1, keepdim=True))
 
 
 def own_share(encoder: LexicalEncoder) -> float:
@@ -301,7 +290,7 @@ def test_closed_form_head_names_a_texts_own_tokens_and_a_random_one_does_not(tmp
     assert solved > 0.8 > 0.4 > own_share(encoder)
 
 
-def test_bias_is_idf_plus_a_constant(tmp_path: Path) -> None:
+def test_bias_is_idf_plus_a_constant_and_decoder_rows_are_centred_unit_vectors(tmp_path: Path) -> None:
     encoder = make_encoder(tmp_path / "base")
     for token in ("word0", "word3"):
         number = encoder.tokenizer.convert_tokens_to_ids(token)
@@ -309,6 +298,9 @@ def test_bias_is_idf_plus_a_constant(tmp_path: Path) -> None:
         assert encoder.bias[number].item() == pytest.approx(np.log(41 / (count + 1)) - 12, abs=1e-5)
     bags = encoder.bags(TEXTS)
     assert inverse_document_frequencies(bags, encoder.vocabulary_size).shape == (encoder.vocabulary_size,)
+    embeddings = encoder.backbone.get_input_embeddings().weight.detach()
+    centred = embeddings - embeddings[~encoder.blocked].mean(dim=0)
+    torch.testing.assert_close(encoder.decoder.detach(), centred / centred.norm(dim=1, keepdim=True))
 
 
 def test_punctuation_carries_weight_only_where_the_config_says(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from model_code.lexical.fit import (
     SemiParametricObjective,
     TokenHierarchy,
     Views,
-    dense,
     quarter_deviation,
     semi_parametric_losses,
     token_centroids,
@@ -184,13 +183,6 @@ def test_semi_parametric_loss_and_gradients_are_those_of_three_contrastive_ones(
     gradients = (torch.autograd.grad(loss.sum(), learned) for loss in (found, expected))
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
-
-
-def test_dense_rows_pass_their_gradient_to_the_weights() -> None:
-    weights = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
-    rows = dense(torch.tensor([[0, 4, 5], [1, 2, 3]]), weights, 6)
-    (rows * torch.arange(6)).sum().backward()
-    assert weights.grad.tolist() == [[0, 4, 5], [1, 2, 3]]
 
 
 def test_scale_is_a_quarter_of_the_spread_of_the_negatives() -> None:
