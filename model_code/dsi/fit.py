@@ -25,7 +25,7 @@ from model_code.index.settings import ALWAYS_EXACT, IndexSettings
 from model_code.progress import Progress
 from model_code.scale.encoding import encode_resumably
 from model_code.training.data import TrainingData
-from model_code.training.fit import finish, load_tree, start_encoder, start_vectors
+from model_code.training.fit import finish, make_trainer, start_encoder, start_vectors
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import TrainingTables
 
@@ -43,15 +43,14 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     data = tables.training_data(training)
     start, pool = _start(context, tables, encoder), pooled(data)
     settings = loop_settings(own, training, len(pool.pairs))
-    trainer = DocumentTrainer(
+    dev = tables.dev_evaluator(training.replace(dev_passages=None), seed)  # to rank all costs little: none is encoded
+    trainer = make_trainer(
+        DocumentTrainer,
+        context,
         encoder,
         pool,
         settings,
-        seed,
-        load_tree(context, settings),
-        tables.dev_evaluator(training.replace(dev_passages=None), seed),  # to rank all costs little: none is encoded
-        checkpoints=context.checkpoints,
-        progress=context.progress("train"),
+        dev,
         own=own,
         vectors=torch.nn.Parameter(torch.from_numpy(start.copy())),
         query_vectors=None if own.train_encoder else _query_vectors(context, encoder, pool, "queries"),

@@ -36,7 +36,7 @@ from model_code.losses.contrastive import contrastive_losses, softmax_losses
 from model_code.losses.hierarchy import hce_losses, joint_loss, level_means, siblings
 from model_code.token_index.index import TokenIndex
 from model_code.training.batches import TrainingBatch
-from model_code.training.fit import finish, load_tree
+from model_code.training.fit import finish, make_trainer
 from model_code.training.optimisation import adamw
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator, TrainingTables
@@ -247,19 +247,8 @@ def fit_lexical_encoder(context: StageContext, tables: TrainingTables) -> dict[s
     retriever, seed = context.settings["retriever"], context.settings["seed"]
     training, lexical = retriever.training, retriever.lexical
     encoder = start_encoder(context.settings["encoder"], lexical, tables.passages.texts, seed)
-    data = tables.training_data(training)
-    trainer = LexicalTrainer(
-        encoder,
-        data,
-        training,
-        seed,
-        load_tree(context, training),
-        tables.dev_evaluator(training, seed),
-        checkpoints=context.checkpoints,
-        progress=context.progress("train"),
-        lexical=lexical,
-    )
-    result = trainer.fit()
+    data, dev = tables.training_data(training), tables.dev_evaluator(training, seed)
+    result = make_trainer(LexicalTrainer, context, encoder, data, training, dev, lexical=lexical).fit()
     save_encoder(encoder, context.output / "encoder")
     report = {"head": encoder.config.head, "fingerprint": encoder.fingerprint()}
     return report | finish(context, tables, data, training, result)

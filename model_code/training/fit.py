@@ -5,8 +5,7 @@ Writes `encoder/` in the sentence-transformers layout, and `history.json`, the r
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,8 +21,10 @@ from model_code.scale.clustering import make_lloyd
 from model_code.training.data import TrainingData
 from model_code.training.loop import TrainingResult
 from model_code.training.settings import TrainingSettings
-from model_code.training.tables import TrainingTables
+from model_code.training.tables import DevEvaluator, TrainingTables
 from model_code.training.trainer import Trainer
+
+Made = TypeVar("Made", bound=Trainer)
 
 
 def fit_encoder(
@@ -33,23 +34,11 @@ def fit_encoder(
 
     layers: what represents documents.
     """
-    seed: int = context.settings["seed"]
     encoder = start_encoder(context, settings.start)
     encoder.layers = ()  # of what it begins with; the retriever says what more than the last layer
     represent_documents(encoder, layers)
-    data = tables.training_data(settings)
-    trainer = Trainer(
-        encoder,
-        data,
-        settings,
-        seed,
-        load_tree(context, settings),
-        tables.dev_evaluator(settings, seed),
-        clustering(context) if settings.cotraining else None,
-        context.checkpoints,
-        context.progress("train"),
-        layers,
-    )
+    data, dev = tables.training_data(settings), tables.dev_evaluator(settings, context.settings["seed"])
+    trainer = make_trainer(Trainer, context, encoder, data, settings, dev, layers=layers)
     result = trainer.fit(start_vectors(context, encoder, tables.corpus))
     encoder.save(context.output / "encoder")
     report = finish(context, tables, data, settings, result) | {"fingerprint": encoder.fingerprint()}
@@ -63,9 +52,24 @@ def start_encoder(context: StageContext, start: str | None) -> Encoder:
     return Encoder.from_settings(context.settings["encoder"], None if start is None else context.root / start)
 
 
-def load_tree(context: StageContext, settings: TrainingSettings) -> Hierarchy | None:
-    """The hierarchy, if training reads it."""
-    return Hierarchy.load(context.inputs["hierarchy"]) if settings.needs_hierarchy else None
+def make_trainer(
+    kind: type[Made],
+    context: StageContext,
+    encoder: Any,
+    data: TrainingData,
+    settings: TrainingSettings,
+    dev: DevEvaluator | None,
+    **own: Any,
+) -> Made:
+    """A trainer of the stage's: with its hierarchy, if training reads it, and from its checkpoints; own: its kind's."""
+    tree = Hierarchy.load(context.inputs["hierarchy"]) if settings.needs_hierarchy else None
+    seed: int = context.settings["seed"]
+
+    def cluster(vectors: np.ndarray) -> Hierarchy:
+        return build_hierarchy(vectors, context.settings["hierarchy"], seed, make_lloyd=make_lloyd)
+
+    again, progress = cluster if settings.cotraining else None, context.progress("train")
+    return kind(encoder, data, settings, seed, tree, dev, again, context.checkpoints, progress, **own)
 
 
 def finish(
@@ -104,9 +108,3 @@ def start_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np
     whole = load_corpus(context.inputs["corpus"]).passages[["document_id", "text"]]
     same = index.document_ids == whole["document_id"].tolist() and whole.equals(corpus.passages[list(whole)])
     return index.vectors if same and index.fingerprint == encoder.fingerprint() else None
-
-
-def clustering(context: StageContext) -> Callable[[np.ndarray], Hierarchy]:
-    """What re-clusters passage vectors (N, H) in co-training."""
-    settings, seed = context.settings["hierarchy"], context.settings["seed"]
-    return lambda vectors: build_hierarchy(vectors, settings, seed, make_lloyd=make_lloyd)
