@@ -3,22 +3,19 @@ of several passages have one vector, and a replay gives the same."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.opened_build import open_generation_zero
 from model_code.additions.settings import AdditionSettings
 from model_code.additions.store import load_state, token_of
 from model_code.additions.writer import RefiningWriter
 from model_code.documents import Change, Document, Remove
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.live.generation import Generation
-from model_code.live.texts import TextRules
-from model_code.stages import index, train
-from tests.model_code.dsi.small_corpus import make_context
+from model_code.stages import train
+from tests.model_code.dsi.small_corpus import RULES, go_live, make_context, run_index
 from tests.model_code.live.laws import up_to
 
 TRAINED = DocumentVectorSettings(epochs=2, batch_size=16, learning_rate=2e-2, patience=None)
@@ -35,7 +32,7 @@ def in_short():
     """Nothing here pulls the plug, and the corpus of these tests was cut by hand."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda handle: None)
-        patch.setattr(Generation, "text", TextRules(include_title=False, words=4, stride=3))
+        patch.setattr(Generation, "text", RULES)
         yield
 
 
@@ -45,19 +42,10 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     root = tmp_path_factory.mktemp("dsi")
     training = make_context(root, TRAINED)
     train.run(training)
-    (root / "index").mkdir()
-    index.run(replace(training, inputs=training.inputs | {"trained": training.output}, output=root / "index"))
+    indexing = run_index(training, root / "index")
     names = ("one", "two", "three", "four")
     for name in names:
-        open_generation_zero(
-            root / name,
-            "dsi",
-            encoder=training.output / "encoder",
-            index=root / "index" / "index",
-            documents=training.inputs["corpus"] / "documents.parquet",
-            hierarchy=training.inputs["hierarchy"],
-            provenance={},
-        )
+        go_live(root / name, training, indexing)
     return [root / name for name in names]
 
 

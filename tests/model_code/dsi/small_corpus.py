@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from benchmarks.opened_build import open_generation_zero
 from model_code.context import StageContext
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.encoding.encoder import Encoder
@@ -20,8 +22,11 @@ from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import IndexSettings
+from model_code.live.generation import Generation
+from model_code.live.texts import TextRules
 from model_code.progress import Progress, silent
 from model_code.retrievers.settings import RetrieverSettings
+from model_code.stages import index
 from model_code.training.settings import TrainingSettings
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -34,6 +39,7 @@ SPANS = {"train": [(0, 3), (2, 5)], "dev": [(1, 4)], "test": [(0, 5)]}
 TRAINING = TrainingSettings(
     min_judged_queries=0, hierarchy_weight=0.0, frozen_layers=1, learning_rate=1e-3, checkpoint_every=3, log_every=2
 )
+RULES = TextRules(include_title=False, words=4, stride=3)  # as the corpus was cut by hand
 ENCODER = {"max_tokens": 16, "precision": "float32", "device": "cpu"}
 
 
@@ -60,6 +66,27 @@ def make_context(
     show: Callable[[str], Progress] = lambda label: progress if label == "train" else silent  # noqa: E731
     inputs = {name: root / name for name in names}
     return StageContext(root, inputs, output, settings, root / checkpoints / output.name, "dsi", show)
+
+
+def run_index(training: StageContext, output: Path) -> StageContext:
+    """The context of a finished `index` of what `training` left."""
+    output.mkdir()
+    indexing = replace(training, inputs=training.inputs | {"trained": training.output}, output=output)
+    index.run(indexing)
+    return indexing
+
+
+def go_live(root: Path, training: StageContext, indexing: StageContext) -> Generation:
+    """Open the live collection "dsi" of a trained and indexed one below `root`."""
+    return open_generation_zero(
+        root,
+        "dsi",
+        encoder=training.output / "encoder",
+        index=indexing.output / "index",
+        documents=training.inputs["corpus"] / "documents.parquet",
+        hierarchy=training.inputs["hierarchy"],
+        provenance={},
+    )
 
 
 def texts() -> dict[str, str]:

@@ -3,13 +3,11 @@ that a trained dsi measures it with its dev queries, keeps it, and uses it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.opened_build import open_generation_zero
 from model_code.context import StageContext
 from model_code.documents import Document
 from model_code.dsi import fit
@@ -20,13 +18,12 @@ from model_code.encoding.encoder import Encoder
 from model_code.files import read_json
 from model_code.index.dense_index import DenseIndex
 from model_code.live.generation import Generation
-from model_code.live.texts import TextRules
 from model_code.live.writer import LiveWriter
 from model_code.manifest import MANIFEST
 from model_code.retrievers.kinds import open_retriever
-from model_code.stages import index, train
+from model_code.stages import train
 from model_code.training.tables import TrainingTables
-from tests.model_code.dsi.small_corpus import make_context
+from tests.model_code.dsi.small_corpus import RULES, go_live, make_context, run_index
 from tests.model_code.live.laws import up_to
 
 
@@ -141,16 +138,11 @@ def test_without_dev_queries_nothing_is_measured(tmp_path: Path, monkeypatch: py
 def test_an_added_document_has_the_measured_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fit, "ENOUGH", 3)
     context, report = trained(tmp_path)
-    output = tmp_path / "indexed"
-    output.mkdir()
-    index.run(replace(context, inputs=context.inputs | {"trained": context.output}, output=output))
-    opened = open_retriever(context.output / "encoder", output / "index", context.settings["encoder"])
+    indexing = run_index(context, tmp_path / "indexed")
+    opened = open_retriever(context.output / "encoder", indexing.output / "index", context.settings["encoder"])
     assert opened.encoding_scale == report["encoding_scale"] != 1
-    folders = {"encoder": context.output / "encoder", "index": output / "index"}
-    documents, tree = context.inputs["corpus"] / "documents.parquet", context.inputs["hierarchy"]
-    open_generation_zero(tmp_path, "dsi", **folders, documents=documents, hierarchy=tree, provenance={})
-    rules = TextRules(include_title=False, words=4, stride=3)
-    monkeypatch.setattr(Generation, "text", rules)  # the corpus of this test was cut by hand
+    go_live(tmp_path, context, indexing)
+    monkeypatch.setattr(Generation, "text", RULES)
     writer = LiveWriter(tmp_path / "live", "dsi")
     for number in (1, 2):
         writer.apply([Document(f"new{number}", "", f"ask{number} ask2")], up_to(number), {})

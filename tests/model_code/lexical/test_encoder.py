@@ -6,6 +6,7 @@ closed-form start: ridge against a normal-equation oracle, better than random.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,18 +113,24 @@ def test_saved_encoder_is_the_same_and_its_bytes_are_pure(encoder: LexicalEncode
         load_encoder(tmp_path / "base")
 
 
-def test_sparse_encoder_outside_the_project_gives_the_same_weights(
-    encoder: LexicalEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def open_outside(encoder: LexicalEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The saved encoder as sentence-transformers opens it, which gives the same weights."""
     from sentence_transformers import SparseEncoder
 
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    save_encoder(encoder, tmp_path / "saved")
     outside = SparseEncoder(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
     found = outside.encode(TEXTS[:6], convert_to_sparse_tensor=False).numpy()
     for row, (ids, weights) in zip(found, encoder.encode(TEXTS[:6]), strict=True):
         np.testing.assert_array_equal(np.flatnonzero(row), ids)
         np.testing.assert_allclose(row[ids], weights, rtol=1e-4, atol=1e-5)
+    return outside
+
+
+def test_sparse_encoder_outside_the_project_gives_the_same_weights(
+    encoder: LexicalEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_encoder(encoder, tmp_path / "saved")
+    open_outside(encoder, tmp_path, monkeypatch)
 
 
 def start_on(folder: Path, kind: str, masked: bool = True, device: str = "cpu", **changes) -> LexicalEncoder:
@@ -138,8 +145,6 @@ def start_on(folder: Path, kind: str, masked: bool = True, device: str = "cpu", 
 def test_learned_biases_are_saved_whether_or_not_the_decoder_has_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, changes: dict
 ) -> None:
-    from sentence_transformers import SparseEncoder
-
     encoder = start_on(tmp_path / "base", kind, **changes)
     assert (encoder.body.decoder.bias is None) == bool(changes)
     torch.nn.init.normal_(encoder.bias)
@@ -147,11 +152,7 @@ def test_learned_biases_are_saved_whether_or_not_the_decoder_has_any(
     loaded = load_encoder(tmp_path / "saved", precision="float32", device="cpu")
     assert loaded.fingerprint() == encoder.fingerprint()
     assert_same(loaded.encode(TEXTS), encoder.encode(TEXTS), 0)
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    outside = SparseEncoder(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
-    found = outside.encode(TEXTS[:3], convert_to_sparse_tensor=False).numpy()
-    for row, (ids, weights) in zip(found, encoder.encode(TEXTS[:3]), strict=True):
-        np.testing.assert_allclose(row[ids], weights, rtol=1e-4, atol=1e-5)
+    outside = open_outside(encoder, tmp_path, monkeypatch)
     outside[1].save(str(tmp_path / "head"))
     hashes = {hash_path(folder / "model.safetensors") for folder in (tmp_path / "head", tmp_path / "saved" / HEAD)}
     assert len(hashes) == 1

@@ -32,6 +32,8 @@ from model_code.stages import train
 from model_code.training.tables import TrainingTables
 from tests.model_code.lexical.corpus import TRAINING, make_context
 from tests.model_code.lexical.example import SETTINGS, make_encoder
+from tests.model_code.losses.test_contrastive import loop_losses
+from tests.model_code.losses.test_hierarchy import loop_loss
 from tests.model_code.training.killing import kill_stage_after
 
 
@@ -122,16 +124,6 @@ def test_shared_settings_that_do_not_touch_a_retriever_without_a_tree_are_let_be
     assert report["steps"] == 4
 
 
-@pytest.mark.parametrize("name", ["query_max_tokens", "document_max_tokens"])
-def test_texts_longer_than_the_positions_are_refused_before_any_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    context = make_context(tmp_path, **{name: 65})
-    monkeypatch.setattr("model_code.training.trainer.Trainer.fit", lambda *_: pytest.fail("it trained first"))
-    with pytest.raises(SettingsError, match=f"{name} is 65, but the encoder has positions for 64 tokens"):
-        train.run(context)
-
-
 def test_dev_of_a_token_search_embeds_no_passage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, tables, encoder, data = parts_of(tmp_path)
     trainer = LexicalTrainer(encoder, data, TRAINING, 0, dev=tables.dev_evaluator(TRAINING, 0), lexical=SETTINGS)
@@ -153,20 +145,6 @@ def views() -> tuple[Views, Views]:
     return texts(B), texts(B + E)
 
 
-def naive(left: torch.Tensor, right: torch.Tensor, scale: float, relevant: torch.Tensor, allowed: torch.Tensor) -> list:
-    """The bidirectional contrastive loss, pair by pair; scalars that autograd can follow."""
-    losses = []
-    score = lambda i, j: sum(left[i, v] * right[j, v] for v in range(V)) / scale  # noqa: E731
-    for i in range(B):
-        columns = [j for j in range(B) if j == i or not relevant[i, j]]
-        rows = [j for j in range(B) if j == i or not relevant[j, i]]
-        extra = [B + e for e in range(E) if allowed[i, e]]
-        forward = torch.log(sum(torch.exp(score(i, j)) for j in columns + extra))
-        backward = torch.log(sum(torch.exp(score(j, i)) for j in rows))
-        losses.append(forward + backward - 2 * score(i, i))
-    return losses
-
-
 def test_semi_parametric_loss_and_gradients_are_those_of_three_contrastive_ones(views: tuple[Views, Views]) -> None:
     queries, documents = views
     relevant = torch.eye(B, dtype=torch.bool)
@@ -175,10 +153,15 @@ def test_semi_parametric_loss_and_gradients_are_those_of_three_contrastive_ones(
     learned = [queries.weights.requires_grad_(), documents.weights.requires_grad_()]
     scales = torch.tensor([2.0, 0.5, 3.0], dtype=torch.float64)
     found = total(semi_parametric_losses(queries, documents, scales, relevant, allowed))
-    full = naive(queries.weights, documents.weights, 2.0, relevant, allowed)
-    beta = naive(queries.weights, documents.tokens, 0.5, relevant, allowed)
-    alpha = naive(queries.tokens, documents.weights, 3.0, relevant, allowed)
-    expected = torch.stack([full[i] + beta[i] / 2 + alpha[i] / 2 for i in range(B)])
+    full, beta, alpha = (
+        loop_losses(left, right[:B, None], scale, relevant, right[B:, None], allowed)
+        for left, right, scale in (
+            (queries.weights, documents.weights, 2.0),
+            (queries.weights, documents.tokens, 0.5),
+            (queries.tokens, documents.weights, 3.0),
+        )
+    )
+    expected = full + beta / 2 + alpha / 2
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     gradients = (torch.autograd.grad(loss.sum(), learned) for loss in (found, expected))
     for ours, theirs in zip(*gradients, strict=True):
@@ -236,14 +219,9 @@ def test_values_and_gradients_are_those_of_the_loop(masked: bool) -> None:
     excluded = [torch.rand(10, len(p), generator=random) < 0.4 if masked else None for p in PARENTS]
     loop = []
     for i, (level, parents) in ((i, pair) for i in range(10) for pair in enumerate(PARENTS)):
-        node, scores = int(paths[i, level]), {}
-        for k in range(len(parents)):
-            out = excluded[level] is not None and bool(excluded[level][i, k]) and k != node
-            if parents[k] == parents[node] and not out:
-                scores[k] = (
-                    sum(queries[i, v] * share for v, share in enumerate(loop_centroid(level, k))) / scales[level]
-                )
-        loop.append(torch.log(sum(torch.exp(score) for score in scores.values())) - scores[node])
+        centroids = torch.tensor([loop_centroid(level, k) for k in range(len(parents))], dtype=torch.float64)
+        out = [False] * len(parents) if excluded[level] is None else excluded[level][i]
+        loop.append(loop_loss(queries[i], centroids, parents, int(paths[i, level]), scales[level], out))
     ours, loop = TokenHierarchy(tree(), BAGS, ENTRIES, None)(queries, scales, paths, excluded), torch.stack(loop)
     torch.testing.assert_close(ours, loop.reshape(10, 2), rtol=0, atol=1e-6)  # centroids are float32
     weights = torch.arange(1.0, 21.0, dtype=torch.float64)

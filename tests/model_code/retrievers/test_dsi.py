@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.opened_build import open_generation_zero
 from model_code.context import StageContext
 from model_code.documents import Document, Remove
 from model_code.dsi.settings import DocumentVectorSettings
@@ -20,11 +19,10 @@ from model_code.files import hash_path, read_json
 from model_code.index.dense_index import DenseIndex
 from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
-from model_code.live.texts import TextRules
 from model_code.live.writer import LiveWriter
 from model_code.retrievers.kinds import open_retriever
-from model_code.stages import evaluate, index, train
-from tests.model_code.dsi.small_corpus import IDS, LONG, make_context
+from model_code.stages import evaluate, train
+from tests.model_code.dsi.small_corpus import IDS, LONG, RULES, go_live, make_context, run_index
 from tests.model_code.live.laws import up_to
 
 OWN = DocumentVectorSettings(epochs=6, batch_size=16, learning_rate=2e-2, patience=None)
@@ -37,13 +35,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[StageContext, Stage
     training = make_context(root, OWN)
     train.run(training)
     return training, run_index(training, root / "index")
-
-
-def run_index(training: StageContext, output: Path) -> StageContext:
-    output.mkdir()
-    indexing = replace(training, inputs=training.inputs | {"trained": training.output}, output=output)
-    index.run(indexing)
-    return indexing
 
 
 def test_the_index_is_of_documents_and_holds_what_adding_needs(built: tuple[StageContext, StageContext]):
@@ -105,15 +96,7 @@ def test_a_corpus_with_other_documents_is_refused(built: tuple[StageContext, Sta
 
 def test_it_goes_live_beside_a_hierarchy_of_passages(built: tuple[StageContext, StageContext], tmp_path: Path):
     training, indexing = built
-    generation = open_generation_zero(
-        tmp_path,
-        "dsi",
-        encoder=training.output / "encoder",
-        index=indexing.output / "index",
-        documents=training.inputs["corpus"] / "documents.parquet",
-        hierarchy=training.inputs["hierarchy"],
-        provenance={},
-    )
+    generation = go_live(tmp_path, training, indexing)
     assert (generation.manifest["documents"], generation.manifest["passages"]) == (24, 26)
     searcher = Searcher.open(tmp_path / "live", "dsi")
     hits = searcher.search("ask1 ask2", 24)
@@ -127,23 +110,14 @@ def test_a_new_document_starts_where_training_would_have_started_it(
 ):
     monkeypatch.setattr("os.fsync", lambda handle: None)
     training, indexing = built
-    open_generation_zero(
-        tmp_path,
-        "dsi",
-        encoder=training.output / "encoder",
-        index=indexing.output / "index",
-        documents=training.inputs["corpus"] / "documents.parquet",
-        hierarchy=training.inputs["hierarchy"],
-        provenance={},
-    )
-    rules = TextRules(include_title=False, words=4, stride=3)
-    monkeypatch.setattr(Generation, "text", rules)  # the corpus of this test was cut by hand
+    go_live(tmp_path, *built)
+    monkeypatch.setattr(Generation, "text", RULES)
     writer = LiveWriter(tmp_path / "live", "dsi")
     text = "ask1 ask2 ask3 ask4 ask5 ask6"
     writer.apply([Document("new", "", text, {}, ("ask1", "ask2")), Document("other", "", "ask9")], up_to(1), {})
     retriever = writer.searcher.views[1].part.retriever
     encode = retriever.encoder.encode
-    mean = encode(rules.passages("", text)).astype(np.float64).mean(axis=0)
+    mean = encode(RULES.passages("", text)).astype(np.float64).mean(axis=0)
     np.testing.assert_allclose(retriever.index.vectors[0], mean / np.linalg.norm(mean), atol=1e-6)
     assert retriever.index.document_ids == ["new", "other"]
     assert retriever.representatives.counts.tolist() == [2, 0]
