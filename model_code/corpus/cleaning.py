@@ -196,20 +196,16 @@ def normalised(text: str) -> str:
 def merge_duplicates(documents: Iterable[Document], by: str) -> tuple[list[Document], dict[str, str]]:
     """Keep the first of each group of duplicates; return the kept documents and {merged id: kept id}.
 
-    `by` is "text", "title", "either" or "none"; an empty title or text makes no duplicate. With "either" a merged
-    document's own title and text lead to the kept one from then on.
+    `by` is "text", "title" or "none"; an empty title or text makes no duplicate.
     """
     kept: list[Document] = []
     merged: dict[str, str] = {}
-    first: dict[tuple[str, str], str] = {}  # (kind of key, key) -> id of the kept document
+    first: dict[str, str] = {}  # by the key of what is compared: the id of the kept document
     for document in documents:
-        texts = {"text": document.text, "title": document.title}
-        keys = [(kind, key) for kind, text in texts.items() if by in (kind, "either") and (key := normalised(text))]
-        known = next((first[key] for key in keys if key in first), None)
-        if known is None:
+        key = "" if by == "none" else normalised(getattr(document, by))
+        known = first.setdefault(key, document.document_id) if key else document.document_id
+        if known == document.document_id:
             kept.append(document)
         else:
             merged[document.document_id] = known
-        for key in keys:
-            first.setdefault(key, known or document.document_id)
     return kept, merged

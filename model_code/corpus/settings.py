@@ -115,9 +115,7 @@ class CorpusSettings(Settings):
     columns: ColumnSettings = Field(default_factory=ColumnSettings)
     limit: int | None = Field(None, gt=0, description="documents that are read; null: all")
     max_characters: int = Field(200_000, gt=0, description="a longer text is quarantined")
-    merge_duplicates: Literal["text", "title", "either", "none"] = Field(
-        "text", description="what makes two documents one"
-    )
+    merge_duplicates: Literal["text", "title", "none"] = Field("text", description="what makes two documents one")
     quarantine_limit: float = Field(0.05, ge=0, le=1, description="share of malformed rows past which the stage fails")
     splits: QuerySplitSettings = Field(default_factory=QuerySplitSettings)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from scipy.stats import binom, rankdata
+from scipy.stats import binom, mannwhitneyu
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
@@ -170,21 +170,10 @@ def domain_auc(old: np.ndarray, new: np.ndarray, seed: int) -> float:
     areas = []
     for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, labels):
         classifier = LogisticRegression().fit(rows[train], labels[train])
-        areas.append(area_under_curve(rows[test] @ classifier.coef_[0], labels[test]))
+        scores, is_new = rows[test] @ classifier.coef_[0], labels[test] == 1
+        above = mannwhitneyu(scores[is_new], scores[~is_new], method="asymptotic").statistic  # ties count half
+        areas.append(above / (is_new.sum() * (~is_new).sum()))
     return float(np.mean(areas))
-
-
-def area_under_curve(scores: np.ndarray, labels: np.ndarray) -> float:
-    """The chance that a row labelled 1 scores above one labelled 0, ties counting half (Mann & Whitney 1947).
-
-    Scikit-learn's `roc_auc_score` says the same in a millisecond, which a null distribution takes a thousand times.
-
-    >>> area_under_curve(np.array([2.0, 1.0, 1.0, 0.0]), np.array([1, 1, 0, 0]))
-    0.875
-    """
-    positives = int(labels.sum())
-    above = rankdata(scores)[labels == 1].sum() - positives * (positives + 1) / 2
-    return float(above / (positives * (len(labels) - positives)))
 
 
 def canonical(vectors: np.ndarray) -> np.ndarray:

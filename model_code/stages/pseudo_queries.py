@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from model_code.context import StageContext
 from model_code.corpus.tables import judged_corpus, load_corpus, write_table
 from model_code.queries.pseudo_queries import REASONS, InverseCloze, PseudoQuery, QueryGenerator, reasons_to_drop
 from model_code.queries.settings import TRAINED_FOLDER, PseudoQuerySettings
-from model_code.words import spans
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write `pseudo_queries.parquet`; the report counts queries, what was dropped and why, and lengths in words."""
+    """Write `pseudo_queries.parquet`; the report counts queries, by kind, and what was dropped and why."""
     corpus = judged_corpus(load_corpus(context.inputs["corpus"]))
     documents = dict(zip(corpus.documents["document_id"], corpus.documents["text"], strict=True))
     generated = _generate(documents, context)
@@ -31,7 +29,7 @@ def run(context: StageContext) -> dict[str, Any]:
         "generated": len(table),
         "kept": len(kept),
         "dropped": {reason: int((reasons == reason).sum()) for reason in REASONS},
-        "by_kind": {str(kind): _lengths(rows["text"]) for kind, rows in kept.groupby("kind")},
+        "by_kind": {str(kind): len(rows) for kind, rows in kept.groupby("kind")},
     }
 
 
@@ -52,10 +50,3 @@ def _generator(kind: str, context: StageContext) -> QueryGenerator:
 
     trained = context.inputs["query_generator"] / TRAINED_FOLDER
     return SequenceToSequence.load(settings.sequence_to_sequence, trained, context.settings["encoder"].device)
-
-
-def _lengths(texts: pd.Series) -> dict[str, int | float]:
-    words = texts.map(lambda text: len(spans(text))).to_numpy(dtype=np.int64)
-    quartiles = np.percentile(words, [0, 25, 50, 75, 100])
-    names = ("words_min", "words_lower_quartile", "words_median", "words_upper_quartile", "words_max")
-    return {"queries": len(words), **{name: float(value) for name, value in zip(names, quartiles, strict=True)}}

@@ -71,7 +71,7 @@ def test_no_row_is_lost_and_contracts_hold_whatever_comes_in(row_source, seed):
     draw = random.Random(seed)
     rows = junk(draw, 60)
     settings = ALL.replace(max_characters=300,
-        merge_duplicates=draw.choice(["text", "title", "either", "none"]), limit=draw.choice([None, 40]),
+        merge_duplicates=draw.choice(["text", "title", "none"]), limit=draw.choice([None, 40]),
     )  # fmt: skip
     built = build_corpus(row_source(**rows), settings, PassageSettings(words=2, stride=1))
     check_tables(built.tables)

@@ -179,7 +179,6 @@ DOCUMENTS = [
         ("none", {}),
         ("text", {"b": "a"}),
         ("title", {"c": "b", "f": "a"}),
-        ("either", {"b": "a", "c": "a", "f": "a"}),  # c shares b's title, and b became a
     ],
 )
 def test_duplicates_are_merged_into_the_first(by, merged):

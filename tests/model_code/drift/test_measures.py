@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
 
 from model_code.drift.calibration import Calibration, contrasted
 from model_code.drift.measures import (
@@ -16,7 +15,6 @@ from model_code.drift.measures import (
     NOT_REFINED,
     OldScores,
     Paired,
-    area_under_curve,
     conflict_share,
     conflicts,
     crowding,
@@ -39,12 +37,6 @@ def settings(**changes) -> DriftSettings:
 
 def normal(count: int, seed: int, shift: float = 0.0, width: int = 12) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((count, width)) + shift
-
-
-def test_area_under_curve_is_scikit_learns_with_ties() -> None:
-    scores = np.random.default_rng(0).integers(6, size=60).astype(float)
-    labels = (np.arange(60) % 3 == 0).astype(int)
-    assert area_under_curve(scores, labels) == pytest.approx(roc_auc_score(labels, scores))
 
 
 def test_half_without_drift_and_much_more_with_it() -> None:

@@ -70,8 +70,7 @@ def test_neither_short_nor_ambiguous_documents_have_queries(run_stage):
 def test_counts_add_up(run_stage):
     _, table, report = run_stage()
     assert report["kept"] == len(table) == report["generated"] - sum(report["dropped"].values())
-    assert report["kept"] == sum(k["queries"] for k in report["by_kind"].values())
-    assert report["by_kind"]["inverse_cloze"]["words_median"] == 10
+    assert report["kept"] == report["by_kind"]["inverse_cloze"]
 
 
 def test_equal_inputs_give_equal_bytes_and_another_seed_others(run_stage):
