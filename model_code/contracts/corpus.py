@@ -67,7 +67,10 @@ def check_tables(tables: Mapping[str, pd.DataFrame]) -> None:
             if len(lost):
                 fail(name, f"{column} must be a {key} of {other}", lost[column])
     if {"queries", "qrels"} <= tables.keys():
-        _check_splits(tables["queries"], tables["qrels"])
+        qrels, splits = tables["qrels"], tables["queries"].set_index("query_id")["split"]
+        wrong = qrels[qrels["query_id"].map(splits) != qrels["split"]]
+        if len(wrong):
+            fail("qrels", "split must be its query's split", wrong["query_id"])
 
 
 def _checks(table: str, column: str) -> list[Any]:
@@ -94,12 +97,6 @@ def _is_list_of_texts(value: str) -> bool:
     except ValueError:
         return False
     return isinstance(texts, list) and len(texts) > 0 and all(isinstance(text, str) and text for text in texts)
-
-
-def _check_splits(queries: pd.DataFrame, qrels: pd.DataFrame) -> None:
-    split = qrels["query_id"].map(queries.set_index("query_id")["split"])
-    if (split != qrels["split"]).any():
-        fail("qrels", "split must be its query's split", qrels[split != qrels["split"]]["query_id"])
 
 
 def check_corpus(context: StageContext) -> None:

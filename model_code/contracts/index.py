@@ -23,16 +23,6 @@ LEARNED = ("vectors.npy", "representatives.npy", "query_counts.npy")
 Facts = Mapping[str, Any]
 
 
-def check_base_index(context: StageContext) -> None:
-    """A dense index, a vector per passage: the hierarchy is clustered from its rows."""
-    check_folder(context.output / "index", "dense", context)
-
-
-def check_index(context: StageContext) -> None:
-    """The index of a retriever, as its kind builds it."""
-    check_folder(context.output / "index", context.settings["retriever"].kind, context)
-
-
 def check_folder(folder: Path, kind: Kind, context: StageContext) -> None:
     """The folder of an index of a kind, over the passages of the corpus."""
     documents, facts, stated = (

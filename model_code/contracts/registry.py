@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from model_code.context import StageContext, left_out
 from model_code.contracts.corpus import check_acceptance, check_corpus, check_pseudo_queries
 from model_code.contracts.evaluation import check_baselines, check_comparison, check_evaluate, check_fuse
-from model_code.contracts.index import check_base_index, check_index
+from model_code.contracts.index import check_folder
 from model_code.contracts.training import check_hierarchy, check_query_generator, check_train
 from model_code.errors import FreshetError
 
@@ -25,10 +25,10 @@ CONTRACTS: dict[str, Callable[[StageContext], None]] = {
     "query_generator": check_query_generator,
     "pseudo_queries": check_pseudo_queries,
     "acceptance": check_acceptance,
-    "base_index": check_base_index,
+    "base_index": lambda made: check_folder(made.output / "index", "dense", made),
     "hierarchy": check_hierarchy,
     "train": check_train,
-    "index": check_index,
+    "index": lambda made: check_folder(made.output / "index", made.settings["retriever"].kind, made),
     "baselines": check_baselines,
     "evaluate": check_evaluate,
     "fuse": check_fuse,

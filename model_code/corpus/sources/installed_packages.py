@@ -146,7 +146,9 @@ class InstalledPackagesSource:
             self._found = self._all(progress)
         if table == "documents":
             for package, item in self._found:
-                yield Row(table, item.name, _document(package, item))
+                text = item.text + (f"\n\nAlso called {', '.join(item.aliases)}." if item.aliases else "")
+                fields = {"package": package, "kind": item.kind}
+                yield Row(table, item.name, {"id": item.name, "title": item.name, "text": text, "fields": fields})
         else:
             for query, item in chosen_queries(item for _, item in self._found).items():
                 values = {"id": query, "text": item.summary}
@@ -209,11 +211,6 @@ def chosen_queries(docstrings: Iterator[Docstring]) -> dict[str, Docstring]:
             queries.setdefault(item.name.rpartition(".")[2].casefold(), item)
     kept = sorted(queries, key=hash_text)[:MOST_QUERIES]
     return {query: queries[query] for query in sorted(kept)}
-
-
-def _document(package: str, item: Docstring) -> dict[str, Any]:
-    text = item.text + (f"\n\nAlso called {', '.join(item.aliases)}." if item.aliases else "")
-    return {"id": item.name, "title": item.name, "text": text, "fields": {"package": package, "kind": item.kind}}
 
 
 def modules(package: str) -> list[tuple[tuple[str, ...], Path]]:
