@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from model_code.files import hash_text
 from model_code.progress import Progress, silent, tracked
@@ -28,19 +28,6 @@ class PseudoQuery(NamedTuple):
     document_id: str
     text: str
     kind: str
-
-
-class QueryGenerator(Protocol):
-    """Makes queries from documents."""
-
-    def generate(
-        self, documents: Mapping[str, str], seed: int, checkpoints: Path, progress: Progress
-    ) -> list[PseudoQuery]:
-        """Queries for `documents` (id -> text): documents in ascending order of ids, each one's queries together.
-
-        What a document gets depends on its id, its text and `seed` only, never on the documents around it. Long work is
-        kept in the folder `checkpoints`, from which a killed call goes on to the same result.
-        """
 
 
 def seed_of(seed: int, *parts: str | int) -> int:
@@ -64,7 +51,11 @@ class InverseCloze:
     def generate(
         self, documents: Mapping[str, str], seed: int, checkpoints: Path | None = None, progress: Progress = silent
     ) -> list[PseudoQuery]:
-        """See `QueryGenerator.generate`. A document too short for a span of three words gets no query."""
+        """Queries for `documents` (id -> text): in ascending order of ids, each one's together.
+
+        What a document gets depends on its id, its text and `seed` only, never on the documents around it. One that is
+        too short for a span of three words gets none.
+        """
         ids = tracked(sorted(documents), len(documents), progress, "documents")
         return [PseudoQuery(i, span, self.kind) for i in ids for span in self.spans(i, documents[i], seed)]
 

@@ -121,7 +121,7 @@ class SequenceToSequence:
     def generate(
         self, documents: Mapping[str, str], seed: int, checkpoints: Path, progress: Progress = silent
     ) -> list[PseudoQuery]:
-        """See `QueryGenerator.generate`. Checkpoints are named by a hash of all that their content depends on."""
+        """See `InverseCloze.generate`. Checkpoints are named by a hash of all that their content depends on."""
         ids, queries = sorted(documents), []
         for start in range(0, len(ids), CHUNK):
             chunk = {i: documents[i] for i in ids[start : start + CHUNK]}

@@ -22,7 +22,7 @@ from model_code.encoding.encoder import Encoder
 from model_code.evaluation.scores import VARIANTS
 from model_code.manifest import add_facts
 from model_code.queries.pseudo_queries import expanded_texts, generated_queries
-from model_code.retriever import Ranking
+from model_code.retriever import Ranking, Search
 from model_code.retrievers import bm25
 from model_code.retrievers.base import IndexedRetriever
 from model_code.retrievers.kinds import PRECISION, open_retriever
@@ -51,7 +51,7 @@ def run(context: StageContext) -> dict[str, Any]:
     }
     train = judged(load_corpus(context.inputs["corpus"]), "train")
     if bench.settings.variants and _documents(train) & _documents(*bench.judgements.values()):
-        runs = bench.search(NearestQuery(opened["zero_shot"], train).search)
+        runs = bench.search(nearest_query(opened["zero_shot"], train))
         folder = output / "zero_shot" / VARIANTS / NEAREST_QUERY
         report["zero_shot"]["variants"][NEAREST_QUERY] = bench.evaluate(f"zero_shot.{NEAREST_QUERY}", runs, folder)
     if "sequence_to_sequence" in context.settings["pseudo_queries.generators"]:
@@ -62,26 +62,27 @@ def run(context: StageContext) -> dict[str, Any]:
     return report
 
 
-class NearestQuery:
-    """Finds the documents that the training queries nearest to a query ask for, and reads none of them."""
+def nearest_query(retriever: IndexedRetriever, train: Judgements) -> Search:
+    """Finds the k documents whose best training query is nearest, with its product, and reads none of them.
 
-    def __init__(self, retriever: IndexedRetriever, train: Judgements) -> None:
-        """retriever: a dense one, for its query encoder."""
-        self.retriever, self.relevant = retriever, [sorted(train.qrels[query]) for query in train.queries]
-        self.vectors = retriever.encode_queries(list(train.queries.values()))  # (n, H)
+    retriever: a dense one, for its query encoder.
+    """
+    relevant = [sorted(train.qrels[query]) for query in train.queries]
+    vectors = retriever.encode_queries(list(train.queries.values()))  # (n, H)
 
-    def search(self, texts: Sequence[str], k: int) -> list[Ranking]:
-        """The k documents whose best training query is nearest, with its product."""
+    def search(texts: Sequence[str], k: int) -> list[Ranking]:
         rankings = []
-        for scores in self.retriever.encode_queries(texts) @ self.vectors.T:
+        for scores in retriever.encode_queries(texts) @ vectors.T:
             best: dict[str, float] = {}
             for row in np.argsort(-scores, kind="stable").tolist():
-                for document in self.relevant[row]:
+                for document in relevant[row]:
                     best.setdefault(document, float(scores[row]))
                 if len(best) >= k:
                     break
             rankings.append(list(best.items())[:k])
         return rankings
+
+    return search
 
 
 def _documents(*judgements: Judgements) -> set[str]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from model_code.context import StageContext
 from model_code.corpus.tables import judged_corpus, load_corpus, write_table
-from model_code.queries.pseudo_queries import REASONS, InverseCloze, PseudoQuery, QueryGenerator, reasons_to_drop
+from model_code.queries.pseudo_queries import REASONS, InverseCloze, PseudoQuery, reasons_to_drop
 from model_code.queries.settings import TRAINED_FOLDER, PseudoQuerySettings
+
+if TYPE_CHECKING:
+    from model_code.queries.sequence_to_sequence import SequenceToSequence
 
 
 def run(context: StageContext) -> dict[str, Any]:
@@ -37,16 +40,15 @@ def _generate(documents: dict[str, str], context: StageContext) -> list[PseudoQu
     """The queries of all documents by each of `generators`."""
     queries: list[PseudoQuery] = []
     for kind in context.settings["pseudo_queries"].generators:
-        generator, progress = _generator(kind, context), context.progress(kind)
+        cloze = InverseCloze(kind, context.settings["pseudo_queries"].inverse_cloze)
+        generator, progress = cloze if kind == "inverse_cloze" else _model(context), context.progress(kind)
         queries += generator.generate(documents, context.settings["seed"], context.checkpoints, progress)
     return queries
 
 
-def _generator(kind: str, context: StageContext) -> QueryGenerator:
-    settings: PseudoQuerySettings = context.settings["pseudo_queries"]
-    if kind == "inverse_cloze":
-        return InverseCloze(kind, settings.inverse_cloze)
+def _model(context: StageContext) -> SequenceToSequence:
     from model_code.queries.sequence_to_sequence import SequenceToSequence
 
+    settings: PseudoQuerySettings = context.settings["pseudo_queries"]
     trained = context.inputs["query_generator"] / TRAINED_FOLDER
     return SequenceToSequence.load(settings.sequence_to_sequence, trained, context.settings["encoder"].device)
