@@ -16,13 +16,20 @@ from model_code.index import dense_index
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
 from model_code.index.top_k import top_k
+from model_code.retriever import Ranking
 
 KINDS = [ALWAYS_EXACT, 1]  # from how many vectors on search is approximate
 
 
-def build(vectors: np.ndarray, document_ids: list[str], flat_below: int = ALWAYS_EXACT) -> DenseIndex:
+def build(vectors: np.ndarray, document_ids: list[str], flat_below: int = ALWAYS_EXACT, each: int = 1) -> DenseIndex:
     """An index that searches everything there is, so that an approximate one is exact on tiny data."""
-    return DenseIndex.build(vectors, document_ids, "f", IndexSettings(flat_below=flat_below, nprobe=64))
+    return DenseIndex.build(vectors, document_ids, "f", IndexSettings(flat_below=flat_below, nprobe=64), each)
+
+
+def require_close(found: list[Ranking], expected: list[Ranking], error: float) -> None:
+    for row, wanted in zip(found, expected, strict=True):
+        assert [document for document, _ in row] == [document for document, _ in wanted]
+        np.testing.assert_allclose([s for _, s in row], [s for _, s in wanted], rtol=0, atol=error)
 
 
 def oracle(queries: np.ndarray, vectors: np.ndarray, document_ids: list[str], k: int) -> list[list[tuple[str, float]]]:
@@ -37,10 +44,24 @@ def oracle(queries: np.ndarray, vectors: np.ndarray, document_ids: list[str], k:
 def test_rankings_equal_the_double_loop(vectors: np.ndarray, document_ids: list[str], queries: np.ndarray) -> None:
     index = build(vectors, document_ids)
     for k in (1, 5, 17, 60, 100):
-        found, expected = index.search(queries, k, "f"), oracle(queries, vectors, document_ids, k)
-        for row, wanted in zip(found, expected, strict=True):
-            assert [document for document, _ in row] == [document for document, _ in wanted]
-            np.testing.assert_allclose([s for _, s in row], [s for _, s in wanted], rtol=0, atol=6e-8)
+        require_close(index.search(queries, k, "f"), oracle(queries, vectors, document_ids, k), 6e-8)
+
+
+@pytest.mark.parametrize("flat_below", KINDS)
+def test_several_vectors_per_passage_rank_by_the_best_and_are_counted_as_one(flat_below: int, tmp_path: Path) -> None:
+    chance, each, passages = np.random.default_rng(0), 3, ["b", "a", "b", "c", "a", "b"]
+    rows = [document for document in passages for _ in range(each)]
+    raw, queries = chance.standard_normal((len(rows), 4)), chance.standard_normal((20, 4)).astype(np.float32)
+    vectors = (raw / np.linalg.norm(raw, axis=1, keepdims=True)).astype(np.float32)
+    index = build(vectors, rows, flat_below, each)
+    for k in (1, 2, 3, 9):
+        require_close(index.search(queries, k, "f"), oracle(queries, vectors, rows, k), 2e-7)
+    index.save(tmp_path)
+    manifest, loaded = read_json(tmp_path / "manifest.json"), DenseIndex.load(tmp_path)
+    assert (manifest["vectors_per_passage"], manifest["passages"], manifest["documents"]) == (each, 6, 3)
+    assert (loaded.vectors_per_passage, loaded.passages) == (each, 6)
+    for row, document in enumerate(rows):
+        assert loaded.best_passage(vectors[row], document) == passages[: row // each].count(document)
 
 
 def test_no_dependence_on_batch_k_or_insertion_order(
