@@ -187,14 +187,14 @@ def _retrained(project: Project) -> dg.AssetsDefinition:
 
     @dg.multi_asset(specs=[spec], can_subset=True, partitions_def=RETRAINS, pool=TRAINING_POOL, check_specs=[gate])
     def retrained_retriever(context: dg.AssetExecutionContext) -> Iterator[Result]:
-        from orchestration.freshness.retrain import judge, prepare, record_refusal
+        from orchestration.freshness.retrain import finish, judge, prepare
 
         if BACKFILL in context.run.tags:
             return
         ready = prepare(project, context.partition_key, context.log.info, context.run_id)
         verdict = judge(ready)
         if not verdict.passed:
-            record_refusal(ready, context.run_id, verdict)
+            finish(ready, verdict, context.run_id)
         yield dg.MaterializeResult(
             data_version=dg.DataVersion(ready.challenger.key),
             metadata={**ready.plan.summary(), "version": ready.challenger.version},

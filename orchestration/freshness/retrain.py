@@ -102,27 +102,20 @@ def judge(ready: Ready) -> Verdict:
     return release.judge(ready.workspace, _rules(ready), ready.challenger)
 
 
-def finish(ready: Ready) -> Retrained:
+def finish(ready: Ready, verdict: Verdict | None = None, run_id: str | None = None) -> Retrained:
     """The gate; behind it the challenger is live, from its first moment with all that arrived since, and champion.
 
-    Whatever else was registered meanwhile, it is the retrain's own version that is judged and opened.
+    Whatever else was registered meanwhile, it is the retrain's own version that is judged and opened. verdict: what
+    `judge` found, if it was asked.
     """
-    move = release.promote(ready.workspace, _rules(ready), ready.challenger)
+    move = release.promote(ready.workspace, _rules(ready), ready.challenger, verdict)
     live = Collection(ready.project.live, ready.challenger.retriever)
     opened = live.current_number() if move.passed else None
-    _record(ready, move, opened)
+    _record(ready, move, opened, run_id)
     return Retrained(ready.plan, ready.challenger, move.passed, move.summary, opened)
 
 
-def record_refusal(ready: Ready, run_id: str, verdict: Verdict) -> None:
-    """Note in the history and in the ledger that the gate refused; `finish` does so itself."""
-    release.refuse(ready.workspace, verdict, ready.challenger)
-    name, outcome = ready.plan.retriever, "; ".join(verdict.reasons)
-    with open_ledger(ready.project, name) as ledger:
-        ledger.work.conclude_retrains(name, WorkState.REFUSED, outcome, _details(ready), run_id)
-
-
-def _record(ready: Ready, move: release.Move, opened: int | None) -> None:
+def _record(ready: Ready, move: release.Move, opened: int | None, run_id: str | None) -> None:
     """What came of it, for the retriever that was retrained; and for the one that took its place, if dev chose another:
     that one begins with a training, and the documents of the other are as they were.
 
@@ -133,7 +126,7 @@ def _record(ready: Ready, move: release.Move, opened: int | None) -> None:
     for name in dict.fromkeys(filter(None, (ready.plan.retriever, chosen))):
         with open_ledger(ready.project, name) as ledger:
             if not (move.again and _is_noted(ledger, name, ready.challenger)):
-                ledger.work.conclude_retrains(name, state, move.summary, details)
+                ledger.work.conclude_retrains(name, state, move.summary, details, run_id)
 
 
 def _is_noted(ledger: Ledger, retriever: str, challenger: versions.Version) -> bool:

@@ -94,35 +94,44 @@ def _another_is_live(project: Project, key: str) -> bool:
     return builds.get(collection.current().build, {}).get("stage_key") != key
 
 
-def promote(project: Project, rules: Rules | None = None, challenger: Version | None = None) -> Move:
+def promote(
+    project: Project,
+    rules: Rules | None = None,
+    challenger: Version | None = None,
+    verdict: Verdict | None = None,
+) -> Move:
     """Make the challenger champion and live if the gate passes it; each verdict is a line of the history.
 
     One that does not pass leaves the champion as it is; a champion that is not live is opened.
     rules: the project's by default. challenger: a version that need not have the alias, such as a retrain's; refused,
-    it is no challenger any more. An alias that was moved by hand is settled first.
+    it is no challenger any more. verdict: what `judge` found, if it was asked. An alias that was moved by hand is
+    settled first.
     """
     with open_registry(project) as registry:
         settled = settle(project)
         if settled is not None and challenger is None and registry.holder(CHALLENGER) is None:
             return settled
-        move = _promote(project, registry, rules or Rules.of(project), challenger)
+        move = _promote(project, registry, rules or Rules.of(project), challenger, verdict)
     if challenger is None and not move.passed and move.champion is not None and not _is_live(project, move.champion):
         open_version(project, move.champion)
     return move
 
 
-def _promote(project: Project, registry: Registry, rules: Rules, challenger: Version | None) -> Move:
+def _promote(
+    project: Project, registry: Registry, rules: Rules, challenger: Version | None, verdict: Verdict | None
+) -> Move:
     wanted, champion = _candidates(project, registry, challenger)
     if wanted.is_same(champion):
         open_version(project, wanted)
         return Move(wanted, True, _already(wanted), again=True)
-    verdict = gate.may_promote(wanted, champion, rules)
+    verdict = verdict or gate.may_promote(wanted, champion, rules)
     why = "; ".join(verdict.reasons)
     if verdict.passed:
         open_version(project, wanted)
         _make_champion(project, registry, wanted, champion, verdict, "promote")
         return Move(wanted, True, f"{wanted} is the champion: {why}")
-    _note_refusal(project, registry, wanted, champion, verdict)
+    history.append(project, "refuse", champion and champion.version, wanted.version, verdict.as_dict())
+    registry.note_verdict(wanted, verdict)
     if challenger is None:
         return Move(champion, False, f"{wanted} stays challenger: {why}")
     registry.end_challenge(challenger)
@@ -211,16 +220,6 @@ def judge(project: Project, rules: Rules | None = None, challenger: Version | No
         return gate.may_promote(wanted, champion, rules or Rules.of(project))
 
 
-def refuse(project: Project, verdict: Verdict, challenger: Version) -> None:
-    """Write what `judge` found against a version into the history; it is no challenger any more.
-
-    `promote` does so itself with a version that it is given.
-    """
-    with open_registry(project) as registry:
-        _note_refusal(project, registry, challenger, registry.holder(CHAMPION), verdict)
-        registry.end_challenge(challenger)
-
-
 def rollback(project: Project) -> Move:
     """Make the previous champion live and champion again; raises `FreshetError` if there is none.
 
@@ -247,13 +246,6 @@ def _candidates(project: Project, registry: Registry, challenger: Version | None
         raise FreshetError("there is no challenger: register a built retriever first (`freshet register`)")
     versions.require_own(project, wanted)
     return wanted, champion
-
-
-def _note_refusal(
-    project: Project, registry: Registry, wanted: Version, champion: Version | None, verdict: Verdict
-) -> None:
-    history.append(project, "refuse", champion and champion.version, wanted.version, verdict.as_dict())
-    registry.note_verdict(wanted, verdict)
 
 
 def _already(champion: Version) -> str:

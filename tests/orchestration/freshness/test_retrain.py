@@ -61,7 +61,7 @@ def promoting(monkeypatch, project, passed=True):
     """The gate's answer, the first time; who was put before it."""
     asked = []
 
-    def promote(workspace, rules, wanted):
+    def promote(workspace, rules, wanted, verdict):
         asked.append(wanted)
         if passed:
             standing = Standing(wanted.snapshot, trained=wanted.snapshot.event)

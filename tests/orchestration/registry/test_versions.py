@@ -181,7 +181,7 @@ def test_a_challenger_that_is_not_better_is_refused(tracked_project, build):
 
 def test_a_version_that_the_gate_is_given_and_refuses_is_no_challenger_any_more(tracked_project):
     second, by = versions.holder(tracked_project, "challenger"), rules(tracked_project)
-    release.refuse(tracked_project, release.judge(tracked_project, by, second), second)
+    release.promote(tracked_project, by, second, release.judge(tracked_project, by, second))
     first, again = history.read(tracked_project)[-2:]
     assert first | {"when": ""} == again | {"when": ""}, "asked beforehand, as Dagster's check does"
     assert versions.holder(tracked_project, "challenger") is None
