@@ -32,7 +32,7 @@ ALLOWED = {
     "into a folder that `fsync_tree` forces to the disk before its rename, the commit point": """
         model_code/live/build.py:copy_build model_code/live/collection.py:Collection.keep
         model_code/training/loop.py:save_checkpoint
-        orchestration/live/backup.py:_link orchestration/live/backup.py:backup orchestration/live/backup.py:restore""",
+        orchestration/live/backup.py:link orchestration/live/backup.py:backup orchestration/live/backup.py:restore""",
     "moves what exists as a whole, and loses nothing where it is undone": """
         model_code/live/collection.py:Collection.delete orchestration/live/inbox.py:_move
         orchestration/live/repair.py:_go_on orchestration/live/repair.py:_name_default
@@ -49,7 +49,7 @@ ALLOWED = {
         model_code/corpus/sources/definitions.py:""",
     "made again by whoever finds it missing or torn": """
         orchestration/guard.py:token_of
-        orchestration/registry/build.py:_link orchestration/live/commands.py:_readable""",
+        orchestration/registry/build.py:log_retriever orchestration/live/commands.py:_readable""",
 }
 
 

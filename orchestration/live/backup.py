@@ -58,7 +58,7 @@ def backup(project: Project, target: Path) -> str | None:
             shutil.copytree(
                 project.live / name / GENERATIONS,
                 live / name / GENERATIONS,
-                copy_function=_link,
+                copy_function=link,
                 ignore=shutil.ignore_patterns(".*"),
             )
             shutil.copyfile(project.live / name / CURRENT, live / name / CURRENT)
@@ -83,10 +83,10 @@ def _copy_ledger(project: Project, target: Path) -> str | None:
     return None
 
 
-def _link(source: str, target: str) -> None:
-    """Generations never change, so that a link is a copy."""
+def link(source: str | Path, target: str | Path) -> None:
+    """Show a file under another name without copying it where that is possible, as one that never changes."""
     try:
-        os.link(source, target)
+        os.link(os.path.realpath(source), target)
     except OSError:  # another disk, or one without links
         shutil.copyfile(source, target)
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,21 +53,16 @@ def take_all(live: LiveCollection) -> list[Taken]:
     """Receive every finished file; `live.apply` then makes the documents searchable."""
     if not waiting(live.project):
         return []
+    taken = []
     with file_lock(live.project.root / INBOX / ".lock"):
-        return list(_take_all(live))
-
-
-def _take_all(live: LiveCollection) -> Iterator[Taken]:
-    for path in waiting(live.project):
-        try:
-            taken = _take(live, path)
-        except Exception as error:  # the files behind it do not suffer from it
-            expected = isinstance(error, (FreshetError, OSError))
-            said = printable(f"{path.name} stays in {INBOX}/: {error or type(error).__name__}", 1000)
-            log.error(said, exc_info=not expected)
-            continue
-        if taken is not None:
-            yield taken
+        for path in waiting(live.project):
+            try:
+                taken.append(_take(live, path))
+            except Exception as error:  # the files behind it do not suffer from it
+                expected = isinstance(error, (FreshetError, OSError))
+                said = printable(f"{path.name} stays in {INBOX}/: {error or type(error).__name__}", 1000)
+                log.error(said, exc_info=not expected)
+    return [each for each in taken if each is not None]
 
 
 def _take(live: LiveCollection, path: Path) -> Taken | None:

@@ -5,7 +5,6 @@ The model can be loaded and served where the project is not.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -59,13 +58,18 @@ def log_retriever(build: Build) -> str:
     from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 
     import model_code
+    from orchestration.live.backup import link
 
     query, k = ColSpec("string", "query"), ParamSpec("k", "integer", 10)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / ARTIFACT  # MLflow stores it under this name
         folder.mkdir()
-        for part, name in PARTS.items():
-            _link(getattr(build, part), folder / name)
+        for part, name in PARTS.items():  # as MLflow follows no symbolic links
+            source = getattr(build, part)
+            if source.is_dir():
+                shutil.copytree(source, folder / name, copy_function=link)
+            else:
+                link(source, folder / name)
         return mlflow.pyfunc.log_model(
             name=ARTIFACT,
             python_model=str(Path(__file__).with_name("served_model.py")),
@@ -75,19 +79,6 @@ def log_retriever(build: Build) -> str:
             input_example=(pd.DataFrame({"query": [EXAMPLE]}), {"k": 3}),
             pip_requirements=requirements(),
         ).model_uri
-
-
-def _link(source: Path, target: Path) -> None:
-    """Show `source` under another name without copying it where that is possible; MLflow follows no symbolic links."""
-    if source.is_dir():
-        target.mkdir()
-        for child in source.iterdir():
-            _link(child, target / child.name)
-        return
-    try:
-        os.link(source.resolve(), target)
-    except OSError:  # another disk, or one without links
-        shutil.copyfile(source, target)
 
 
 def requirements() -> list[str]:

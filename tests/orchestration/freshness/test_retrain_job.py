@@ -91,7 +91,7 @@ def build_of(folder, key, gain):
     summary = {"queries": 120, "nDCG@10": 0.5 + gain}
     write_json(evaluation / "metrics.json", {"system": "hce", "dev": summary, "test": summary})
     parts = {name: folder / name for name in ("encoder", "index", "hierarchy")}
-    facts = {"key": key * 64, "corpus": "c" * 64, "text": canonical_json(RULES.facts())}
+    facts = {"key": key * 64, "corpus": "c" * 64, "text": canonical_json(vars(RULES))}
     return Build("hce", documents=folder / "documents.parquet", evaluation=evaluation, **parts, **facts)
 
 
