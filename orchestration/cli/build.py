@@ -116,7 +116,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="As a JSON list.")] = False,
 ) -> None:
     """Show what `freshet run` would do, and why."""
-    from orchestration.pipeline.plan import plan as make_plan
+    from orchestration.pipeline.repro import plan as make_plan
 
     planned = make_plan(Project.find(), stages or [])
     if as_json:

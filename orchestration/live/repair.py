@@ -236,7 +236,7 @@ def _open_log(project: Project, after: int, done: list[str]) -> tuple[Ledger, di
         ledger.close()
     except Damaged:
         pass
-    from model_code.ledger.salvage import salvaged, salvaged_feedback, salvaged_origins
+    from model_code.ledger.migration import salvaged, salvaged_feedback, salvaged_origins
 
     file = ledger_file(project)
     assert file is not None, "only SQLite's file can be found torn"

@@ -1,25 +1,105 @@
-"""Stages brought up to date, each by a `dvc repro` of its own, as a plan says that was made once.
+"""What would run and why, and stages brought up to date, each by a `dvc repro` of its own, as the plan says.
 
 Under the project's lock, with this interpreter. What DVC and the stages print is passed on line by line.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.files import hash_path
 from orchestration import parameters
-from orchestration.pipeline import dvc_lock, runs
-from orchestration.pipeline.dvc_process import BUILD_NAME, RECORDER, dvc_command, end_line, environment, initialise
-from orchestration.pipeline.plan import before, plan
+from orchestration.pipeline import dvc_lock, runs, stages
+from orchestration.pipeline.dvc_process import (
+    BUILD_NAME,
+    RECORDER,
+    dvc_command,
+    end_line,
+    environment,
+    initialise,
+    run_dvc,
+)
 from orchestration.pipeline.stages import TABLE
 from orchestration.project import Project
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A stage, whether it would run ("run", "skip", or "maybe" if that depends on a stage before it), and why."""
+
+    address: str
+    action: str
+    reasons: tuple[str, ...]
+
+
+def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
+    """Every stage in order of running, with its action and reasons; of `targets` and what they need, if given."""
+    initialise(project)
+    settings = parameters.load(project.params_file)
+    table = stages.expand(settings.retrievers, settings.fusions)
+    ran, status = dvc_lock.stages_that_ran(project.root), _dvc_status(project)
+    planned: dict[str, PlannedStage] = {}
+    for stage in _needed(table, targets):
+        before = [planned[other.address] for other in stages.upstream(stage, table) if other.address in planned]
+        changes = status.get(stage.address, []) if stage.address in ran else ["it never ran"]
+        planned[stage.address] = _plan_one(stage.address, changes, before)
+    return list(planned.values())
+
+
+def before(project: Project, address: str) -> list[str]:
+    """A stage and all that it depends on, in order of running."""
+    settings = parameters.load(project.params_file)
+    return [stage.address for stage in _needed(stages.expand(settings.retrievers, settings.fusions), [address])]
+
+
+def _needed(table: Sequence[stages.Stage], targets: Sequence[str]) -> list[stages.Stage]:
+    if not targets:
+        return list(table)
+    wanted = {stage.address for target in targets for stage in stages.find(target, table)}
+    for stage in reversed(table):
+        if stage.address in wanted:
+            wanted |= {other.address for other in stages.upstream(stage, table)}
+    return [stage for stage in table if stage.address in wanted]
+
+
+def _plan_one(address: str, changes: list[str], before: list[PlannedStage]) -> PlannedStage:
+    moving = [other.address for other in before if other.action != "skip"]
+    # an artifact that is missing or changed is no reason where a stage before this one is about to write it anyway
+    written = ("deleted artifacts/", "modified artifacts/") if moving else ()
+    reasons = tuple(change for change in changes if not change.startswith(written))
+    if reasons:
+        return PlannedStage(address, "run", reasons)
+    if moving:
+        return PlannedStage(address, "maybe", tuple(f"{other} may change its output" for other in moving))
+    return PlannedStage(address, "run" if changes else "skip", tuple(changes))
+
+
+def _dvc_status(project: Project) -> dict[str, list[str]]:
+    status = json.loads(run_dvc(project, "--wait-for-lock", "status", "--json").stdout or "{}")
+    return {address: [line for entry in entries for line in _describe(entry)] for address, entries in status.items()}
+
+
+def _describe(entry: Any) -> list[str]:
+    if isinstance(entry, str):
+        return [entry]
+    lines = []
+    for kind, what in entry.items():
+        for path, change in what.items():
+            if isinstance(change, dict):
+                lines += [f"{value} setting {key}" for key, value in change.items()]
+            else:
+                lines.append(f"{change} {path}" if kind == "changed deps" else f"{change} output {path}")
+    return lines
+
 
 REFUSAL = "error: "  # how a stage's own last word begins
 CHATTER = ("> ", "Use `dvc push`", "Updating lock file", "Generating lock file", "To track the changes", "\tgit add",

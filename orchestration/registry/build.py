@@ -19,7 +19,7 @@ from model_code.ledger.events import Position
 from orchestration import parameters
 from orchestration.parameters import Parameters, evaluation_folder
 from orchestration.pipeline import stage_key, stages
-from orchestration.pipeline.plan import plan
+from orchestration.pipeline.repro import plan
 from orchestration.project import Project
 
 PACKAGES = ("mlflow", "torch", "transformers", "safetensors", "numpy", "pandas", "pyarrow", "faiss-cpu", "faiss-gpu")

@@ -36,7 +36,7 @@ IMPORTED = """
     dvc_data.index mlflow.tracking mlflow.pyfunc mlflow.store.tracking.sqlalchemy_store dagster httpx rich.table
     mlflow.store.model_registry.sqlalchemy_store transformers.models.bert.modeling_bert
     orchestration.cli orchestration.definitions orchestration.sensors orchestration.instance
-    orchestration.pipeline.run_stage orchestration.pipeline.plan
+    orchestration.pipeline.run_stage orchestration.pipeline.repro
     orchestration.freshness.retrain orchestration.freshness.pilot orchestration.freshness.drift
     orchestration.registry.release orchestration.live.collection orchestration.cli.garbage
     model_code.stages.corpus model_code.stages.acceptance model_code.stages.query_generator

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from model_code.errors import FreshetError
 from orchestration import parameters
 from orchestration.cli import app
-from orchestration.pipeline import plan, repro
+from orchestration.pipeline import repro
 
 SHIPPED = Path(__file__).parents[3] / "params.yaml"
 
@@ -48,8 +48,8 @@ def test_a_retriever_that_the_edit_makes_can_be_asked_for(params, monkeypatch):
 
 
 def test_a_plan_is_printed_for_people_and_for_programs(params, monkeypatch):
-    stage = plan.PlannedStage("train@hce", "run", ("it never ran", "seed changed"))
-    monkeypatch.setattr(plan, "plan", lambda project, targets: [stage])
+    stage = repro.PlannedStage("train@hce", "run", ("it never ran", "seed changed"))
+    monkeypatch.setattr(repro, "plan", lambda project, targets: [stage])
     told = [CliRunner().invoke(app, ["plan", *options], catch_exceptions=False).output for options in ([], ["--json"])]
     assert told[0] == "run   train@hce                it never ran; seed changed\n"
     assert json.loads(told[1]) == [

@@ -6,7 +6,7 @@ import pytest
 
 from orchestration.pipeline import dvc_file, stages
 from orchestration.pipeline.dvc_process import _reason
-from orchestration.pipeline.plan import PlannedStage, _describe, _needed, _plan_one
+from orchestration.pipeline.repro import PlannedStage, _describe, _needed, _plan_one
 
 RUNS, SKIPS = PlannedStage("before", "run", ("it never ran",)), PlannedStage("before", "skip", ())
 EDIT, MOVED = "modified setting training", "modified artifacts/corpus"

@@ -18,8 +18,7 @@ from model_code.errors import FreshetError
 from model_code.files import hash_path, write_json
 from orchestration.pipeline import dvc_lock, runs
 from orchestration.pipeline.dvc_process import dvc_command, initialise
-from orchestration.pipeline.plan import PlannedStage
-from orchestration.pipeline.repro import PlannedBuild, StageRefused, remove_unnamed_outputs, repro
+from orchestration.pipeline.repro import PlannedBuild, PlannedStage, StageRefused, remove_unnamed_outputs, repro
 from orchestration.project import Project
 
 ROOT = Path(__file__).parents[3]
