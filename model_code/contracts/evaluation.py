@@ -14,21 +14,21 @@ import numpy as np
 import pandas as pd
 
 from model_code.context import StageContext, left_out
-from model_code.contracts.index import check_sealed
+from model_code.contracts.models import check_sealed
 from model_code.contracts.rules import (
     WHOLE,
-    judgements,
     passage_documents,
     require,
     require_files,
     require_same,
     validate,
 )
-from model_code.corpus.tables import Judgements
+from model_code.corpus.tables import Corpus, Judgements
 from model_code.evaluation.comparison import is_variant
 from model_code.evaluation.runs import escape, read_frame
 from model_code.evaluation.scores import DIGITS, RRF, SPLITS, VARIANTS, without_seed
 from model_code.evaluation.settings import EvaluationSettings
+from model_code.evaluation.system_evaluation import sampled
 from model_code.files import read_json
 
 if TYPE_CHECKING:
@@ -127,8 +127,11 @@ class _Bench:
 
     @classmethod
     def load(cls, context: StageContext) -> _Bench:
-        documents = frozenset(passage_documents(context.inputs["corpus"]))
-        return cls(judgements(context), documents, context.settings["evaluation"])
+        folder, settings = context.inputs["corpus"], context.settings["evaluation"]
+        documents = pd.read_parquet(folder / "documents.parquet", columns=["document_id"])  # and not their texts
+        tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("queries", "qrels")}
+        corpus = Corpus(documents=documents, passages=documents.iloc[:0], **tables)
+        return cls(sampled(corpus, settings), frozenset(passage_documents(folder)), settings)
 
     @property
     def of_retrievers(self) -> frozenset[str]:

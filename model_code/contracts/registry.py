@@ -16,8 +16,7 @@ from safetensors import SafetensorError
 from model_code.context import StageContext, left_out
 from model_code.contracts.corpus import check_acceptance, check_corpus, check_pseudo_queries
 from model_code.contracts.evaluation import check_baselines, check_comparison, check_evaluate, check_fuse
-from model_code.contracts.index import check_folder
-from model_code.contracts.training import check_hierarchy, check_query_generator, check_train
+from model_code.contracts.models import check_folder, check_hierarchy, check_query_generator, check_train
 from model_code.errors import FreshetError
 
 CONTRACTS: dict[str, Callable[[StageContext], None]] = {

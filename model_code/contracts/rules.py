@@ -1,4 +1,4 @@
-"""What contracts share: rules that are told in one line, checks of data frames, and what is known of the inputs."""
+"""What contracts share: rules that are told in one line, and checks of data frames."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 import pandas as pd
 
-from model_code.context import StageContext
-from model_code.corpus.tables import Corpus, Judgements
 from model_code.errors import FreshetError
-from model_code.evaluation.system_evaluation import sampled
 
 if TYPE_CHECKING:
     import pandera.pandas as pa
@@ -94,12 +91,3 @@ def passage_documents(corpus: Path) -> list[str]:
     """The document of each passage, in the order of their table."""
     documents: list[str] = pd.read_parquet(corpus / "passages.parquet", columns=["document_id"])["document_id"].tolist()
     return documents
-
-
-def judgements(context: StageContext) -> dict[str, Judgements]:
-    """The judged queries of dev and test, as the evaluation of this stage samples them."""
-    folder = context.inputs["corpus"]
-    documents = pd.read_parquet(folder / "documents.parquet", columns=["document_id"])  # and not their texts
-    tables = {name: pd.read_parquet(folder / f"{name}.parquet") for name in ("queries", "qrels")}
-    corpus = Corpus(documents=documents, passages=documents.iloc[:0], **tables)
-    return sampled(corpus, context.settings["evaluation"])
