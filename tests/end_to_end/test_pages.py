@@ -32,7 +32,7 @@ def _free_ports(count: int) -> list[int]:
 
 DAGSTER, MLFLOW, SERVICE = _free_ports(3)
 DAGSTER_PAGE, MLFLOW_PAGE = f"http://127.0.0.1:{DAGSTER}", f"http://127.0.0.1:{MLFLOW}"
-PATIENCE = 120_000  # milliseconds for what a busy machine may take; nothing waits for longer than it has to
+PATIENCE = 300_000  # milliseconds for what a busy machine may take; nothing waits for longer than it has to
 EVIL = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
 UPGRADE = {
     "connection": "Upgrade",
