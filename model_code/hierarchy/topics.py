@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -16,6 +17,7 @@ TOPICS = "topics.json"
 WORDS = 3  # of a name
 SAME = 5  # letters at the beginning that make two words one: sort, sorted
 CHARACTER = re.compile(f"[{UNSPACED}]")
+KANA, KATAKANA = re.compile("[\u3041-\u30ff]"), re.compile("[\u30a1-\u30fa\u30fc]{2,}")
 LONGEST = 20  # letters of a word that is one, and no identifier or number
 
 
@@ -25,8 +27,10 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
     Class-based tf-idf with a node's parent as the collection: a word that a share p of the node's passages have, and a
     share q of the parent's, weighs p log(p / q), its part of the divergence of the two. So words that all have, such
     as "the", weigh nothing, and no list of them is needed. A node that is all of its parent keeps its name.
+    Two characters weigh less where they mostly stand apart, as the last of a word and the first of the next one do.
     """
     found, vocabulary = _presence(texts)
+    whole = _wholeness(texts, vocabulary, found)
     above, over = csr_matrix(found.mean(axis=0)), np.zeros(len(texts), np.int64)
     named: list[list[str]] = []
     for level in range(1, tree.depth + 1):
@@ -37,7 +41,7 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
         named.append([])
         for node, (start, end) in enumerate(pairwise(shares.indptr)):
             own, terms = shares.data[start:end], shares.indices[start:end]
-            weights = own * np.log(own / above[parents[node], terms].toarray()[0])
+            weights = whole[terms] * own * np.log(own / above[parents[node], terms].toarray()[0])
             order = np.lexsort((terms, -weights.round(9)))[: (weights > 1e-9).sum()]
             best = [vocabulary[term] for term in terms[order]]
             alone = level > 1 and sizes[node] == over[parents[node]]
@@ -60,22 +64,43 @@ def _presence(texts: Sequence[str]) -> tuple[csr_matrix, np.ndarray]:
 def _words_of(text: str) -> set[str]:
     """The words of a text that may be part of a name; of scripts without blanks each two neighbours.
 
-    >>> sorted(_words_of("Sort it in 2024, sort_values!")), sorted(_words_of("排序算法"))
-    (['sort', 'sort_values'], ['序算', '排序', '算法'])
+    In Japanese a run of katakana is a word, and hiragana are endings and particles, which name nothing.
+
+    >>> sorted(_words_of("Sort it in 2024!")), sorted(_words_of("排序算法")), sorted(_words_of("駅前のバス"))
+    (['sort'], ['序算', '排序', '算法'], ['バス', '駅前'])
     """
     found = words(text.lower())
-    alone = [CHARACTER.match(word) is not None for word in found]
-    pairs = {
-        first + second for (first, second), both in zip(pairwise(found), pairwise(alone), strict=True) if all(both)
-    }
-    return pairs | {word for word in found if 2 < len(word) <= LONGEST and not word[0].isdigit()}
+    pairs = {first + second for first, second in pairwise(found) if _may_pair(first) and _may_pair(second)}
+    spaced = {word for word in found if 2 < len(word) <= LONGEST and not word[0].isdigit()}
+    return pairs | spaced | set(KATAKANA.findall(text))
+
+
+def _may_pair(word: str) -> bool:
+    """Whether it is a character of a script without blanks, and no kana."""
+    return CHARACTER.match(word) is not None and not KANA.match(word)
+
+
+def _wholeness(texts: Sequence[str], vocabulary: np.ndarray, found: csr_matrix) -> np.ndarray:
+    """How much of a word each is (V,): of a pair, how many of the texts with the commoner character have both together;
+    1 of all others.
+    """
+    having = Counter(chain.from_iterable(map(set, texts)))
+    both = np.asarray(found.sum(axis=0)).ravel().tolist()
+    return np.array(
+        [
+            n / max(map(having.get, word[:2])) if _may_pair(word) else 1.0
+            for word, n in zip(vocabulary, both, strict=True)
+        ]
+    )
 
 
 def _different(best: Sequence[str]) -> list[str]:
-    """The first words of which none begins like another."""
-    chosen: dict[str, str] = {}
+    """The first words of which none begins like another, and no pair has a character of another."""
+    chosen: list[str] = []
+    known: set[str] = set()
     for word in best:
-        if len(chosen) == WORDS:
-            break
-        chosen.setdefault(word[:SAME], word)
-    return list(chosen.values())
+        own = set(word) if _may_pair(word) else {word[:SAME]}
+        if len(chosen) < WORDS and not own & known:
+            chosen.append(word)
+            known |= own
+    return chosen

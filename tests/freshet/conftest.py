@@ -1,4 +1,4 @@
-"""A project of ten passages, live in two retrievers, and its service on a port of its own."""
+"""A project of ten passages, live in two retrievers, its service on a port of its own, and pages of it in a browser."""
 
 from __future__ import annotations
 
@@ -31,6 +31,28 @@ def project(tmp_path_factory) -> Project:
 def url(project):
     with serving(project) as address:
         yield address
+
+
+@pytest.fixture
+def visit(browser, url):
+    """Opens the page; at the end, nothing went wrong on it and nothing was fetched from elsewhere."""
+    contexts, wrong, asked = [], [], []
+
+    def visit(address: str = "/", **options):
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(url + address)
+        page.get_by_text("up to date").wait_for()
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert wrong == []
+    assert [address for address in asked if not address.startswith((url, "data:"))] == []
 
 
 @contextmanager

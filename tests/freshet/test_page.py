@@ -22,28 +22,6 @@ NEW = {
 }
 
 
-@pytest.fixture
-def visit(browser, url):
-    """Opens the page; at the end, nothing went wrong on it and nothing was fetched from elsewhere."""
-    contexts, wrong, asked = [], [], []
-
-    def visit(address: str = "/", **options):
-        contexts.append(browser.new_context(**options))
-        page = contexts[-1].new_page()
-        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(url + address)
-        page.get_by_text("up to date").wait_for()
-        return page
-
-    yield visit
-    for context in contexts:
-        context.close()
-    assert wrong == []
-    assert [address for address in asked if not address.startswith((url, "data:"))] == []
-
-
 def test_the_page_is_small_and_may_run_nothing_but_its_own_script(url):
     answer = httpx.get(url)
     assert len(answer.content) <= 50_000

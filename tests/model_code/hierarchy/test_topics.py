@@ -40,4 +40,13 @@ def test_names_are_stable_and_every_node_has_one():
         ["topic 1", "topic 2"],
         ["topic 1", "topic 2", "topic 3"],
     ]
-    assert topic_names(tree([0, 1], [0, 0]), ["排序算法", "排序文件"])[1] == ["序算, 算法", "序文, 文件"]
+
+
+def test_of_scripts_without_blanks_names_are_pairs_that_belong_together():
+    chinese = ["高铁列车到达", "列车停止检票", "红烧肉加酱油", "酱油和冰糖烧肉"]
+    assert topic_names(tree([0, 1], [0, 0]), ["排序算法", "排序文件"])[1] == ["算法", "文件"], "not 序算"
+    first, second = topic_names(tree([0, 0, 1, 1], [0, 1]), chinese)[0]
+    assert (first.split(", ")[0], set(second.split(", ")[:2])) == ("列车", {"烧肉", "酱油"})
+    japanese = ["カードで切符を買います", "切符とカードです", "雨が降ります", "雨の気温です"]
+    first, second = topic_names(tree([0, 0, 1, 1], [0, 1]), japanese)[0]
+    assert (set(first.split(", ")), second) == ({"カード", "切符"}, "気温")
