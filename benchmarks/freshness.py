@@ -37,7 +37,7 @@ TEXT = "the marked page of this edition of the almanac"
 STEPS = {  # of one document: the file and the function whose time each is
     "receive": ("collection.py", "receive"),
     "encode": ("encoder.py", "encode_documents"),
-    "write": ("draft.py", "add"),  # encoding included, which is taken out
+    "write": ("writer.py", "add"),  # encoding included, which is taken out
     "force to disk": ("collection.py", "keep"),
     "guard": ("guard.py", "everything_is_found"),
     "switch": ("collection.py", "switch"),

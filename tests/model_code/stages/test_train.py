@@ -159,9 +159,9 @@ def test_the_base_indexs_vectors_stand_for_step_0(tmp_path: Path, monkeypatch: p
     context = make_context(tmp_path, evaluate_every=None)
     encoded, encode = [], Encoder._encode
 
-    def spy(encoder: Encoder, forward: object, texts: list[str], *rest: object) -> np.ndarray:
+    def spy(encoder: Encoder, forward: object, texts: list[str], *rest: object, **more: object) -> np.ndarray:
         encoded.append(len(texts))
-        return encode(encoder, forward, texts, *rest)
+        return encode(encoder, forward, texts, *rest, **more)
 
     monkeypatch.setattr(Encoder, "_encode", spy)
     train.run(context)
