@@ -159,10 +159,12 @@ def test_filters_and_hits_see_all_parts(live: Path, rebuilt) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["dense", "inverted_file", "dsi", "lexical"], indirect=True, scope="module")
-def test_many_random_changes_end_like_a_rebuild(live: Path, rebuilt) -> None:
+@pytest.mark.parametrize("kind", ["dense", "inverted_file", "dsi", "lexical", "fused"], indirect=True, scope="module")
+@pytest.mark.parametrize("events", [12, pytest.param(170, marks=pytest.mark.long)])
+def test_many_random_changes_end_like_a_rebuild(live: Path, rebuilt, events: int) -> None:
+    """Three changes an event, so more than 500 in the long form; scores are compared to the bit."""
     rng, writer, texts = random.Random(3), LiveWriter(live, "r", max_segments=2), dict(OLD)
-    for event in range(1, 13):
+    for event in range(1, events + 1):
         changes: list[Document | Remove] = []
         for number, name in enumerate(rng.choices(sorted(ALL), k=3)):
             if name in texts and rng.random() < 0.5:
