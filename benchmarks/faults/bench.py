@@ -32,7 +32,7 @@ from orchestration.live.collection import LiveCollection
 KILLS = 200
 SHARE, DOORS = 10, 4  # one in so many kills a retrain, or what stands at a door: see `retrains` and `doors`
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
-PATIENCE = 120  # seconds until a worker must have finished its first change, or begun a revert
+PATIENCE = 600  # seconds until a worker must have finished its first change, or begun a revert
 REVERTS, REVERT_SECONDS = 4, 0.15  # one in so many kills is aimed at a revert, which takes about so long
 PRELOADED = ["torch", "transformers", "sqlalchemy", "pandas", "model_code.live.searcher", __name__]
 PROBLEMS = ("searches not from one whole generation", "lost, doubled or half-visible", "ledgers that disagree")
@@ -83,14 +83,16 @@ class Trial:
         arguments = (self.root, journal.path, self.seed + number, dict.fromkeys(known))
         worker = self.processes.Process(target=work, args=arguments)
         worker.start()
-        _wait_for(journal, worker, lambda line: "end" in line)
-        if number % REVERTS:
-            time.sleep(self.chance.uniform(0, longest))
-        else:
-            _wait_for(journal, worker, _begins_revert)
-            time.sleep(self.chance.uniform(0, REVERT_SECONDS))
-        worker.kill()
-        worker.join()
+        try:
+            _wait_for(journal, worker, lambda line: "end" in line)
+            if number % REVERTS:
+                time.sleep(self.chance.uniform(0, longest))
+            else:
+                _wait_for(journal, worker, _begins_revert)
+                time.sleep(self.chance.uniform(0, REVERT_SECONDS))
+        finally:
+            worker.kill()
+            worker.join()
         self._compare(*self._replay(journal.read()))
 
     def _replay(self, lines: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, bool]:
