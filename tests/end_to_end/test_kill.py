@@ -1,5 +1,7 @@
 """Guards that kill -9 leaves nothing half-written and that the next run ends with the same hashes.
 
+`make test-long` kills every long command of a project's life, again and again, and compares it with an undisturbed one.
+
 Run: python -m pytest tests/end_to_end/test_kill.py
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -18,7 +21,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.end_to_end.tiny_project import dvc, environment, output_hashes
+from orchestration import parameters
+from tests.end_to_end.tiny_project import dvc, environment, freshet, output_hashes
 
 
 def test_training_learns_something_so_that_resuming_it_is_a_test(built_by_dvc):
@@ -128,3 +132,119 @@ def test_a_signal_ends_a_build_in_one_line_and_starts_nothing_again(copy_of_buil
     assert told[-1].startswith("stopped; finished stages are kept")
     assert [line for line in told[:-1] if not line.startswith(("Running stage", "  corpus"))] == []
     assert not psutil.wait_procs(children, timeout=30)[1], "a process was left"
+
+
+KILLS = 5  # of each command
+SETTINGS = (
+    "retrievers={weak: {steps: 1, evaluate_every: 1, hierarchy_weight: 0.0, batches: random, negatives: random}}",
+    "promotion.alpha=0.49",
+    "promotion.margin=0.99",
+    "drift.minimum_batch=10",
+    "acceptance.min_documents=40",
+)
+WORDS = ["dune", "cactus", "sand", "mirage", "oasis", "camel", "scorpion", "heat", "dust", "nomad"]
+DESERTS = [
+    {"id": f"desert-{i}", "title": f"desert {WORDS[i % 10]}", "text": " ".join(random.Random(i).sample(WORDS, 6)),
+     "queries": [f"{WORDS[i % 10]} {WORDS[(i + 3) % 10]}"]}
+    for i in range(12)
+]  # fmt: skip
+
+
+class KilledLife:
+    """A project's life, each of whose long commands is killed so many times before it may end."""
+
+    def __init__(self, folder: Path, kills: int, took: dict[str, float]) -> None:
+        """took: seconds of each command, by its first words; those that are not known are measured."""
+        self.folder, self.kills, self.took, self.chance = folder, kills, took, random.Random(kills)
+        self.answers: dict[str, object] = {}
+
+    def command(self, *arguments: str, done=lambda: False) -> None:
+        """Run a command to its end, having killed it at random moments. done: whether what it is for has happened."""
+        name = " ".join(arguments)
+        for _ in range(self.kills):
+            if done():
+                break
+            self._kill(arguments, self.chance.uniform(0.1, 1.0) * self.took[name])
+        start = time.monotonic()
+        if not done():
+            self._end(self._start(arguments))
+        self.took.setdefault(name, time.monotonic() - start)
+        self.answers[f"{len(self.answers)} {name}"] = self.state()
+
+    def state(self) -> object:
+        """What may not depend on any kill: outputs, champion, documents, and what searches find first."""
+        status = json.loads(freshet(self.folder, "status", "--json").stdout)
+        champion = status["champion"] and status["champion"]["retriever"]
+        live = {row["retriever"]: row["documents"] for row in status["live"]}
+        first = {text: self.first(text) for text in (DESERTS[2]["text"], "wave tide harbour")} if live else {}
+        hashes = output_hashes(self.folder) if (self.folder / "dvc.lock").exists() else {}
+        return hashes, champion, live, first, (self.folder / "corpus.lock.json").read_text()
+
+    def first(self, text: str) -> list[str]:
+        """The ids that a text finds."""
+        return [hit["document_id"] for hit in json.loads(freshet(self.folder, "search", text, "--json").stdout)]
+
+    def champion(self) -> str | None:
+        """The version that is champion."""
+        found = json.loads(freshet(self.folder, "status", "--json").stdout)["champion"]
+        return found and found["version"]
+
+    def _start(self, arguments: tuple[str, ...]) -> psutil.Popen:
+        module = ("dvc",) if arguments[0] == "repro" else ("orchestration.cli",)
+        return psutil.Popen(
+            [sys.executable, "-m", *module, *arguments], cwd=self.folder, env=environment(),
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def _kill(self, arguments: tuple[str, ...], seconds: float) -> None:
+        process = self._start(arguments)
+        with contextlib.suppress(psutil.TimeoutExpired):
+            process.wait(seconds)
+        children = process.children(recursive=True) if process.is_running() else []
+        for each in [process, *children]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.communicate()
+        assert not psutil.wait_procs(children, timeout=60)[1]
+
+    def _end(self, process: psutil.Popen) -> None:
+        told = process.communicate(timeout=900)[1]
+        assert process.returncode == 0, told
+
+
+def live_through(life: KilledLife) -> dict[str, object]:
+    """From the source to a champion that is rolled back."""
+    parameters.assign(life.folder / "params.yaml", SETTINGS)
+    (life.folder / "deserts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in DESERTS))
+    life.command("ingest")
+    life.command("run")
+    life.command("register", "weak")
+    life.command("promote", done=lambda: life.champion() is not None)
+    first = life.champion()
+    parameters.assign(life.folder / "params.yaml", ["retrievers.weak.steps=16", "retrievers.weak.evaluate_every=8"])
+    life.command("repro")
+    life.command("register", "weak")
+    life.command("promote", done=lambda: life.champion() != first)
+    life.command("add", "deserts.jsonl")
+    life.command("tools", "drift")
+    life.command("tools", "compact")
+    life.command("retrain", "--pilot", "40")
+    life.command("retrain", "--key", "first")
+    last = life.champion()
+    life.command("rollback", done=lambda: life.champion() != last)
+    source = life.folder / "data" / "documents.jsonl"
+    source.write_text("".join(source.read_text().splitlines(keepends=True)[3:]))
+    life.command("sync", "--force")
+    life.command("tools", "gc", "--delete", "--keep", "1")
+    life.command("verify")
+    return life.answers
+
+
+@pytest.mark.long
+def test_a_life_whose_commands_are_killed_ends_as_an_undisturbed_one(copy_of_build, tmp_path):
+    took: dict[str, float] = {}
+    twin = shutil.copytree(copy_of_build, tmp_path / "twin")
+    undisturbed = live_through(KilledLife(copy_of_build, 0, took))
+    killed = live_through(KilledLife(twin, KILLS, took))
+    for command, state in undisturbed.items():
+        assert killed[command] == state, command
