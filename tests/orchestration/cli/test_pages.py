@@ -56,7 +56,9 @@ def test_a_signal_leaves_no_process_behind(tmp_path, number):
     started = [int(path.name) for path in tmp_path.iterdir()]
     serve.send_signal(number)
     assert (serve.communicate(timeout=60)[1], serve.returncode) == ("stopped\n", 0)
-    assert set(Path(f"{tmp_path}.log").read_text().splitlines()) == {"up", "Shutting down"}
+    told = Path(f"{tmp_path}.log").read_text()  # of several processes, whose lines may run into each other
+    assert ("up" in told, "Shutting down" in told) == (True, True)
+    assert told.replace("up", "").replace("Shutting down", "").strip() == ""
     wait_until(lambda: not any(map(_runs, started)))
 
 
