@@ -154,6 +154,8 @@ class Bm25(Retriever[list[Bm25Query]]):
     ['c', 'a']
     """
 
+    explains = True
+
     def __init__(
         self, segments: Sequence[tuple[Bm25Segment, frozenset[str]]], settings: Bm25Settings = DEFAULTS
     ) -> None:

@@ -135,6 +135,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 def test_shares_of_terms_sum_to_the_score_and_unknown_documents_are_refused() -> None:
     index = Bm25.build(TEXTS, DOCUMENTS)
     text = "sorted tables and numbers"
+    assert index.explains, "else nobody may ask"
     shares, ((_, score),) = index.explain(text, "b"), index.rerank([text], [["b"]])[0]
     assert {share.token for share in shares} == {"sort", "tabl"}
     assert sum(share.weight for share in shares) == pytest.approx(score, rel=1e-6)
