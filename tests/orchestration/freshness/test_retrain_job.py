@@ -22,6 +22,7 @@ from model_code.live.searcher import Searcher
 from model_code.live.texts import TextRules
 from orchestration.freshness.drift import watch
 from orchestration.freshness.due import note_end
+from orchestration.freshness.pilot import SETTLED
 from orchestration.instance import open_instance
 from orchestration.live.ledger import open_ledger
 from orchestration.live.status import live_status
@@ -173,6 +174,21 @@ def test_a_backfill_of_retrains_trains_nothing(loop, monkeypatch):
     assert done.success
     assert not done.get_asset_materialization_events()
     assert not done.get_asset_check_evaluations()
+
+
+def test_a_backfill_of_additions_and_pilots_finds_nothing_left_to_do(loop, monkeypatch):
+    """What a batch brought is searchable, and a report that a pilot answered has its answer, whatever is begun anew."""
+    monkeypatch.setattr("orchestration.freshness.pilot.pilot", lambda *_: pytest.fail("it trains"))
+    before = Searcher.open(loop.project.live).generation.number, loop.moves(), loop.work.last("hce", 9)
+    for name, partitions in (("add_documents", "batches"), ("pilot", "pilots")):
+        loop.instance.add_dynamic_partitions(partitions, ["settled"])
+        job = loop.definitions.resolve_job_def(name)
+        assert job.execute_in_process(
+            instance=loop.instance, partition_key="settled", tags={"dagster/backfill": "all"}
+        ).success
+    assert (Searcher.open(loop.project.live).generation.number, loop.moves(), loop.work.last("hce", 9)) == before
+    shown = loop.instance.get_latest_materialization_event(dg.AssetKey("retrain_pilot")).asset_materialization
+    assert shown.metadata["what happened"].value == SETTLED
 
 
 def test_behind_a_gate_that_passes_the_challenger_is_champion_and_live(loop, trains):

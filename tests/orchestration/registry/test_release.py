@@ -7,12 +7,14 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from contextlib import closing
+import threading
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import dagster as dg
 import pandas as pd
 import pytest
+from fastapi.testclient import TestClient
 
 from assets.registry import alias_job
 from model_code.documents import Document
@@ -31,9 +33,11 @@ from orchestration.project import Project
 from orchestration.registry import history, release, versions
 from orchestration.registry.build import Build
 from orchestration.sensors import sensors
+from orchestration.service.app import create_app
 from tests.model_code.live import laws
 from tests.model_code.live.laws import NEW, OLD, make_encoder, open_build
 from tests.orchestration.live_example import position_at
+from tests.orchestration.service.conftest import until
 
 CUT = {"a": (5, 3), "b": (4, 2)}  # passages.words and passages.stride of two builds
 ADDED = sorted(NEW)[0]
@@ -277,6 +281,44 @@ def test_an_alias_moved_by_hand_is_followed_with_what_waits_and_rolled_back(buil
     assert release.rollback(project).champion.version == build_version(project) == "2"
     assert current(project).manifest["documents"] == len(OLD) + 1
     assert moves(project)[3:] == [("rollback", "1", "2")]
+
+
+@contextmanager
+def searched_throughout(project):
+    """A running service that is asked all the time; gives whether the newest generation answers. None was refused."""
+    told, ended = [], threading.Event()
+
+    def ask(client):
+        while not ended.is_set():
+            told.append(client.post("/search", json={"text": NEW[ADDED][1]}))
+
+    def answers():
+        """Whether the newest generation answers before long."""
+        return until(lambda: told and told[-1].json().get("generation") == current(project).number)
+
+    with TestClient(create_app(project), raise_server_exceptions=False) as client:
+        asking = threading.Thread(target=ask, args=[client])
+        asking.start()
+        try:
+            yield answers
+        finally:
+            ended.set()
+            asking.join()
+    assert {answer.status_code for answer in told} == {200}
+
+
+def test_a_running_service_answers_throughout_a_move_by_hand_and_its_rollback(builds, project, monkeypatch):
+    moved_with_a_batch_waiting(builds, project, monkeypatch, "follow")
+    with searched_throughout(project) as answers_newest:
+        assert answers_newest()
+        assert build_version(project) == "2"
+        assert release.promote(project).champion.version == build_version(project) == "1"
+        assert answers_newest()
+        assert moves(project)[2:] == [("moved by hand", "2", "1")]
+        assert release.rollback(project).champion.version == build_version(project) == "2"
+        assert answers_newest()
+    assert LiveCollection(project).seen.pending().events == ()
+    assert current(project).manifest["documents"] == len(OLD) + 1
 
 
 @pytest.mark.parametrize("call", [release.promote, release.settle, release.rollback])
