@@ -24,15 +24,18 @@ def definitions(project: Project) -> dg.Definitions:
     table = stages.expand(settings.retrievers, settings.fusions)
     live, alias = live_jobs(), alias_job(project)
     return dg.Definitions(
-        assets=[
-            *corpus_assets(project, table),
-            *query_assets(project, table),
-            *hierarchy_assets(project, table),
-            *retriever_assets(project, table),
-            *evaluation_assets(project, table),
-            *registry_assets(project, table),
-            *live_assets(project, settings.live.sync),
-        ],
+        assets=dg.map_asset_specs(
+            lambda spec: spec.replace_attributes(owners=["team:freshet"]),
+            [
+                *corpus_assets(project, table),
+                *query_assets(project, table),
+                *hierarchy_assets(project, table),
+                *retriever_assets(project, table),
+                *evaluation_assets(project, table),
+                *registry_assets(project, table),
+                *live_assets(project, settings.live.sync),
+            ],
+        ),
         jobs=[*jobs(table), *live, alias],
         schedules=sync_schedule(project, settings.live.sync),
         sensors=sensors(project, live, alias),

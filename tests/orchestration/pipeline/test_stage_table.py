@@ -60,6 +60,8 @@ def test_the_asset_graph_is_the_same_graph_with_a_contract_to_each_asset(table):
     specs = {spec.key: spec for assets in made for spec in assets.specs}
     checks = {check.asset_key for assets in made for check in assets.check_specs if is_contract(check)}
     assert checks == {asset_key(stage) for stage in table}
+    assert {owner for spec in specs.values() for owner in spec.owners} == {"team:freshet"}
+    assert all(spec.owners for spec in specs.values())
     for stage in table:
         before = {asset_key(other) for other in stages.upstream(stage, table)} or {LOCK_KEY}
         assert {dependency.asset_key for dependency in specs[asset_key(stage)].deps} == before
