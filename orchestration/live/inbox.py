@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 
 from model_code.corpus.rows import printable
 from model_code.errors import FreshetError
@@ -42,11 +44,14 @@ class Taken:
 
 def waiting(project: Project) -> list[Path]:
     """The finished files in the inbox, the earliest first."""
-    folder = project.root / INBOX
-    files = (path for path in folder.glob("*") if path.is_file() and not path.name.startswith("."))
-    return sorted(
-        (path for path in files if path.suffix != ".part"), key=lambda path: (path.stat().st_mtime_ns, path.name)
-    )
+    files = []
+    for path in (project.root / INBOX).glob("*"):
+        if path.name.startswith(".") or path.suffix == ".part":
+            continue
+        with suppress(FileNotFoundError):  # somebody else has just taken it
+            found = path.stat()
+            files += [(found.st_mtime_ns, path.name, path)] if S_ISREG(found.st_mode) else []
+    return [path for *_, path in sorted(files)]
 
 
 def take_all(live: LiveCollection) -> list[Taken]:

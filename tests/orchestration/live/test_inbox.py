@@ -64,6 +64,20 @@ def test_an_empty_or_missing_inbox_is_no_work_and_no_ledger(collection):
     assert not (collection.project.live / "ledger.sqlite").exists()
 
 
+def test_a_file_that_somebody_else_takes_meanwhile_waits_no_more(collection, monkeypatch):
+    for name in ("taken.jsonl", "stays.jsonl"):
+        drop(collection, name, LINE.format(name[0], "1"))
+    really = Path.stat
+
+    def stat(path, **options):
+        if path.name == "taken.jsonl":
+            raise FileNotFoundError(path)
+        return really(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert [path.name for path in inbox.waiting(collection.project)] == ["stays.jsonl"]
+
+
 def test_the_same_content_again_is_received_no_more_whatever_its_name(collection):
     drop(collection, "one.jsonl", LINE.format("a", "1"))
     inbox.take_all(collection)
