@@ -104,8 +104,8 @@ def known_by_the_page(instance: dg.DagsterInstance, job: str) -> Iterator[None]:
 def fail_abandoned_runs(project: Project) -> list[str]:
     """Mark as failed what is in progress for Dagster and whose process has ended; the ids of these runs.
 
-    Their slots are freed a minute later, and a retrain among them is tried again. In a database that several machines
-    share nothing is done: a process of another machine cannot be looked for.
+    Their slots are free at once, as a build waits for them without an end; a retrain among them is tried again. In a
+    database that several machines share nothing is done: a process of another machine cannot be looked for.
     """
     if DATABASE in os.environ:
         return []
@@ -120,6 +120,7 @@ def _fail_abandoned(instance: dg.DagsterInstance) -> list[str]:
     gone = [run for run in started if not any(_is_running(*start) for start in _starts(instance, run.run_id))]
     for run in gone:
         instance.report_run_failed(run, GONE)
+        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
     return [run.run_id for run in gone]
 
 

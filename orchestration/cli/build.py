@@ -144,10 +144,11 @@ def run_job(project: Project, job: str = "full_build") -> None:
     """Run one job in this process; raises `FreshetError` if it fails."""
     gc.set_threshold(300_000)  # what is imported stays: to look through it again and again is a sixth of an idle build
     from orchestration.definitions import definitions
-    from orchestration.instance import known_by_the_page, open_instance
+    from orchestration.instance import fail_abandoned_runs, known_by_the_page, open_instance
     from orchestration.pipeline.dvc_process import initialise
 
     initialise(project)
+    fail_abandoned_runs(project)  # else this build waits for the slot of a training that was killed
     with open_instance(project) as instance, known_by_the_page(instance, job), ended_by_signals():
         result = (
             definitions(project)

@@ -68,13 +68,19 @@ def status(instance, run_id):
     return instance.get_run_by_id(run_id).status
 
 
-def test_a_run_whose_process_is_gone_is_failed_and_its_slot_is_free_a_minute_later(project, monkeypatch):
+def test_a_run_whose_process_is_gone_is_failed_and_its_slot_is_free(project):
     with open_instance(project) as instance:
         run_id = start(instance, ended_process())
         assert not instance.event_log_storage.claim_concurrency_slot(POOL, "another", "one").is_claimed
     assert fail_abandoned_runs(project) == [run_id]
     with open_instance(project) as instance:
         assert status(instance, run_id) == DagsterRunStatus.FAILURE
+        assert instance.event_log_storage.claim_concurrency_slot(POOL, "another", "one").is_claimed
+
+
+def test_the_slot_of_a_run_that_dagster_has_failed_is_free_a_minute_later(project, monkeypatch):
+    with open_instance(project) as instance:
+        instance.report_run_failed(instance.get_run_by_id(start(instance)))
         assert instance.run_monitoring_enabled
         seconds = instance.run_monitoring_settings["free_slots_after_run_end_seconds"]
         assert seconds == 60
