@@ -8,6 +8,7 @@ Run: python -m pytest tests/end_to_end/test_kill.py
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -18,11 +19,18 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
 from orchestration import parameters
-from tests.end_to_end.tiny_project import dvc, environment, freshet, output_hashes
+from orchestration.pipeline.stages import expand
+from tests.end_to_end.tiny_project import dvc, environment, freshet, make_project, output_hashes
+from tests.postgresql import free_port
+
+DAGSTER, MLFLOW = free_port(), free_port()
+MENDED = ("notes of a DVC that was killed", "dvc.lock was half-written by a DVC that was killed")
+PROGRESS = ("Running stage", "  ", *MENDED)  # what a build says as it goes
 
 
 def test_training_learns_something_so_that_resuming_it_is_a_test(built_by_dvc):
@@ -113,25 +121,112 @@ def runs_a_stage(process: psutil.Process) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("command", "number"), [("demo", signal.SIGINT), ("run", signal.SIGTERM)])
-def test_a_signal_ends_a_build_in_one_line_and_starts_nothing_again(copy_of_build, command, number):
-    """SIGINT as a terminal sends it, to the whole group; SIGTERM to the command alone."""
+def unbuilt(folder: Path) -> Path:
+    """The project as if nothing had ever been built."""
     for name in ("artifacts", ".dvc/cache"):
-        shutil.rmtree(copy_of_build / name)
-    (copy_of_build / "dvc.lock").unlink()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "orchestration.cli", command], cwd=copy_of_build, env=environment(),
+        shutil.rmtree(folder / name)
+    (folder / "dvc.lock").unlink()
+    return folder
+
+
+def start_command(folder: Path, command: str) -> subprocess.Popen[str]:
+    ports = ["--dagster-port", str(DAGSTER), "--mlflow-port", str(MLFLOW)] if command == "ui" else []
+    return subprocess.Popen(
+        [sys.executable, "-m", "orchestration.cli", command, *ports], cwd=folder, env=environment(),
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    below = psutil.Process(process.pid)
-    wait_for(lambda: runs_a_stage(below))
-    children = below.children(recursive=True)
-    os.killpg(process.pid, number) if command == "demo" else process.send_signal(number)
-    told = process.communicate(timeout=60)[1].splitlines()
-    assert process.returncode == 130
-    assert told[-1].startswith("stopped; finished stages are kept")
-    assert [line for line in told[:-1] if not line.startswith(("Running stage", "  corpus"))] == []
+
+
+def processes_in(folder: Path) -> list[psutil.Process]:
+    """Whoever works in the project, whatever started it."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if Path(process.cwd()) == folder and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def ends_in_one_line(process: subprocess.Popen[str], folder: Path, number: signal.Signals) -> None:
+    """SIGINT as a terminal sends it, to the whole group; SIGTERM to the command alone."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    told = process.communicate(timeout=120)[1].splitlines()
+    assert told, f"it ended without a word: {process.returncode}"
+    last = {130: "stopped; finished stages are kept", 0: "stopped"}  # 0: of pages, which run until somebody ends them
+    assert told[-1].startswith(last[process.returncode])
+    assert [line for line in told[:-1] if not line.startswith(PROGRESS)] == []
     assert not psutil.wait_procs(children, timeout=30)[1], "a process was left"
+    wait_for(lambda: not processes_in(folder), 30)
+
+
+@pytest.mark.parametrize(("command", "number"), [("demo", signal.SIGINT), ("run", signal.SIGTERM)])
+def test_a_signal_ends_a_build_in_one_line_and_starts_nothing_again(copy_of_build, command, number):
+    process = start_command(unbuilt(copy_of_build), command)
+    wait_for(lambda: runs_a_stage(psutil.Process(process.pid)))
+    ends_in_one_line(process, copy_of_build, number)
+    assert process.returncode == 130
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", ["demo", "run"])
+def test_signals_at_ten_moments_of_a_build_end_it_in_one_line_and_it_goes_on_to_its_end(tmp_path, command):
+    """Both in turn; each build goes on from where the one before ended, until that share of the stages has run."""
+    folder = make_project(tmp_path / "project")
+    settings = parameters.load(folder / "params.yaml")
+    stages, ended = len(expand(settings.retrievers, settings.fusions)), folder / "dvc.lock"
+    for tenth in range(10):
+        process, share = start_command(folder, command), (tenth + 0.5) / 10
+        wait_for(functools.partial(has_come_to, process, ended, int(share * stages)), 600)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            assert process.wait(tenth % 5 * 2) == 0  # seconds, so that a stage is met at its start and in its midst
+            break  # it ended by itself before
+        ends_in_one_line(process, folder, (signal.SIGINT, signal.SIGTERM)[tenth % 2])
+        assert process.returncode == 130
+        assert stages_of(ended) < stages or tenth == 9, "it is stopped at fewer moments than it seems"
+    process = start_command(folder, command)
+    process.communicate(timeout=600)
+    assert process.returncode == 0
+    assert stages_of(ended) == stages
+
+
+def has_come_to(process: subprocess.Popen[str], lock: Path, stages: int) -> bool:
+    """Whether so many stages have ended and the next one runs, or the command has ended."""
+    if process.poll() is not None:
+        return True
+    return stages_of(lock) >= stages and runs_a_stage(psutil.Process(process.pid))
+
+
+def stages_of(lock: Path) -> int:
+    """How many stages DVC has brought to their end."""
+    return lock.read_text().count("    cmd: ") if lock.exists() else 0
+
+
+def pages_answer() -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return all(httpx.get(f"http://127.0.0.1:{port}").status_code == 200 for port in (DAGSTER, MLFLOW))
+    return False
+
+
+@pytest.fixture(scope="module")
+def until_pages_answer(built_by_dvc, tmp_path_factory) -> float:
+    """How many seconds it takes undisturbed."""
+    folder = shutil.copytree(built_by_dvc, tmp_path_factory.mktemp("ui") / "copy")
+    begun, process = time.monotonic(), start_command(folder, "ui")
+    wait_for(pages_answer)
+    took = time.monotonic() - begun
+    ends_in_one_line(process, folder, signal.SIGINT)
+    assert process.returncode == 0
+    return took
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("tenth", range(10))
+def test_a_signal_at_any_moment_ends_the_pages_in_one_line(copy_of_build, until_pages_answer, number, tenth):
+    process = start_command(copy_of_build, "ui")
+    time.sleep(until_pages_answer * (tenth + 0.5) / 10)
+    ends_in_one_line(process, copy_of_build, number)
 
 
 KILLS = 5  # of each command
