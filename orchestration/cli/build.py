@@ -129,13 +129,14 @@ def plan(
 def demo() -> None:
     """Run the main job in Dagster, then show results, three searches, and where to look."""
     started, project, show = time.monotonic(), Project.find(), print
-    run_job(project)
-    from orchestration.cli.results import load_comparison, show_results
+    with ended_by_signals():
+        run_job(project)
+        from orchestration.cli.results import load_comparison, show_results
 
-    show("")
-    show_results(project, load_comparison(project), show=show)
-    _show_refused(project, show)
-    _show_searches(project, show)
+        show("")
+        show_results(project, load_comparison(project), show=show)
+        _show_refused(project, show)
+        _show_searches(project, show)
     show(NEXT_STEPS)
     show(f"Done in {time.monotonic() - started:.0f} s.")
 
@@ -149,7 +150,7 @@ def run_job(project: Project, job: str = "full_build") -> None:
 
     initialise(project)
     fail_abandoned_runs(project)  # else this build waits for the slot of a training that was killed
-    with open_instance(project) as instance, known_by_the_page(instance, job), ended_by_signals():
+    with open_instance(project) as instance, known_by_the_page(instance, job):
         result = (
             definitions(project)
             .resolve_job_def(job)
@@ -170,8 +171,6 @@ def ended_by_signals() -> Iterator[None]:
     Dagster would take the signal for a failure of the step, and by the step's retry policy begin it again.
     """
     import psutil
-    from dagster._core.execution import compute_logs
-    from dagster._utils import interrupts
 
     terminal = os.dup(sys.stderr.fileno())  # which Dagster takes for the log of a step
 
@@ -182,10 +181,13 @@ def ended_by_signals() -> Iterator[None]:
         os.write(terminal, f"{stopped()}\n".encode())
         os._exit(INTERRUPTED)
 
+    before = {number: signal.signal(number, end) for number in STOP_SIGNALS}
+    from dagster._core.execution import compute_logs  # which takes seconds, in which a signal may come, too
+    from dagster._utils import interrupts
+
     replace, interrupts._replace_interrupt_signal = interrupts._replace_interrupt_signal, lambda handler: None
     # its helpers print a traceback each at Ctrl-C, unless it does not reach them
     compute_logs.subprocess = SimpleNamespace(Popen=partial(subprocess.Popen, start_new_session=True))
-    before = {number: signal.signal(number, end) for number in STOP_SIGNALS}
     try:
         yield
     finally:
