@@ -55,8 +55,9 @@ class LiveSettings(Settings):
     )
     webhook: str | None = Field(
         None,
-        pattern="^https?://",
-        description="address that is told what goes wrong, by a POST of {text: ...} as JSON",
+        pattern="^(https?://|mailto:[^@?]+@)",
+        description="address that is told what goes wrong, by a POST of {text: ...} as JSON; or "
+        "mailto:you@example.org?server=mail.example.org:25, by e-mail, without server on this machine",
     )
 
 

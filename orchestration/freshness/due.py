@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import smtplib
+import socket
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from email.message import EmailMessage
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from model_code.errors import FreshetError
 from model_code.ledger.work import EventRange, Work, WorkKind, WorkState
@@ -155,14 +159,27 @@ def _drifted(name: str, drift: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def tell(project: Project, texts: Iterable[str]) -> bool:
-    """Post `texts` to `live.webhook` as JSON, {"text": ...}, which chat systems take; whether there is an address.
+    """Post `texts` to `live.webhook` as JSON, {"text": ...}, which chat systems take, or mail them to it; whether there
+    is an address.
 
     OSError if nobody answers there, or with an error.
     """
     address = parameters.load(project.params_file).live.webhook
     if address is None:
         return False
+    if address.startswith("mailto:"):
+        _mail(address, list(texts))
+        return True
     body = json.dumps({"text": "\n".join(texts)}).encode()
     headers = {"Content-Type": "application/json"}
     with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=TIMEOUT):
         return True
+
+
+def _mail(address: str, texts: Sequence[str]) -> None:
+    target, message = urlsplit(address), EmailMessage()
+    message["To"], message["From"] = target.path, f"freshet@{socket.gethostname()}"
+    message["Subject"] = f"Freshet: {texts[0].splitlines()[0]}"
+    message.set_content("\n".join(texts))
+    with smtplib.SMTP(parse_qs(target.query).get("server", ["localhost"])[0], timeout=TIMEOUT) as server:
+        server.send_message(message)

@@ -6,6 +6,7 @@ pytest tests/orchestration/freshness/test_notices.py
 from __future__ import annotations
 
 import json
+import socketserver
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from urllib.error import URLError
@@ -46,6 +47,32 @@ def heard(project):
     yield texts
     server.shutdown()
     server.server_close()
+
+
+class MailServer(socketserver.StreamRequestHandler):
+    """As much of SMTP as a client needs to leave a message."""
+
+    def handle(self):
+        self.wfile.write(b"220 here\r\n")
+        while line := self.rfile.readline():
+            if line.upper().startswith(b"DATA"):
+                self.wfile.write(b"354 go on\r\n")
+                self.server.mails.append(b"".join(iter(self.rfile.readline, b".\r\n")).decode())
+            self.wfile.write(b"221 bye\r\n" if line.upper().startswith(b"QUIT") else b"250 ok\r\n")
+
+
+def test_an_address_of_mail_is_mailed_to(project):
+    with socketserver.TCPServer(("127.0.0.1", 0), MailServer) as server:
+        server.mails = []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host = f"127.0.0.1:{server.server_address[1]}"
+        parameters.assign(project.params_file, [f"live.webhook='mailto:me@example.org?server={host}'"])
+        assert due.tell(project, ["the disk is full", "hce: drift of topics"])
+        server.shutdown()
+    (mail,) = server.mails
+    assert "To: me@example.org" in mail
+    assert "Subject: Freshet: the disk is full" in mail
+    assert mail.rstrip().endswith("the disk is full\r\nhce: drift of topics")
 
 
 def go_wrong(project, monkeypatch):
