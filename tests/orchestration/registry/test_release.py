@@ -321,6 +321,16 @@ def test_a_running_service_answers_throughout_a_move_by_hand_and_its_rollback(bu
     assert current(project).manifest["documents"] == len(OLD) + 1
 
 
+def test_a_running_service_answers_throughout_a_move_by_hand_that_is_put_back(builds, project, monkeypatch):
+    moved_with_a_batch_waiting(builds, project, monkeypatch, "refuse")
+    with searched_throughout(project) as answers_newest:
+        assert answers_newest()
+        move = release.settle(project)
+        assert (move.passed, versions.holder(project).version, build_version(project)) == (False, "2", "2")
+        assert answers_newest()
+    assert moves(project)[2:] == [("put back", "2", "1")]
+
+
 @pytest.mark.parametrize("call", [release.promote, release.settle, release.rollback])
 def test_by_the_other_setting_the_alias_goes_back_and_nothing_else_changes(builds, project, monkeypatch, call):
     moved_with_a_batch_waiting(builds, project, monkeypatch, "refuse")
