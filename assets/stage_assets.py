@@ -105,8 +105,10 @@ def _build(project: Project, run_id: str) -> "PlannedBuild":
     from orchestration.pipeline.repro import PlannedBuild
 
     with ThreadPoolExecutor(1) as beside:
-        beside.submit(import_module, "mlflow")  # while DVC is asked: it takes as long, and every build comes to need it
-        return PlannedBuild(project, dagster_run=run_id)
+        imported = beside.submit(import_module, "mlflow")  # it takes as long as asking DVC, and every build needs it
+        build = PlannedBuild(project, dagster_run=run_id)
+        imported.result()
+    return build
 
 
 def stage_assets(project: Project, table: Sequence[Stage], pages: Mapping[str, Page]) -> list[dg.AssetsDefinition]:

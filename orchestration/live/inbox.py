@@ -49,8 +49,9 @@ def waiting(project: Project) -> list[Path]:
         if path.name.startswith(".") or path.suffix == ".part":
             continue
         with suppress(FileNotFoundError):  # somebody else has just taken it
-            found = path.stat()
-            files += [(found.st_mtime_ns, path.name, path)] if S_ISREG(found.st_mode) else []
+            status = path.stat()
+            if S_ISREG(status.st_mode):
+                files.append((status.st_mtime_ns, path.name, path))
     return [path for *_, path in sorted(files)]
 
 
