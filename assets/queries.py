@@ -1,14 +1,12 @@
 """Queries: the model that writes some, those that were written, and the verdict over corpus and queries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 
 from assets.pages import Preview, first_rows, learning_curve, report_of, table
-from assets.stage_assets import Check, Page, stage_assets
-from model_code.context import StageContext
+from assets.stage_assets import Page, stage_assets
 from model_code.files import read_json
 from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
@@ -29,12 +27,6 @@ def preview_pseudo_queries(folder: Path) -> Preview:
     return {"first pseudo-queries": first_rows(folder / "pseudo_queries.parquet", columns)}
 
 
-def corpus_accepted(context: StageContext) -> tuple[bool, Mapping[str, Any]]:
-    """Whether every expectation was met."""
-    expectations = read_json(context.output / "verdict.json")["expectations"]
-    return all(row["passed"] for row in expectations), {"expectations": len(expectations)}
-
-
 def preview_acceptance(folder: Path) -> Preview:
     """Each expectation with its bounds and what was observed."""
     return {"verdict": table(read_json(folder / "verdict.json")["expectations"])}
@@ -42,8 +34,7 @@ def preview_acceptance(folder: Path) -> Preview:
 
 QUERY_GENERATOR = Page("corpus", frozenset({"torch"}), preview_query_generator)
 PSEUDO_QUERIES = Page("corpus", frozenset({"parquet"}), preview_pseudo_queries)
-ACCEPTED = Check("corpus_accepted", "Every expectation of the acceptance suite is met.", corpus_accepted)
-ACCEPTANCE = Page("corpus", frozenset({"great_expectations"}), preview_acceptance, (ACCEPTED,))
+ACCEPTANCE = Page("corpus", frozenset({"great_expectations"}), preview_acceptance)
 
 
 def query_assets(project: Project, table: Sequence[Stage]) -> list[dg.AssetsDefinition]:

@@ -1,6 +1,6 @@
 """Stages as Dagster assets, each a step of its own: key, spec, checks, what DVC does for it, and its page."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from assets.pages import Preview, report_of
-from model_code.context import StageContext, left_out
+from model_code.context import left_out
 from model_code.errors import FreshetError
-from model_code.files import hash_path, hash_text
-from orchestration.pipeline.code_lock import code_root
+from orchestration.pipeline.code_lock import code_hash
 from orchestration.pipeline.stages import Stage, upstream
 from orchestration.project import Project
 
 if TYPE_CHECKING:
     from orchestration.pipeline.repro import PlannedBuild
 
-Answer = tuple[bool, Mapping[str, Any]]
-
 RETRY = dg.RetryPolicy(max_retries=1, delay=5)  # of what may pass by itself, such as a killed process
 VERSION_TAG = "dagster/data_version"  # Dagster's own tag of a materialization
+CONTRACT, PROMISE = "contract_holds", "What lies in place keeps the contract of its stage."
 LOCK_KEY = dg.AssetKey("corpus_lock")
 NOUNS = {  # what exists after a stage, where it is not called as the stage is
     "acceptance": "acceptance_verdict",
@@ -36,29 +34,16 @@ NOUNS = {  # what exists after a stage, where it is not called as the stage is
 
 
 @dataclass(frozen=True)
-class Check:
-    """A question about a finished artifact: `ask(context)` returns whether it holds and what was seen.
-
-    `context.output` is the artifact, the rest what its stage was given.
-    """
-
-    name: str
-    description: str
-    ask: Callable[[StageContext], Answer]
-
-
-@dataclass(frozen=True)
 class Page:
     """Where a stage's asset stands in the UI, and what it shows.
 
-    `preview(folder)` returns the metadata of a finished artifact: tables and pictures under names. `checks` are asked
-    beside the contract that every asset has. Of stages that can run, the one with the highest `priority` does.
+    `preview(folder)` returns the metadata of a finished artifact: tables and pictures under names. Of stages that can
+    run, the one with the highest `priority` does.
     """
 
     group: str
     kinds: frozenset[str]
     preview: Callable[[Path], Preview]
-    checks: tuple[Check, ...] = ()
     priority: int = 0
 
 
@@ -66,37 +51,6 @@ def asset_key(stage: Stage) -> dg.AssetKey:
     """`corpus`, or `hce/encoder` for a stage that runs once per retriever."""
     noun = NOUNS.get(stage.name, stage.name)
     return dg.AssetKey([stage.retriever, noun] if stage.retriever else [noun])
-
-
-def code_version(stage: Stage, root: Path) -> str:
-    """Hash of the stage's command and code, as short as a git commit."""
-    return hash_text("".join([stage.command, *(hash_path(code_root(root) / path) for path in stage.code_files)]))[:12]
-
-
-def contract_check(stage: str) -> Check:
-    """The stage's contract as a check: the very function that the runner asked before the artifact was in place."""
-
-    def ask(context: StageContext) -> Answer:
-        from model_code.contracts import registry
-
-        try:
-            registry.check(stage, context)
-        except FreshetError as error:
-            return False, {"violation": str(error), "what to do": _remedy(stage, context.name)}
-        return True, {}
-
-    return Check("contract_holds", "What lies in place keeps the contract of its stage.", ask)
-
-
-def _remedy(stage: str, retriever: str | None) -> str:
-    """DVC takes it for up to date, as a stage runs only if its own code or inputs changed, and contracts are neither.
-
-    >>> _remedy("train", "hce")
-    'Made before this rule, or damaged: dvc repro --force --single-item train@hce makes it again, and nothing else.'
-    """
-    address = f"{stage}@{retriever}" if retriever else stage
-    again = f"dvc repro --force --single-item {address} makes it again, and nothing else."
-    return f"Made before this rule, or damaged: {again}"
 
 
 @lru_cache(maxsize=1)
@@ -120,10 +74,7 @@ def _stage_asset(project: Project, table: Sequence[Stage], stage: Stage, page: P
     @dg.multi_asset(
         name=asset_key(stage).to_python_identifier(),
         specs=[stage_spec(project, table, stage, page)],
-        check_specs=[
-            dg.AssetCheckSpec(check.name, asset=asset_key(stage), description=check.description, blocking=True)
-            for check in checks(stage, page)
-        ],
+        check_specs=[dg.AssetCheckSpec(CONTRACT, asset=asset_key(stage), description=PROMISE, blocking=True)],
         pool=stage.pool,
         op_tags={"dagster/priority": str(page.priority)},
         retry_policy=RETRY,
@@ -150,20 +101,15 @@ def stage_spec(project: Project, table: Sequence[Stage], stage: Stage, page: Pag
         description=stage.description,
         group_name=page.group + suffix,
         kinds=set(page.kinds),
-        code_version=code_version(stage, project.root),
+        code_version=code_hash(stage)[:12],
         metadata={"stage": stage.address},
     )
-
-
-def checks(stage: Stage, page: Page) -> tuple[Check, ...]:
-    """What is asked of a stage's finished output: its contract first."""
-    return contract_check(stage.name), *page.checks
 
 
 def materialized(
     project: Project, stage: Stage, page: Page, ran: bool, before: dg.EventLogEntry | None
 ) -> dg.MaterializeResult:
-    """A finished asset, with its page and the answers of its checks. What has not changed keeps the page of `before`:
+    """A finished asset, with its page and the answer of its check. What has not changed keeps the page of `before`:
     to draw it again would open MLflow and matplotlib, the most of a build that has nothing to do.
     """
     from orchestration.pipeline import dvc_lock, stage_key
@@ -176,19 +122,29 @@ def materialized(
         asset_key=asset_key(stage),
         data_version=dg.DataVersion(version),
         metadata=page_of_now | {"what happened": "ran" if ran else "unchanged: taken from DVC"},
-        check_results=list(check_results(project, stage, page)),
+        check_results=[check_result(project, stage)],
     )
 
 
-def check_results(project: Project, stage: Stage, page: Page) -> Iterator[dg.AssetCheckResult]:
-    """The answer of each check of a finished artifact."""
-    finished = finished_context(project, stage)
-    reason = left_out(finished.output)
-    for check in checks(stage, page):
-        passed, seen = (True, {"left out": reason}) if reason else check.ask(finished)
-        yield dg.AssetCheckResult(
-            passed=bool(passed), asset_key=asset_key(stage), check_name=check.name, metadata=dict(seen)
-        )
+def check_result(project: Project, stage: Stage) -> dg.AssetCheckResult:
+    """The stage's contract as a check: the very function that the runner asked before the artifact was in place.
+
+    To DVC a broken one is up to date: a stage runs only if its own code or inputs changed, and contracts are neither.
+    """
+    from model_code.contracts import registry
+    from orchestration import parameters
+    from orchestration.pipeline.run_stage import stage_context
+
+    output, settings = project.root / stage.output, parameters.load(project.params_file)
+    seen, passed = {}, True
+    try:
+        registry.check(stage.name, stage_context(stage, project, settings, output, project.state / "checkpoints"))
+        if reason := left_out(output):
+            seen = {"left out": reason}
+    except FreshetError as error:
+        again = f"dvc repro --force --single-item {stage.address} makes it again, and nothing else."
+        passed, seen = False, {"violation": str(error), "what to do": f"Made before this rule, or damaged: {again}"}
+    return dg.AssetCheckResult(passed=passed, asset_key=asset_key(stage), check_name=CONTRACT, metadata=seen)
 
 
 def _text(drawn: dg.AssetMaterialization, name: str) -> Any:
@@ -211,12 +167,3 @@ def _metadata(project: Project, stage: Stage, page: Page, key: str) -> dict[str,
         "stage key": key,
         **report,
     }
-
-
-def finished_context(project: Project, stage: Stage) -> StageContext:
-    """What a finished artifact was made from, and where it lies."""
-    from orchestration import parameters
-    from orchestration.pipeline.run_stage import stage_context
-
-    output = project.root / stage.output
-    return stage_context(stage, project, parameters.load(project.params_file), output, project.state / "checkpoints")

@@ -19,13 +19,13 @@ from orchestration.project import Project
 if TYPE_CHECKING:
     import dagster as dg
 
-EARLIER = """\
+CONFIG = """\
 telemetry: {enabled: false}
 nux: {enabled: false}
 concurrency: {pools: {default_limit: 1, granularity: op}}
+# nothing else frees the slot of a run that was killed: its pool would be closed for good
+run_monitoring: {enabled: true, free_slots_after_run_end_seconds: 60}
 """
-MONITORING = "run_monitoring: {enabled: true, free_slots_after_run_end_seconds: 60}\n"
-CONFIG = EARLIER + MONITORING  # nothing else frees the slot of a run that was killed: its pool would be closed for good
 LOCATION = "freshet"  # of the code, as Dagster names it
 DATABASE = "FRESHET_DAGSTER_DATABASE"
 CLOCK = 60.0  # seconds by which the time of a process's start may be off, as clocks are set
@@ -39,8 +39,7 @@ def dagster_home(project: Project) -> Path:
 
     Runs and events lie in it, or in the PostgreSQL database at the environment's `FRESHET_DAGSTER_DATABASE`, whose
     address is not written down. FreshetError if the folder was made for the other one.
-    Two processes that initialise a fresh home at once leave its database with two schema heads. A `dagster.yaml` as an
-    earlier version wrote it is brought up to date; one that was edited stays as it is.
+    Two processes that initialise a fresh home at once leave its database with two schema heads.
     """
     require(
         os.environ.get(DATABASE, DRIVER).startswith(DRIVER),
@@ -52,14 +51,8 @@ def dagster_home(project: Project) -> Path:
             home.mkdir(parents=True, exist_ok=True)
             _initialise_databases(home)
     _refuse_another_database(home / "dagster.yaml")
-    if (home / "dagster.yaml").read_text(encoding="utf-8") == _config(EARLIER):
-        write_text(home / "dagster.yaml", _config())
     os.environ["DAGSTER_HOME"] = str(home)
     return home
-
-
-def _config(text: str = CONFIG) -> str:
-    return text + (STORAGE if DATABASE in os.environ else "")
 
 
 def _refuse_another_database(config: Path) -> None:
@@ -74,7 +67,7 @@ def _refuse_another_database(config: Path) -> None:
 def _initialise_databases(home: Path) -> None:
     import dagster as dg
 
-    write_text(home / "dagster.yaml", _config())
+    write_text(home / "dagster.yaml", CONFIG + (STORAGE if DATABASE in os.environ else ""))
     with dg.DagsterInstance.from_config(str(home)) as instance:
         instance.get_runs(limit=1)
         instance.fetch_materializations(dg.AssetKey("any"), limit=1)

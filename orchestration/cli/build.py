@@ -181,18 +181,27 @@ def ended_by_signals() -> Iterator[None]:
         os.write(terminal, f"{stopped()}\n".encode())
         os._exit(INTERRUPTED)
 
-    before = {number: signal.signal(number, end) for number in STOP_SIGNALS}
-    from dagster._core.execution import compute_logs  # which takes seconds, in which a signal may come, too
-    from dagster._utils import interrupts
+    with stopped_by(end):
+        from dagster._core.execution import compute_logs  # which takes seconds, in which a signal may come, too
+        from dagster._utils import interrupts
 
-    replace, interrupts._replace_interrupt_signal = interrupts._replace_interrupt_signal, lambda handler: None
-    # its helpers print a traceback each at Ctrl-C, unless it does not reach them
-    compute_logs.subprocess = SimpleNamespace(Popen=partial(subprocess.Popen, start_new_session=True))
+        replace, interrupts._replace_interrupt_signal = interrupts._replace_interrupt_signal, lambda handler: None
+        # its helpers print a traceback each at Ctrl-C, unless it does not reach them
+        compute_logs.subprocess = SimpleNamespace(Popen=partial(subprocess.Popen, start_new_session=True))
+        try:
+            yield
+        finally:
+            interrupts._replace_interrupt_signal, compute_logs.subprocess = replace, subprocess
+            os.close(terminal)
+
+
+@contextmanager
+def stopped_by(stop: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let `stop` take every signal that tells this process to stop."""
+    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
     try:
         yield
     finally:
-        interrupts._replace_interrupt_signal, compute_logs.subprocess = replace, subprocess
-        os.close(terminal)
         for number, handler in before.items():
             signal.signal(number, handler)
 

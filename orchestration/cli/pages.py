@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 from model_code.errors import FreshetError
 from model_code.files import write_text
+from orchestration.cli.build import STOP_SIGNALS, stopped_by
 from orchestration.guard import TOKEN_FILE, token_to_demand
 from orchestration.instance import LOCATION, dagster_home, fail_abandoned_runs
 from orchestration.pipeline.dvc_process import environment
@@ -91,7 +92,13 @@ def run_together(commands: Sequence[Sequence[str]], folder: Path, variables: Map
     log: written anew, takes what they print: a daemon tells of every look of every sensor.
     """
     processes: list[subprocess.Popen[bytes]] = []
-    with _stop_signals(), log.open("wb") as output:
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in STOP_SIGNALS:  # a second Ctrl-C must not interrupt the stopping
+            signal.signal(each, lambda *_: None)
+        raise KeyboardInterrupt
+
+    with stopped_by(stop), log.open("wb") as output:
         try:
             for command in commands:
                 processes.append(subprocess.Popen(
@@ -114,27 +121,9 @@ def _wait_for_first(processes: Sequence[subprocess.Popen[bytes]], log: Path) -> 
         time.sleep(0.2)
 
 
-@contextmanager
-def _stop_signals() -> Iterator[None]:
-    """Turn every stop signal into one `KeyboardInterrupt`; children start with the signals' default behaviour."""
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        for each in signals:  # a second Ctrl-C must not interrupt the stopping
-            signal.signal(each, lambda *_: None)
-        raise KeyboardInterrupt
-
-    before = {each: signal.signal(each, stop) for each in signals}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
-def _stop_all(processes: Sequence[subprocess.Popen[bytes]], grace: float = GRACE) -> None:
-    """Ask every process to end, and after `grace` seconds end what is left of its whole process group."""
-    deadline = time.monotonic() + grace
+def _stop_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ask every process to end, and after `GRACE` seconds end what is left of its whole process group."""
+    deadline = time.monotonic() + GRACE
     for process in processes:
         process.terminate()
     for process in processes:

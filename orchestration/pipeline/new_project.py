@@ -17,45 +17,7 @@ from orchestration.pipeline.dvc_process import initialise
 from orchestration.project import Project
 
 DOCUMENTS = "documents"  # the source where none is named
-PARAMS = """\
-# Settings; a key that is left out has its default: docs/settings.md, or `freshet settings`.
-
-seed: 0
-
-corpus:
-  path: {path}
-  quarantine_limit: 0.5                # share of files or rows that cannot be read, past which the build stops
-  max_characters: 2000000              # of a document
-
-passages: {{cut: sections, words: 150, stride: 120}}   # of long documents; so many words fit max_tokens
-
-pseudo_queries:
-  generators: [inverse_cloze]          # queries cut out of the documents, to train on beside judged ones
-  inverse_cloze: {{per_document: 3, min_words: 16, max_words: 64, max_share: 0.5}}
-  sequence_to_sequence: {{}}
-  training: {{}}
-
-encoder:
-  base: sentence-transformers/all-MiniLM-L6-v2   # comes with the installation; or a folder, or a hub name
-  max_tokens: 256
-
-bm25: {{language: auto}}                 # by script, English for Latin letters; or a stemmer's, such as german
-
-training:                              # where people judged at least 30 training queries
-  {{epochs: 2, batch_size: 32, unsupervised_share: 0.25, learning_rate: 2e-4, negatives: bm25, negatives_per_query: 1,
-   dev_passages: 250}}
-
-retrievers:
-  hce: {{hierarchy_weight: 0.2, batches: siblings}}
-
-fusions:
-  fused: {{of: [hce, bm25]}}
-
-acceptance: {{}}
-hierarchy: {{}}
-index: {{}}
-evaluation: {{}}
-"""
+PARAMS = Path(__file__).with_suffix(".yaml")  # `params.yaml`, but for the source
 FILES = {
     ".gitignore": "/.freshet/\n/artifacts/\n/live/\n/inbox/\n__pycache__/\n",
     ".dvcignore": ".freshet\nlive\n__pycache__\n",
@@ -93,7 +55,8 @@ def make_project(folder: Path, source: str | None = None, cwd: Path | None = Non
     (root / "inbox").mkdir(exist_ok=True)
     if source is None:
         (root / DOCUMENTS).mkdir(exist_ok=True)
-    write_text(root / "params.yaml", PARAMS.format(path=json.dumps(path, ensure_ascii=False)))
+    settings_text = PARAMS.read_text(encoding="utf-8").replace("SOURCE", json.dumps(path, ensure_ascii=False), 1)
+    write_text(root / "params.yaml", settings_text)
     dvc_file.write(root / "dvc.yaml", own_code=False)
     for name, text in FILES.items():
         if not (root / name).exists():

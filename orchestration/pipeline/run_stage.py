@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,33 +35,26 @@ from orchestration.pipeline.stages import Stage
 from orchestration.project import LOCK_HELD, Project
 
 
-@dataclass(frozen=True)
-class Finished:
-    """What came of a stage: its key, its report and, not part of any artifact, its time span in seconds."""
-
-    key: str
-    report: dict[str, Any]
-    started: float
-    ended: float
-
-
-def run_stage(stage: Stage, project: Project) -> Finished:
+def run_stage(stage: Stage, project: Project) -> StageRecord:
     """Run `stage` in `project` and record it; FreshetError if it breaks its contract, or what it read changed."""
     with project.lock():
         code_lock.require_current(stage, project.root)
         settings = parameters.load(project.params_file)
         reads = stage_key.read(stage, project.root)
         checkpoints = project.state / "checkpoints" / reads.key
-        finished = _execute(stage, project, settings, reads, checkpoints)
-        _record(stage, project, reads, finished)
+        started = time.time()
+        report = _execute(stage, project, settings, reads, checkpoints)
+        record = stage_record(stage, project, reads, report, (started, time.time()))
+        runs.keep(project, record)
+        if RECORDER not in os.environ:
+            runs.record_or_say(project)
         shutil.rmtree(checkpoints)  # last: to DVC, a stage that fails on the way here has made nothing
-    return finished
+    return record
 
 
 def _execute(
     stage: Stage, project: Project, settings: Parameters, reads: stage_key.StageReads, checkpoints: Path
-) -> Finished:
-    started = time.time()
+) -> dict[str, Any]:
     staging = project.state / "staging" / stage.address
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
@@ -83,7 +75,7 @@ def _execute(
     finally:  # last of all, as DVC would record any later edit; and where one broke the contract, it is the reason
         _refuse_changes(stage, reads, stage_key.read(stage, project.root))
     replace_folder(staging, project.root / stage.output)
-    return Finished(reads.key, report, started, time.time())
+    return report
 
 
 def stage_context(
@@ -125,40 +117,32 @@ def _refuse_changes(stage: Stage, before: stage_key.StageReads, after: stage_key
         )
 
 
-def _record(stage: Stage, project: Project, reads: stage_key.StageReads, finished: Finished) -> None:
-    runs.keep(project, _stage_record(stage, project, reads, finished))
-    if RECORDER not in os.environ:
-        runs.record_or_say(project)
-
-
-def _stage_record(stage: Stage, project: Project, reads: stage_key.StageReads, finished: Finished) -> StageRecord:
-    output = project.root / stage.output
-    systems = {system: _numbers(rows) for system, rows in _evaluated(finished.report)}
-    numbers = _numbers(finished.report if not systems else systems.get(stage.retriever or "", {}))
+def stage_record(
+    stage: Stage, project: Project, reads: stage_key.StageReads, report: dict[str, Any], span: tuple[float, float]
+) -> StageRecord:
+    """What MLflow is to remember of a stage that is finished; span: when it started and ended, part of no artifact."""
+    output, (started, ended) = project.root / stage.output, span
+    systems = {system: _numbers(rows) for system, rows in _evaluated(report)}
+    numbers = _numbers(report if not systems else systems.get(stage.retriever or "", {}))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     commit, dirty = git_state(project.root)
+    experiment = os.environ.get("DVC_EXP_NAME")  # of DVC; nothing below a bare `dvc repro`
     return StageRecord(
         stage=stage.address,
-        key=finished.key,
+        key=reads.key,
         params=flatten(reads.settings),
-        metrics={**numbers, "seconds": finished.ended - finished.started, "peak_memory_mb": memory},
+        metrics={**numbers, "seconds": ended - started, "peak_memory_mb": memory},
         inputs=dict(reads.hashes),
         artifacts=_small_files(output),
         curves=_history(output),
         git_commit=commit,
         git_dirty=dirty,
         dagster_run_id=os.environ.get("FRESHET_DAGSTER_RUN"),
-        started=finished.started,
-        ended=finished.ended,
-        build=os.environ.get(BUILD_NAME) or _experiment(),
+        started=started,
+        ended=ended,
+        build=os.environ.get(BUILD_NAME) or (f"experiment {experiment}" if experiment else ""),
         systems=systems,
     )
-
-
-def _experiment() -> str:
-    """The experiment of DVC that this stage is a part of; empty below a bare `dvc repro`."""
-    name = os.environ.get("DVC_EXP_NAME")
-    return f"experiment {name}" if name else ""
 
 
 def _evaluated(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -227,11 +211,11 @@ def main(arguments: list[str]) -> int:
         project = Project.find(Path.cwd())  # whatever FRESHET_PROJECT says: DVC may be in a copy
         settings = parameters.load(project.params_file)
         (stage,) = stages.find(arguments[0], stages.expand(settings.retrievers, settings.fusions))
-        finished = run_stage(stage, project)
+        record = run_stage(stage, project)
     except FreshetError as error:
         print(f"error: {visible(str(error))}", file=sys.stderr)
         return error.exit_code
-    print(f"{end_line(stage.address)}{finished.ended - finished.started:.1f} s", file=sys.stderr)
+    print(f"{end_line(stage.address)}{record.ended - record.started:.1f} s", file=sys.stderr)
     return 0
 
 

@@ -6,13 +6,14 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 
 from model_code.ledger.events import Feedback
 from model_code.live.searcher import Searcher
@@ -38,8 +39,6 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._asked: list[Callable[[], None]] = []
-        self._reading = threading.Lock()
         of = {"registry": self.registry}
         self.requests = Counter("freshet_requests", "Requests by route and HTTP status.", ["route", "status"], **of)
         self.search = Histogram("freshet_search_seconds", "Searching, without waiting.", buckets=SEARCH, **of)
@@ -47,15 +46,6 @@ class Metrics:
         self.fresh = Histogram(
             "freshet_freshness_seconds", "From a request's arrival to searchable.", buckets=CHANGE, **of
         )
-
-    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """A value that is asked for whenever the page is read."""
-        Gauge(name, text, registry=self.registry).set_function(value)
-
-    def per_retriever(self, name: str, text: str, values: Callable[[], Iterable[tuple[str, float]]]) -> None:
-        """One value per open retriever, asked for whenever the page is read."""
-        gauge = Gauge(name, text, ["retriever"], registry=self.registry)
-        self._asked.append(lambda: _replace(gauge, values()))
 
     def changed(self, apply_seconds: float, fresh_seconds: Sequence[float]) -> None:
         """Record a batch: its own seconds, and those of each of its requests since they arrived."""
@@ -65,16 +55,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """The page."""
-        with self._reading:
-            for ask in self._asked:
-                ask()
-            return generate_latest(self.registry)
-
-
-def _replace(gauge: Gauge, values: Iterable[tuple[str, float]]) -> None:
-    gauge.clear()
-    for retriever, value in values:
-        gauge.labels(retriever).set(value)
+        return generate_latest(self.registry)
 
 
 class Service:
@@ -103,7 +84,7 @@ class Service:
         self._looked = (-1, -CANARY_SECONDS)  # the generation whose documents were searched for, and when
         self._making = threading.Lock()
         self._running = False
-        self._add_gauges()
+        self.metrics.registry.register(self)
 
     def start(self) -> None:
         """Load what is live, then begin to watch and to write; raises what is wrong with the collection."""
@@ -176,35 +157,38 @@ class Service:
             self._looked = searcher.generation.number, now
             look_for_newest(self.project, searcher, self._current_collection().seen)
 
-    def _add_gauges(self) -> None:
-        gauge, opened = self.metrics.gauge, self.searchers.opened
-        gauge("freshet_queue_documents", "Documents that wait for the writer.", lambda: self.writer.documents)
-        gauge("freshet_queue_seconds", "How long the first of them has waited.", lambda: self.writer.oldest_seconds)
-        gauge("freshet_lag_seconds", "Age of the oldest change in the ledger that no search finds.", self._lag)
-        newest = "where a search for its own title finds it, 0 if not among the first ten"
-        gauge("freshet_newest_rank", f"Of a document of the newest batch: {newest}.", lambda: self._newest("rank"))
-        gauge("freshet_newest_lag_seconds", "How long it waited to be searchable.", lambda: self._newest("lag"))
-        gauge("freshet_searches_running", "Searches that run or wait.", lambda: self.pool.inside)
-        gauge("freshet_generation_swaps", "Generations exchanged since the start.", lambda: self.searchers.swaps)
-        failing = "1 if a generation cannot be opened, documents not added, or the ledger not asked."
-        gauge("freshet_failing", failing, lambda: self.failure is not None)  # the page asks for the lag before
-        behind = lambda: [(name, name in self.upkeep.failures) for name in {*opened(), *self.upkeep.failures}]  # noqa: E731
-        generations = lambda: [(name, each.generation.number) for name, each in opened().items()]  # noqa: E731
-        documents = lambda: [(name, each.generation.manifest["documents"]) for name, each in opened().items()]  # noqa: E731
-        self.metrics.per_retriever("freshet_behind", "1 if it could not take in what arrived.", behind)
-        self.metrics.per_retriever("freshet_generation", "The generation that is searched.", generations)
-        self.metrics.per_retriever("freshet_documents", "Documents that a search can find.", documents)
-
-    def _lag(self) -> float:
-        """Seconds; 0 if nothing waits, or no document ever arrived (to look makes no ledger); NaN if nobody knows."""
-        return self._told(self._waiting_seconds, math.nan)
-
-    def _newest(self, name: str) -> float:
-        """NaN before the first document."""
-        found = canary(self.project)
-        return math.nan if found is None else found[name] or 0.0
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """What has its value whenever the page of metrics is read."""
+        newest = canary(self.project) or {"rank": math.nan, "lag": math.nan}  # before the first document
+        found = "where a search for its own title finds it, 0 if not among the first ten"
+        lag = self._told(self._waiting_seconds, math.nan)  # before `failure` is asked for
+        for name, text, value in (
+            ("queue_documents", "Documents that wait for the writer.", self.writer.documents),
+            ("queue_seconds", "How long the first of them has waited.", self.writer.oldest_seconds),
+            ("lag_seconds", "Age of the oldest change in the ledger that no search finds.", lag),
+            ("newest_rank", f"Of a document of the newest batch: {found}.", newest["rank"] or 0),
+            ("newest_lag_seconds", "How long it waited to be searchable.", newest["lag"]),
+            ("searches_running", "Searches that run or wait.", self.pool.inside),
+            ("generation_swaps", "Generations exchanged since the start.", self.searchers.swaps),
+            ("failing", "1 if a generation cannot be opened, documents not added, or the ledger not asked.",
+             self.failure is not None),
+        ):  # fmt: skip
+            yield GaugeMetricFamily(f"freshet_{name}", text, float(value))
+        opened, behind = self.searchers.opened(), dict(self.upkeep.failures)
+        for name, text, values in (
+            ("behind", "1 if it could not take in what arrived.", {each: each in behind for each in opened | behind}),
+            ("generation", "The generation that is searched.",
+             {name: each.generation.number for name, each in opened.items()}),
+            ("documents", "Documents that a search can find.",
+             {name: each.generation.manifest["documents"] for name, each in opened.items()}),
+        ):  # fmt: skip
+            gauge = GaugeMetricFamily(f"freshet_{name}", text, labels=["retriever"])
+            for retriever, value in values.items():
+                gauge.add_metric([retriever], value)
+            yield gauge
 
     def _waiting_seconds(self) -> float:
+        """0 if nothing waits, or no document ever arrived: to look makes no ledger."""
         if self._collection is None or existing_ledger(self.project) is None:
             return 0.0
         return self._collection[1].seen.backlog().seconds or 0.0

@@ -10,14 +10,13 @@ import pytest
 
 from assets.retrievers import INDEX as PAGE
 from assets.retrievers import TRAIN as TRAINED
-from assets.stage_assets import asset_key, check_results, contract_check, stage_assets
-from model_code.context import StageContext
+from assets.stage_assets import asset_key, check_result, stage_assets
 from model_code.contracts.registry import CONTRACTS
 from model_code.contracts.rules import require
 from model_code.errors import FreshetError
 from orchestration.cli.build import _first_failure
 from orchestration.pipeline.repro import PlannedBuild, StageRefused
-from orchestration.pipeline.stages import INDEX, TABLE, TRAIN
+from orchestration.pipeline.stages import INDEX, TRAIN, expand
 from orchestration.project import Project
 
 
@@ -38,8 +37,7 @@ def test_a_broken_contract_fails_the_blocking_check_of_the_asset(project, monkey
 
     monkeypatch.setitem(CONTRACTS, "index", refuse_once)
     stage = INDEX.of("hce")
-    (failed,) = check_results(project, stage, PAGE)
-    (passed,) = check_results(project, stage, PAGE)
+    failed, passed = check_result(project, stage), check_result(project, stage)
     assert (failed.passed, failed.asset_key, failed.check_name) == (False, asset_key(stage), "contract_holds")
     assert failed.metadata["violation"].value == "index/vectors.npy must be finite numbers"
     assert "dvc repro --force --single-item index@hce makes it again" in failed.metadata["what to do"].value
@@ -101,18 +99,10 @@ def test_what_has_not_changed_keeps_its_page_and_is_not_drawn_again(project, mon
     assert len(drawn) == 4
 
 
-@pytest.mark.parametrize("stage", [stage.name for stage in TABLE])
-def test_the_check_asks_the_contract_of_its_stage_and_tells_the_violation(stage, tmp_path, monkeypatch):
+@pytest.mark.parametrize("stage", expand(["hce"], ["hce-fused"]), ids=lambda stage: stage.address)
+def test_the_check_asks_the_contract_of_its_stage(stage, project, monkeypatch):
+    (project.root / "params.yaml").write_text("retrievers: {hce: {}}\nfusions: {hce-fused: {of: [hce, bm25]}}\n")
     asked = []
-
-    def broken(context):
-        asked.append(context)
-        require(len(asked) > 1, "a rule is broken")
-
-    monkeypatch.setitem(CONTRACTS, stage, broken)
-    context, check = StageContext(tmp_path, {}, tmp_path, {}, tmp_path), contract_check(stage)
-    passed, seen = check.ask(context)
-    assert (passed, seen["violation"]) == (False, "a rule is broken")
-    assert f"dvc repro --force --single-item {stage} makes it again" in seen["what to do"]
-    assert check.ask(context) == (True, {})
-    assert asked == [context, context]
+    monkeypatch.setitem(CONTRACTS, stage.name, asked.append)
+    assert check_result(project, stage).passed
+    assert [context.output for context in asked] == [project.root / stage.output]

@@ -16,11 +16,8 @@ import pytest
 from dagster._core.storage.dagster_run import DagsterRunStatus
 from dagster._daemon.monitoring import execute_concurrency_slots_iteration
 
-from model_code.files import write_text
 from orchestration.instance import (
     DATABASE,
-    EARLIER,
-    dagster_home,
     fail_abandoned_runs,
     known_by_the_page,
     open_instance,
@@ -108,18 +105,6 @@ def test_another_process_with_the_same_number_is_not_taken_for_it(project, monke
 def test_in_a_shared_database_no_run_is_touched(project, monkeypatch):
     monkeypatch.setenv(DATABASE, "postgresql+psycopg2://nowhere/dagster")
     assert fail_abandoned_runs(project) == []
-
-
-def test_settings_of_an_earlier_version_are_brought_up_to_date(project):
-    home = dagster_home(project)
-    wanted = (home / "dagster.yaml").read_text()
-    write_text(home / "dagster.yaml", EARLIER)
-    dagster_home(project)
-    assert (home / "dagster.yaml").read_text() == wanted
-    own = wanted.replace("default_limit: 1", "default_limit: 2")
-    write_text(home / "dagster.yaml", own)
-    dagster_home(project)
-    assert (home / "dagster.yaml").read_text() == own, "what a person wrote there stays"
 
 
 def test_a_run_of_this_process_belongs_to_the_job_that_the_page_has_loaded(tmp_path):

@@ -32,7 +32,7 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "numbers.txt").write_text("1 2 3")
     (tmp_path / "code.py").write_text("one = 1\n")
-    monkeypatch.setattr(run_stage, "_record", lambda *given: "run-1")
+    monkeypatch.setenv("FRESHET_TRACKING", "off")
     monkeypatch.setattr("orchestration.pipeline.stages.BASE_CODE", ())
     monkeypatch.setattr(Stage, "code_files", property(lambda stage: ("code.py",)))
     return Project(tmp_path)
@@ -61,10 +61,11 @@ def holds_a_number(context):
 
 
 def test_a_stage_sees_only_what_it_declares_and_its_output_appears_whole(project, stage):
-    finished = run_stage.run_stage(stage, project)
+    record = run_stage.run_stage(stage, project)
     output = project.root / "artifacts" / "summing"
     assert (output / "sum.txt").read_text() == "9"
-    assert read_json(output / "report.json") == {"numbers": 3} == finished.report
+    assert read_json(output / "report.json") == {"numbers": 3}
+    assert record.metrics["numbers"] == 3
     assert set(run_stage.declared_settings(stage, run_stage.parameters.load(project.params_file))) == {"seed", "index"}
 
 
@@ -190,11 +191,11 @@ def test_checkpoints_outlive_a_stage_that_could_not_be_recorded(project, stage, 
     def full(*given):
         raise OSError("no space left")
 
-    monkeypatch.setattr(run_stage, "_record", full)
-    with pytest.raises(OSError, match="no space left"):
-        run_stage.run_stage(stage, project)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_stage.runs, "keep", full)
+        with pytest.raises(OSError, match="no space left"):
+            run_stage.run_stage(stage, project)
     assert len(list((project.state / "checkpoints").iterdir())) == 1
-    monkeypatch.setattr(run_stage, "_record", lambda *given: None)
     run_stage.run_stage(stage, project)
     assert not list((project.state / "checkpoints").iterdir())
 

@@ -299,12 +299,14 @@ def test_a_crash_while_spooling_or_while_clearing_leaves_no_entry(project, memor
 def test_a_stage_records_itself_only_if_nobody_follows(project, memory, monkeypatch, followed):
     if followed:
         monkeypatch.setenv(dvc_process.RECORDER, "1")
-    (project.root / "params.yaml").write_text("seed: 3\n")
+    (project.root / "params.yaml").write_text("seed: 3\nretrievers: {hce: {}}\n")
     (project.root / "out").mkdir()
     (project.root / "out" / "report.json").write_text('{"rows": 3}')
     stage = Stage("corpus", "Documents.", ("seed",), {}, "out", ())
     reads = run_stage.stage_key.StageReads("command", {"input": "0"}, {"seed": 3})
-    run_stage._record(stage, project, reads, run_stage.Finished(reads.key, {"rows": 3}, 1.0, 2.0))
+    monkeypatch.setattr(run_stage.stage_key, "read", lambda *_: reads)
+    monkeypatch.setattr(run_stage, "_execute", lambda *arguments: arguments[-1].mkdir(parents=True) or {"rows": 3})
+    run_stage.run_stage(stage, project)
     assert [len(waiting(project)), len(memory.records)] == ([1, 0] if followed else [0, 1])
     runs.record_all(project)  # as whoever follows does
     assert memory.files == [{"report.json": '{"rows": 3}'}]
