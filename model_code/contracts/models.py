@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from safetensors import SafetensorError, safe_open
 
 from model_code.context import StageContext
 from model_code.contracts.rules import (
@@ -146,8 +147,6 @@ def check_train(context: StageContext) -> None:
 
 def check_model(folder: Path, names: tuple[str, ...]) -> None:
     """The files are there, every tensor can be read, and of floating-point ones every number is finite."""
-    from safetensors import SafetensorError, safe_open
-
     require_files(folder, names)
     for path in sorted(folder.rglob("*.safetensors")):
         name = path.relative_to(folder.parent).as_posix()

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from model_code.drift.settings import DriftSettings
 from model_code.files import read_json, replacing, write_json
@@ -112,8 +113,6 @@ class DriftReference:
 
     def save(self, folder: Path) -> None:
         """Write and seal the folder; equal references give equal bytes."""
-        from safetensors.numpy import save_file
-
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(folder / TENSORS) as aside:
             save_file({"vectors": self.vectors}, aside)
@@ -124,8 +123,6 @@ class DriftReference:
     @classmethod
     def load(cls, folder: Path) -> DriftReference:
         """Read what `save` wrote; FreshetError if a file is not what the manifest says."""
-        from safetensors.numpy import load_file
-
         manifest = read_manifest(folder, FORMAT)
         verify(folder, manifest)
         facts = {name: manifest[name] for name in ("trained", "fingerprint", "note")}

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 
 from model_code.encoding.settings import Pooling
 from model_code.errors import FreshetError
@@ -297,8 +298,6 @@ def write_layout(
 
 def load_projection(folder: Path) -> torch.nn.Sequential:
     """A Dense module: linear map and activation, from `config.json` and `model.safetensors`."""
-    from safetensors.torch import load_file
-
     config = read_json(folder / "config.json")
     activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh")).rsplit(".", 1)[-1]
     if activation not in ACTIVATIONS:
@@ -311,8 +310,6 @@ def load_projection(folder: Path) -> torch.nn.Sequential:
 
 def save_projection(projection: torch.nn.Sequential, folder: Path) -> None:
     """Write a Dense module as sentence-transformers reads it."""
-    from safetensors.torch import save_file
-
     linear, activation = projection
     folder.mkdir(parents=True, exist_ok=True)
     config: dict[str, Any] = {"in_features": linear.in_features, "out_features": linear.out_features}

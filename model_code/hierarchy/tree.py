@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from model_code.errors import FreshetError
 from model_code.files import read_json, replacing, write_json
@@ -106,8 +107,6 @@ class Hierarchy:
 
     def save(self, folder: Path) -> None:
         """Write `hierarchy.safetensors` and a summary, `hierarchy.json`; equal trees give equal bytes."""
-        from safetensors.numpy import save_file
-
         arrays = {"leaves": self.leaves}
         for level in range(1, self.depth + 1):
             arrays[f"centroids.{level}"] = self.centroids[level - 1]
@@ -121,8 +120,6 @@ class Hierarchy:
     @classmethod
     def load(cls, folder: Path) -> Hierarchy:
         """Read what `save` wrote."""
-        from safetensors.numpy import load_file
-
         summary = read_json(folder / SUMMARY)
         if summary["format"] != FORMAT:
             raise FreshetError(

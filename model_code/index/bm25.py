@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, replacing, write_text
@@ -105,8 +106,6 @@ class Bm25Segment:
 
     def save(self, folder: Path, facts: dict[str, object]) -> None:
         """Write it to `folder`, with more facts for the manifest; equal segments give equal bytes."""
-        from safetensors.numpy import save_file
-
         folder.mkdir(parents=True, exist_ok=True)
         names = ("starts", "rows", "frequencies", "lengths")
         with replacing(folder / POSTINGS) as aside:
@@ -119,8 +118,6 @@ class Bm25Segment:
     @classmethod
     def load(cls, folder: Path) -> Bm25Segment:
         """Read what `save` wrote; FreshetError if a file is not what the manifest says."""
-        from safetensors.numpy import load_file
-
         verify(folder, read_manifest(folder, FORMAT))
         return cls(
             read_json(folder / VOCABULARY), **load_file(folder / POSTINGS), ids=IdMap(read_json(folder / DOCUMENT_IDS))

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
@@ -79,8 +80,6 @@ class Fusion:
 
     def save(self, folder: Path) -> None:
         """Write it into the folder; equal fusions give equal bytes."""
-        from safetensors.numpy import save_file
-
         stated = {"weights": list(self.weights.items()), "depth": self.depth, "feedback": self.feedback}
         write_json(folder / FUSION, stated)
         arrays = {f"{name}.mean": scale.mean for name, scale in self.scales.items()}
@@ -90,8 +89,6 @@ class Fusion:
     @classmethod
     def load(cls, folder: Path) -> Fusion:
         """Read what `save` wrote."""
-        from safetensors.numpy import load_file
-
         stated, arrays = read_json(folder / FUSION), load_file(folder / SCALES)
         weights = dict(stated["weights"])  # in their order, which JSON's objects do not keep
         names = [name for name in weights if f"{name}.mean" in arrays]

@@ -21,6 +21,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.numpy import load_file as load_arrays
+from safetensors.numpy import save_file as save_arrays
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from model_code.errors import FreshetError
@@ -101,9 +104,6 @@ def save_checkpoint(
 
     negatives: what `Negatives.state` gives.
     """
-    from safetensors.numpy import save_file as save_arrays
-    from safetensors.torch import save_file
-
     aside, target = folder / f".step-{state.step}", folder / f"step-{state.step}"
     if accelerator.is_main_process:
         shutil.rmtree(aside, ignore_errors=True)
@@ -139,9 +139,6 @@ def latest_checkpoint(folder: Path | None) -> Path | None:
 
 def load_training_state(checkpoint: Path) -> tuple[TrainingState, Hierarchy | None, dict[str, np.ndarray]]:
     """The training state of a checkpoint, its hierarchy if training had re-clustered, and what `Negatives` kept."""
-    from safetensors.numpy import load_file as load_arrays
-    from safetensors.torch import load_file
-
     state = TrainingState(**read_json(checkpoint / STATE))
     state.best_weights = load_file(checkpoint / BEST)
     folder, negatives = checkpoint / HIERARCHY, checkpoint / NEGATIVES
