@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection as Ids
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -11,22 +10,13 @@ from typing import Any
 import numpy as np
 
 from model_code.additions.settings import AdditionSettings
-from model_code.additions.store import (
-    TOKEN,
-    Store,
-    load_state,
-    new_documents,
-    of_one_vector,
-    require_one_vector,
-    store_of,
-    token_of,
-)
-from model_code.documents import Change, Document
-from model_code.files import canonical_json, hash_text
+from model_code.additions.store import load_state, new_documents, of_one_vector, require_one_vector
+from model_code.documents import Change
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, Status
 from model_code.incdsi.state import IncDsiState
 from model_code.ledger.events import Standing
-from model_code.live.writer import Applied, Guard, LiveWriter, NetChanges, steps
+from model_code.live.part import Part, Refined
+from model_code.live.writer import Applied, Guard, LiveWriter, NetChanges, steps, write_segment
 
 
 class RefiningWriter(LiveWriter):
@@ -35,8 +25,8 @@ class RefiningWriter(LiveWriter):
     They do for equal settings, whatever was compacted or rolled back in between, and as far as the encoder gives equal
     vectors: the other texts of its batch move the last bits of an encoding. So what a call puts and changes again is
     encoded all the same, and a document that is changed and changed back is "updated" (see `replay`).
-    What has to be remembered of a generation is kept in `folder`. Every document becomes searchable, also where no
-    vector meets all constraints; what became of each is told by `store.statuses`.
+    What has to be remembered lies in the segments. Every document becomes searchable, also where no vector meets all
+    constraints; what became of each is told by `store.statuses`.
     """
 
     def __init__(
@@ -47,10 +37,11 @@ class RefiningWriter(LiveWriter):
         folder: Path,
         max_segments: int = 8,
     ) -> None:
+        """folder: below which Z is kept that is made from texts."""
         super().__init__(live, retriever, self._refined, max_segments)
         self.settings, self.folder = settings, folder
         self._steps: list[Change] = []
-        self._token = ""
+        self._remembered = Refined()  # of the segment in the making
         self._warm: tuple[int, IncDsiAdder] | None = None  # with the generation that it belongs to
         self._grown: IncDsiAdder | None = None  # belongs to the generation in the making
 
@@ -58,27 +49,12 @@ class RefiningWriter(LiveWriter):
         self, changes: Sequence[Change], standing: Standing, provenance: Mapping[str, Any], guard: Guard | None = None
     ) -> Applied:
         """See `LiveWriter.apply`; SettingsError too, and nothing is changed, if the collection cannot be refined."""
-        searcher = self.searcher
-        require_one_vector(searcher.base)
+        require_one_vector(self.searcher.base)
         self._grown = None
-        token = token_of(searcher.generation)
-        if self._net(changes).puts:
-            token = self._token = self._new_token(searcher.generation.number, standing.position.event)
-        applied = super().apply(changes, standing, {**provenance, **({TOKEN: token} if token else {})}, guard)
+        applied = super().apply(changes, standing, provenance, guard)
         if self._grown is not None:
             self._warm = (applied.generation.number, self._grown)
         return applied
-
-    def collect_garbage(self, keep: int, registered: Ids[int] = ()) -> tuple[int, ...]:
-        """See `LiveWriter.collect_garbage`; what is remembered for deleted generations alone goes too."""
-        freed = super().collect_garbage(keep, registered)
-        self.store.forget_all_but({token_of(generation) for generation in self.collection.generations()})
-        return freed
-
-    @property
-    def store(self) -> Store:
-        """Where the current generation's base is remembered."""
-        return store_of(self.folder, self.searcher.generation, self.settings.spans)
 
     def _net(self, changes: Sequence[Change]) -> NetChanges:
         """A document that is put back as it was counts too: what it is put back among may have changed."""
@@ -88,14 +64,13 @@ class RefiningWriter(LiveWriter):
     def _refined(self, ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]) -> np.ndarray:
         """The hook of `LiveWriter`: the vectors (n, H) of the rows of documents `ids`. Those of a document of several
         passages, which has no vector of its own, stay."""
-        parent = self.searcher.generation
-        adder, loose = self._adder()
+        adder = self._adder()
         self._warm = None
         lasting = of_one_vector(ids, vectors, queries)
         added = replay(adder, self._steps, new_documents(self.searcher, self.settings.spans, self._steps, lasting))
-        rows = [*(key for key in loose if key in adder.state and key not in added), *added]
         statuses = dict.fromkeys(ids, Status.NOT_REFINED.name) | {key: one.status.name for key, one in added.items()}
-        self.store.keep(self._token, token_of(parent), adder.state, rows, statuses)
+        state = adder.state
+        self._remembered = Refined(statuses, {key: state.queries.view[state.row(key)].copy() for key in added})
         self._grown = adder
         found = np.array(vectors, np.float32)
         for row, key in enumerate(ids):
@@ -103,19 +78,16 @@ class RefiningWriter(LiveWriter):
                 found[row] = added[key].vector
         return found
 
-    def _adder(self) -> tuple[IncDsiAdder, list[str]]:
+    def _write_segment(self, folder: Path, *given: Any, **options: Any) -> Part:  # type: ignore[override]
+        part = write_segment(folder, *given, **options)
+        self._remembered.save(folder)
+        return part
+
+    def _adder(self) -> IncDsiAdder:
         number = self.searcher.generation.number
         if self._warm is not None and self._warm[0] == number:
-            return self._warm[1], []
-        state, loose = load_state(self.searcher, self.store, self.settings.spans)
-        return IncDsiAdder(state, self.settings), loose
-
-    def _new_token(self, number: int, watermark: int) -> str:
-        changed = [
-            (step.document_id, step.content_hash if isinstance(step, Document) else None) for step in self._steps
-        ]
-        facts = {"after": number, "watermark": watermark, "changes": changed, "settings": repr(self.settings)}
-        return hash_text(canonical_json(facts))[:16]
+            return self._warm[1]
+        return IncDsiAdder(load_state(self.searcher, self.settings.spans, self.folder), self.settings)
 
 
 def replay(adder: IncDsiAdder, steps: Sequence[Change], documents: Mapping[int, NewDocument]) -> dict[str, Added]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from model_code.errors import FingerprintMismatch, FreshetError
-from model_code.files import read_json, replacing
+from model_code.files import read_json, replacing, write_json
 from model_code.hierarchy.topics import TOPICS
 from model_code.hierarchy.tree import Hierarchy
 from model_code.index.id_map import IdMap
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from model_code.retrievers.dense import DenseRetriever
 
 PLACEMENTS = "placements.safetensors"
+REFINED, REPRESENTATIVES = "refined.json", "refined.npy"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,16 +51,12 @@ class Placements:
 
     def save(self, folder: Path) -> None:
         """Write the file; equal placements give equal bytes."""
-        from safetensors.numpy import save_file
-
         with replacing(folder / PLACEMENTS) as aside:
             save_file({"paths": np.ascontiguousarray(self.paths), "cosines": self.cosines}, aside)
 
     @classmethod
     def load(cls, folder: Path) -> Placements:
         """Read what `save` wrote."""
-        from safetensors.numpy import load_file
-
         arrays = load_file(folder / PLACEMENTS)
         return cls(arrays["paths"], arrays["cosines"])
 
@@ -70,6 +68,43 @@ class Placements:
     def take(self, rows: np.ndarray) -> Placements:
         """Those of some passages."""
         return Placements(self.paths[rows], self.cosines[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Refined:
+    """What is remembered of a segment's documents that IncDSI placed, in their order: the name of each one's `Status`,
+    and of those of one vector the mean (H,) of what they should be found by, Z.
+    """
+
+    statuses: dict[str, str] = field(default_factory=dict)
+    queries: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> None:
+        """Write the files, if anything was refined; equal rows give equal bytes."""
+        if self.statuses:
+            write_json(folder / REFINED, {"documents": list(self.queries), "statuses": self.statuses})
+            with replacing(folder / REPRESENTATIVES) as aside, aside.open("wb") as stream:
+                np.save(stream, np.array(list(self.queries.values()), np.float32))
+
+    @classmethod
+    def load(cls, folder: Path) -> Refined:
+        """Read what `save` wrote; empty where it wrote nothing."""
+        if not (folder / REFINED).is_file():
+            return cls()
+        told = read_json(folder / REFINED)
+        rows = np.load(folder / REPRESENTATIVES, mmap_mode="r")
+        return cls(told["statuses"], dict(zip(told["documents"], rows, strict=True)))
+
+    @classmethod
+    def joined(cls, views: Sequence[PartView]) -> Refined:
+        """Of what is left of several parts."""
+        statuses: dict[str, str] = {}
+        queries: dict[str, np.ndarray] = {}
+        for view in views:
+            own = cls.load(view.part.folder)
+            statuses |= {key: status for key, status in own.statuses.items() if key in view}
+            queries |= {key: row for key, row in own.queries.items() if key in view}
+        return cls(statuses, queries)
 
 
 def recentred(tree: Hierarchy, vectors: np.ndarray) -> Hierarchy:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as Ids
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from model_code.ledger.events import Standing
 from model_code.live.collection import OF_BUILD, Collection
 from model_code.live.documents import COLUMNS, document_row, read_columns, write_rows
 from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES, Generation, Intact, Removed, write_removed
-from model_code.live.part import Base, Part, PartView, Placements, open_segment
+from model_code.live.part import Base, Part, PartView, Placements, Refined, open_segment
 from model_code.live.searcher import Searcher
 from model_code.live.texts import TextRules
 from model_code.manifest import MANIFEST, verify_file
@@ -184,6 +185,7 @@ def merge_segments(folder: Path, views: Sequence[PartView]) -> None:
     write_rows(documents, folder / DOCUMENTS)
     _write_passages(folder, ids)
     Placements.join(placements).save(folder)
+    Refined.joined(views).save(folder)
 
 
 def _write_passages(folder: Path, document_ids: Sequence[str]) -> None:
@@ -191,6 +193,7 @@ def _write_passages(folder: Path, document_ids: Sequence[str]) -> None:
 
 
 FRESH = "fresh"  # the folder of a segment that is merged at once
+WriteSegment = Callable[[Path, Base, Sequence[Document], TextRules], Part]
 
 
 class Draft:
@@ -204,11 +207,11 @@ class Draft:
         self.base, self.segments = views[0], [view for view in views[1:] if view.documents]
         self.own: PartView | None = None
 
-    def add(self, puts: Sequence[Document], refine: Refine | None, most: int) -> None:
+    def add(self, puts: Sequence[Document], write: WriteSegment, most: int) -> None:
         """Write a segment of new documents; where there would be more than `most`, merge it with the newest others."""
         merged = crowded([*(view.documents for view in self.segments), len(puts)], most)
         target = self.folder / FRESH if merged else self.folder
-        self.own = PartView(write_segment(target, self.root, puts, self.current.text, refine))
+        self.own = PartView(write(target, self.root, puts, self.current.text))
         if merged:
             self.merge(merged - 1)
             shutil.rmtree(target)
@@ -250,6 +253,8 @@ class Draft:
 
 class LiveWriter:
     """Changes one retriever's live collection; there must be one writer at a time. Encoder and parts stay loaded."""
+
+    _write_segment = staticmethod(write_segment)
 
     def __init__(self, live: Path, retriever: str, refine: Refine | None = None, max_segments: int = 8) -> None:
         """refine: what makes the vectors of new documents from the encoder's; None leaves them as they are.
@@ -336,7 +341,7 @@ class LiveWriter:
             if puts is None:
                 draft.merge(len(draft.segments))
             elif puts:
-                draft.add(puts, self.refine, self.max_segments)
+                draft.add(puts, partial(self._write_segment, refine=self.refine), self.max_segments)
             facts = {**draft.facts(self.collection.next_number()), "provenance": dict(provenance)}
             self.collection.seal(folder, facts, standing, parent=made_of)
             return self.collection.keep(folder)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from model_code.additions.store import store_of, token_of
+from model_code.additions.store import kept_for
 from model_code.live.collection import Collection, retrievers
 from orchestration import parameters
 from orchestration.freshness import pilot
@@ -20,7 +20,7 @@ from orchestration.pipeline.dvc_process import run_dvc, uses_git
 from orchestration.project import Project, file_lock, is_free
 from orchestration.registry import versions
 
-STORE = re.compile(r".+-[0-9a-f]{16}")  # the name of a store of additions: the retriever's, and a hash
+STORE = re.compile(r".+-[0-9a-f]{16}")  # the name of what is kept for additions: the retriever's, and a hash
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _generations(project: Project, keep: int) -> Iterator[Garbage]:
 
 
 def _additions(project: Project, keep: int) -> Iterator[Garbage]:
-    """What is remembered of additions to generations that are gone."""
+    """What is kept for additions of texts that are gone."""
     for path in unneeded_stores(project):
         what = f"what additions to a former build remembered ({path.name})"
         yield Garbage(what, _size(path), partial(_free_store, project, path))
@@ -140,16 +140,15 @@ KINDS = (
 
 
 def unneeded_stores(project: Project) -> list[Path]:
-    """The stores that no generation stands on, and that none would go on with by today's settings, by name."""
+    """What is kept of texts of parts that are gone, or by other settings than today's, by name."""
     folder = additions_folder(project)
     stores = [path for path in sorted(folder.glob("*")) if STORE.fullmatch(path.name) and path.is_dir()]
     if not stores:
         return []
     spans = parameters.load(project.params_file).additions.spans
     generations = [each for name in retrievers(project.live) for each in Collection(project.live, name).generations()]
-    next_ones = {store_of(folder, each, spans).folder for each in generations}
-    tokens = {token for each in generations if (token := token_of(each)) is not None}
-    return [path for path in stores if path not in next_ones and not any((path / token).is_dir() for token in tokens)]
+    needed = {kept_for(each.manifest, spans, folder) for each in generations}
+    return [path for path in stores if path not in needed]
 
 
 def _free_store(project: Project, path: Path) -> None:

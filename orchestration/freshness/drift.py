@@ -41,7 +41,6 @@ from orchestration.freshness.queries import (
     questions_for,
     some,
 )
-from orchestration.live.collection import additions_folder
 from orchestration.live.ledger import existing_ledger, standing_of
 from orchestration.parameters import Parameters
 from orchestration.project import Project, file_lock
@@ -250,7 +249,7 @@ class Gatherer:
         """The name of the IncDSI `Status` of each document that was added by refinement."""
         from model_code.additions.store import statuses
 
-        return statuses(additions_folder(self.project), self.searcher.generation, self.settings.additions.spans)
+        return statuses(self.searcher.generation)
 
     def _scores(self, texts: dict[str, str]) -> np.ndarray | None:
         measured = {document_id: texts[document_id] for document_id in self._measured(texts)}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model_code.additions.settings import AdditionSettings
-from model_code.additions.store import load_state, token_of
+from model_code.additions.store import load_state, statuses
 from model_code.additions.writer import RefiningWriter
 from model_code.documents import Change, Document, Remove
 from model_code.dsi.settings import DocumentVectorSettings
@@ -58,9 +58,7 @@ def play(root: Path, history: list[list[Change]] = HISTORY) -> RefiningWriter:
 
 def test_additions_to_learned_vectors(roots: list[Path]) -> None:
     writers = [play(root) for root in roots[:2]]
-    states = [load_state(writer.searcher, writer.store, ON.spans) for writer in writers]
-    (state, loose), (other, _) = states
-    assert loose == []
+    state, other = (load_state(writer.searcher, ON.spans, writer.folder) for writer in writers)
     assert state.ids == other.ids
     np.testing.assert_array_equal(state.vectors.view, other.vectors.view)
     np.testing.assert_array_equal(state.queries.view, other.queries.view)
@@ -72,8 +70,9 @@ def test_additions_to_learned_vectors(roots: list[Path]) -> None:
         np.testing.assert_array_equal(state.queries.view[state.row(key)], base.representatives.vectors[row])
     encode = base.encoder.encode
     asked = encode(["ask1 ask2.", "ask3 ask4 ask5 ask6", "ask1 ask7"]).mean(axis=0)
-    told = writers[0].store.statuses(token_of(writers[0].searcher.generation))
-    assert told.keys() == {"new", "other", "d05"}
+    told = statuses(writers[0].searcher.generation)
+    assert told.keys() == {"new", "d05"}
+    assert not writers[0].folder.exists(), "nothing is made from texts"
     assert set(told.values()) <= {"FITS", "COMPROMISE"}
     np.testing.assert_allclose(state.queries.view[state.row("new")], asked, atol=1e-5)
 
@@ -91,7 +90,7 @@ def test_grouping_shows_in_no_vector_not_even_of_documents_that_are_overwritten_
         Document("b", "", "ask1 ask9 ask2"),
     ]
     alone, together = play(roots[2], [[one] for one in events]), play(roots[3], [events])
-    (ours, _), (theirs, _) = (load_state(one.searcher, one.store, ON.spans) for one in (alone, together))
+    ours, theirs = (load_state(one.searcher, ON.spans, one.folder) for one in (alone, together))
     assert ours.ids == theirs.ids
     assert ours.ids[-3:] == ["a", "m", "b"]
     np.testing.assert_array_equal(ours.vectors.view, theirs.vectors.view)

@@ -1,10 +1,9 @@
 """Guards refined additions: equal histories give equal vectors, however grouped, warm or cold, compacted or not, rolled
-back or not; what is remembered can be lost without harm to what is searched; and what cannot be refined is refused in
+back or not; what is kept of texts can be lost and, where it is torn, is told; and what cannot be refined is refused in
 words."""
 
 from __future__ import annotations
 
-import gc
 import itertools
 import shutil
 from collections.abc import Iterator
@@ -13,12 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.additions import store
 from model_code.additions.settings import AdditionSettings
-from model_code.additions.store import load_state, statuses, token_of
+from model_code.additions.store import QUERIES, load_state, statuses
 from model_code.additions.writer import RefiningWriter
 from model_code.documents import Change, Document, Remove
-from model_code.errors import SettingsError
+from model_code.errors import FreshetError, SettingsError
 from model_code.incdsi.adder import IncDsiAdder, NewDocument
 from model_code.incdsi.state import IncDsiState
 from model_code.live.collection import Collection
@@ -120,7 +118,7 @@ def grouped(live: Path, sizes: list[int], settings: AdditionSettings = ON) -> tu
         numbers, changes = zip(*itertools.islice(events, size), strict=True)
         generation = writer.apply(changes, up_to(numbers[-1]), {}).generation
     assert next(events, None) is None
-    found, told = vectors(live), statuses(live.with_name("additions"), generation, settings.spans)
+    found, told = vectors(live), statuses(generation)
     return found, {key: told[key] for key in told if key in found}
 
 
@@ -184,18 +182,14 @@ def test_rolling_back_takes_the_later_additions_out_of_the_state(live: Path) -> 
 
 def test_additions_that_were_not_refined_are_taken_in_from_their_texts(live: Path) -> None:
     LiveWriter(live, "r").apply(HISTORY[0], up_to(1), {})
-    state, loose = load_state(*_opened(live))
-    assert loose == ["n0", "n1"]
-    assert state.ids[-2:] == loose
+    assert state_of(live).ids[-2:] == ["n0", "n1"]
     writer_of(live).apply([Document("n3", "word1", "word2")], up_to(2), {})
-    state, loose = load_state(*_opened(live))
-    assert not loose
-    assert state.ids[-3:] == ["n0", "n1", "n3"]
+    assert state_of(live).ids[-3:] == ["n0", "n1", "n3"]
+    assert len(list(live.with_name("additions").iterdir())) == 2, "of the base, and of what was not refined"
 
 
-def _opened(live: Path) -> tuple:
-    writer = writer_of(live)
-    return writer.searcher, writer.store, ON.spans
+def state_of(live: Path) -> IncDsiState:
+    return load_state(writer_of(live).searcher, ON.spans, live.with_name("additions"))
 
 
 def test_a_lost_memory_changes_no_vector_that_is_searched(live: Path) -> None:
@@ -207,27 +201,22 @@ def test_a_lost_memory_changes_no_vector_that_is_searched(live: Path) -> None:
     assert after == before
 
 
-def test_long_chains_are_cut_without_changing_anything(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Path(shutil.copytree(live, live.with_name("whole")))
-    expected = play(whole)
-    monkeypatch.setattr(store, "LONGEST", 1)
-    assert play(live, cold=True) == expected
-    writer = writer_of(live)
-    assert len(writer.store.chain(token_of(writer.searcher.generation))) == 1
+def test_what_is_kept_of_texts_and_torn_is_told_and_made_again(live: Path) -> None:
+    before = state_of(live)
+    (kept,) = live.with_name("additions").iterdir()
+    with (kept / QUERIES).open("r+b") as stream:
+        stream.truncate(200)
+    with pytest.raises(FreshetError, match=f"{QUERIES} was changed .* delete {kept}"):
+        state_of(live)
+    shutil.rmtree(kept)
+    np.testing.assert_array_equal(state_of(live).queries.view, before.queries.view)
 
 
-def test_parts_of_generations_that_are_gone_go_too(live: Path) -> None:
+def test_the_state_is_that_of_the_generation(live: Path) -> None:
     play(live)
-    writer = writer_of(live)
-    state, _ = load_state(*_opened(live))
-    before = len(list(writer.store.folder.iterdir()))
     go_back(live, 1)
-    writer.apply([Document("n8", "word1", "word2")], up_to(9), {})
-    gc.collect()  # the writers above are part of cycles, and what one reads stays
-    writer.collect_garbage(keep=1)
-    assert len(list(writer.store.folder.iterdir())) < before
-    assert load_state(*_opened(live))[0].ids == [*SHORT, "n1", "n0", "n8"]
-    assert len(state) == len(SHORT) + 1
+    writer_of(live).apply([Document("n8", "word1", "word2")], up_to(9), {})
+    assert state_of(live).ids == [*SHORT, "n1", "n0", "n8"]
 
 
 def test_statuses_are_told_and_nothing_is_unsearchable(live: Path) -> None:
@@ -236,13 +225,13 @@ def test_statuses_are_told_and_nothing_is_unsearchable(live: Path) -> None:
     twin = SHORT["d00"]
     applied = writer.apply([Document("twin", *twin), Document("own", "word29", "word28 word27")], up_to(1), {})
     assert applied.added == ("own", "twin")
-    found = statuses(live.with_name("additions"), applied.generation, hard.spans)
+    found = statuses(applied.generation)
     assert set(found) == {"own", "twin"}
     assert found["own"] != "NOT_REFINED"
     assert {hit.document_id for hit in writer.searcher.search(" ".join(twin), 20)} >= {"own", "twin"}
     unchanged = writer.apply([Document("twin", *twin)], up_to(2), {})
     assert unchanged.unchanged == ("twin",)
-    assert statuses(live.with_name("additions"), unchanged.generation, hard.spans) == found
+    assert statuses(unchanged.generation) == found
 
 
 def test_a_failed_publication_leaves_no_trace(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +265,7 @@ def test_a_document_of_several_passages_is_added_as_it_is_beside_refined_ones(li
     assert len(passages(live, "long")) > 1
     np.testing.assert_allclose(passages(live, "long"), passages(plain, "long"), atol=1e-6)
     assert [vectors(live)[one] for one in ("n0", "n1")] == [vectors(alone)[one] for one in ("n0", "n1")]
-    told = statuses(live.with_name("additions"), applied.generation, ON.spans)
+    told = statuses(applied.generation)
     assert told.pop("long") == "NOT_REFINED"
     assert set(told) == {"n0", "n1"}
     assert "NOT_REFINED" not in told.values()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from model_code.additions.settings import AdditionSettings
 from model_code.additions.store import statuses
 from model_code.additions.writer import RefiningWriter
 from model_code.incdsi.adder import Status
@@ -15,7 +14,7 @@ from model_code.live.collection import Collection
 from model_code.live.searcher import Searcher
 from model_code.live.writer import LiveWriter
 from orchestration import parameters
-from orchestration.live.collection import LiveCollection, additions_folder
+from orchestration.live.collection import LiveCollection
 from orchestration.project import Project
 
 
@@ -25,8 +24,7 @@ def set_additions(project: Project, *assignments: str) -> None:
 
 def told(project: Project) -> dict[str, str]:
     """The statuses of what is live."""
-    spans = AdditionSettings().spans
-    return statuses(additions_folder(project), Collection(project.live, "r").current(), spans)
+    return statuses(Collection(project.live, "r").current())
 
 
 def test_documents_that_arrive_are_refined_if_asked_for_and_their_statuses_told(own: Project) -> None:
