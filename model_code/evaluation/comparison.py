@@ -11,14 +11,12 @@ import pandas as pd
 from model_code.evaluation.scores import DIGITS, SystemScores, check_comparable
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.significance import (
-    bootstrap_interval,
     bootstrap_over_seeds,
     holm,
+    interval_of_means,
     paired_randomisation_test,
-    wide_interval,
 )
 
-FEW = 10  # queries; below, a bootstrap interval is too narrow
 UNJUDGED = "nobody has judged dev or test queries of this corpus, so that no system can be compared"
 SMALLEST_GROUP = 20  # queries; below, an interval says nothing
 
@@ -115,10 +113,9 @@ def _cells(
     if system.seeds or (reference and reference.seeds):
         others = reference.runs(metrics) if reference else None
         low, high = bootstrap_over_seeds(system.runs(metrics), others, samples, settings.confidence, seed)
-    elif len(values) < FEW:
-        low, high = wide_interval(values, settings.confidence, lowest=0.0 if reference is None else -1.0)
     else:
-        low, high = bootstrap_interval(values, samples, settings.confidence, seed)
+        lowest = 0.0 if reference is None else -1.0
+        low, high = interval_of_means(values, samples, settings.confidence, seed, lowest)
     rows = (np.column_stack([values.mean(axis=0), low, high]).round(DIGITS) + 0.0).tolist()  # no -0.0
     return [dict(zip((name, "low", "high"), row, strict=True)) for row in rows]
 

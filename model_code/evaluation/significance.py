@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 CHUNK = 2**22  # numbers in memory per block of resamples
+FEW = 10  # queries; below, a bootstrap interval is too narrow
 
 
 def bootstrap_interval(values: np.ndarray, samples: int, confidence: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -26,10 +27,17 @@ def bootstrap_interval(values: np.ndarray, samples: int, confidence: float, seed
     return low, high
 
 
+def interval_of_means(
+    values: np.ndarray, samples: int, confidence: float, seed: int, lowest: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """`bootstrap_interval`, or `wide_interval` of few queries: a bootstrap of two equal values would be one point."""
+    if len(values) < FEW:
+        return wide_interval(values, confidence, lowest)
+    return bootstrap_interval(values, samples, confidence, seed)
+
+
 def wide_interval(values: np.ndarray, confidence: float, lowest: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     """Hoeffding's interval (1963) of each column's mean, of values between `lowest` and 1: true of however few queries.
-
-    A bootstrap of two equal values would be one point.
 
     >>> [bound.round(2).tolist() for bound in wide_interval(np.ones((4, 1)), 0.95)]
     [[0.32], [1.0]]

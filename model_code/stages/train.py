@@ -1,6 +1,7 @@
 """Stage `train`, once per retriever: train it on the corpus's pairs, and keep the best checkpoint.
 
-Output: `encoder/`, the trained encoder, and `history.json`, the rows of the training curve; some kinds add their own.
+Output: `encoder/`, the trained encoder with its card, and `history.json`, the rows of the training curve; some kinds
+add their own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from model_code.context import StageContext, leave_out
 from model_code.corpus.tables import load_corpus
 from model_code.retrievers.kinds import module
 from model_code.scale.training import train
+from model_code.training.card import write_card
 from model_code.training.tables import TrainingTables
 
 NOT_TRAINED = (
@@ -31,7 +33,9 @@ def run(context: StageContext) -> dict[str, Any]:
     if known < least:
         return leave_out(context.output, NOT_TRAINED.format(name=context.name, known=known, least=least))
     shared = retriever.training.accumulation if retriever.kind == "dense" else 1  # others have stages that are not
-    return train(_train, context, shared)
+    report = train(_train, context, shared)
+    write_card(context, report)
+    return report
 
 
 def _train(context: StageContext) -> dict[str, Any]:

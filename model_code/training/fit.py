@@ -90,6 +90,7 @@ def finish(
         "dev_metric": settings.dev_metric,
         "start_dev": result.history[0].get(settings.dev_metric),
         "best_dev": result.best_metric,
+        "best_dev_interval": result.best_interval,
         "best_step": result.best_step,
         "steps": result.steps,
         "pairs_seen": result.pairs,

@@ -49,6 +49,7 @@ class TrainingState:
     history: list[Row] = field(default_factory=list)
     best_step: int = 0
     best_metric: float | None = None
+    best_interval: list[float] | None = None
     evaluations_since_best: int = 0
     reclustered_at: list[int] = field(default_factory=list)
     best_weights: dict[str, Tensor] = field(default_factory=dict)
@@ -78,13 +79,16 @@ class TrainingState:
             self.history.append({"step": self.step})
         return self.history[-1]
 
-    def evaluated(self, metric: str, value: float, weights: dict[str, Tensor]) -> bool:
+    def evaluated(
+        self, metric: str, value: float, weights: dict[str, Tensor], interval: list[float] | None = None
+    ) -> bool:
         """Note a dev metric; if it is above all before (of equals the first counts), keep `weights` and return True."""
         self.row()[metric] = value
         if self.best_metric is not None and value <= self.best_metric:
             self.evaluations_since_best += 1
             return False
         self.best_step, self.best_metric, self.evaluations_since_best = self.step, value, 0
+        self.best_interval = interval
         self.best_weights = {name: weight.detach().to("cpu", copy=True) for name, weight in weights.items()}
         return True
 
@@ -152,6 +156,7 @@ class TrainingResult:
 
     best_step: int  # 0: no evaluation was better than that of the start; the last step where nothing was evaluated
     best_metric: float | None  # of the evaluations; None without any
+    best_interval: list[float] | None
     steps: int  # taken
     pairs: int  # seen, with repetition
     trained_parameters: int
@@ -225,6 +230,7 @@ class TrainingLoop:
         return TrainingResult(
             best_step=state.step if state.best_metric is None else state.best_step,
             best_metric=state.best_metric,
+            best_interval=state.best_interval,
             steps=state.step,
             pairs=state.step * self.pairs_per_step,
             trained_parameters=sum(weight.numel() for weight in self._trained_weights().values()),

@@ -13,6 +13,7 @@ from model_code.corpus.tables import Corpus, Judgements, judged, judged_corpus, 
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import evaluate_run, parse_metric
+from model_code.evaluation.significance import interval_of_means
 from model_code.index.top_k import top_k
 from model_code.retriever import Ranking
 from model_code.training.data import DevQueries, Passages, TrainingData, make_pairs
@@ -46,6 +47,7 @@ class DevEvaluator:
         wanted = {document for query in queries for document in dev.relevant[query]}
         self.rows = _rows(passages, wanted, most_passages, rng)
         self.texts = [passages.texts[row] for row in self.rows]
+        self.interval: list[float] | None = None  # of the last mean over queries, at 95 %
 
     def encode_passages(self, encoder: Encoder) -> np.ndarray:
         """Vectors of the ranked passages, those at `rows` of the corpus: (P, H), or v rows for each: (P * v, H)."""
@@ -67,7 +69,10 @@ class DevEvaluator:
     def mean(self, rankings: Sequence[Ranking]) -> float:
         """The mean metric of rankings of document numbers, one for each of `queries`."""
         run = {str(row): ranking for row, ranking in enumerate(rankings)}
-        return float(np.mean(list(evaluate_run(run, self.qrels, [self.metric])[self.metric].values())))
+        values = np.array(list(evaluate_run(run, self.qrels, [self.metric])[self.metric].values()))
+        bounds = interval_of_means(values[:, None], samples=2000, confidence=0.95, seed=0)
+        self.interval = [round(float(bound[0]), 4) for bound in bounds]
+        return float(values.mean())
 
 
 def _rows(passages: Passages, wanted: set[int], most: int | None, rng: np.random.Generator) -> np.ndarray:

@@ -222,7 +222,8 @@ class Trainer(TrainingLoop):
         if self.dev is None:
             return
         ranked = self._ranked(self.dev)
-        improved = self.state.evaluated(self.dev.metric, self._score(self.dev, ranked), self._trained_weights())
+        value = self._score(self.dev, ranked)
+        improved = self.state.evaluated(self.dev.metric, value, self._trained_weights(), self.dev.interval)
         renews = self.settings.cotraining and self.settings.needs_hierarchy
         if improved and renews and 0 < self.state.step < self.steps:
             texts = self.data.passages.texts

@@ -49,6 +49,7 @@ def test_training_reports_what_it_did_and_saves_the_encoder(tmp_path: Path) -> N
     assert report["best_dev"] == max(row["nDCG@10"] for row in history)
     saved = load_encoder(context.output / "encoder", precision="float32", device="cpu")
     assert saved.fingerprint() == report["fingerprint"]
+    assert 'SparseEncoder("this folder", trust_remote_code=True)' in (context.output / "encoder/README.md").read_text()
 
 
 @pytest.mark.parametrize("head", ["closed_form", "mlm"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from model_code.context import StageContext, left_out
 from model_code.encoding.encoder import Encoder
@@ -90,6 +92,34 @@ def test_report_and_outputs(tmp_path: Path):
     assert report["best_dev"] == max(row["nDCG@10"] for row in history)
     saved = Encoder.load(context.output / "encoder", 16, precision="float32", device="cpu")
     assert saved.fingerprint() == report["fingerprint"]
+
+
+def test_the_card_tells_base_corpus_settings_results_with_their_interval_and_licence(tmp_path: Path):
+    context = make_context(tmp_path)
+    (tmp_path / "base" / "README.md").write_text("---\nlanguage: en\nlicense: apache-2.0\ntags:\n- a\n---\n# Base\n")
+    report = train.run(context)
+    card = (context.output / "encoder" / "README.md").read_text()
+    head = yaml.safe_load(card.split("---\n")[1])
+    assert head["base_model"] == "base"
+    assert head["license"] == "apache-2.0"
+    assert "16 documents in 22 passages; 10 pairs that people judged and" in card
+    low, high = report["best_dev_interval"]
+    assert low <= report["best_dev"] <= high
+    assert low < high, "four queries say little"
+    assert f"nDCG@10 {report['best_dev']:.3f} [{low:.3f}, {high:.3f}] (95 % over queries) on 4 dev queries" in card
+    settings = json.loads(card.split("```")[1].removeprefix("json"))
+    assert (settings["retriever"]["training"]["steps"], settings["encoder"]["max_tokens"]) == (4, 16)
+    assert str(tmp_path) not in card
+    outside = pytest.importorskip("sentence_transformers").SentenceTransformer(str(context.output / "encoder"))
+    assert outside.encode(["word1"]).shape == (1, 32)
+
+
+def test_where_nobody_judged_the_card_says_so(tmp_path: Path):
+    context = make_context(tmp_path, qrels=False)
+    assert train.run(context)["best_dev"] is None
+    card = (context.output / "encoder" / "README.md").read_text()
+    assert "**Results**: none" in card
+    assert "license: unknown" in card
 
 
 @pytest.mark.parametrize(("qrels", "known"), [(True, 10), (False, 0)])
