@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from model_code.files import read_json, write_json, write_text
+from experiments.tables import write_tables
+from model_code.files import read_json, write_json
 from orchestration.cli.results import load_comparison
 from orchestration.project import Project
 
 HERE = Path(__file__).parent
 METRICS = ("nDCG@10", "hit@1", "R@100")
-START, END = "<!-- tables -->\n", "<!-- end of tables -->\n"
 
 
 def measured(project: Path) -> dict[str, Any]:
@@ -68,17 +68,11 @@ def _short(value: float) -> str:
     return f"{value:.3f}".removeprefix("0")
 
 
-def write_page(result: Mapping[str, Any]) -> None:
-    """Put the tables where the page has them."""
-    before, _, rest = (HERE / "README.md").read_text().partition(START)
-    write_text(HERE / "README.md", before + START + "\n" + tables(result) + "\n" + END + rest.partition(END)[2])
-
-
 if __name__ == "__main__":
     known = read_json(HERE / "result.json") if (HERE / "result.json").is_file() else {}
     for argument in sys.argv[1:]:
         corpus, _, project = argument.partition("=")
         known[corpus] = measured(Path(project).resolve())
     write_json(HERE / "result.json", known)
-    write_page(known)
+    write_tables(HERE, tables(known))
     print(tables(known))

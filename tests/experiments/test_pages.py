@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.composed.run import tables
+from experiments.clicks import run as clicks
+from experiments.composed import run as composed
 from model_code.files import read_json
 from orchestration import parameters
 
@@ -25,6 +26,7 @@ def test_settings_are_still_valid(path: Path) -> None:
     assert {"contrastive", "hce"} <= set(parameters.load(path).retrievers)
 
 
-def test_the_tables_of_the_fusions_are_those_of_their_result() -> None:
-    folder = FOLDER / "composed"
-    assert tables(read_json(folder / "result.json")) in (folder / "README.md").read_text()
+@pytest.mark.parametrize("experiment", [clicks, composed], ids=lambda module: module.HERE.name)
+def test_the_tables_of_a_page_are_those_of_its_result(experiment) -> None:
+    folder = experiment.HERE
+    assert experiment.tables(read_json(folder / "result.json")) in (folder / "README.md").read_text()
