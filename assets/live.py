@@ -32,23 +32,20 @@ def live_assets(project: Project, cron: str | None = None) -> list[dg.AssetsDefi
 
 def _reported() -> list[dg.AssetSpec]:
     """What the sensor `freshness` reports as long as all is well: where it does not, or is dead, the policy fails."""
-    searchable = dg.FreshnessPolicy.time_window(timedelta(minutes=10), warn_window=timedelta(minutes=7))
-    measured = dg.FreshnessPolicy.time_window(timedelta(hours=1), warn_window=timedelta(minutes=45))
+    found = "Reported while every document is found within two minutes of its arrival."
+    looked_at = "Reported while fewer than `drift.minimum_batch` changes wait for a look at their drift."
     return [
         dg.AssetSpec(
-            SEARCHABLE,
-            deps=["added_documents"],
+            key,
+            deps=[after],
             group_name="live",
-            freshness_policy=searchable,
-            description="Reported while every document is found within two minutes of its arrival.",
-        ),
-        dg.AssetSpec(
-            MEASURED,
-            deps=["drift_report"],
-            group_name="live",
-            freshness_policy=measured,
-            description="Reported while fewer than `drift.minimum_batch` changes wait for a look at their drift.",
-        ),
+            freshness_policy=dg.FreshnessPolicy.time_window(timedelta(minutes=fail), timedelta(minutes=warn)),
+            description=text,
+        )
+        for key, after, fail, warn, text in (
+            (SEARCHABLE, "added_documents", 10, 7, found),
+            (MEASURED, "drift_report", 60, 45, looked_at),
+        )
     ]
 
 

@@ -143,7 +143,7 @@ class Guard:
     def _objection(self, scope: Scope, headers: dict[str, str]) -> str | None:
         """Why the request is refused, whoever asks; None if it is not."""
         host, origin, site = headers.get("host", ""), headers.get("origin"), headers.get("sec-fetch-site")
-        if self.hosts is not None and _without_port(host) not in self.hosts:
+        if self.hosts is not None and re.sub(r":\d+$", "", host) not in self.hosts:
             return "this address is not one of this machine's own; open the page as http://127.0.0.1:PORT"
         if (
             scope["type"] == "http"
@@ -164,11 +164,6 @@ class Guard:
         """Whether a person followed a link to a page that only shows something."""
         opened = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
         return scope["type"] == "http" and scope["method"] == "GET" and opened and self.page(scope["path"])
-
-
-def _without_port(host: str) -> str:
-    name, colon, port = host.rpartition(":")
-    return name if colon and port.isdigit() else host
 
 
 def _password(encoded: str) -> str:

@@ -37,25 +37,16 @@ def jobs(table: Sequence[Stage]) -> list[dg.UnresolvedAssetJobDefinition]:
 
 def live_jobs() -> list[dg.UnresolvedAssetJobDefinition]:
     """`add_documents`, `pilot` and `retrain`, which the sensor asks for."""
+    added = "What waits in the ledger becomes searchable; how far the collection has moved is measured."
+    retrained = "Everything that is live, trained anew in a workspace of its own, before the gate."
+    tried = "A training on a sample of what is live: whether a retrain would help what is new."
     return [
-        dg.define_asset_job(
-            "add_documents",
-            selection=dg.AssetSelection.assets(*ADDING),
-            partitions_def=BATCHES,
-            description="What waits in the ledger becomes searchable; how far the collection has moved is measured.",
-        ),
-        dg.define_asset_job(
-            "retrain",
-            selection=dg.AssetSelection.assets(*RETRAINING),
-            partitions_def=RETRAINS,
-            description="Everything that is live, trained anew in a workspace of its own, before the gate.",
-        ),
-        dg.define_asset_job(
-            "pilot",
-            selection=dg.AssetSelection.assets(*PILOTING),
-            partitions_def=PILOTS,
-            description="A training on a sample of what is live: whether a retrain would help what is new.",
-        ),
+        dg.define_asset_job(name, dg.AssetSelection.assets(*assets), partitions_def=partitions, description=text)
+        for name, assets, partitions, text in (
+            ("add_documents", ADDING, BATCHES, added),
+            ("retrain", RETRAINING, RETRAINS, retrained),
+            ("pilot", PILOTING, PILOTS, tried),
+        )
     ]
 
 

@@ -28,7 +28,7 @@ ALLOWED = {
         model_code/retrievers/fused.py:Fusion.save model_code/retrievers/fused.py:build_folders
         model_code/stages/baselines.py:_zero_shot
         model_code/stages/comparison.py:run orchestration/pipeline/runs.py:keep
-        orchestration/freshness/workspace.py:_fill orchestration/freshness/workspace.py:_link_the_rest""",
+        orchestration/freshness/workspace.py:_fill""",
     "into a folder that `fsync_tree` forces to the disk before its rename, the commit point": """
         model_code/live/build.py:copy_build model_code/live/collection.py:Collection.keep
         model_code/training/loop.py:save_checkpoint

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -52,23 +51,17 @@ def search(
 
     if hybrid:
         raise FreshetError("--hybrid is gone: freshet register untrained, or a fusion of params.yaml, searches by both")
-    project, options = Project.find(), {"filters": filters or [], "explain": explain}
+    project, filters = Project.find(), filters or []
     service = client_of(project)
     if service is None:
-        hits = _here(project, text, k, retriever, **options)
+        from model_code.live.searcher import Searcher
+
+        searcher = Searcher.open(project.live, retriever)
+        hits = searcher.search(text, k, filters)
+        hits = searcher.explained(text, hits) if explain else hits
     else:
-        hits = service.search(text, k, retriever=retriever, **options).hits  # type: ignore[typeddict-item]
+        hits = service.search(text, k, retriever=retriever, filters=filters, explain=explain).hits
     say(json.dumps([plain(hit) for hit in hits], indent=2, ensure_ascii=False) if as_json else hits_text(hits))
-
-
-def _here(
-    project: Project, text: str, k: int, retriever: str | None, filters: Sequence[str], explain: bool
-) -> list[Hit]:
-    from model_code.live.searcher import Searcher
-
-    searcher = Searcher.open(project.live, retriever)
-    hits = searcher.search(text, k, filters)
-    return searcher.explained(text, hits) if explain else hits
 
 
 def plain(hit: Hit) -> dict[str, Any]:

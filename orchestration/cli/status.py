@@ -8,7 +8,6 @@ from typing import Any
 from model_code.errors import Damaged, FreshetError
 from orchestration import parameters
 from orchestration.live.client import running
-from orchestration.live.ledger import own_ledger
 from orchestration.live.status import live_status, live_status_lines
 from orchestration.pipeline import dvc_lock, stages
 from orchestration.pipeline.ingest import read_lock
@@ -67,8 +66,6 @@ def _live_retriever(project: Project, name: str, default: bool, torn: str | None
         generation = Collection(project.live, name).current()
         found |= {"generation": generation.number}
         found |= {key: generation.manifest[key] for key in ("documents", "fingerprint")}
-        if (ledger := own_ledger(project, generation)) is not None:
-            ledger.close()
         found["freshness"] = live_status(project, name)
     except FreshetError as error:
         found["problem"] = str(error)

@@ -32,7 +32,6 @@ from orchestration.freshness.queries import (
     asked_scores,
     document_vectors,
     first_ranks,
-    first_rows,
     has_queries,
     judged_queries,
     made_questions,
@@ -87,13 +86,15 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters) 
     """
     base, chosen = searcher.base, settings.drift
     documents, note = reference_documents(project, searcher.generation, SMALLEST_SHARE * chosen.largest_batch)
-    ids = base.rows.document_ids
-    rows = [row for row in first_rows(ids).tolist() if ids[row] in documents]  # of their first passages
+    first: dict[str, int] = {}  # the row of each document's first passage
+    for row, document in enumerate(base.rows.document_ids):
+        if document in documents:
+            first.setdefault(document, row)
     return DriftReference.build(
         passage_vectors(base),
         searcher.generation.fingerprint,
         chosen,
-        np.array(rows, np.int64),
+        np.array(list(first.values()), np.int64),
         trained=len(trained_documents(searcher.generation)),
         questions=Questions(
             tuple(_made(searcher, settings, documents)),

@@ -125,12 +125,11 @@ def problems(project: Project) -> dict[str, str]:
         found["disk"] = f"the disk of {project.root} has {free / 1e6:.0f} MB left"
     for name in retrievers(project.live):
         try:
-            if (own := own_ledger(project, Collection(project.live, name).current())) is None:
-                continue
-            own.close()
             ledger = live_status(project, name)["ledger"]
         except FreshetError as error:  # a lost log, a damaged generation: what is asked of the others is asked on
             found[f"broken {name} {error}"] = f"{name}: {error}"
+            continue
+        if ledger is None:
             continue
         found |= _waiting(project, name, ledger["lag"]) | _drifted(name, ledger["drift"])
         for row in ledger["work"]:

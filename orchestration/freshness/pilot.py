@@ -16,12 +16,11 @@ from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict, judge_pilot
-from model_code.evaluation.scores import SystemScores, load_scores
+from model_code.evaluation.scores import load_scores
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
 from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.collection import default_retriever
-from model_code.live.generation import Generation
 from model_code.live.searcher import Searcher
 from orchestration import parameters
 from orchestration.freshness.queries import judgements
@@ -92,10 +91,14 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
     new = chosen & set(plan.new)
     show(f"pilot on {len(chosen):,} of {plan.documents:,} documents, {len(new):,} of them new since the last training")
     _require_new(project, len(new), len(new))
-    workspace = _workspace(project, generation, folder, chosen)
-    asked = _asked(workspace, new, show)
-    trained, searched = _train(workspace, plan.retriever, show), _searched(workspace, live)
-    settings = parameters.load(workspace.params_file)
+    workspace = Project(folder / WORKSPACE, home=project.root)
+    make_workspace(workspace, partial(export, project, generation, only=chosen), share_cache=False)
+    parameters.assign(workspace.params_file, ANY_SIZE)
+    asked, settings = _asked(workspace, new, show), parameters.load(workspace.params_file)
+    _build(workspace, f"evaluate@{plan.retriever}", show)
+    score(workspace, plan.retriever, [view.segment for view in live.views], folder / "searched")
+    trained = load_scores(workspace.artifacts / "evaluate" / plan.retriever, "test")
+    searched = load_scores(folder / "searched", "test")
     margin = settings.drift.quality_margin
     verdict = judge_pilot(trained, searched, settings.promotion, asked, margin, settings.seed)
     return PilotResult(plan, len(chosen), len(new), verdict)
@@ -136,13 +139,6 @@ def _ranked(project: Project, plan: Plan) -> list[str]:
     return ids + sorted(new.difference(ids))
 
 
-def _workspace(project: Project, generation: Generation, folder: Path, chosen: Set[str]) -> Project:
-    workspace = Project(folder / WORKSPACE, home=project.root)
-    make_workspace(workspace, partial(export, project, generation, only=chosen), share_cache=False)
-    parameters.assign(workspace.params_file, ANY_SIZE)
-    return workspace
-
-
 def _build(workspace: Project, target: str, show: Show) -> None:
     from orchestration.pipeline.ingest import ingest
     from orchestration.pipeline.repro import repro
@@ -161,16 +157,6 @@ def _asked(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]:
     asked = {query: min(new & relevant.keys()) for query, relevant in judged.qrels.items() if new & relevant.keys()}
     _require_new(workspace, len(set(asked.values())), len(new))
     return asked
-
-
-def _searched(workspace: Project, live: Searcher) -> SystemScores:
-    output, name = workspace.root.parent / "searched", live.generation.retriever
-    return load_scores(score(workspace, name, [view.segment for view in live.views], output), "test")
-
-
-def _train(workspace: Project, retriever: str, show: Show) -> SystemScores:
-    _build(workspace, f"evaluate@{retriever}", show)
-    return load_scores(workspace.artifacts / "evaluate" / retriever, "test")
 
 
 def pilot_by_hand(project: Project, documents: int, show: Show = print) -> PilotResult:

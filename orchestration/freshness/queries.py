@@ -35,18 +35,6 @@ def document_vectors(part: Part, document_ids: Sequence[str]) -> np.ndarray:
     return passage_vectors(part)[first]
 
 
-def first_rows(document_ids: Sequence[str]) -> np.ndarray:
-    """The row of each document's first passage, ascending.
-
-    >>> first_rows(["a", "a", "b"]).tolist()
-    [0, 2]
-    """
-    seen: set[str] = set()
-    return np.array(
-        [row for row, document in enumerate(document_ids) if not (document in seen or seen.add(document))], np.int64
-    )
-
-
 def some(texts: Iterable[str], most: int, seed: int) -> list[str]:
     """At most `most` different texts, drawn evenly whatever their order: one that comes a hundred times counts once.
 

@@ -121,7 +121,8 @@ def _record(ready: Ready, move: release.Move, opened: int | None, run_id: str | 
 
     A promotion that was cut off while it was noted is noted to its end, and nothing of it twice.
     """
-    state, details = (WorkState.DONE if move.passed else WorkState.REFUSED), _details(ready) | {"generation": opened}
+    state, details = (WorkState.DONE if move.passed else WorkState.REFUSED), ready.plan.summary()
+    details |= {"version": ready.challenger.version, "retriever": ready.challenger.retriever, "generation": opened}
     chosen = ready.challenger.retriever if move.passed else None
     for name in dict.fromkeys(filter(None, (ready.plan.retriever, chosen))):
         with open_ledger(ready.project, name) as ledger:
@@ -166,7 +167,3 @@ def _begin(project: Project, key: str) -> Plan:
 def _rules(ready: Ready) -> Rules:
     """Old and new documents apart, by the workspace's queries; the champion as it is searched now."""
     return Rules.of(ready.workspace, new=queries_for(ready.workspace, ready.plan.new))
-
-
-def _details(ready: Ready) -> dict[str, Any]:
-    return {**ready.plan.summary(), "version": ready.challenger.version, "retriever": ready.challenger.retriever}

@@ -168,17 +168,12 @@ def _fill(root: Path, folder: Path, write_snapshot: Callable[[Path], Any]) -> No
             shutil.copyfile(root / name, folder / name)
     if code != root:
         dvc_file.write(folder / "dvc.yaml")
-    _link_the_rest(root, folder)
+    for path in root.iterdir():  # settings may name folders, such as a base encoder's, which lie as before then
+        if path.name not in OWN and not path.name.startswith(".") and not (folder / path.name).exists():
+            (folder / path.name).symlink_to(path)
     write_snapshot(folder / SNAPSHOT)
     parameters.assign(folder / "params.yaml", SETTINGS)
     _name_in_full(root, folder)
-
-
-def _link_the_rest(root: Path, folder: Path) -> None:
-    """Settings may name folders of the project, such as a base encoder's: they are found under the same names."""
-    for path in root.iterdir():
-        if path.name not in OWN and not path.name.startswith(".") and not (folder / path.name).exists():
-            (folder / path.name).symlink_to(path)
 
 
 def _name_in_full(root: Path, folder: Path) -> None:

@@ -83,5 +83,7 @@ def _lock(stream: IO[str], kind: int, patience: float) -> bool:
 
 def client_of(project: Project) -> Client | None:
     """A client of the project's running service; None if there is none, and the caller does the work itself."""
-    service, file = running(project.state), project.token_file
-    return Client(service["url"], file.read_text().strip() if file.is_file() else None) if service else None
+    if (service := running(project.state)) is None:
+        return None
+    file = project.token_file
+    return Client(service["url"], file.read_text().strip() if file.is_file() else None)

@@ -36,7 +36,6 @@ from orchestration.live.ledger import (
     standing_of,
 )
 from orchestration.live.rows import CleanRows, RawRow, clean
-from orchestration.live.status import live_status
 from orchestration.project import Project, file_lock
 
 if TYPE_CHECKING:
@@ -197,6 +196,8 @@ class LiveCollection:
 
     def status(self) -> dict[str, Any]:
         """What `freshet status` says of the live collection's freshness; reads only."""
+        from orchestration.live.status import live_status
+
         return live_status(self.project, self.retriever)
 
     def begin(self) -> None:

@@ -106,28 +106,29 @@ def delete_documents(live: LiveCollection, document_ids: Sequence[str], source: 
 
 
 def apply(
-    live: LiveCollection, outcome: Outcome, receipts: Iterable[Receipt], make: Callable[[], bool] | None = None
+    live: LiveCollection, outcome: Outcome, receipts: Iterable[Receipt], make: Callable[[], int | None] | None = None
 ) -> None:
     """Make what was recorded searchable, or have the service do it; nothing if the rows said nothing new.
 
     A document that a process recorded which was killed then is new to who searches, though its row says nothing new.
-    make: another way to do it, such as that of the service itself; whether searches find the documents then.
+    make: another way to do it, such as that of the service itself; the generation in which searches find the documents.
     """
+    made = None
     if outcome.changed or any(receipt.events for receipt in receipts):
-        searchable = make() if make else _made(live, outcome)
-        if not searchable:
+        made = make() if make else _made(live, outcome)
+        if made is None:
             outcome.waiting, outcome.added, outcome.updated, outcome.deleted = outcome.changed, [], [], []
-    outcome.generation = live.generation.number
+    outcome.generation = live.generation.number if made is None else made
 
 
-def _made(live: LiveCollection, outcome: Outcome) -> bool:
+def _made(live: LiveCollection, outcome: Outcome) -> int | None:
     """By the service, if one runs, which changes the default retriever's collection only; else here."""
     is_default = live.retriever == default_retriever(live.project.live)
     if is_default and (service := client_of(live.project)) is not None:
-        return service.apply().searchable
-    live.apply()
+        return service.apply().generation
+    applied = live.apply()
     outcome.behind = Upkeep(live.project, {live.retriever: live}.get).finish(but=live.retriever)
-    return True
+    return (applied or live).generation.number
 
 
 def _named(live: LiveCollection, file: Path) -> Iterator[tuple[str, Path]]:

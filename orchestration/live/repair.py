@@ -149,7 +149,7 @@ class Files:
             except Damaged:
                 damaged.append(folder)
         searched = [each for each in generations if number is None or each.number <= number]
-        texts = [each for each in searched if _has_documents(each)]
+        texts = [each for each in searched if not _told(each.verify_documents)]
         whole = [each for each in searched if each.needs <= sound]
         builds = [each for each in texts if each.number == each.build]
         newest = (each[-1] if each else None for each in (texts, whole))
@@ -159,14 +159,6 @@ class Files:
     def name(self) -> str:
         """The retriever's."""
         return self.collection.retriever
-
-
-def _has_documents(generation: Generation) -> bool:
-    try:
-        generation.verify_documents()
-    except FreshetError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from model_code.files import read_json, write_json
 from model_code.ledger.events import EventState
 from model_code.manifest import MANIFEST
-from orchestration.live.ledger import existing_ledger, standing_of
+from orchestration.live.ledger import own_ledger, standing_of
 from orchestration.project import Project
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ TIMES = {"recorded", "received", "asked", "ended"}
 def live_status(project: Project, retriever: str) -> dict[str, Any]:
     """The retriever's generation and watermark, and of its ledger: documents by state, lag, work, drift.
 
-    Times are texts in ISO 8601, in UTC. `ledger` is None if no document ever arrived.
+    Times are texts in ISO 8601, in UTC. `ledger` is None if no document ever arrived; FreshetError if it is lost.
     """
     from model_code.live.collection import Collection
 
@@ -33,7 +33,7 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
     found = {"retriever": retriever, "generation": current.number, "watermark": current.watermark, "ledger": None}
     newest = canary(project)
     found["newest"] = newest if newest and newest["retriever"] == retriever else None
-    ledger = existing_ledger(project, retriever)
+    ledger = own_ledger(project, current)
     if ledger is None:
         return found
     with ledger:

@@ -71,7 +71,7 @@ def sync(
     force: bool = False,
     dry_run: bool = False,
     cwd: Path | None = None,
-    make: Callable[[], bool] | None = None,
+    make: Callable[[], int | None] | None = None,
 ) -> Synced:
     """Make the index hold what the source holds: the project's own by default, else the one at `path`.
 
@@ -148,13 +148,10 @@ def _units(source: Source, settings: CorpusSettings) -> Units:
     """The pieces that a source is read in, by name: the hash of each, and its rows."""
     if isinstance(source, FolderSource):
         files = islice(source.files.items(), settings.limit)
-        return {name: (fingerprint(path), partial(_rows_of_file, path, name)) for name, path in files}
+        read = lambda path, name: iter([read_document(path, name, name)])  # noqa: E731
+        return {name: (fingerprint(path), partial(read, path, name)) for name, path in files}
     rows = lambda: islice(source.rows("documents"), settings.limit)  # noqa: E731
     return {"documents": (source.describe()["content_hash"], rows)}
-
-
-def _rows_of_file(path: Path, name: str) -> Iterator[Row | Malformed]:
-    yield read_document(path, name, name)
 
 
 def _remembered(units: Units, settings: CorpusSettings, memory: Memory) -> Memory:

@@ -73,9 +73,10 @@ class Upkeep:
         The builds that were opened stay, as a rollback of the champion returns to them, and so does what a retrain that
         has just begun reads. `freshet tools gc` asks the registry, too, which builds may go.
         """
-        keep = parameters.load(self.project.params_file).live.keep_generations
         collection = Collection(self.project.live, name)
-        if keep is None or collection.next_number() < COLLECTED:
+        if collection.next_number() < COLLECTED:
+            return False
+        if (keep := parameters.load(self.project.params_file).live.keep_generations) is None:
             return False
         from orchestration.live.retrain_plan import planned
 

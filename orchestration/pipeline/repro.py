@@ -46,11 +46,13 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
     initialise(project)
     settings = parameters.load(project.params_file)
     table = stages.expand(settings.retrievers, settings.fusions)
-    ran, status = dvc_lock.stages_that_ran(project.root), _dvc_status(project)
+    ran = dvc_lock.stages_that_ran(project.root)
+    told = json.loads(run_dvc(project, "--wait-for-lock", "status", "--json").stdout or "{}")
     planned: dict[str, PlannedStage] = {}
     for stage in _needed(table, targets):
         before = [planned[other.address] for other in stages.upstream(stage, table) if other.address in planned]
-        changes = status.get(stage.address, []) if stage.address in ran else ["it never ran"]
+        changes = [line for entry in told.get(stage.address, ()) for line in _describe(entry)]
+        changes = changes if stage.address in ran else ["it never ran"]
         planned[stage.address] = _plan_one(stage.address, changes, before)
     return list(planned.values())
 
@@ -81,11 +83,6 @@ def _plan_one(address: str, changes: list[str], before: list[PlannedStage]) -> P
     if moving:
         return PlannedStage(address, "maybe", tuple(f"{other} may change its output" for other in moving))
     return PlannedStage(address, "run" if changes else "skip", tuple(changes))
-
-
-def _dvc_status(project: Project) -> dict[str, list[str]]:
-    status = json.loads(run_dvc(project, "--wait-for-lock", "status", "--json").stdout or "{}")
-    return {address: [line for entry in entries for line in _describe(entry)] for address, entries in status.items()}
 
 
 def _describe(entry: Any) -> list[str]:

@@ -7,8 +7,9 @@ champion as it was, and the same call again does the rest.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
@@ -74,24 +75,11 @@ def open_first(project: Project) -> Move | None:
         name = best_untrained(project, parameters.load(project.params_file))
         require_current(project, [name])
         build = find_build(project, name)
-        if _another_is_live(project, build.key):
-            return None
+        live = _searched_build(project)  # without a champion also what a promotion left that was cut off, and goes on
+        if live is not None and live.get("stage_key") != build.key:
+            return None  # something else, such as a restored backup
         version = versions.register(project, build)
     return promote(project, challenger=version)
-
-
-def _another_is_live(project: Project, key: str) -> bool:
-    """Whether something is live that was not opened of the build with this key, such as a restored backup.
-
-    Live without a champion is also what a promotion leaves that was cut off, which goes on.
-    """
-    from model_code.live.collection import CURRENT, Collection, default_retriever
-
-    if not (project.live / CURRENT).is_file():
-        return False
-    collection = Collection(project.live, default_retriever(project.live))
-    builds = {generation.number: generation.manifest["provenance"] for generation in collection.generations()}
-    return builds.get(collection.current().build, {}).get("stage_key") != key
 
 
 def promote(
@@ -292,17 +280,19 @@ def _is_live(project: Project, version: Version) -> bool:
 
     A False for a build that was registered twice does no harm: opening it changes nothing.
     """
-    from model_code.live.collection import CURRENT, Collection, default_retriever
     from orchestration.live.collection import MODEL_VERSION
 
-    if not (project.live / CURRENT).is_file() or default_retriever(project.live) != version.retriever:
-        return False
-    collection = Collection(project.live, version.retriever)
-    known = {generation.number: generation for generation in collection.generations()}
-    number = collection.current_number()
-    if number is None or number not in known:
-        return False
-    build = known.get(known[number].build)
-    if build is None:  # deleted after a reclustering, which keeps the encoder
-        return known[number].fingerprint == version.fingerprint
-    return build.manifest["provenance"].get(MODEL_VERSION) == version.version
+    build = _searched_build(project)
+    return build is not None and build.get(MODEL_VERSION) == version.version
+
+
+def _searched_build(project: Project) -> Mapping[str, Any] | None:
+    """What was said of the build that is searched by default; None where nothing is live."""
+    from model_code.live.collection import CURRENT, Collection, default_retriever
+
+    if not (project.live / CURRENT).is_file():
+        return None
+    collection = Collection(project.live, default_retriever(project.live))
+    known, number = {each.number: each for each in collection.generations()}, collection.current_number()
+    build = known.get(known[number].build) if number in known else None
+    return {} if build is None else build.manifest["provenance"]

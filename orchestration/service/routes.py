@@ -32,7 +32,7 @@ from freshet.results import (
 )
 from model_code.documents import Document
 from model_code.errors import FreshetError
-from model_code.ledger.events import Feedback, Opinion
+from model_code.ledger.events import Feedback, Opinion, Receipt
 from model_code.live.collection import retrievers
 from model_code.live.searcher import Searcher
 from model_code.live.texts import require_queries
@@ -56,7 +56,7 @@ from orchestration.service.models import (
     SyncRequest,
 )
 from orchestration.service.service import Service
-from orchestration.service.writer import Job, addition, application, deletion
+from orchestration.service.writer import Job
 
 router = APIRouter()
 MAX_RESULTS, MAX_CHARACTERS, MAX_FILTERS = 1000, 10_000, 50  # of a search
@@ -246,7 +246,9 @@ def _stored(document: Document) -> StoredDocument:
 async def add_documents(wanted: AddRequest, service: Served, response: Response, wait: Wait = True) -> ChangeResult:
     """Add documents, or update those that are there; 422 if every row was refused."""
     check_size(len(wanted.documents))
-    return await _change(service, addition(wanted.documents, wanted.source, wanted.only_known), response, wait)
+    rows, source, only_known = wanted.documents, wanted.source, wanted.only_known
+    job = Job(len(rows), lambda live: live.receive(rows, source, only_known=only_known))
+    return await _change(service, job, response, wait)
 
 
 @router.post(
@@ -254,7 +256,12 @@ async def add_documents(wanted: AddRequest, service: Served, response: Response,
 )
 async def apply_changes(service: Served, response: Response, wait: Wait = True) -> ChangeResult:
     """Make searchable what the ledger has already, such as what `freshet add` recorded."""
-    return await _change(service, application(), response, wait)
+    return await _change(service, _application(), response, wait)
+
+
+def _application() -> Job:
+    """A job that brings nothing: what the ledger has already becomes searchable."""
+    return Job(0, lambda live: Receipt(0, 0, (), ()))
 
 
 @router.post(
@@ -267,14 +274,18 @@ async def delete_documents(
 ) -> ChangeResult:
     """Delete documents; ids that are unknown are among `rejected`, and 422 if all are."""
     check_size(len(wanted.ids))
-    return await _change(service, deletion(wanted.ids, wanted.source), response, wait)
+    return await _change(service, _deletion(wanted.ids, wanted.source), response, wait)
+
+
+def _deletion(ids: Sequence[str], source: str) -> Job:
+    return Job(len(ids), lambda live: live.remove(ids, source))
 
 
 @router.delete("/documents/{document_id:path}", tags=["documents"])
 async def delete_document(document_id: str, service: Served, response: Response, wait: Wait = True) -> ChangeResult:
     """Delete one document; 404 if there is none of this id."""
     try:
-        return await _change(service, deletion([document_id], "service"), response, wait)
+        return await _change(service, _deletion([document_id], "service"), response, wait)
     except NothingAccepted:
         raise NotFound(f"there is no document {document_id!r}") from None
 
@@ -288,10 +299,10 @@ async def sync_source(wanted: SyncRequest, service: Served) -> SyncResult:
 def _synced(service: Service, wanted: SyncRequest) -> SyncResult:
     from orchestration.live.sync import sync  # reading files is much to import
 
-    def make() -> bool:
+    def make() -> int | None:
         with suppress(TimeoutError):
-            return service.writer.put(application()).applied.result(CHANGE_SECONDS) is not None
-        return False
+            return service.writer.put(_application()).applied.result(CHANGE_SECONDS)
+        return None
 
     live = LiveCollection(service.project, service.searchers.default())
     outcome = sync(live, None, wanted.force, wanted.dry_run, make=make)

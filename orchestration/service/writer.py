@@ -8,13 +8,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any
 
 from model_code.errors import FreshetError
-from model_code.ledger.events import Receipt
 from orchestration.service.errors import Busy, Failed
 
 log = logging.getLogger(__name__)
@@ -22,7 +21,6 @@ QUEUED_DOCUMENTS = 20_000  # changes that may wait for the writer
 RETRY_SECONDS = 5.0
 IDLE = 0.3  # seconds without a job, after which what is not urgent may begin
 LONGEST = 300.0  # seconds between two attempts at what fails again and again, each of which encodes all that waits
-Row = Mapping[str, Any]
 
 
 class Job:
@@ -50,21 +48,6 @@ class Job:
         """Give the last answer, unless nobody waits for it any more."""
         with suppress(InvalidStateError):
             self.applied.set_result(generation)
-
-
-def addition(rows: Sequence[Row], source: str, only_known: bool = False) -> Job:
-    """A job that adds or updates documents; only_known: refuses those that are not there yet."""
-    return Job(len(rows), lambda live: live.receive(rows, source, only_known=only_known))
-
-
-def application() -> Job:
-    """A job that brings nothing: what the ledger has already becomes searchable."""
-    return Job(0, lambda live: Receipt(0, 0, (), ()))
-
-
-def deletion(document_ids: Sequence[str], source: str) -> Job:
-    """A job that deletes documents."""
-    return Job(len(document_ids), lambda live: live.remove(document_ids, source))
 
 
 class Writer:

@@ -5,6 +5,8 @@ pytest tests/orchestration/freshness/test_pilot.py
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from model_code.corpus.tables import Judgements
@@ -39,24 +41,25 @@ def steps(project, monkeypatch):
     """Every step of a pilot in the order it was done, nothing trained; people ask for b and d."""
     done = []
 
-    def workspace(project, generation, folder, chosen):
-        folder.mkdir(parents=True)
-        done.append(("sample", sorted(chosen)))
-        return project
+    def make_workspace(workspace, write_snapshot, share_cache):
+        workspace.root.mkdir(parents=True)
+        (workspace.root / "params.yaml").write_bytes(project.params_file.read_bytes())
+        done.append(("sample", sorted(write_snapshot.keywords["only"])))
 
     def judge(trained, searched, promotion, asked, margin, seed):
         done.append(("judge", trained, searched, asked, margin))
         return Verdict(True, ("as the test wants it",), len(asked), ())
 
     qrels = {"1": {"b": 1}, "2": {"b": 1, "d": 1}, "3": {"d": 1, "numpy.sort": 1}, "4": {"numpy.sort": 1}}
-    monkeypatch.setattr(pilots, "_workspace", workspace)
+    monkeypatch.setattr(pilots, "make_workspace", make_workspace)
     monkeypatch.setattr(pilots, "_build", lambda workspace, target, show: done.append(("build", target)))
-    monkeypatch.setattr(pilots, "Searcher", lambda live, generation, loaded: done.append("open") or generation.number)
+    live = SimpleNamespace(views=[SimpleNamespace(segment="searched")])
+    monkeypatch.setattr(pilots, "Searcher", lambda live_, generation, loaded: done.append("open") or live)
     monkeypatch.setattr(
         pilots, "judgements", lambda artifacts, split: Judgements(dict.fromkeys(qrels, "?"), qrels, "qrels")
     )
-    monkeypatch.setattr(pilots, "_searched", lambda workspace, live: f"searched {live}")
-    monkeypatch.setattr(pilots, "_train", lambda workspace, retriever, show: done.append("train") or "trained")
+    monkeypatch.setattr(pilots, "score", lambda *given: done.append(("score", *given[1:3])))
+    monkeypatch.setattr(pilots, "load_scores", lambda folder, split: folder.name)
     monkeypatch.setattr(pilots, "judge_pilot", judge)
     return done
 
@@ -88,8 +91,9 @@ def test_what_is_searched_is_that_of_the_start_and_judged_by_people_s_queries_fo
         "open",
         ("sample", ["b", "c", "d", "numpy.sort", "str.split"]),
         ("build", "corpus"),
-        "train",
-        ("judge", "trained", f"searched {before}", {"1": "b", "2": "b", "3": "d"}, margin),
+        ("build", "evaluate@hce"),
+        ("score", "hce", ["searched"]),
+        ("judge", "hce", "searched", {"1": "b", "2": "b", "3": "d"}, margin),
     ]
     assert (result.documents, result.new) == (5, 3)
     assert result.summary.startswith("a retrain is due (trained on 5 documents, 3 of them new, 3 queries)")
@@ -105,11 +109,11 @@ def test_new_documents_that_came_with_queries_are_taken_first_and_of_them_the_la
 
 
 def test_a_pilot_that_fails_leaves_nothing(project, steps, monkeypatch):
-    def fail(workspace, retriever, show):
+    def fail(workspace, target, show):
         assert (project.state / FOLDER).is_dir()
         raise FreshetError("the training stage failed")
 
-    monkeypatch.setattr(pilots, "_train", fail)
+    monkeypatch.setattr(pilots, "_build", fail)
     with pytest.raises(FreshetError, match="training stage"):
         pilot(project, 100, silent)
     assert not (project.state / FOLDER).exists()
@@ -129,7 +133,7 @@ def test_where_too_few_new_documents_are_asked_for_nothing_is_trained(project, s
         parameters.assign(project.params_file, ["evaluation.max_queries=1"])
     with pytest.raises(NoPilot, match=f"ask for {told} of the 3 new documents.*arrive with `queries`"):
         pilot(project, 100, silent)
-    assert "train" not in steps
+    assert [step for step in steps if step[0] in ("build", "score")] == [("build", "corpus")]
 
 
 def test_where_too_few_documents_are_new_nothing_is_built(project, steps):

@@ -183,7 +183,7 @@ def serve(monkeypatch, project, searchable=True):
         asked.append(1)
         if searchable:
             collection_of(project).apply()
-        return SimpleNamespace(searchable=searchable)
+        return SimpleNamespace(generation=collection_of(project).generation.number if searchable else None)
 
     monkeypatch.setattr(commands, "client_of", lambda project: SimpleNamespace(apply=apply))
     return asked

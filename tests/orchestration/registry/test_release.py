@@ -199,14 +199,11 @@ def test_a_refusal_after_a_move_that_was_cut_off_searches_the_champion_again(bui
 
 
 def test_a_refusal_opens_nothing_where_the_champion_is_searched(builds, project, monkeypatch):
-    """Neither for its additions, nor once its build is deleted after a reclustering."""
     release.promote(project)
     add(project, ADDED)
     versions.register(project, build_of(builds, "b"))
     judging(monkeypatch, False)
     monkeypatch.setattr(release, "open_version", lambda *_: pytest.fail("it is searched already"))
-    release.promote(project)
-    shutil.rmtree(current(project).sibling(0))
     release.promote(project)
     assert current(project).number == 1
 

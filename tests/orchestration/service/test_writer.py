@@ -9,7 +9,7 @@ import pytest
 
 from model_code.settings import SettingsError
 from orchestration.service.errors import Failed
-from orchestration.service.writer import Job, Writer, addition
+from orchestration.service.writer import Job, Writer
 from tests.orchestration.service.conftest import FakeCollection, FakeLive
 
 
@@ -17,12 +17,16 @@ def first_generation():
     return "hce", 1
 
 
+def addition(name):
+    return Job(1, lambda live: live.receive([{"_id": name, "text": "tea"}], "test"))
+
+
 @pytest.mark.parametrize("resume", [True, False])
 def test_what_was_left_is_applied_first(resume):
     live, measured = FakeLive(pending=[("left", "over")]), []
     collection = FakeCollection(live)
     writer = Writer(lambda: collection, lambda: ("hce", len(live.generations) - 1), lambda *each: measured.append(each))
-    job = writer.put(addition([{"_id": "new", "text": "tea"}], "test"))
+    job = writer.put(addition("new"))
     live.door.clear()
     writer.start(resume)
     while resume and not live.batches:
@@ -41,7 +45,7 @@ def test_what_is_held_up_does_not_hold_up_the_end():
     writer = Writer(lambda: FakeCollection(live), first_generation, lambda *each: None)
     live.gate.clear()
     writer.start(resume=False)
-    job = writer.put(addition([{"_id": "new", "text": "tea"}], "test"))
+    job = writer.put(addition("new"))
     assert job.received.result(30).events == (0,)
     assert not writer.stop(0.05)
     writer.release()
@@ -62,10 +66,10 @@ def test_what_is_not_urgent_comes_when_no_job_waits(monkeypatch):
 
     writer = Writer(lambda: collection, lambda: order.append("job") or ("hce", 1), lambda *each: None, spare)
     writer.start(resume=False)
-    assert writer.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(30)
+    assert writer.put(addition("new")).applied.result(30)
     while len(left) > 1:
         time.sleep(0.005)
-    assert writer.put(addition([{"_id": "other", "text": "tea"}], "test")).applied.result(30)
+    assert writer.put(addition("other")).applied.result(30)
     assert finished.wait(30)
     writer.stop()
     assert order == ["job", "spare", "spare", "spare", "job", "spare"], "and never while nothing was added"
@@ -81,9 +85,9 @@ def test_upkeep_that_fails_ends_nothing(monkeypatch):
 
     writer = Writer(lambda: FakeCollection(live), first_generation, lambda *each: None, spare)
     writer.start(resume=False)
-    assert writer.put(addition([{"_id": "new", "text": "tea"}], "test")).applied.result(30)
+    assert writer.put(addition("new")).applied.result(30)
     assert tried.wait(30)
-    assert writer.put(addition([{"_id": "other", "text": "tea"}], "test")).applied.result(30)
+    assert writer.put(addition("other")).applied.result(30)
     writer.stop()
     assert live.generations[-1]["other"] == "tea"
 
@@ -95,7 +99,7 @@ def test_what_the_database_does_not_take_fails_its_own_request_alone():
         raise ValueError("a NUL byte")
 
     writer = Writer(lambda: FakeCollection(live), first_generation, lambda *each: None)
-    bad, good = writer.put(Job(1, refused)), writer.put(addition([{"_id": "new", "text": "tea"}], "test"))
+    bad, good = writer.put(Job(1, refused)), writer.put(addition("new"))
     writer.start(resume=False)
     assert good.applied.result(30) == 1
     with pytest.raises(Failed, match="not received: a NUL byte"):
@@ -109,7 +113,7 @@ def test_what_fails_again_and_again_is_tried_ever_more_seldom_until_a_job_comes(
     collection = FakeCollection(live)
     writer = Writer(lambda: collection, first_generation, lambda *each: None)
     pauses = []
-    for jobs in ([], [], [], [], [], [], [], [], [addition([{"_id": "new", "text": "tea"}], "test")], []):
+    for jobs in ([], [], [], [], [], [], [], [], [addition("new")], []):
         assert all(writer._receive(job) for job in jobs)
         writer._work(jobs)
         pauses.append(writer._patience())
