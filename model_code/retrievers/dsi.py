@@ -7,18 +7,19 @@ refined one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from model_code.context import StageContext
-from model_code.dsi.vectors import Representatives, document_means
+from model_code.dsi.vectors import KIND, Representatives, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.index.dense_index import DenseIndex
-from model_code.manifest import MANIFEST
+from model_code.manifest import MANIFEST, add_facts
 from model_code.retrievers import dense
 from model_code.retrievers.base import NewPassages
 from model_code.retrievers.dense import DenseRetriever
@@ -32,31 +33,28 @@ class DsiRetriever(DenseRetriever):
 
     learns_documents = True
 
-    def __init__(
-        self, encoder: Encoder, index: DenseIndex, fingerprint: str, representatives: Representatives, scale: float
-    ) -> None:
+    def __init__(self, encoder: Encoder, index: DenseIndex, fingerprint: str, folder: Path, scale: float) -> None:
+        """folder: of the index, and of what lies beside it."""
         super().__init__(encoder, index, fingerprint)
-        self.representatives, self.encoding_scale = representatives, scale
+        self.folder, self.encoding_scale = folder, scale
+
+    @cached_property
+    def representatives(self) -> Representatives:
+        """What stands for the queries of the documents that were trained; those of a segment have none."""
+        return Representatives.load(self.folder)
 
     @classmethod
     def of(cls, plain: DenseRetriever, folder: Path) -> Self:
         """A dense retriever over the index in `folder`, with what else lies there."""
         scale = read_json(folder / MANIFEST).get("encoding_scale", 1.0)  # indexes of before it was measured: 1
-        return cls(plain.encoder, plain.index, plain.fingerprint, Representatives.load(folder), scale)
+        return cls(plain.encoder, plain.index, plain.fingerprint, folder, scale)
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Index a vector per document in `folder`: where none is refined the direction of its passages' mean vector, of
         the length `encoding_scale`.
-
-        Its representative is the mean vector of its queries; without any, its own vector.
         """
-        names, encoded = self.encodings(new)
-        vectors = self._refined(new, names, encoded)
-        self._exact_index(vectors, names).save(folder)
-        queries = self.query_vectors(new, names)
-        counts = np.array([len(rows) for rows in queries], np.int64)
-        means = [rows.mean(axis=0) if len(rows) else vectors[i] for i, rows in enumerate(queries)]
-        Representatives(np.stack(means).astype(np.float32), counts).complete(folder, self.encoding_scale)
+        super().write_segment(folder, new)
+        self._complete(folder)
 
     def reopen(self, folder: Path) -> Self:
         """The same encoder over the index in `folder`."""
@@ -64,14 +62,12 @@ class DsiRetriever(DenseRetriever):
 
     @classmethod
     def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Index the named documents of each in `folder`, with the vectors and representatives that they have."""
+        """Index the named documents of each in `folder`, with the vectors that they have."""
         super().merge(parts, folder)
-        vectors, counts = [], []
-        for retriever, documents in parts:
-            rows = retriever.index.ids.rows_of(documents)
-            vectors.append(retriever.representatives.vectors[rows])
-            counts.append(retriever.representatives.counts[rows])
-        Representatives(np.concatenate(vectors), np.concatenate(counts)).complete(folder, parts[0][0].encoding_scale)
+        parts[0][0]._complete(folder)
+
+    def _complete(self, folder: Path) -> None:
+        add_facts(folder, {"kind": KIND, "encoding_scale": self.encoding_scale})
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """(n, H): the vector of each passage's document."""
