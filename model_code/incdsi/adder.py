@@ -41,21 +41,6 @@ class NewDocument:
     queries: np.ndarray
     encoding: np.ndarray | None = None
 
-    def check(self, width: int) -> None:
-        """Raise SettingsError unless all vectors have `width` finite numbers and there is a query."""
-        shape = np.shape(self.queries)
-        require(
-            len(shape) == 2 and shape[0] >= 1 and shape[1] == width,
-            f"queries of document {self.id!r} have shape {shape}, but must be at least one row of {width} numbers",
-        )
-        given = self.encoding is not None
-        require(
-            not given or np.shape(self.encoding) == (width,),
-            f"the encoding of document {self.id!r} has shape {np.shape(self.encoding)}, not ({width},)",
-        )
-        finite = np.isfinite(self.queries).all() and (not given or np.isfinite(self.encoding).all())
-        require(bool(finite), f"a vector of document {self.id!r} holds a number that is not finite: encode it again")
-
     @property
     def prior(self) -> np.ndarray:
         """v0 (H), float64."""
@@ -187,7 +172,8 @@ class IncDsiAdder:
     def _check_new(self, documents: Sequence[NewDocument]) -> None:
         coming: set[str] = set()
         for document in documents:
-            document.check(self.state.width)
+            finite = np.isfinite(document.queries).all() and np.isfinite(document.prior).all()
+            require(bool(finite), f"a vector of document {document.id!r} holds a number that is not finite")
             if document.id in self.state or document.id in coming:
                 raise FreshetError(
                     f"document {document.id!r} is in the collection already, or twice in this batch: delete it first"

@@ -26,7 +26,8 @@ class IncDsiState:
     def __init__(
         self, vectors: np.ndarray, queries: np.ndarray, ids: Sequence[str], score_deviation: float | None = None
     ) -> None:
-        _require_matching(vectors, queries, ids)
+        finite = bool(np.isfinite(vectors).all() and np.isfinite(queries).all())
+        require(finite, "vectors or queries hold a number that is not finite: encode them again")
         vectors, queries = np.asarray(vectors, np.float32), np.asarray(queries, np.float32)
         self.vectors, self.queries = ScannedRows(vectors), ScannedRows(queries)
         self.vector_lengths, self.query_lengths = GrowingRows(lengths(vectors)), GrowingRows(lengths(queries))
@@ -107,14 +108,3 @@ def deviation(vectors: np.ndarray, queries: np.ndarray) -> float:
         return 0.0
     spread = np.linspace(0, len(vectors) - 1, min(SAMPLE, len(vectors))).astype(np.int64)
     return float((queries[spread].astype(np.float64) @ vectors[spread].astype(np.float64).T).std())
-
-
-def _require_matching(vectors: np.ndarray, queries: np.ndarray, ids: Sequence[str]) -> None:
-    require(
-        vectors.ndim == 2 and vectors.shape == queries.shape and len(ids) == len(vectors),
-        f"vectors {vectors.shape}, queries {queries.shape} and {len(ids)} ids do not match: one row of each a document",
-    )
-    require(
-        bool(np.isfinite(vectors).all() and np.isfinite(queries).all()),
-        "vectors or queries hold a number that is not finite: encode them again",
-    )

@@ -98,9 +98,6 @@ def test_the_first_document_of_an_empty_collection_is_found() -> None:
 BAD = {
     "twice in this batch": [NewDocument("a", np.ones((1, 8))), NewDocument("a", np.ones((1, 8)))],
     "in the collection already": [NewDocument("b", np.ones((1, 8))), NewDocument("old 1", np.ones((1, 8)))],
-    "at least one row of 8": [NewDocument("b", np.ones((0, 8)))],
-    "have shape": [NewDocument("b", np.ones((1, 7)))],
-    "encoding of document": [NewDocument("b", np.ones((1, 8)), np.ones(7))],
     "not finite": [NewDocument("b", np.full((1, 8), np.nan))],
 }
 
@@ -159,8 +156,6 @@ def test_impossible_settings(values: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("vectors", "queries", "ids", "words"),
     [
-        (np.eye(2), np.eye(2)[:1], ["a", "b"], "do not match"),
-        (np.eye(2), np.eye(2), ["a"], "do not match"),
         (np.eye(2), np.eye(2), ["a", "a"], "occurs twice"),
         (np.eye(2), np.full((2, 2), np.inf), ["a", "b"], "not finite"),
     ],
