@@ -25,7 +25,6 @@ class Clustering:
     groups: torch.Tensor  # (K,) int64, ascending: the group whose points a cluster divides
     labels: torch.Tensor  # (N,) int64: each point's cluster
     objective: float  # sum of the points' cosines to their centroids
-    iterations: int  # until no point moved, or the cap
 
 
 @dataclass(frozen=True)
@@ -65,13 +64,13 @@ class KMeans:
         """`split` for `groups` that ascend, of which none has fewer points than `counts` asks for clusters."""
         run = self.make_lloyd(vectors, groups, counts)
         initialise(run, self.seed)
-        iterations = self._iterate(run)
+        self._iterate(run)
         kept = run.sizes() > 0
         labels = (torch.cumsum(kept, 0) - 1)[run.labels]
-        return Clustering(run.centroids[kept], run.group_of[kept], labels, run.objective, iterations)
+        return Clustering(run.centroids[kept], run.group_of[kept], labels, run.objective)
 
-    def _iterate(self, run: Lloyd) -> int:
-        """Step until no point moves, rounding lowers the objective, or the cap; return the number of steps."""
+    def _iterate(self, run: Lloyd) -> None:
+        """Step until no point moves, rounding lowers the objective, or the cap."""
         objective, most = -math.inf, self.settings.max_iterations
         for iteration in range(1, most + 1):
             going = run.step()
@@ -80,7 +79,6 @@ class KMeans:
             if not going or objective < previous:
                 break
         run.refresh()
-        return iteration
 
 
 def initialise(run: Lloyd, seed: int) -> None:
