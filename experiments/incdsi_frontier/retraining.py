@@ -18,9 +18,8 @@ from experiments.incdsi_frontier.encoded import Encoded
 from experiments.incdsi_frontier.frontier import AdditionOrders, Found, Point
 from experiments.incdsi_frontier.learning import learn
 from experiments.incdsi_frontier.ranks import CachedRanks
-from experiments.incdsi_frontier.spaces import Space
-from model_code.dsi.settings import DocumentVectorSettings, Start
-from model_code.dsi.vectors import random_vectors
+from experiments.incdsi_frontier.spaces import Space, random_vectors
+from model_code.dsi.settings import DocumentVectorSettings
 
 EPOCHS = 10
 Way = Callable[[Space, np.ndarray, Sequence[int]], Found]
@@ -35,11 +34,11 @@ def retrain(space: Space, vectors: np.ndarray, added: Sequence[int]) -> Found:
 
 
 def fine_tune(
-    space: Space, vectors: np.ndarray, added: Sequence[int], start: Start = "random", old_queries: bool = True
+    space: Space, vectors: np.ndarray, added: Sequence[int], at_random: bool = True, old_queries: bool = True
 ) -> Found:
     """Train V on, with rows for the new documents that begin at random or at their encodings."""
     coming = space.encoded.documents[list(added)]
-    first = random_vectors(*coming.shape, space.seed) if start == "random" else coming
+    first = random_vectors(*coming.shape, space.seed) if at_random else coming
     everything = [*space.old, *added]
     train = space.asking(everything if old_queries else added, "train")
     if not old_queries:
@@ -53,8 +52,8 @@ RETRAINING = "retraining on all"
 WAYS: Mapping[str, Way] = {
     RETRAINING: retrain,
     "continual fine-tuning (as published)": fine_tune,
-    "continual fine-tuning from the encodings": partial(fine_tune, start="documents"),
-    "continual fine-tuning on new queries only": partial(fine_tune, start="documents", old_queries=False),
+    "continual fine-tuning from the encodings": partial(fine_tune, at_random=False),
+    "continual fine-tuning on new queries only": partial(fine_tune, at_random=False, old_queries=False),
 }
 
 

@@ -29,7 +29,6 @@ from experiments.incdsi_frontier.tables import (
     quality,
     steps_table,
 )
-from model_code.dsi.settings import DocumentVectorSettings
 from model_code.settings import require
 
 ZERO_SHOT, MAX_TOKENS = "zero_shot", 128
@@ -80,7 +79,7 @@ def make_space(given: argparse.Namespace) -> Space:
         require(
             retrained is None, "--retrained is for a dense space: learned vectors are learned anew from all queries"
         )
-        return Space(encoded(BASE), DocumentVectorSettings(start=LEARNED[given.space]))
+        return Space(encoded(BASE), LEARNED[given.space])
     return Space(encoded(BASE if given.space == ZERO_SHOT else Path(given.space)), None, retrained)
 
 

@@ -10,11 +10,17 @@ import numpy as np
 from experiments.incdsi_frontier.encoded import Encoded
 from experiments.incdsi_frontier.learning import Asking, learn
 from model_code.dsi.fit import encoding_scale
-from model_code.dsi.settings import DocumentVectorSettings, Start
-from model_code.dsi.vectors import random_vectors
+from model_code.dsi.settings import DocumentVectorSettings
 from model_code.incdsi.state import IncDsiState
 
-LEARNED: Mapping[str, Start] = {"dsi": "documents", "dsi_random_start": "random"}
+RANDOM = DocumentVectorSettings(learning_rate=5e-3, epochs=12.0)  # from vectors at random, as published
+LEARNED: Mapping[str, DocumentVectorSettings] = {"dsi": DocumentVectorSettings(), "dsi_random_start": RANDOM}
+
+
+def random_vectors(count: int, dimension: int, seed: int) -> np.ndarray:
+    """`count` vectors uniform in +-1/sqrt(H), (count, H) float32 (IncDSI, section 3)."""
+    bound = dimension**-0.5
+    return np.random.default_rng(seed).uniform(-bound, bound, (count, dimension)).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +45,7 @@ class Space:
         encodings = self.encoded.documents[list(rows)]
         if self.learned is None:
             return encodings
-        start = encodings if self.learned.start == "documents" else random_vectors(*encodings.shape, self.seed)
+        start = random_vectors(*encodings.shape, self.seed) if self.learned == RANDOM else encodings
         return learn(start, self.asking(rows, "train"), self.asking(rows, "dev"), self.learned, self.seed)
 
     def asking(self, rows: Sequence[int], split: str) -> Asking:

@@ -18,7 +18,7 @@ import torch
 from model_code.context import StageContext
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.trainer import DocumentTrainer, QueryVectors, loop_settings, pooled
-from model_code.dsi.vectors import Representatives, document_means, random_vectors
+from model_code.dsi.vectors import Representatives, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
@@ -56,7 +56,7 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
         query_vectors=None if own.train_encoder else _query_vectors(context, encoder, pool, "queries"),
     )
     result = trainer.fit()
-    encodings = start if own.start == "documents" and not own.train_encoder else None
+    encodings = None if own.train_encoder else start
     scale = measured_scale(trainer, encodings, seed, context.progress("encode a sample"))
     encoder.save(context.output / "encoder")
     report = {"fingerprint": encoder.fingerprint(), "encoding_scale": scale}
@@ -65,11 +65,7 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
 
 
 def _start(context: StageContext, tables: TrainingTables, encoder: Encoder) -> np.ndarray:
-    """The start vectors: (n, H) float32."""
-    retriever = context.settings["retriever"]
-    if retriever.document_vectors.start == "random":
-        seed = context.settings["seed"] + retriever.training.seed_offset
-        return random_vectors(len(tables.number), encoder.dimension, seed)
+    """The start vectors: the mean of each document's passages, (n, H) float32."""
     vectors = start_vectors(context, encoder, tables.corpus)
     if vectors is None:
         folder, progress = context.checkpoints / "passages", context.progress("encode passages")

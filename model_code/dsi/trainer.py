@@ -196,7 +196,7 @@ class DocumentTrainer(Trainer):
         return DocumentObjective(encoder, self.vectors, self.own.logit_scale, self.settings, hierarchy)
 
     def _make_optimizer(self, objective: DocumentObjective) -> torch.optim.AdamW:
-        rate = self.own.rate
+        rate = self.own.learning_rate
         group = {"params": [self.vectors], "weight_decay": 0.0, "lr": rate, "peak": rate}
         if self.query_vectors is not None:
             return torch.optim.AdamW([group], fused=True)
@@ -223,7 +223,7 @@ def loop_settings(own: DocumentVectorSettings, training: TrainingSettings, pairs
     every = max(1, round(per_epoch))
     joint = training.replace(
         supervision="supervised",  # of one pool: a batch has no two kinds of pairs
-        epochs=own.passes,
+        epochs=own.epochs,
         batch_size=own.batch_size,
         batches="random",
         negatives="random",
@@ -233,7 +233,7 @@ def loop_settings(own: DocumentVectorSettings, training: TrainingSettings, pairs
     )
     if own.train_encoder:
         return joint
-    return joint.replace(learning_rate=own.rate, frozen_layers=None, checkpoint_every=every)
+    return joint.replace(learning_rate=own.learning_rate, frozen_layers=None, checkpoint_every=every)
 
 
 def pooled(data: TrainingData) -> TrainingData:

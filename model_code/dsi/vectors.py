@@ -69,13 +69,3 @@ def document_means(vectors: np.ndarray, documents: np.ndarray, count: int) -> np
     """
     sums, _ = sums_of(vectors, documents, count)
     return (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float32)
-
-
-def random_vectors(count: int, dimension: int, seed: int) -> np.ndarray:
-    """`count` vectors uniform in +-1/sqrt(H), (count, H) float32: the start as published (IncDSI, section 3).
-
-    >>> bool((np.abs(random_vectors(3, 16, seed=0)) <= 0.25).all())
-    True
-    """
-    bound = dimension**-0.5
-    return np.random.default_rng(seed).uniform(-bound, bound, (count, dimension)).astype(np.float32)

@@ -96,12 +96,6 @@ def test_what_only_gets_worse_is_returned_as_it_started(root: Path, monkeypatch:
     np.testing.assert_allclose(trained(context).vectors[0], base.vectors[0], atol=1e-6)
 
 
-def test_a_random_start_learns(root: Path):
-    own = DocumentVectorSettings(start="random", epochs=15, batch_size=16, learning_rate=2e-2, patience=None)
-    report = train.run(make_context(root, own))
-    assert report["best_dev"] > report["start_dev"] + 0.3
-
-
 def test_joint_training_changes_the_encoder_and_answers_to_it(root: Path, joint: Run):
     context, report = joint
     assert report["best_step"] > 0

@@ -12,7 +12,7 @@ from model_code.context import StageContext
 from model_code.documents import Document
 from model_code.dsi import fit
 from model_code.dsi.fit import ENOUGH, encoding_scale
-from model_code.dsi.settings import DocumentVectorSettings, Start
+from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.vectors import document_means
 from model_code.encoding.encoder import Encoder
 from model_code.files import read_json
@@ -113,12 +113,12 @@ def by_hand(context: StageContext) -> float | None:
     return fit.encoding_scale(found.vectors, sample, encodings[sample], queries, relevant)
 
 
-@pytest.mark.parametrize(("start", "train_encoder"), [("documents", False), ("random", False), ("documents", True)])
+@pytest.mark.parametrize("train_encoder", [False, True])
 def test_the_scale_is_measured_with_what_training_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Start, train_encoder: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train_encoder: bool
 ):
     monkeypatch.setattr(fit, "ENOUGH", 3)
-    context, report = trained(tmp_path, start=start, train_encoder=train_encoder)
+    context, report = trained(tmp_path, train_encoder=train_encoder)
     assert report["encoding_scale"] is not None
     assert report["encoding_scale"] == pytest.approx(by_hand(context), rel=1e-4)
     assert read_json(context.output / "document_vectors" / MANIFEST)["encoding_scale"] == report["encoding_scale"]

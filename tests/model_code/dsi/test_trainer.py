@@ -9,8 +9,7 @@ import torch
 
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.trainer import QueryVectors, document_losses, loop_settings
-from model_code.dsi.vectors import document_means, random_vectors
-from model_code.retrievers.settings import parse_retriever
+from model_code.dsi.vectors import document_means
 from model_code.training.settings import TrainingSettings
 
 SCALE = 20.0
@@ -55,12 +54,6 @@ def test_no_shape_depends_on_what_the_tensors_hold():
     assert document_losses(queries, vectors, documents, SCALE, known).shape == (4,)
 
 
-def test_parsed_as_a_group_of_a_retriever():
-    own = {"kind": "dsi", "document_vectors": {"start": "random"}}
-    parsed = parse_retriever(own, {"hierarchy_weight": 0.0}, "retrievers.dsi").document_vectors
-    assert (parsed.start, parsed.passes, parsed.rate) == ("random", 12.0, 5e-3)
-
-
 def test_the_loop_reads_its_own_epochs_and_no_negatives():
     shared = TrainingSettings(
         epochs=9, batch_size=8, negatives="bm25", negatives_per_query=3,
@@ -82,14 +75,6 @@ def test_document_means_against_a_loop():
         total = sum(passages[row].astype(np.float64) for row in range(6) if documents[row] == document)
         np.testing.assert_allclose(means[document], total / np.linalg.norm(total), rtol=1e-6)
     assert means.dtype == np.float32
-
-
-def test_random_vectors_are_as_published():
-    vectors = random_vectors(200, 64, seed=5)
-    assert np.abs(vectors).max() <= 0.125
-    assert vectors.std() == pytest.approx(0.125 / np.sqrt(3), rel=0.02)  # of a uniform distribution
-    assert np.array_equal(vectors, random_vectors(200, 64, seed=5))
-    assert not np.array_equal(vectors, random_vectors(200, 64, seed=6))
 
 
 def test_mean_queries_against_a_loop():
