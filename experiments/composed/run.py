@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments.tables import write_tables
 from model_code.files import read_json, write_json
-from orchestration.cli.results import load_comparison
+from orchestration.cli.build import load_comparison
 from orchestration.project import Project
 
 HERE = Path(__file__).parent

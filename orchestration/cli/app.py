@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from model_code.errors import FreshetError
-from orchestration.cli import build, live, release, results, serve
+from orchestration.cli import build, live, release, serve
 
 ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 GONE = {  # by the command's name: what to do in its place, told for one release
@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 tools = typer.Typer(help="Rarer work: measure, list, clean up.", no_args_is_help=True)
 
-for command in (build.init, build.demo, build.ingest, build.run, build.plan, results.results, build.settings):
+for command in (build.init, build.demo, build.ingest, build.run, build.plan, build.results, build.settings):
     app.command()(command)
 for command in (live.search, live.add, live.update, live.delete, live.sync):
     app.command()(command)

@@ -1,21 +1,26 @@
-"""From a source to artifacts and what they are worth: ingest, run, plan, demo, bench."""
+"""From a source to artifacts and what they are worth: ingest, run, plan, results, demo, bench.
+
+`results` is the one report: which system is best, what is live, what the gate said, what systems cost; printed and as
+a page.
+"""
 
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple
 from functools import partial
 from pathlib import Path
 from types import FrameType, SimpleNamespace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -52,7 +57,6 @@ def settings(
 ) -> None:
     """Describe every key of params.yaml: type, default, bounds and what it is for."""
     from orchestration import parameters
-    from orchestration.cli.tables import table_text
 
     rows = parameters.reference()
     if as_json:
@@ -126,13 +130,105 @@ def plan(
         say(f"{stage.action:5} {stage.address:24} {'; '.join(stage.reasons)}")
 
 
+def results(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One object per system, each metric with its interval.")
+    ] = False,
+    whole: Annotated[
+        bool, typer.Option("--all", help="Every table: paired differences, parts of the queries.")
+    ] = False,
+    costs: Annotated[
+        int, typer.Option("--costs", min=0, metavar="QUERIES", help="Time so many queries; show what systems cost.")
+    ] = 0,
+) -> None:
+    """Compare all systems on the test queries: effectiveness, and with --costs what it takes; write the report."""
+    project = Project.find()
+    comparison = load_comparison(project)
+    if as_json:
+        say(json.dumps(comparison["systems"], indent=2, ensure_ascii=False))
+    else:
+        show_results(project, comparison, costs, whole)
+
+
+def load_comparison(project: Project) -> dict[str, Any]:
+    """`artifacts/comparison/comparison.json`; raises `FreshetError` before the first comparison."""
+    from model_code.files import read_json
+
+    path = project.artifacts / "comparison" / "comparison.json"
+    if not path.exists():
+        raise FreshetError("there are no results yet: run `freshet run` (or `make demo`)")
+    return read_json(path)
+
+
+def show_results(
+    project: Project, comparison: dict[str, Any], costs: int = 0, whole: bool = False, show: Callable[[str], None] = say
+) -> None:
+    """Print sentences and tables, and write the page. whole: every table, not the first alone."""
+    from model_code.evaluation.plots import systems_plot
+    from model_code.evaluation.report import headline_metrics, lead, page, tables
+    from model_code.files import write_text
+    from orchestration.pipeline.costs import cost_table
+
+    sentences = [lead(comparison), standing(project)]
+    for sentence in sentences:
+        show(sentence)
+    if not comparison["systems"]:
+        return
+    shown = tables(comparison)
+    first = next(iter(shown))
+    printed = shown if whole else {first: shown[first]}
+    if costs:
+        measured = {f"Costs: {costs} queries, one at a time": cost_table(project, comparison["split"], costs)}
+        shown, printed = shown | measured, printed | measured
+    for title, table in printed.items():
+        show(f"\n{title}\n{table_text(list(table.columns), table.to_numpy().tolist())}")
+    picture = systems_plot(comparison["systems"], headline_metrics(comparison)[:4])
+    path = project.state / "report.html"
+    write_text(path, page("Comparison", sentences, picture, shown))
+    show(f"\nAll tables, with a picture: {path}")
+
+
+def table_text(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows under their columns' names, aligned.
+
+    >>> print(table_text(["system", "hit@1"], [["bm25", "0.5"], ["zero_shot", "0.625"]]))
+    system     hit@1
+    bm25       0.5
+    zero_shot  0.625
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in columns:
+        table.add_column(Text(column), no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    stream = io.StringIO()
+    Console(file=stream, width=10_000, color_system=None).print(table)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+def standing(project: Project) -> str:
+    """What is live and what the gate said last, in one sentence."""
+    from model_code.live.collection import default_retriever, retrievers
+    from orchestration.registry import history
+
+    lines = history.read(project)
+    if not lines:
+        return "No retriever was registered and judged yet: freshet register, then freshet promote."
+    last, live = lines[-1], project.live
+    why = f": {'; '.join(last['verdict']['reasons'])}" if last["verdict"] else ""
+    searched = f"Live is {default_retriever(live)}. " if retrievers(live) else ""
+    return f"{searched}Last move: {last['action']} of version {last['to']} on {last['when'][:10]}{why}."
+
+
 def demo() -> None:
     """Run the main job in Dagster, then show results, three searches, and where to look."""
     started, project, show = time.monotonic(), Project.find(), print
     with ended_by_signals():
         run_job(project)
-        from orchestration.cli.results import load_comparison, show_results
-
         show("")
         show_results(project, load_comparison(project), show=show)
         _show_refused(project, show)
@@ -240,7 +336,7 @@ def _show_refused(project: Project, show: Callable[[str], None]) -> None:
 
 def _show_searches(project: Project, show: Callable[[str], None]) -> None:
     from model_code.live.searcher import Searcher
-    from orchestration.cli.tables import hits_text
+    from orchestration.cli.live import hits_text
 
     searcher = Searcher.open(project.live)
     for text in example_queries(project):

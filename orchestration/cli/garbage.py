@@ -39,7 +39,8 @@ def find_garbage(project: Project, keep: int) -> list[Garbage]:
     retriever, and the work of the `keep` newest retrains (of one at least: it may be under way). So does whatever has
     an alias, is current, registered, part of a generation that stays, or in `dvc.lock`.
     """
-    found = [garbage for kind in KINDS for garbage in kind(project, keep)]
+    kinds = (*KINDS, *REGISTERED) if (project.state / "mlflow").exists() else KINDS
+    found = [garbage for kind in kinds for garbage in kind(project, keep)]
     return sorted(found, key=lambda garbage: -garbage.megabytes)
 
 
@@ -58,14 +59,10 @@ def _leftovers(project: Project, keep: int) -> Iterator[Garbage]:
 
 
 def _pilots(project: Project, keep: int) -> Iterator[Garbage]:
-    """The work of a pilot that was cut off, and MLflow's runs of those that are over: the ledger has their answers."""
+    """The work of a pilot that was cut off."""
     folder, lock = project.state / pilot.FOLDER, project.state / pilot.LOCK
-    if not is_free(lock):
-        return
-    if folder.is_dir():
+    if folder.is_dir() and is_free(lock):
         yield _folder("work of a pilot that was cut off", folder, lambda: is_free(lock))
-    if (project.state / "mlflow").exists() and (runs := versions.pilots(project)):
-        yield _runs(project, f"{len(runs)} runs of pilots", runs)
 
 
 def _retrains(project: Project, keep: int) -> Iterator[Garbage]:
@@ -90,8 +87,6 @@ def _dvc_cache(project: Project, keep: int) -> Iterator[Garbage]:
 
 def _versions(project: Project, keep: int) -> Iterator[Garbage]:
     """All model versions but the newest, of all retrievers together, and those that have an alias."""
-    if not (project.state / "mlflow").exists():
-        return
     held = [versions.holder(project, role) for role in versions.ROLES]
     numbers = {version.version for version in held if version}
     for version in versions.versions(project)[:-keep]:
@@ -103,10 +98,13 @@ def _versions(project: Project, keep: int) -> Iterator[Garbage]:
 
 
 def _registrations(project: Project, keep: int) -> Iterator[Garbage]:
-    """Runs and models of registrations without a version: `register` was killed, or the version was deleted."""
-    if (project.state / "mlflow").exists():
-        for run in versions.orphans(project):
-            yield _runs(project, f"registration that has no version (run {run[:8]})", [run])
+    """Runs and models of registrations without a version: `register` was killed, or the version was deleted; and runs
+    of pilots that are over, whose answers the ledger has.
+    """
+    for run in versions.orphans(project):
+        yield _runs(project, f"registration that has no version (run {run[:8]})", [run])
+    if is_free(project.state / pilot.LOCK) and (runs := versions.pilots(project)):
+        yield _runs(project, f"{len(runs)} runs of pilots", runs)
 
 
 def _generations(project: Project, keep: int) -> Iterator[Garbage]:
@@ -134,9 +132,8 @@ def _additions(project: Project, keep: int) -> Iterator[Garbage]:
         yield Garbage(what, _size(path), partial(_free_store, project, path))
 
 
-KINDS = (
-    _leftovers, _pilots, _retrains, _dvc_cache, _versions, _registrations, _generations, _additions,
-)  # fmt: skip
+KINDS = (_leftovers, _pilots, _retrains, _dvc_cache, _generations, _additions)
+REGISTERED = (_versions, _registrations)
 
 
 def unneeded_stores(project: Project) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,10 +17,10 @@ from orchestration.live.client import client_of
 from orchestration.project import Project
 
 if TYPE_CHECKING:
-    from model_code.retriever import Hit
+    from model_code.retriever import Hit, TokenMatch
     from orchestration.live.commands import Outcome
 
-
+SHOWN_TOKENS = 12  # of those that matched, the heaviest
 Files = Annotated[
     list[Path],
     typer.Argument(
@@ -47,8 +48,6 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Hits as a JSON list.")] = False,
 ) -> None:
     """Search the live collection: by the running service (freshet serve) if there is one, else in this process."""
-    from orchestration.cli.tables import hits_text
-
     if hybrid:
         raise FreshetError("--hybrid is gone: freshet register untrained, or a fusion of params.yaml, searches by both")
     project, filters = Project.find(), filters or []
@@ -62,6 +61,31 @@ def search(
     else:
         hits = service.search(text, k, retriever=retriever, filters=filters, explain=explain).hits
     say(json.dumps([plain(hit) for hit in hits], indent=2, ensure_ascii=False) if as_json else hits_text(hits))
+
+
+def hits_text(hits: Sequence[Hit]) -> str:
+    """Rank, score, id, path in the hierarchy, title and snippet of each hit, and what its score is made of if known."""
+    return "\n".join(map(_hit_text, hits)) or "no documents found"
+
+
+def tokens_text(tokens: Sequence[TokenMatch]) -> str:
+    """Tokens with their weights; + marks what the query's encoder added.
+
+    >>> from model_code.retriever import TokenMatch
+    >>> tokens_text([TokenMatch("split", 1.25), TokenMatch("divide", 0.5, expanded=True)])
+    'split 1.25  +divide 0.50'
+    """
+    if not tokens:
+        return "no token matched"
+    shown = [f"{'+' if token.expanded else ''}{token.token} {token.weight:.2f}" for token in tokens[:SHOWN_TOKENS]]
+    others = len(tokens) - len(shown)
+    return "  ".join(shown) + (f"  and {others} more" if others else "")
+
+
+def _hit_text(hit: Hit) -> str:
+    path = " › ".join(hit.topics) or "/".join(str(node) for node in hit.path)
+    lines = [f"{hit.rank:3}  {hit.score:.3f}  {hit.title}", f"{hit.document_id}  [{path}]", hit.snippet]
+    return f"\n{' ' * 12}".join(lines if hit.tokens is None else [*lines, tokens_text(hit.tokens)])
 
 
 def plain(hit: Hit) -> dict[str, Any]:

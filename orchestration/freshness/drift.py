@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,10 +80,7 @@ def calibration_of(
 
 
 def build_reference(project: Project, searcher: Searcher, settings: Parameters) -> DriftReference:
-    """A reference of documents that the retriever was trained with.
-
-    Growth counts from the documents that the retriever was trained on, which a base that was clustered anew outnumbers.
-    """
+    """A reference of documents that the retriever was trained with."""
     base, chosen = searcher.base, settings.drift
     documents, note = reference_documents(project, searcher.generation, SMALLEST_SHARE * chosen.largest_batch)
     first: dict[str, int] = {}  # the row of each document's first passage
@@ -179,9 +176,7 @@ def protected_queries(project: Project, searcher: Searcher, seed: int) -> list[P
     answers = {query: trained & relevant.keys() for query, relevant in judgements.qrels.items()}
     answered = [query for query, documents in answers.items() if documents]
     questions = [_question(judgements.queries[query], answers[query]) for query in some(answered, PROTECTED, seed)]
-    held = set(searcher.base.rows.document_ids)  # more than was trained with, where it was clustered anew
-    search = partial(searcher.base.retriever.search, allowed=None if held <= trained else held & trained)
-    ranked = zip(questions, first_ranks(search, questions, DEPTH).tolist(), strict=True)
+    ranked = zip(questions, first_ranks(searcher.base.retriever.search, questions, DEPTH).tolist(), strict=True)
     return [ProtectedQuery(question.text, tuple(sorted(question.answers)), rank) for question, rank in ranked]
 
 
@@ -326,20 +321,16 @@ def watch(project: Project, record: bool = True) -> Watched | None:
     record=False: a dry run, kept nowhere, of however few documents. Others that watch at the same time wait.
     """
     with file_lock(project.state / LOCK):
-        return _watch(project, record)
-
-
-def _watch(project: Project, record: bool) -> Watched | None:
-    settings, searcher = parameters.load(project.params_file), Searcher.open(project.live)
-    ledger = existing_ledger(project, searcher.generation.retriever)
-    if ledger is None:
-        return None
-    with ledger:
-        watched = _measured(project, searcher, settings, ledger, record)
-        if record and watched is not None:
-            _ask(ledger, watched)
-            ledger.record_drift(watched.as_dict(), (watched.batch.first, watched.batch.last))
-        return watched
+        settings, searcher = parameters.load(project.params_file), Searcher.open(project.live)
+        ledger = existing_ledger(project, searcher.generation.retriever)
+        if ledger is None:
+            return None
+        with ledger:
+            watched = _measured(project, searcher, settings, ledger, record)
+            if record and watched is not None:
+                _ask(ledger, watched)
+                ledger.record_drift(watched.as_dict(), (watched.batch.first, watched.batch.last))
+            return watched
 
 
 def _measured(

@@ -120,16 +120,7 @@ def queries_for(workspace: Project, documents: Iterable[str]) -> frozenset[str]:
 
 SNAPSHOT = "snapshot"  # the folder of the documents to train on
 FILES = ("params.yaml", "dvc.yaml", "pyproject.toml")
-OWN = {
-    *code_lock.PACKAGES,
-    code_lock.NAME,
-    *FILES,
-    "artifacts",
-    "corpus.lock.json",
-    "dvc.lock",
-    "live",
-    SNAPSHOT,
-}
+OWN = {*code_lock.PACKAGES, code_lock.NAME, *FILES, "artifacts", "corpus.lock.json", "dvc.lock", "live", SNAPSHOT}
 MODELS = ("base", "start", "model")  # settings, of whichever group, that name a hub's model or a folder
 SETTINGS = (  # what is live was accepted once: nothing is merged, cut off, held back or quarantined again
     "corpus.source=snapshot",

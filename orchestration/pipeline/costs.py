@@ -6,7 +6,7 @@ None of it is an artifact: numbers that differ from run to run stay out of every
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,20 +38,15 @@ def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
     settings = parameters.load(project.params_file)
     table = {stage.address: stage for stage in stages.expand(settings.retrievers, settings.fusions)}
     rows = []
-    for name, encoder, index in _builds(project, settings):
+    for name in (*BASELINES, *settings.fusions, *settings.retrievers):
+        encoder, index = settings.build_folders(project.artifacts, name)
+        if not (encoder.is_dir() and index.is_dir()):
+            continue
         p50, p95 = latency(open_retriever(encoder, index, settings.encoder).search, texts)
         spent = [recorded_seconds(project, table.get(f"{stage}@{name}")) for stage in ("train", "index")]
         told = [UNKNOWN if seconds is None else f"{seconds:,.1f}" for seconds in spent]
         rows.append([name, f"{p50:.1f}", f"{p95:.1f}", f"{folder_bytes(index):,}", *told])
     return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-def _builds(project: Project, settings: parameters.Parameters) -> Iterator[tuple[str, Path, Path]]:
-    """Name, encoder and index of each system whose build is there."""
-    for name in (*BASELINES, *settings.fusions, *settings.retrievers):
-        encoder, index = settings.build_folders(project.artifacts, name)
-        if encoder.is_dir() and index.is_dir():
-            yield name, encoder, index
 
 
 def latency(search: Search, texts: Sequence[str]) -> tuple[float, float]:

@@ -126,11 +126,10 @@ class PlannedBuild:
         targets: Sequence[str] = (),
         dagster_run: str | None = None,
         force: bool = False,
-        say: Say = say_to_stderr,
         name: str = "",
     ) -> None:
         name = name or f"build {datetime.now():%Y-%m-%d %H:%M:%S}"
-        self.project, self.force, self.say = project, force, say
+        self.project, self.force = project, force
         self.extra = {RECORDER: "1", BUILD_NAME: name} | ({"FRESHET_DAGSTER_RUN": dagster_run} if dagster_run else {})
         self.copy = (project.root / ".dvc" / "tmp" if project.home else project.state) / dvc_lock.LOCK
         initialise(project)
@@ -142,7 +141,7 @@ class PlannedBuild:
             self.recording = runs.record_or_say(project)
         self.waiting = [stage.address for stage in planned if force or stage.action != "skip"]
 
-    def bring(self, address: str, say: Say | None = None) -> Iterator[str]:
+    def bring(self, address: str, say: Say = say_to_stderr) -> Iterator[str]:
         """Bring a stage up to date, and before it what it needs; yield each that ran, recorded by then.
 
         FreshetError if one fails, or the settings changed since the plan was made.
@@ -152,7 +151,7 @@ class PlannedBuild:
             with self.project.lock():
                 if hash_path(self.project.params_file) != self.settings:
                     raise FreshetError("params.yaml changed since this build began: start another one")
-                ran = self._repro(name, say or self.say)
+                ran = self._repro(name, say)
                 self.recording = self.recording and runs.record_or_say(self.project)
                 dvc_lock.keep_copy(self.project.root, self.copy)
             self.waiting.remove(name)
@@ -161,11 +160,13 @@ class PlannedBuild:
 
     def _mend(self) -> None:
         if dvc_lock.mend(self.project.root, self.copy):
-            self.say("dvc.lock was half-written by a DVC that was killed: gone back to the last whole one")
+            say_to_stderr("dvc.lock was half-written by a DVC that was killed: gone back to the last whole one")
         if dvc_lock.remove_stale_notes(self.project.root):
-            self.say("notes of a DVC that was killed are removed: they kept outputs busy")
+            say_to_stderr("notes of a DVC that was killed are removed: they kept outputs busy")
         for folder in remove_unnamed_outputs(self.project):
-            self.say(f"{folder} removed: params.yaml no longer names this retriever (DVC's cache keeps what it held)")
+            say_to_stderr(
+                f"{folder} removed: params.yaml no longer names this retriever (DVC's cache keeps what it held)"
+            )
 
     def _repro(self, address: str, say: Say) -> bool:
         """Run DVC for one stage, which it may skip or restore; whether the stage itself ran."""
@@ -203,7 +204,6 @@ def repro(
     targets: Sequence[str] = (),
     dagster_run: str | None = None,
     force: bool = False,
-    say: Say = say_to_stderr,
     name: str = "",
 ) -> Iterator[str]:
     """Bring `targets` (all stages by default) up to date, yielding the address of each that ran, recorded by then.
@@ -212,7 +212,7 @@ def repro(
     Raises `FreshetError` if a stage fails. An interrupt ends DVC and its stage.
     """
     with project.lock():
-        build = PlannedBuild(project, targets, dagster_run, force, say, name)
+        build = PlannedBuild(project, targets, dagster_run, force, name)
         for address in list(build.waiting):
             yield from build.bring(address)
 

@@ -13,7 +13,7 @@ from model_code.errors import FreshetError
 from model_code.live.searcher import Searcher
 from model_code.retriever import Hit, TokenMatch
 from orchestration.cli import live
-from orchestration.cli.tables import hits_text, tokens_text
+from orchestration.cli.live import hits_text, tokens_text
 
 TEXT = "Split a string"
 HIT = Hit(1, 0.5, "str.split", "str.split", TEXT, 0, 14, None, TEXT, ((0, 5),), {}, None, (0, 2), 7)

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from model_code.files import write_json, write_text
-from orchestration.cli.results import results
+from orchestration.cli.build import results
 from orchestration.pipeline import costs
 from orchestration.project import Project
 

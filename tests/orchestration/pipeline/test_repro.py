@@ -168,9 +168,9 @@ def test_a_store_that_is_away_does_not_end_a_build_and_is_asked_once(one_stage, 
 def test_a_failure_is_told_once_and_what_the_stage_said_itself_is_final(one_stage, ending, error, message):
     write_json(one_stage.root / "dvc.yaml", {"stages": {"make": {"cmd": f"echo first; {ending}", "outs": ["out"]}}})
     lines = []
-    build = PlannedBuild(one_stage, say=lines.append)
+    build = PlannedBuild(one_stage)
     with pytest.raises(FreshetError, match=message) as failed:
-        list(build.bring("make"))
+        list(build.bring("make", lines.append))
     assert type(failed.value) is error
     assert "first" in lines
     assert not any("nan" in line or line.startswith("> ") for line in lines)
@@ -184,7 +184,7 @@ def test_an_interrupt_ends_dvc_and_its_stage(one_stage):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(repro(one_stage, say=interrupt))
+        list(PlannedBuild(one_stage).bring("make", interrupt))
     assert not psutil.Process().children(recursive=True)
 
 

@@ -117,7 +117,7 @@ def test_what_a_service_refuses_is_one_line(status, body, message, kind):
 
 def test_the_client_imports_nothing_slow():
     code = (
-        "import sys; import freshet, orchestration.live.client, orchestration.cli.tables;"
+        "import sys; import freshet, orchestration.live.client, orchestration.cli.live;"
         "slow = {'numpy', 'torch', 'dagster', 'fastapi', 'pydantic', 'httpx', 'sqlalchemy', 'ruamel.yaml'};"
         "print(sorted(slow & set(sys.modules)))"
     )
