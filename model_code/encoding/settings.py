@@ -35,7 +35,7 @@ class EncoderSettings(Settings):
     prompts: PromptSettings = Field(default_factory=PromptSettings)
     precision: Precision = Field(
         "auto",
-        description="of the products when encoding; auto: bfloat16 where the hardware has it, else float32, by weights "
+        description="of the products when encoding; auto: bfloat16 where that is faster, else float32, by weights "
         "in half precision where the CPU has that and nothing is trained; an index keeps it",
     )
     device: str = Field("auto", description="auto (a GPU if there is one), cpu, cuda, cuda:1, ...")

@@ -20,6 +20,7 @@ from model_code.encoding.hardware import (
     has_half_weights,
     pack,
     packing,
+    uses_bfloat16,
 )
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -91,8 +92,7 @@ def test_weights_that_half_precision_cannot_hold_stay():
 
 @pytest.mark.parametrize(("kind", "cosine"), [(HalfLinear, 0.99999), (Bfloat16Linear, 0.9995)])
 def test_what_only_searches_has_them_and_keeps_fingerprint_and_vectors(folder, kind, cosine, monkeypatch):
-    if kind is HalfLinear:
-        monkeypatch.setattr("model_code.encoding.hardware.has_bfloat16", lambda device: False)
+    monkeypatch.setattr("model_code.encoding.hardware.gains_by_bfloat16", lambda device: kind is Bfloat16Linear)
     if packing("auto", CPU) is not kind:
         pytest.skip("not on this CPU")
     searching = Encoder.load(folder, device="cpu", for_search=True)
@@ -126,13 +126,29 @@ def test_on_a_worker_without_bfloat16_it_is_emulated(monkeypatch):
         torch.testing.assert_close(other(inputs), linear(inputs), rtol=2**-7, atol=2**-7)
 
 
+def cpu(monkeypatch, avx512: bool, tiles: bool, amd: bool) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
+    monkeypatch.setattr("model_code.encoding.hardware._is_amd", lambda: amd)
+
+
+@pytest.mark.parametrize(
+    ("avx512", "tiles", "amd", "gains"),
+    [(False, False, True, False), (True, False, True, True), (True, False, False, False), (True, True, False, True)],
+)
+def test_bfloat16_is_taken_where_it_is_faster(monkeypatch, avx512, tiles, amd, gains):
+    cpu(monkeypatch, avx512, tiles, amd)
+    assert uses_bfloat16("auto", CPU) is gains
+    assert uses_bfloat16("bfloat16", CPU)
+    assert packing("bfloat16", CPU) is (Bfloat16Linear if avx512 else None), "emulated: as autocast does it"
+
+
 def test_where_they_apply(monkeypatch):
-    monkeypatch.setattr("model_code.encoding.hardware.has_bfloat16", lambda device: False)
+    cpu(monkeypatch, avx512=False, tiles=False, amd=True)
     assert packing("auto", CPU) is (HalfLinear if has_half_weights(CPU) else None)
-    assert packing("bfloat16", CPU) is None, "emulated: as autocast does it"
     assert packing("float32", CPU) is None
     assert packing("auto", torch.device("cuda")) is None
-    monkeypatch.setattr("model_code.encoding.hardware.has_bfloat16", lambda device: True)
+    cpu(monkeypatch, avx512=True, tiles=True, amd=False)
     assert packing("auto", CPU) is packing("bfloat16", CPU) is Bfloat16Linear
     assert packing("float32", CPU) is None
     assert packing("auto", torch.device("cuda")) is None
