@@ -34,6 +34,7 @@ BASE = "sentence-transformers/all-MiniLM-L6-v2"
 SINGLE_SECONDS, BATCH_RATIO, HTTP_SECONDS = 0.100, 1.5, 0.001
 MARKERS = 5
 TEXT = "the marked page of this edition of the almanac"
+WRITE_SECONDS = 0.5  # from one edition to the next, with HTTP and without, so that both searches wait for as many
 STEPS = {  # of one document: the file and the function whose time each is
     "receive": ("collection.py", "receive"),
     "encode": ("encoder.py", "encode_documents"),
@@ -50,7 +51,7 @@ def rows(
     singles: int = 100,
     batch: int = 1000,
     seconds: float = 30.0,
-    readers: int = 4,
+    readers: int = 8,
     base: str | Path = BASE,
 ) -> list[dict[str, Any]]:
     """Start a service over `passages` random vectors of the encoder `base`, send it documents, and read meanwhile.
@@ -232,7 +233,7 @@ class Unserved:
 
 
 def read_while_writing(client: Client | Unserved, seconds: float, readers: int, first: int) -> Reading:
-    """Search by `readers` threads for so many seconds, and write all the while.
+    """Search by `readers` threads for so many seconds, and write every `WRITE_SECONDS`.
 
     first: the number of the first edition, which must be a new one.
     """
@@ -244,6 +245,7 @@ def read_while_writing(client: Client | Unserved, seconds: float, readers: int, 
         while time.monotonic() < latest:
             edition += 1
             _write(client, found, edition)
+            time.sleep(WRITE_SECONDS)
         stop.set()
         for each in reading:
             each.result()
@@ -261,10 +263,12 @@ def _write(client: Client | Unserved, found: Reading, edition: int) -> None:
 
 
 def _read(client: Client | Unserved, found: Reading, stop: threading.Event) -> None:
+    words, chance = TEXT.split(), random.Random()
     while not stop.is_set():
+        text = " ".join(words[: chance.randint(3, len(words))])  # as long as people's, of which few are equally long
         started = time.perf_counter()
         try:
-            answer = client.search(f"edition {TEXT}", MARKERS)
+            answer = client.search(f"edition {text}", MARKERS)
         except FreshetError as error:
             found.errors.append(str(error))
             continue
