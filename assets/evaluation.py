@@ -14,20 +14,21 @@ from orchestration.project import Project
 
 
 def preview_evaluation(folder: Path) -> Preview:
-    """Dev and test metrics of one system and of its variants, a row each."""
+    """The metrics of one system and of its variants, a row each."""
     return {"metrics": table(metric_rows([folder, *sorted(folder.glob("variants/*"))]))}
 
 
 def preview_baselines(folder: Path) -> Preview:
-    """Dev and test metrics of each baseline and its variants, a row each."""
+    """The metrics of each baseline and its variants, a row each."""
     systems = sorted(path.parent for path in folder.glob("*/metrics.json"))
     return {"metrics": table(metric_rows([*systems, *sorted(folder.glob("*/variants/*"))]))}
 
 
 def metric_rows(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """The metrics that lie in evaluation folders: test before dev, systems in the order given."""
+    """The metrics that lie in evaluation folders: test first, systems in the order given."""
     found = [read_json(folder / "metrics.json") for folder in folders]
-    return [{"system": each["system"], "split": split, **each[split]} for split in ("test", "dev") for each in found]
+    splits = ("test", "gate", "dev")
+    return [{"system": each["system"], "split": split, **each[split]} for split in splits for each in found]
 
 
 def preview_comparison(folder: Path) -> Preview:

@@ -13,6 +13,7 @@ import pandas as pd
 
 from model_code.context import StageContext
 from model_code.contracts.rules import fail, passage_documents, require, require_files, validate
+from model_code.corpus.settings import SPLITS
 from model_code.corpus.tables import COLUMNS, NULLABLE, OPTIONAL, TABLES
 from model_code.files import read_json
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 
 VOCABULARY = {
-    ("queries", "split"): ("train", "dev", "test"),
-    ("qrels", "split"): ("train", "dev", "test"),
+    ("queries", "split"): SPLITS,
+    ("qrels", "split"): SPLITS,
     ("quarantine", "table"): ("documents", "queries", "qrels"),
 }
 FILLED = {("queries", "text"), ("pseudo_queries", "text"), ("pseudo_queries", "kind"), ("quarantine", "reason")}

@@ -18,7 +18,7 @@ import pandas as pd
 from model_code.corpus.cleaning import SourceQuery, document_of, identifier, merge_duplicates, query_of
 from model_code.corpus.passages import passage_rows
 from model_code.corpus.rows import Malformed, Quarantine, Row, Unfit
-from model_code.corpus.settings import CorpusSettings, PassageSettings, QuerySplitSettings
+from model_code.corpus.settings import GATE, SPLITS, CorpusSettings, PassageSettings, QuerySplitSettings
 from model_code.corpus.sources.base import Source
 from model_code.corpus.tables import COLUMNS, frame
 from model_code.documents import Document, canonical_fields
@@ -163,29 +163,31 @@ def position(identifier: str, seed: int, purpose: str) -> float:
 
 
 def split_queries(given: Mapping[str, str | None], settings: QuerySplitSettings) -> dict[str, str]:
-    """The split of every query: the given one, else by shares; a dev split is carved out of train if there is none.
+    """The split of every query: the given one, else by shares. Dev and gate are carved out of a given train that comes
+    without one.
 
     >>> split_queries({"q1": "test", "q2": "dev", "q3": "train"}, QuerySplitSettings())
     {'q1': 'test', 'q2': 'dev', 'q3': 'train'}
     """
     splits = {query: split or _split_by_share(query, settings) for query, split in given.items()}
-    if "dev" in splits.values():
-        return splits
-
-    def carved(query: str, split: str) -> bool:
-        return split == "train" and position(query, settings.seed, "dev") < settings.dev_share
-
-    return {query: "dev" if carved(query, split) else split for query, split in splits.items()}
+    trained = {query for query, split in given.items() if split == "train"}
+    for name, share in (("dev", settings.dev_share), (GATE, settings.gate_share)):
+        if name not in given.values():
+            carved = {query for query in trained if position(query, settings.seed, name) < share}
+            splits |= dict.fromkeys(carved, name)
+            trained -= carved
+    return splits
 
 
 def _split_by_share(query: str, settings: QuerySplitSettings) -> str:
     place = position(query, settings.seed, "queries")
     if place < settings.test_share:
         return "test"
-    return "dev" if place < settings.test_share + settings.dev_share else "train"
+    if place < settings.test_share + settings.dev_share:
+        return "dev"
+    return GATE if place < settings.test_share + settings.dev_share + settings.gate_share else "train"
 
 
-SPLITS = ("test", "dev", "train")  # the earlier one wins: what is tested must not be trained on
 MOST_RELEVANCE = 2**53  # what a file's floating-point numbers hold exactly, and a 64-bit integer, too
 
 

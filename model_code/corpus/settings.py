@@ -87,16 +87,24 @@ class FileSettings(Settings):
         require((self.queries is None) == (self.qrels is None), "queries and qrels are given together or not at all")
 
 
+GATE = "gate"  # the split that promotions are judged by
+SPLITS = ("test", GATE, "dev", "train")  # the earlier one wins: what is tested must not be trained on
+
+
 class QuerySplitSettings(Settings):
     """How queries are split where the source does not say: by the hash of (seed, query id), so for good."""
 
-    test_share: float = Field(0.5, ge=0, lt=1, description="of the queries")
+    test_share: float = Field(0.3, ge=0, lt=1, description="of the queries: for reports, no decision looks at them")
     dev_share: float = Field(0.1, ge=0, lt=1, description="also carved out of train where a source has no dev split")
+    gate_share: float = Field(
+        0.2, ge=0, lt=1, description="what promotions are judged by; carved out of train like dev; 0: the test queries"
+    )
     seed: int = Constant(0, description="of the split")
 
     def check(self) -> None:
         """Refuse shares that leave nothing."""
-        require(self.test_share + self.dev_share < 1, "test_share + dev_share must leave queries to train on")
+        shares = self.test_share + self.dev_share + self.gate_share
+        require(shares < 1, "test_share + dev_share + gate_share must leave queries to train on")
 
 
 class CorpusSettings(Settings):

@@ -28,7 +28,7 @@ NULLABLE = {("documents", "date"), ("queries", "split"), ("quarantine", "record_
 class Corpus:
     """The corpus stage's tables, with the columns that `contracts.py` states.
 
-    The row number of `passages` is the passage number; `queries` and `qrels` carry the split train, dev or test, which
+    The row number of `passages` is the passage number; `queries` and `qrels` carry the split, one of `SPLITS`, which
     a query that nobody judged lacks. `answers` is JSON of the strings that answer a query, or None; a corpus without
     any lacks the column.
     """
@@ -135,7 +135,7 @@ def judged_corpus(corpus: Corpus) -> Corpus:
 
 
 def judged(corpus: Corpus, split: str) -> Judgements:
-    """The judged queries of a split: "train", "dev" or "test"."""
+    """The judged queries of a split, one of `SPLITS`."""
     rows = corpus.qrels[corpus.qrels["split"] == split].sort_values(["query_id", "document_id"])
     relevant: dict[str, dict[str, int]] = {}
     for query, document, relevance in zip(rows["query_id"], rows["document_id"], rows["relevance"], strict=True):

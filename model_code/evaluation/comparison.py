@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from model_code.corpus.settings import SPLITS
 from model_code.evaluation.scores import DIGITS, SystemScores, check_comparable
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.significance import (
@@ -126,7 +127,7 @@ def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> d
     Supervised training can only raise the "unseen" ones by generalising, the "seen" ones also by remembering (SciFact:
     64 % of the test judgements point at documents of training queries). Both groups, or none if either is too small.
     """
-    others = qrels[qrels["split"].isin({"train", "dev", "test"} - {split})]
+    others = qrels[qrels["split"].isin(set(SPLITS) - {split})]
     reported = qrels[(qrels["split"] == split) & qrels["query_id"].isin(list(query_ids))]
     touched = set(reported.loc[reported["document_id"].isin(others["document_id"]), "query_id"])
     seen = sorted(touched)

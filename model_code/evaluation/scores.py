@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from model_code.corpus.settings import GATE
 from model_code.errors import FreshetError
 from model_code.files import read_json
 
 DIGITS = 6  # of values that are written down; far below any interval, far above the rounding of sums
-SPLITS = ("dev", "test")
+SPLITS = ("dev", GATE, "test")
 RRF = "rrf"  # the variant that fuses a retriever's run with BM25's by reciprocal ranks
 VARIANTS = "variants"  # the folder, in a system's evaluation folder, that holds those of its variants
 
@@ -52,6 +53,12 @@ def load_scores(folder: Path, split: str) -> SystemScores:
     values = long.pivot(index="query_id", columns="metric", values="value")
     values = values[list(dict.fromkeys(long["metric"]))]  # in the order written, which pivot sorts away
     return SystemScores(summary["system"], split, values.rename_axis(columns=None))
+
+
+def load_gate_scores(folder: Path) -> SystemScores:
+    """`load_scores` of the queries that promotions are judged by: the gate's own, or the test queries without any."""
+    own = load_scores(folder, GATE)
+    return own if own.queries else load_scores(folder, "test")
 
 
 def load_all_scores(folder: Path, split: str) -> list[SystemScores]:

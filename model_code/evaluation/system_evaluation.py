@@ -1,7 +1,7 @@
-"""Evaluate a system on the judged dev and test queries, and write the evaluation folder.
+"""Evaluate a system on the judged queries of dev, gate and test, and write the evaluation folder.
 
-The folder holds `run.{dev,test}.trec` (the rankings), `scores.parquet` (query_id, split, metric, value) and
-`metrics.json` ({"system", "dev": {"queries", metric: mean, ...}, "test": {...}}).
+The folder holds `run.{dev,gate,test}.trec` (the rankings), `scores.parquet` (query_id, split, metric, value) and
+`metrics.json` ({"system", "dev": {"queries", metric: mean, ...}, "gate": {...}, "test": {...}}).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def evaluate_system(
 ) -> dict[str, Any]:
     """Score the system's run on each split, and write the evaluation folder to `output`.
 
-    `judgements` maps "dev" and "test" to their judged queries (either may have none), on which `runs` were made.
+    `judgements` maps each split to its judged queries (any may have none), on which `runs` were made.
     Returns the content of metrics.json.
     """
     summary: dict[str, Any] = {"system": system}
@@ -58,7 +58,7 @@ def search_splits(search: Search, judgements: Mapping[str, Judgements], depth: i
 
 
 def sampled(corpus: Corpus, settings: EvaluationSettings) -> dict[str, Judgements]:
-    """The judged queries of dev and test, `settings.max_queries` of each at most."""
+    """The judged queries of each split, `settings.max_queries` of each at most."""
     return {split: sample_queries(judged(corpus, split), settings.max_queries) for split in SPLITS}
 
 

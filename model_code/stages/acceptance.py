@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from model_code.context import StageContext
-from model_code.corpus.settings import AcceptanceSettings
+from model_code.corpus.settings import SPLITS, AcceptanceSettings
 from model_code.corpus.tables import Corpus, judged, load_corpus
 from model_code.errors import FreshetError
 from model_code.files import write_json
@@ -91,9 +91,9 @@ def assess(corpus: Corpus, settings: AcceptanceSettings, data_docs: Path) -> dic
 
 
 def acceptance_frames(corpus: Corpus) -> dict[str, pd.DataFrame]:
-    """The data that expectations are stated on: `documents`, and if there are any the dev and test `queries` and all
-    `judgements`."""
-    documents, splits = corpus.documents, [judged(corpus, split) for split in ("dev", "test")]
+    """The data that expectations are stated on: `documents`, and if there are any the `queries` of dev, gate and test
+    and all `judgements`."""
+    documents, splits = corpus.documents, [judged(corpus, split) for split in SPLITS if split != "train"]
     texts = pd.Series([text for split in splits for text in split.queries.values()], dtype=object)
     judgements = corpus.qrels[["query_id", "document_id"]]
     frames = {

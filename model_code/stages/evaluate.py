@@ -50,9 +50,9 @@ def run(context: StageContext) -> dict[str, Any]:
 class HeldOut:
     """What a corpus that judges itself is searched as: documents without the lines by which they are asked for.
 
-    passages: of the documents that dev or test queries ask for. left_out: those that only training asks for, which are
-    found by nobody: never to find them would be rewarded, as they answer no query. folder: where the passages are kept
-    as each retriever indexes them.
+    passages: of the documents that queries of dev, gate or test ask for. left_out: those that only training asks for,
+    which are found by nobody: never to find them would be rewarded, as they answer no query. folder: where the passages
+    are kept as each retriever indexes them.
     """
 
     passages: NewPassages
@@ -61,7 +61,7 @@ class HeldOut:
 
     @classmethod
     def of(cls, corpus: Corpus, asked: frozenset[str], include_title: bool, folder: Path) -> HeldOut:
-        """asked: the documents that dev and test queries ask for."""
+        """asked: the documents that these queries ask for."""
         changed, passages = frozenset(own_queries(corpus)), judged_corpus(corpus).passages
         passages = passages[passages["document_id"].isin(list(changed & asked))]
         new = NewPassages(passage_texts(passages, include_title), passages["document_id"].tolist())
@@ -98,7 +98,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Bench:
-    """What every system is evaluated on: the judged queries of dev and test.
+    """What every system is evaluated on: the judged queries of dev, gate and test.
 
     documents: the document of each passage.
     """

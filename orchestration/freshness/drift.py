@@ -167,7 +167,7 @@ def protected_queries(project: Project, searcher: Searcher, seed: int) -> list[P
     """At most PROTECTED of the build's dev queries for documents that
     the retriever was trained with, ranked as the build was opened: among these documents and no others.
 
-    Not test queries: the gate judges a retrain by those, and what called for it must not have looked at them.
+    Not the gate's, which judges a retrain: what called for it must not have looked at them.
     None where the project has no corpus.
     """
     trained, judgements = trained_documents(searcher.generation), judged_queries(project.artifacts, "dev")

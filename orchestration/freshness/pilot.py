@@ -16,14 +16,14 @@ from typing import Any
 
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict, judge_pilot
-from model_code.evaluation.scores import load_scores
+from model_code.evaluation.scores import load_gate_scores
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
 from model_code.ledger.work import WorkKind, WorkState
 from model_code.live.collection import default_retriever
 from model_code.live.searcher import Searcher
 from orchestration import parameters
-from orchestration.freshness.queries import judgements
+from orchestration.freshness.queries import gate_judgements
 from orchestration.freshness.workspace import export, live_documents, make_workspace
 from orchestration.live.ledger import open_ledger, standing_of
 from orchestration.live.retrain_plan import WORKSPACE, Plan, generation_of, make_plan
@@ -34,7 +34,7 @@ Show = Callable[[str], Any]
 FOLDER, LOCK = "pilot", "pilot.lock"  # in the project's state
 WAITING = "waiting for another pilot of this project, which runs now"
 ANY_SIZE = ("acceptance.min_documents=1", "training.min_judged_queries=0")  # a sample
-ASKED_SHARE = 5  # of drift.minimum_batch, documents that test queries must ask for
+ASKED_SHARE = 5  # of drift.minimum_batch, documents that the gate's queries must ask for
 SETTLED = "nothing: no report waits for the answer"
 
 
@@ -97,8 +97,8 @@ def _pilot(project: Project, folder: Path, documents: int, show: Show) -> PilotR
     asked, settings = _asked(workspace, new, show), parameters.load(workspace.params_file)
     _build(workspace, f"evaluate@{plan.retriever}", show)
     score(workspace, plan.retriever, [view.segment for view in live.views], folder / "searched")
-    trained = load_scores(workspace.artifacts / "evaluate" / plan.retriever, "test")
-    searched = load_scores(folder / "searched", "test")
+    trained = load_gate_scores(workspace.artifacts / "evaluate" / plan.retriever)
+    searched = load_gate_scores(folder / "searched")
     margin = settings.drift.quality_margin
     verdict = judge_pilot(trained, searched, settings.promotion, asked, margin, settings.seed)
     return PilotResult(plan, len(chosen), len(new), verdict)
@@ -109,7 +109,7 @@ def _require_new(project: Project, asked: int, new: int) -> None:
     minimum = parameters.load(project.params_file).drift.minimum_batch
     if asked < (least := max(minimum // ASKED_SHARE, 1)):
         raise NoPilot(
-            f"people's test queries ask for {asked} of the {new} new documents at most, fewer than {least} "
+            f"the gate's queries ask for {asked} of the {new} new documents at most, fewer than {least} "
             f"(drift.minimum_batch / {ASKED_SHARE}): a pilot needs documents that arrive with `queries`"
         )
 
@@ -149,10 +149,10 @@ def _build(workspace: Project, target: str, show: Show) -> None:
 
 
 def _asked(workspace: Project, new: Set[str], show: Show) -> Mapping[str, str]:
-    """By test query the new document that it asks for, before anything is trained; NoPilot where they are too few."""
+    """By query of the gate the new document that it asks for, before anything is trained; NoPilot if too few."""
     _build(workspace, "corpus", show)
     judged = sample_queries(
-        judgements(workspace.artifacts, "test"), parameters.load(workspace.params_file).evaluation.max_queries
+        gate_judgements(workspace.artifacts), parameters.load(workspace.params_file).evaluation.max_queries
     )
     asked = {query: min(new & relevant.keys()) for query, relevant in judged.qrels.items() if new & relevant.keys()}
     _require_new(workspace, len(set(asked.values())), len(new))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from model_code.corpus.settings import GATE
 from model_code.corpus.tables import Judgements
 from model_code.documents import Document
 from model_code.drift.measures import RANKS, reciprocal_ranks
@@ -58,6 +59,12 @@ def judgements(artifacts: Path, split: str) -> Judgements:
     from model_code.corpus.tables import judged, load_corpus
 
     return judged(load_corpus(artifacts / "corpus"), split)
+
+
+def gate_judgements(artifacts: Path) -> Judgements:
+    """Those that promotions are judged by: the gate's own, or the test queries if it has none."""
+    own = judgements(artifacts, GATE)
+    return own if own.queries else judgements(artifacts, "test")
 
 
 def has_queries(artifacts: Path) -> bool:

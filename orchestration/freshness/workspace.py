@@ -18,7 +18,7 @@ from model_code.errors import FreshetError
 from model_code.files import hash_text, replace_folder
 from model_code.live.generation import Generation, live_rows
 from orchestration import parameters
-from orchestration.freshness.queries import answers, judgements, relevance
+from orchestration.freshness.queries import answers, gate_judgements, relevance
 from orchestration.live.ledger import all_feedback, existing_ledger, standing_of
 from orchestration.parameters import flatten
 from orchestration.pipeline import code_lock, dvc_file
@@ -112,9 +112,9 @@ def _corpus_table(project: Project, name: str) -> pd.DataFrame:
 
 
 def queries_for(workspace: Project, documents: Iterable[str]) -> frozenset[str]:
-    """The judged test queries that ask for one of `documents`."""
+    """The queries of the gate that ask for one of `documents`."""
     wanted = set(documents)
-    qrels = judgements(workspace.artifacts, "test").qrels
+    qrels = gate_judgements(workspace.artifacts).qrels
     return frozenset(query for query, relevant in qrels.items() if wanted & relevant.keys())
 
 

@@ -146,9 +146,9 @@ def stage_record(
 
 
 def _evaluated(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each system that a report holds the metrics of, variants and baselines included, with those of dev and test."""
+    """Each system that a report holds the metrics of, variants and baselines included, with those of each split."""
     if "system" in report:
-        yield report["system"], {split: report[split] for split in ("dev", "test")}
+        yield report["system"], {split: report[split] for split in ("dev", "gate", "test")}
     for inner in report.values():
         if isinstance(inner, dict):
             yield from _evaluated(inner)

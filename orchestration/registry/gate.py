@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from model_code.context import StageContext
+from model_code.corpus.settings import GATE
 from model_code.evaluation.promotion import Verdict, judge_promotion, judge_retrain
-from model_code.evaluation.scores import load_scores
+from model_code.evaluation.scores import load_gate_scores
 from model_code.evaluation.settings import PromotionSettings
 from model_code.files import read_json
 from model_code.hierarchy.tree import DOCUMENT_IDS
@@ -28,6 +29,10 @@ from orchestration.registry.versions import Version
 UNPROVEN = (
     "nobody has judged queries of this corpus, so nothing tells what is better: bring qrels, or move the "
     "alias `champion` by hand if you want it all the same"
+)
+BY_TEST = (
+    "judged by the test queries, as the gate has none of its own (corpus.splits.gate_share, or a split `gate` of the "
+    "qrels): a champion's test score is a winner's from then on"
 )
 INPUTS = ("corpus",)
 
@@ -53,7 +58,8 @@ class Rules:
 
 
 def may_promote(challenger: Version, champion: Version | None, rules: Rules) -> Verdict:
-    """Judge the challenger against the champion (None: there is none) on the test queries.
+    """Judge the challenger against the champion (None: there is none) on queries of the gate's own, or on the test
+    queries if it has none, which the verdict then says.
 
     Where people judged none, nothing may replace a champion: made queries praised trainings by which real ones lost
     .075 nDCG@10.
@@ -64,10 +70,12 @@ def may_promote(challenger: Version, champion: Version | None, rules: Rules) -> 
     if champion is not None and champion.corpus == challenger.corpus:
         others = versions.scores(rules.project, champion)
     elif champion is not None:  # its registered scores are of the corpus that it was built on
-        others = load_scores(rescore(rules.project, champion), "test")
+        others = load_gate_scores(rescore(rules.project, champion))
     if rules.new is None:
-        return judge_promotion(scores, others, rules.settings, rules.seed)
-    return judge_retrain(scores, others, rules.settings, rules.new, rules.seed)
+        verdict = judge_promotion(scores, others, rules.settings, rules.seed)
+    else:
+        verdict = judge_retrain(scores, others, rules.settings, rules.new, rules.seed)
+    return verdict if others is None or scores.split == GATE else replace(verdict, reasons=(*verdict.reasons, BY_TEST))
 
 
 def rescore(project: Project, champion: Version) -> Path:

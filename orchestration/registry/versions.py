@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
-from model_code.evaluation.scores import SystemScores, load_scores
+from model_code.evaluation.scores import SystemScores, load_gate_scores
 from model_code.files import read_json
 from model_code.ledger.events import Position
 from model_code.settings import require
@@ -260,9 +260,9 @@ def versions(project: Project) -> list[Version]:
 
 
 def scores(project: Project, version: Version) -> SystemScores:
-    """The version's scores on the test queries, as they were when it was registered."""
+    """The version's scores on the queries of the gate, as they were when it was registered."""
     with open_registry(project) as registry, tempfile.TemporaryDirectory() as folder:
-        return load_scores(Path(registry.client.download_artifacts(version.run_id, "evaluation", folder)), "test")
+        return load_gate_scores(Path(registry.client.download_artifacts(version.run_id, "evaluation", folder)))
 
 
 def files(project: Project, version: Version) -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import sqlite3
 
 import pytest
 
@@ -72,14 +71,8 @@ print(done.promoted, done.generation, len(judged["new"]), done.plan.documents)
 
 @pytest.fixture(scope="module")
 def live(built_by_dagster, tmp_path_factory):
-    """A copy of the build, whose trained retriever a person made champion; MLflow's store names the copy's folders."""
+    """A copy of the build, whose trained retriever a person made champion."""
     folder = shutil.copytree(built_by_dagster, tmp_path_factory.mktemp("fresh") / "project")
-    with sqlite3.connect(folder / ".freshet" / "mlflow" / "mlflow.db") as store:
-        tables = [name for (name,) in store.execute("select name from sqlite_master where type = 'table'")]
-        for table in tables:
-            for column in [row[1] for row in store.execute(f"pragma table_info({table})") if "CHAR" in row[2].upper()]:
-                query = f"update {table} set {column} = replace({column}, ?, ?) where {column} like ?"
-                store.execute(query, (str(built_by_dagster), str(folder), f"%{built_by_dagster}%"))
     run(folder, MOVED)
     freshet(folder, "promote")
     return folder
@@ -124,7 +117,12 @@ def test_the_same_file_again_changes_nothing_and_a_deleted_document_is_gone(live
 
 def test_a_pilot_says_whether_a_retrain_is_due_and_changes_nothing(live):
     before = json.loads(freshet(live, "status", "--json").stdout)
-    shares = ["corpus.splits.test_share=0.8", "drift.minimum_batch=10", "acceptance.min_documents=60"]
+    shares = [
+        "corpus.splits.test_share=0.0",
+        "corpus.splits.gate_share=0.8",
+        "drift.minimum_batch=10",
+        "acceptance.min_documents=60",
+    ]
     parameters.assign(live / "params.yaml", shares)
     said = freshet(live, "retrain", "--pilot", "40").stdout
     assert "pilot on 40 of 71 documents, 11 of them new" in said

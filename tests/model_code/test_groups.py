@@ -24,7 +24,7 @@ REFUSED: dict[tuple[str, type[Settings]], list[tuple[dict[str, Any], str]]] = {
         ({"limit": 0}, "limit is 0"),
         ({"quarantine_limit": 1.5}, "quarantine_limit is 1.5"),
         ({"files": {"queries": "q.jsonl"}}, "together"),
-        ({"splits": {"test_share": 0.9, "dev_share": 0.1}}, "leave queries to train on"),
+        ({"splits": {"test_share": 0.7, "dev_share": 0.1}}, "leave queries to train on"),
         ({"parts": {"by": "date"}}, "`freshet add` them when they do; delete the key"),
     ],
     ("passages", PassageSettings): [

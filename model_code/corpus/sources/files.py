@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code.corpus.rows import Malformed, Row, Table
-from model_code.corpus.settings import CorpusSettings
+from model_code.corpus.settings import SPLITS, CorpusSettings
 from model_code.corpus.sources.base import hash_files, renamed, require_columns
 from model_code.corpus.sources.readers import read_rows
 from model_code.errors import FreshetError
@@ -75,9 +75,6 @@ class FilesSource:
                 yield Row(table, row.location, {**row.values, **known}) if known and isinstance(row, Row) else row
 
 
-BEIR_SPLITS = ("train", "dev", "test")
-
-
 class BeirSource(FilesSource):
     """A folder in BEIR layout, each file plain or .gz."""
 
@@ -88,7 +85,7 @@ class BeirSource(FilesSource):
             named = next((one for one in (name, f"{name}.gz") if (folder / one).is_file()), None)
             return [] if named is None else [_File(folder / named, named, named, split)]
 
-        qrels = [file for split in BEIR_SPLITS for file in found(f"{settings.qrels}/{split}.tsv", split)]
+        qrels = [file for split in reversed(SPLITS) for file in found(f"{settings.qrels}/{split}.tsv", split)]
         self.files = {"documents": found("corpus.jsonl"), "queries": found("queries.jsonl"), "qrels": qrels}
         if not self.files["documents"]:
             raise FreshetError(f"{folder} holds no corpus.jsonl(.gz); corpus.path must name a BEIR folder")

@@ -126,7 +126,7 @@ def search(texts, k):
 
 def write(root, names, with_qrels=True):
     corpus = load_corpus(write_corpus(root / "corpus", with_qrels))
-    judgements = {split: judged(corpus, split) for split in ("dev", "test")}
+    judgements = {split: judged(corpus, split) for split in ("dev", "gate", "test")}
     for place, name in names.items():
         (root / "output" / place).mkdir(parents=True, exist_ok=True)
         runs = search_splits(search, judgements, SETTINGS.depth)

@@ -84,16 +84,31 @@ def test_given_splits_are_kept_and_missing_ones_are_drawn():
     splits = split_queries(given, QuerySplitSettings())
     assert (splits["a"], splits["b"], splits["c"]) == ("test", "train", "dev")
     counts = Counter(splits.values())
-    assert abs(counts["test"] / 20_000 - 0.5) < 0.02
+    assert abs(counts["test"] / 20_000 - 0.3) < 0.02
     assert abs(counts["dev"] / 20_000 - 0.1) < 0.01
+    assert abs(counts["gate"] / 20_000 - 0.2) < 0.02
 
 
-def test_dev_is_carved_out_of_train_only_where_it_is_missing():
+@pytest.mark.parametrize(("name", "other", "share"), [("dev", "gate", 0.1), ("gate", "dev", 0.2)])
+def test_dev_and_gate_are_carved_out_of_train_only_where_they_are_missing(name, other, share):
     given = {**dict.fromkeys(IDS[:5_000], "train"), **dict.fromkeys(IDS[5_000:6_000], "test")}
-    splits = split_queries(given, QuerySplitSettings(dev_share=0.1))
-    carved = {query for query, split in splits.items() if split == "dev"}
-    assert abs(len(carved) / 5_000 - 0.1) < 0.02
+    alone = QuerySplitSettings().replace(**{f"{other}_share": 0.0})
+    splits = split_queries(given, alone)
+    carved = {query for query, split in splits.items() if split == name}
+    assert abs(len(carved) / 5_000 - share) < 0.02
     assert carved < set(IDS[:5_000])
-    assert split_queries(given, QuerySplitSettings(dev_share=0.0)) == given
-    assert split_queries(given | {"d": "dev"}, QuerySplitSettings()) == given | {"d": "dev"}
+    assert split_queries(given | {"d": name}, alone) == given | {"d": name}
+    both = split_queries(given, QuerySplitSettings())
+    assert {query for query, split in both.items() if split == "test"} == set(IDS[5_000:6_000])
+    assert {split for query, split in both.items() if query in carved} <= {name, "dev"}, "no other draw moves it"
     assert split_queries({"q": "test"}, QuerySplitSettings()) == {"q": "test"}
+    drawn = split_queries(given | dict.fromkeys(IDS[6_000:9_000]), QuerySplitSettings())
+    assert {query: drawn[query] for query in given} == both, "also beside queries that are drawn, as in a retrain"
+
+
+def test_what_trained_before_there_was_a_gate_still_trains_or_judges():
+    """Test and dev queries of the same shares are the same ones, whatever the gate takes."""
+    given = dict.fromkeys(IDS)
+    before, after = (split_queries(given, QuerySplitSettings(gate_share=share)) for share in (0.0, 0.2))
+    moved = {query for query in given if before[query] != after[query]}
+    assert {(before[query], after[query]) for query in moved} == {("train", "gate")}

@@ -61,7 +61,7 @@ def test_malformed_rows_are_quarantined_with_their_reasons(project):
     ]
     built = load_corpus(output)
     assert len(built.passages) == 80  # "some text number" and the number
-    assert set(built.queries["split"]) == {"train", "dev"}
+    assert set(built.queries["split"]) == {"train", "gate", "dev"}
 
 
 def test_past_the_limit_the_first_offenders_are_named(project):
@@ -91,10 +91,11 @@ def test_a_source_that_changed_since_the_lock_is_refused(project):
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [
-        ("scifact", {}, {"documents": 5183, "queries": 1109, "qrels": 1258, "splits": {"train", "dev", "test"}}),
+        ("scifact", {},
+         {"documents": 5183, "queries": 1109, "qrels": 1258, "splits": {"train", "dev", "gate", "test"}}),
         ("cranfield", {}, {"documents": 1398, "queries": 225, "qrels": 1836, "splits": {"test"}}),
         ("tldr", {"merge_duplicates": "none"},
-         {"documents": 6825, "queries": 27116, "qrels": 27116, "splits": {"train", "dev", "test"}}),
+         {"documents": 6825, "queries": 27116, "qrels": 27116, "splits": {"train", "dev", "gate", "test"}}),
     ],
 )  # fmt: skip
 def test_the_real_data_sets_have_their_published_counts(tmp_path, name, settings, expected):

@@ -56,10 +56,10 @@ def steps(project, monkeypatch):
     live = SimpleNamespace(views=[SimpleNamespace(segment="searched")])
     monkeypatch.setattr(pilots, "Searcher", lambda live_, generation, loaded: done.append("open") or live)
     monkeypatch.setattr(
-        pilots, "judgements", lambda artifacts, split: Judgements(dict.fromkeys(qrels, "?"), qrels, "qrels")
+        pilots, "gate_judgements", lambda artifacts: Judgements(dict.fromkeys(qrels, "?"), qrels, "qrels")
     )
     monkeypatch.setattr(pilots, "score", lambda *given: done.append(("score", *given[1:3])))
-    monkeypatch.setattr(pilots, "load_scores", lambda folder, split: folder.name)
+    monkeypatch.setattr(pilots, "load_gate_scores", lambda folder: folder.name)
     monkeypatch.setattr(pilots, "judge_pilot", judge)
     return done
 
@@ -126,10 +126,10 @@ def test_where_too_few_new_documents_are_asked_for_nothing_is_trained(project, s
         parameters.assign(project.params_file, ["drift.minimum_batch=15"])
     elif why == "nobody asks":
         told, made = 0, Judgements({}, {}, "qrels")
-        monkeypatch.setattr(pilots, "judgements", lambda artifacts, split: made)
+        monkeypatch.setattr(pilots, "gate_judgements", lambda artifacts: made)
     else:
         told, two = 1, Judgements({"1": "?", "2": "?"}, {"1": {"b": 1}, "2": {"d": 1}}, "qrels")
-        monkeypatch.setattr(pilots, "judgements", lambda artifacts, split: two)
+        monkeypatch.setattr(pilots, "gate_judgements", lambda artifacts: two)
         parameters.assign(project.params_file, ["evaluation.max_queries=1"])
     with pytest.raises(NoPilot, match=f"ask for {told} of the 3 new documents.*arrive with `queries`"):
         pilot(project, 100, silent)

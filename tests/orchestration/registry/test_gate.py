@@ -12,7 +12,7 @@ from benchmarks.opened_build import open_generation_zero
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.documents import Document
 from model_code.encoding.encoder import Encoder
-from model_code.evaluation.scores import SystemScores, load_scores
+from model_code.evaluation.scores import SystemScores, load_gate_scores, load_scores
 from model_code.files import read_json, write_json, write_text
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.index.dense_index import DenseIndex
@@ -20,7 +20,7 @@ from model_code.live.texts import TextRules
 from model_code.live.writer import LiveWriter
 from orchestration.project import Project
 from orchestration.registry import versions
-from orchestration.registry.gate import UNPROVEN, Rules, live_searcher, may_promote, rescore
+from orchestration.registry.gate import BY_TEST, UNPROVEN, Rules, live_searcher, may_promote, rescore
 from tests.model_code.evaluation.tiny_corpus import TEXTS, write_corpus, write_hierarchy, write_pseudo_queries
 from tests.model_code.live.laws import up_to
 from tests.tiny_encoder import make_tiny_encoder
@@ -107,3 +107,32 @@ def test_where_nobody_judged_nothing_takes_the_champions_place(project, monkeypa
     verdict = may_promote(trained, before, Rules.of(project))
     assert verdict.passed is not refused
     assert (verdict.reasons == (UNPROVEN,)) is refused
+
+
+@pytest.mark.parametrize("split", ["gate", "test"])
+def test_a_verdict_by_test_queries_says_so(project, monkeypatch, split):
+    values = pd.DataFrame({"nDCG@10": [0.2, 0.9] * 40, "hit@1": [0.0, 1.0] * 40}, [f"q{i}" for i in range(80)])
+    scores = {name: SystemScores(name, split, values * share) for name, share in (("hce", 1.0), ("bm25", 0.5))}
+    monkeypatch.setattr(versions, "scores", lambda project, version: scores[version.retriever])
+    trained, before = (versions.Version(str(i), name, "k", "f", "c", "run") for i, name in enumerate(scores))
+    verdict = may_promote(trained, before, Rules.of(project))
+    assert verdict.passed
+    assert (BY_TEST in verdict.reasons) is (split == "test")
+    assert BY_TEST not in may_promote(trained, None, Rules.of(project)).reasons, "nothing was compared"
+
+
+def test_the_gate_has_queries_of_its_own(project, champion):
+    """No test query is looked at where it has any, and all of them where it has none."""
+    folder = rescore(project, champion)
+    assert load_gate_scores(folder).split == "test"
+    corpus = load_corpus(project.artifacts / "corpus")
+    kept = corpus.queries["query_id"].isin(corpus.queries["query_id"].sort_values().head(9))
+    for name in ("queries", "qrels"):
+        table = getattr(corpus, name)
+        own = table["query_id"].isin(corpus.queries["query_id"][kept])
+        table.assign(split=table["split"].mask(own, "gate")).to_parquet(
+            project.artifacts / "corpus" / f"{name}.parquet"
+        )
+    scores = load_gate_scores(rescore(project, champion))
+    assert scores.split == "gate"
+    assert set(scores.values.index) == set(corpus.queries["query_id"][kept])

@@ -94,7 +94,7 @@ def beir_source(root, **more) -> BeirSource:
 
 
 @pytest.mark.parametrize("compress", [False, True])
-@pytest.mark.parametrize("splits", [("train", "dev", "test"), ("train", "test"), ("test",)])
+@pytest.mark.parametrize("splits", [("train", "dev", "gate", "test"), ("train", "test"), ("test",)])
 def test_plain_or_compressed_with_any_splits(tmp_path, write_beir, compress, splits):
     write_beir(
         tmp_path / "data", BEIR_DOCUMENTS, BEIR_QUERIES, {split: [("q1", "d1", 1)] for split in splits}, compress
@@ -172,7 +172,7 @@ def test_documents_queries_and_splits_come_back(tmp_path):
     assert json.loads(documents.loc["b", "fields"]) == {"date": "soon", "text": "a field"}
     splits = built.tables["queries"].set_index("query_id")["split"]
     assert splits["q1"] == "test"
-    assert splits["q2"] in ("train", "dev", "test"), "a query without a split gets one"
+    assert splits["q2"] in ("train", "dev", "gate", "test"), "a query without a split gets one"
     assert built.report["documents_quarantined"] == 0
     assert built.tables["qrels"].set_index("query_id").loc["q1", "relevance"] == 2
 
