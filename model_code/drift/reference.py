@@ -9,7 +9,7 @@ has more rivals, so beside scores from before it grew, documents like the old on
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,27 +19,21 @@ from model_code.drift.settings import DriftSettings
 from model_code.files import read_json, replacing, write_json
 from model_code.manifest import read_manifest, seal, verify
 
-FORMAT, KIND = 6, "drift_reference"
+FORMAT, KIND = 7, "drift_reference"
 TENSORS, QUESTIONS = "drift_reference.safetensors", "questions.json"
 
 
 @dataclass(frozen=True)
 class Question:
-    """A query that stands for `document_id`, and all documents that answer it."""
+    """A query that stands for `document_id`, and all documents that answer it.
+
+    rank: of a protected one, that of the first of them before any addition, from 1; 0 if none was found.
+    """
 
     document_id: str
     text: str
     answers: frozenset[str]
-
-
-@dataclass(frozen=True)
-class ProtectedQuery:
-    """A query that additions must not harm, the old documents that answer it, and the rank of the first of them before
-    any addition, from 1; 0 if it was not found."""
-
-    text: str
-    answers: tuple[str, ...]
-    rank: int
+    rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,25 +42,23 @@ class Questions:
 
     made: tuple[Question, ...] = ()
     asked: tuple[Question, ...] = ()
-    protected: tuple[ProtectedQuery, ...] = ()
+    protected: tuple[Question, ...] = ()
 
     def save(self, path: Path) -> None:
         """Write a JSON file; equal questions give equal bytes."""
-        kinds = {"made": self.made, "asked": self.asked, "protected": self.protected}
-        rows = {kind: [asdict(one) | {"answers": sorted(one.answers)} for one in own] for kind, own in kinds.items()}
-        write_json(path, rows)
+        kinds = {
+            kind: [vars(one) | {"answers": sorted(one.answers)} for one in own] for kind, own in vars(self).items()
+        }
+        write_json(path, kinds)
 
     @classmethod
     def load(cls, path: Path) -> Questions:
         """Read what `save` wrote."""
-        rows = read_json(path)
-        made, asked = (
-            tuple(Question(**row | {"answers": frozenset(row["answers"])}) for row in rows[kind])
-            for kind in ("made", "asked")
-        )
-        return cls(
-            made, asked, tuple(ProtectedQuery(**row | {"answers": tuple(row["answers"])}) for row in rows["protected"])
-        )
+        kinds = read_json(path)
+        own = {
+            kind: (Question(**row | {"answers": frozenset(row["answers"])}) for row in kinds[kind]) for kind in kinds
+        }
+        return cls(**{kind: tuple(questions) for kind, questions in own.items()})
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ kept with its calibration.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 from model_code.drift.calibration import SMALLEST_SHARE, Calibration
 from model_code.drift.ladder import Decision, Past, decide
 from model_code.drift.measures import OldScores, Paired, crowding, reciprocal_ranks, refined
-from model_code.drift.reference import FORMAT, DriftReference, ProtectedQuery, Question, Questions
+from model_code.drift.reference import FORMAT, DriftReference, Question, Questions
 from model_code.drift.report import Arrivals, Report, make_report
 from model_code.files import canonical_json, hash_text
 from model_code.ledger.work import EventRange, WorkKind, WorkState
@@ -163,7 +163,7 @@ def _asked(project: Project, searcher: Searcher, settings: Parameters) -> list[Q
     return [question for question in questions if question.document_id in chosen]
 
 
-def protected_queries(project: Project, searcher: Searcher, seed: int) -> list[ProtectedQuery]:
+def protected_queries(project: Project, searcher: Searcher, seed: int) -> list[Question]:
     """At most PROTECTED of the build's dev queries for documents that
     the retriever was trained with, ranked as the build was opened: among these documents and no others.
 
@@ -177,7 +177,7 @@ def protected_queries(project: Project, searcher: Searcher, seed: int) -> list[P
     answered = [query for query, documents in answers.items() if documents]
     questions = [_question(judgements.queries[query], answers[query]) for query in some(answered, PROTECTED, seed)]
     ranked = zip(questions, first_ranks(searcher.base.retriever.search, questions, DEPTH).tolist(), strict=True)
-    return [ProtectedQuery(question.text, tuple(sorted(question.answers)), rank) for question, rank in ranked]
+    return [replace(question, rank=rank) for question, rank in ranked]
 
 
 def protected_scores(searcher: Searcher, reference: DriftReference, arrived: Mapping[str, frozenset[str]]) -> Paired:

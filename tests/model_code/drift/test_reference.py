@@ -11,12 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model_code.drift.reference import (
-    DriftReference,
-    ProtectedQuery,
-    Question,
-    Questions,
-)
+from model_code.drift.reference import DriftReference, Question, Questions
 from model_code.errors import FreshetError
 from model_code.files import hash_path
 from tests.model_code.drift.unit_vectors import SETTINGS, reference, topical
@@ -26,7 +21,7 @@ def test_save_and_load_is_the_identity(tmp_path: Path) -> None:
     questions = Questions(
         made=(Question("a", "a piece", frozenset("a")),),
         asked=(Question("b", "what?", frozenset("cab")), Question("b", "which?", frozenset("b"))),
-        protected=(ProtectedQuery("how?", ("a", "b"), 3), ProtectedQuery("why?", ("c",), 0)),
+        protected=(Question("a", "how?", frozenset("ab"), 3), Question("c", "why?", frozenset("c"))),
     )
     made = replace(reference(), questions=questions)
     made.save(tmp_path / "a")
