@@ -16,7 +16,6 @@ import numpy as np
 from model_code.drift.measures import MEASURES, Measure, Observation, OldScores, Scope, canonical
 from model_code.drift.reference import DriftReference
 from model_code.drift.settings import DriftSettings
-from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
 
 SMALLEST_SHARE = 3  # a batch is at most this part of the reference: the rest must stand for the reference
@@ -96,12 +95,8 @@ class Calibration:
 def draw_batches(documents: int, size: int, draws: int, seed: int) -> np.ndarray:
     """Which of the reference's documents are in each batch: (draws, documents) bool, `size` true per row.
 
-    The same numbers give the same batches. FreshetError if the reference is too small.
+    The same numbers give the same batches.
     """
-    if not 0 < size * SMALLEST_SHARE <= documents:
-        raise FreshetError(
-            f"a reference of {documents} cannot lend batches of {size}: it must be {SMALLEST_SHARE} times as many"
-        )
     chance = np.random.default_rng([seed, documents, size])
     members = np.zeros((draws, documents), bool)
     for row in members:

@@ -249,11 +249,6 @@ def protected_change(scores: Paired, settings: DriftSettings) -> Observation:
     any change.
     """
     before, after = scores.before, scores.after
-    if before.shape != after.shape or before.ndim != 1 or not len(before):
-        raise FreshetError(
-            f"protected queries have scores of shapes {before.shape} and {after.shape}; "
-            "score the same queries, at least one, before and after"
-        )
     draws, seed = settings.draws, settings.seed
     change = after.astype(np.float64) - before.astype(np.float64)
     signs = 1.0 - 2.0 * np.random.default_rng([seed, len(change)]).integers(2, size=(draws, len(change)), dtype=np.int8)

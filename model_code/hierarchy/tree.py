@@ -96,11 +96,6 @@ class Hierarchy:
         The nearest leaf node maximises what the clustering maximised, the cosine to the centroid, whichever way the
         tree was built; greedy descent can be misled at the root, where centroids are means of far-apart passages.
         """
-        if vectors.ndim != 2 or vectors.shape[1] != self.dimension:
-            raise FreshetError(
-                f"vectors of shape {vectors.shape} do not fit a hierarchy of (n, {self.dimension}) vectors; "
-                "encode them with the encoder that the hierarchy was built with"
-            )
         starts = range(0, len(vectors), chunk)
         nearest = [np.argmax(vectors[i : i + chunk] @ self.centroids[-1].T, axis=1) for i in starts]
         return self._ancestors[np.concatenate(nearest)] if nearest else np.empty((0, self.depth), np.int32)

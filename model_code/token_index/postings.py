@@ -42,8 +42,6 @@ def exact(query: Sparse) -> Sparse:
     [0.5, 1.0]
     """
     tokens, weights = np.asarray(query[0]), np.asarray(query[1])
-    if tokens.ndim != 1 or tokens.shape != weights.shape:
-        raise FreshetError(f"tokens of shape {tokens.shape} and weights of shape {weights.shape} are no query")
     if not (tokens[1:] > tokens[:-1]).all():
         order = tokens.argsort()
         tokens, weights = tokens[order], weights[order]

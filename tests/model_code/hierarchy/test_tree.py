@@ -55,11 +55,6 @@ def test_new_vectors_go_below_the_nearest_leaf_node(tree: Hierarchy, chunk: int)
     assert tree.place(vectors[:0]).shape == (0, 2)
 
 
-def test_vectors_of_another_dimension_are_refused(tree: Hierarchy) -> None:
-    with pytest.raises(FreshetError, match=r"shape \(1, 3\) do not fit a hierarchy of \(n, 4\)"):
-        tree.place(np.ones((1, 3), np.float32))
-
-
 def test_saved_and_loaded_is_the_same_and_pure(tree: Hierarchy, tmp_path: Path) -> None:
     tree.save(tmp_path / "a")
     loaded = Hierarchy.load(tmp_path / "a")

@@ -108,7 +108,6 @@ def test_a_damaged_folder_is_refused(name: str, tmp_path: Path) -> None:
         ([1, 2], [1.0, np.nan], "finite"),
         ([1, 2], [1.0, np.inf], "finite"),
         ([2, 2], [1.0, 0.5], "twice"),
-        ([1, 2], [1.0], "no query"),
     ],
 )
 def test_impossible_queries_are_refused(tokens: list[int], weights: list[float], message: str) -> None:

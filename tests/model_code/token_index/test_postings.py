@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from model_code.errors import FreshetError
 from model_code.token_index.bags import Bags
 from model_code.token_index.postings import BITMAP, BLOCK, PARTS, RAW, SPLIT, Postings, QueryBatch, forms, lengths
 
@@ -83,10 +82,3 @@ def test_passages_without_tokens() -> None:
     batch = QueryBatch(np.array([4]), np.array([1.0]), np.array([0]), 1)
     assert postings.sums(batch).tolist() == [[0.0, 0.0, 0.0]]
     assert len(postings) == len(postings.pairs()[0]) == 0
-
-
-def test_bags_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(FreshetError, match="do not fit"):
-        Bags(np.array([1, 2]), np.array([1]))
-    with pytest.raises(FreshetError, match="between 0"):
-        Bags.of([[-1]])
