@@ -15,6 +15,7 @@ from model_code.words import UNSPACED, words
 
 TOPICS = "topics.json"
 WORDS = 3  # of a name
+RARE = 2  # texts with one of a pair's characters alone that are thought to be there beside those that are
 SAME = 5  # letters at the beginning that make two words one: sort, sorted
 CHARACTER = re.compile(f"[{UNSPACED}]")
 KANA, KATAKANA = re.compile("[\u3041-\u30ff]"), re.compile("[\u30a1-\u30fa\u30fc]{2,}")
@@ -82,13 +83,13 @@ def _may_pair(word: str) -> bool:
 
 def _wholeness(texts: Sequence[str], vocabulary: np.ndarray, found: csr_matrix) -> np.ndarray:
     """How much of a word each is (V,): of a pair, how many of the texts with the commoner character have both together;
-    1 of all others.
+    1 of all others. Of a pair that few texts have it is known less well, and thought to be less.
     """
     having = Counter(chain.from_iterable(map(set, texts)))
     both = np.asarray(found.sum(axis=0)).ravel().tolist()
     return np.array(
         [
-            n / max(map(having.get, word[:2])) if _may_pair(word) else 1.0
+            n / (max(map(having.get, word[:2])) + RARE) if _may_pair(word) else 1.0
             for word, n in zip(vocabulary, both, strict=True)
         ]
     )

@@ -50,3 +50,9 @@ def test_of_scripts_without_blanks_names_are_pairs_that_belong_together():
     japanese = ["カードで切符を買います", "切符とカードです", "雨が降ります", "雨の気温です"]
     first, second = topic_names(tree([0, 0, 1, 1], [0, 1]), japanese)[0]
     assert (set(first.split(", ")), second) == ({"カード", "切符"}, "気温")
+
+
+def test_a_rare_pair_of_one_text_is_no_better_known_than_one_that_several_have():
+    texts = ["铁路。", "铁路。", "路。哐啷。", "路。", "路。", "路。", "路。", "路。"]
+    first, _ = topic_names(tree([0, 0, 0, 0, 1, 1, 1, 1], [0, 1]), texts)[0]
+    assert first == "铁路, 哐啷"
