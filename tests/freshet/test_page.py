@@ -38,6 +38,10 @@ def test_what_is_typed_is_searched_filtered_and_kept_in_the_address(visit):
     page.get_by_label("Search the documents").press_sequentially("split a string")
     page.get_by_role("button", name="str.split", exact=True).wait_for()
     assert page.locator("mark").first.text_content().lower() in ("split", "a", "string")
+    told = re.search(r"in (\d+) ms$", page.locator("#told").text_content())
+    assert int(told[1]) < 2000, "milliseconds; what a built project takes is measured in experiments/as_you_type"
+    page.get_by_label("Search the documents").press_sequentially(" by a regul")
+    expect(page.locator(".hit").first).to_contain_text("re.split")
     page.get_by_label("strings").check()
     expect(page.locator(".hit")).to_have_count(2)
     again = visit("/" + page.evaluate("location.hash"))
