@@ -329,7 +329,8 @@ def _show_refused(project: Project, show: Callable[[str], None]) -> None:
     rows = pd.read_parquet(project.artifacts / "corpus" / "quarantine.parquet")
     refused = rows[rows["table"] == "documents"]
     if len(refused):
-        show(f"\n{len(refused):,} documents could not be read (artifacts/corpus/quarantine.parquet)")
+        documents = f"{len(refused):,} document{'s' * (len(refused) > 1)}"
+        show(f"\n{documents} could not be read (artifacts/corpus/quarantine.parquet)")
     for row in refused.head(SHOWN_REFUSED).itertuples():
         show(f"  {row.location}  {row.reason}: {row.detail}")
 

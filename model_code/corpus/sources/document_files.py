@@ -129,10 +129,15 @@ def _html_text(markup: str) -> dict[str, Any]:
     etree.strip_tags(tree, etree.Comment, etree.ProcessingInstruction)
     text = re.sub(r"[ \t]*\n[ \t]*", "\n", "".join(_pieces(tree)))
     text = re.sub(r"\n{3,}", "\n\n", text).strip()
+    return _titled(" ".join(" ".join(titles).split()), text) | {"date": next(iter(dates), None)}
+
+
+def _titled(title: str, text: str) -> dict[str, Any]:
+    """A text and its title, or else its first heading, which is no part of the text then."""
     first = _FIRST_HEADING.match(text)
-    title = " ".join(" ".join(titles).split()) or (first[1] if first else "")
+    title = title or (first[1] if first else "")
     rest = text[first.end() :].strip() if first and first[1] == title else ""
-    return {"title": title, "text": rest or text, "date": next(iter(dates), None)}
+    return {"title": title, "text": rest or text}
 
 
 def _pieces(tree: Any) -> Iterator[str]:
@@ -169,9 +174,7 @@ def _restructured(data: bytes) -> dict[str, Any]:
             marks.append(mark)
         return f"\n{'#' * min(marks.index(mark) + 1, 6)} {match[2].strip()}\n"
 
-    text = _UNDERLINED.sub(heading, _decoded(data)).strip()
-    first = _FIRST_HEADING.match(text)
-    return {"title": first[1] if first else "", "text": (text[first.end() :].strip() or text) if first else text}
+    return _titled("", _UNDERLINED.sub(heading, _decoded(data)).strip())
 
 
 def _pdf(data: bytes) -> dict[str, Any]:
@@ -196,7 +199,7 @@ def _docx(data: bytes) -> dict[str, Any]:
     document = docx.Document(io.BytesIO(data))
     about = document.core_properties
     date = about.created and about.created.isoformat()
-    return {"title": about.title, "text": "\n".join(_docx_lines(document)), "date": date}
+    return _titled(about.title, "\n".join(_docx_lines(document))) | {"date": date}
 
 
 def _docx_lines(document: DocxDocument) -> Iterator[str]:

@@ -91,6 +91,9 @@ def test_docx_keeps_headings_paragraphs_and_tables_in_their_order(tmp_path):
     write_docx(tmp_path / "a.docx", "Report", ("Moss", "It grows."), ("Ferns", "They unroll."))
     found = dict(read_document(tmp_path / "a.docx", "a.docx", "a.docx").values)
     assert (found["title"], found["text"].strip()) == ("Report", "# Moss\n\nIt grows.\n\n# Ferns\n\nThey unroll.")
+    write_docx(tmp_path / "a.docx", "", ("Moss", "It grows."), ("Ferns", "They unroll."))
+    found = dict(read_document(tmp_path / "a.docx", "a.docx", "a.docx").values)
+    assert (found["title"], found["text"]) == ("Moss", "It grows.\n\n# Ferns\n\nThey unroll."), "no title is stated"
 
 
 @pytest.mark.parametrize(
