@@ -74,6 +74,7 @@ def _added(project: Project) -> dg.AssetsDefinition:
     )
     def added_documents(context: dg.AssetExecutionContext) -> Iterator[Result]:
         """A batch of changes of the ledger, applied to the live collection as one new generation."""
+        from model_code.live.generation import held
         from orchestration.live.collection import LiveCollection
         from orchestration.live.status import look_for_newest
         from orchestration.live.upkeep import Upkeep
@@ -89,7 +90,8 @@ def _added(project: Project) -> dg.AssetsDefinition:
         facts |= {f"{name} is behind": why for name, why in behind.items()}
         yield dg.MaterializeResult(data_version=dg.DataVersion(f"{generation.retriever}/{generation.number}"),
                                    metadata=facts)  # fmt: skip
-        missing = missing_documents(project, (*applied.added, *applied.updated)) if applied else []
+        changed = {*applied.added, *applied.updated} if applied else set()
+        missing = sorted(changed - held(collection.generation, changed, ()).keys())
         yield dg.AssetCheckResult(passed=not missing, check_name="every_document_is_found",
                                   metadata={"missing": missing[:20], "guard": GUARDED})  # fmt: skip
 
@@ -117,14 +119,6 @@ def canary_facts(found: dict[str, Any] | None) -> dict[str, Any]:
     """How a document of the newest batch fared, for a page; rank 0: a search for its title does not find it."""
     return {} if found is None else {"newest": found["document"], "newest_lag": found["lag"],
                                      "newest_rank": found["rank"] or 0}  # fmt: skip
-
-
-def missing_documents(project: Project, document_ids: tuple[str, ...]) -> list[str]:
-    """Those of `document_ids` that the current generation does not hold."""
-    from orchestration.live.collection import LiveCollection, held
-
-    found = held(LiveCollection(project).collection.current(), document_ids)
-    return sorted(set(document_ids) - found.keys())
 
 
 def _drift(project: Project) -> dg.AssetsDefinition:

@@ -116,8 +116,9 @@ def materialized(
 
     version, key = dvc_lock.output_version(project.root, stage), stage_key.read(stage, project.root).key
     drawn = None if ran or before is None else before.asset_materialization
-    same = drawn is not None and (drawn.tags or {}).get(VERSION_TAG) == version and _text(drawn, "stage key") == key
-    page_of_now = {**drawn.metadata} if drawn and same else _metadata(project, stage, page, key)
+    shown = drawn.metadata if drawn is not None and (drawn.tags or {}).get(VERSION_TAG) == version else {}
+    same = "stage key" in shown and shown["stage key"].value == key
+    page_of_now = dict(shown) if same else _metadata(project, stage, page, key)
     return dg.MaterializeResult(
         asset_key=asset_key(stage),
         data_version=dg.DataVersion(version),
@@ -145,10 +146,6 @@ def check_result(project: Project, stage: Stage) -> dg.AssetCheckResult:
         again = f"dvc repro --force --single-item {stage.address} makes it again, and nothing else."
         passed, seen = False, {"violation": str(error), "what to do": f"Made before this rule, or damaged: {again}"}
     return dg.AssetCheckResult(passed=passed, asset_key=asset_key(stage), check_name=CONTRACT, metadata=seen)
-
-
-def _text(drawn: dg.AssetMaterialization, name: str) -> Any:
-    return drawn.metadata[name].value if name in drawn.metadata else None
 
 
 def _metadata(project: Project, stage: Stage, page: Page, key: str) -> dict[str, Any]:

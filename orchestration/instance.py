@@ -109,20 +109,15 @@ def fail_abandoned_runs(project: Project) -> list[str]:
 def _fail_abandoned(instance: dg.DagsterInstance) -> list[str]:
     import dagster as dg
 
-    started = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
-    gone = [run for run in started if not any(_is_running(*start) for start in _starts(instance, run.run_id))]
+    gone = []
+    for run in instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])):
+        starts = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.RUN_START)
+        if not any(_is_running(start.get_dagster_event().pid, start.timestamp) for start in starts):
+            gone.append(run)
     for run in gone:
         instance.report_run_failed(run, GONE)
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
     return [run.run_id for run in gone]
-
-
-def _starts(instance: dg.DagsterInstance, run_id: str) -> Iterator[tuple[int, float]]:
-    """The process that works on a run, by its id, and when (seconds since 1970) it began."""
-    from dagster import DagsterEventType
-
-    for entry in instance.all_logs(run_id, of_type=DagsterEventType.RUN_START):
-        yield entry.get_dagster_event().pid, entry.timestamp
 
 
 def _is_running(pid: int, moment: float) -> bool:

@@ -24,10 +24,7 @@ OURS = re.compile(r"^model_code\.errors\.\w+: ")  # before the line that an erro
 PARTITION = "dagster/partition"  # Dagster's own tag of a run
 SECONDS = 30
 SOON = 120.0  # seconds within which a document is searchable as long as all is well
-EVERY = {
-    SEARCHABLE: 300.0,
-    MEASURED: 1800.0,
-}  # seconds between two reports: well within what the policy asks for
+EVERY = {SEARCHABLE: 300.0, MEASURED: 1800.0}  # seconds between two reports: well within what the policy asks for
 PARTITIONS = {WorkKind.ADD: BATCHES, WorkKind.PILOT: PILOTS, WorkKind.RETRAIN: RETRAINS}
 JOBS = {WorkKind.ADD: "add_documents", WorkKind.PILOT: "pilot", WorkKind.RETRAIN: "retrain"}
 
@@ -66,7 +63,11 @@ def _freshness(project: Project, jobs: Sequence[dg.UnresolvedAssetJobDefinition]
         from orchestration.live.status import canary
 
         due, stands, told = tick(project), account(project), json.loads(context.cursor or "{}")
-        asked = [_request(work) for work in due]
+        asked = [
+            dg.RunRequest(work.run_key, job_name=JOBS[work.kind], partition_key=work.run_key,
+                          tags={"freshet/why": work.reason[:200]})
+            for work in due
+        ]  # fmt: skip
         added = [PARTITIONS[work.kind].build_add_request([work.run_key]) for work in due]
         if not due and stands and stands.unmeasured >= _minimum(project):
             asked.append(_look_at_drift(stands, _minimum(project)))
@@ -115,15 +116,6 @@ def tick(project: Project) -> list[Work]:
     if waiting(project) and retrievers(project.live):
         take_all(LiveCollection(project))
     return due_work(project)
-
-
-def _request(work: Work) -> dg.RunRequest:
-    return dg.RunRequest(
-        run_key=work.run_key,
-        job_name=JOBS[work.kind],
-        partition_key=work.run_key,
-        tags={"freshet/why": work.reason[:200]},
-    )
 
 
 def _champion_alias(project: Project, job: dg.JobDefinition) -> dg.SensorDefinition:

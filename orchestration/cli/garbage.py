@@ -17,6 +17,7 @@ from orchestration.live.collection import MODEL_VERSION, additions_folder, opene
 from orchestration.live.ledger import WRITER_LOCK
 from orchestration.live.retrain_plan import FOLDER, PLAN, planned
 from orchestration.pipeline.dvc_process import run_dvc, uses_git
+from orchestration.pipeline.runs import KIND
 from orchestration.project import Project, file_lock, is_free
 from orchestration.registry import versions
 
@@ -101,10 +102,14 @@ def _registrations(project: Project, keep: int) -> Iterator[Garbage]:
     """Runs and models of registrations without a version: `register` was killed, or the version was deleted; and runs
     of pilots that are over, whose answers the ledger has.
     """
-    for run in versions.orphans(project):
+    with versions.open_registry(project) as registry:  # a registration that goes on now is waited for
+        known = {version.run_id for version in registry.versions()}
+        orphans = set(registry.runs(f"attributes.run_name LIKE '{versions.RUN_NAME}%'")) - known
+        pilots = registry.runs(f"tags.`{KIND}` = 'pilot'")
+    for run in sorted(orphans):
         yield _runs(project, f"registration that has no version (run {run[:8]})", [run])
-    if is_free(project.state / pilot.LOCK) and (runs := versions.pilots(project)):
-        yield _runs(project, f"{len(runs)} runs of pilots", runs)
+    if pilots and is_free(project.state / pilot.LOCK):
+        yield _runs(project, f"{len(pilots)} runs of pilots", pilots)
 
 
 def _generations(project: Project, keep: int) -> Iterator[Garbage]:

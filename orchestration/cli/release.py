@@ -111,7 +111,11 @@ def retrain(
 
     project = Project.find()
     if pilot is not None:
-        _pilot(project, pilot, alone=not (dry_run or key))
+        from orchestration.freshness.pilot import pilot_by_hand
+
+        if dry_run or key:
+            raise typer.BadParameter("a pilot has no --key and no --dry-run: it is deleted when it has answered")
+        say(pilot_by_hand(project, pilot, say).summary)
         return
     plan = make_plan(project, key or "")
     name = key or f"{plan.retriever}-{plan.generation:06d}"
@@ -122,14 +126,6 @@ def retrain(
     say(done.summary)
     if done.generation is not None:
         say(f"live: {done.challenger.retriever} generation {done.generation}")
-
-
-def _pilot(project: Project, documents: int, alone: bool) -> None:
-    from orchestration.freshness.pilot import pilot_by_hand
-
-    if not alone:
-        raise typer.BadParameter("a pilot has no --key and no --dry-run: it is deleted when it has answered")
-    say(pilot_by_hand(project, documents, say).summary)
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False) -> None:

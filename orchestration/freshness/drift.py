@@ -253,8 +253,7 @@ class Gatherer:
 
     def _found(self, questions: Sequence[Question]) -> np.ndarray | None:
         """How well the documents that questions are about are found; None without any."""
-        scores = asked_scores(self.searcher, questions) if questions else None
-        return np.array(list(scores.values()), np.float32) if scores else None
+        return asked_scores(self.searcher, questions) if questions else None
 
     def _asked_scores(self, events: Sequence[Event]) -> np.ndarray | None:
         """By the queries that documents arrived with, each answered by all that came with it, as judged queries are;

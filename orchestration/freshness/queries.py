@@ -81,13 +81,15 @@ def made_questions(texts: Mapping[str, str], seed: int) -> list[Question]:
     return [Question(query.document_id, query.text, frozenset([query.document_id])) for query in made]
 
 
-def asked_scores(searcher: Searcher, questions: Sequence[Question]) -> dict[str, float]:
-    """The mean over a document's questions of the reciprocal rank at 10 of the first answer, among all that is live."""
+def asked_scores(searcher: Searcher, questions: Sequence[Question]) -> np.ndarray:
+    """The mean over a document's questions of the reciprocal rank at 10 of the first answer, among all that is live:
+    (n,), in the order of the documents' ids.
+    """
     by_document: dict[str, list[float]] = {}
     scores = reciprocal_ranks(first_ranks(searcher.retriever.search, questions)).tolist()
     for question, score in zip(questions, scores, strict=True):
         by_document.setdefault(question.document_id, []).append(score)
-    return {document: float(np.mean(scores)) for document, scores in by_document.items()}
+    return np.array([np.mean(scores) for _, scores in sorted(by_document.items())], np.float32)
 
 
 def old_scores(searcher: Searcher, questions: Iterable[Question], arrived: Mapping[str, frozenset[str]]) -> np.ndarray:
@@ -101,8 +103,7 @@ def old_scores(searcher: Searcher, questions: Iterable[Question], arrived: Mappi
         for question in questions
         if question.document_id in old
     ]
-    scores = asked_scores(searcher, answered)
-    return np.array([scores[document] for document in sorted(scores)], np.float32)
+    return asked_scores(searcher, answered)
 
 
 def first_ranks(search: Search, questions: Sequence[Question], depth: int = RANKS) -> np.ndarray:

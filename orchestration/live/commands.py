@@ -27,7 +27,6 @@ from orchestration.live.collection import LiveCollection, forecast
 from orchestration.live.ledger import DAMAGED, ledger_file
 from orchestration.live.rows import COLUMNS, CleanRows, read_file, require_known_columns
 from orchestration.live.upkeep import Upkeep
-from orchestration.project import Project
 
 STANDARD_INPUT = Path("-")
 CHANGES = ("added", "updated", "deleted")
@@ -198,7 +197,10 @@ def erase_documents(live: LiveCollection, document_ids: Sequence[str], source: s
     collections = [live, *(LiveCollection(live.project, name) for name in others)]
     left = [line for each in collections for line in _erase(each, outcome.erased)]
     live.ledger.erase(outcome.erased)
-    left += [f"{path}, which was set aside: delete it if you miss nothing" for path in _set_aside(live.project)]
+    file = ledger_file(live.project)  # an upgrade or a repair may have kept copies of it, and generations
+    copies = file.parent.glob(f"{file.name}.*") if file else ()
+    kept = sorted([*copies, *live.project.live.glob(f"*/{DAMAGED}")])
+    left += [f"{path}, which was set aside: delete it if you miss nothing" for path in kept]
     if left:
         raise FreshetError("deleted, and no search finds them; but texts remain: " + "; ".join(left))
     return outcome
@@ -218,13 +220,6 @@ def _erase(live: LiveCollection, document_ids: Sequence[str]) -> Iterator[str]:
         if number in live.generation.needs:
             reason = "the build that is searched: take them out of the corpus's source, and build again"
         yield f"generation {number} of {live.retriever}, {reason}"
-
-
-def _set_aside(project: Project) -> list[Path]:
-    """Copies of the ledger, and generations, that an upgrade or a repair kept, which may hold any text."""
-    file = ledger_file(project)
-    copies = file.parent.glob(f"{file.name}.*") if file else ()
-    return sorted([*copies, *project.live.glob(f"*/{DAMAGED}")])
 
 
 def _holders(live: LiveCollection, document_ids: Sequence[str]) -> set[int]:

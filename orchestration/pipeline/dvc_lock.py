@@ -6,7 +6,6 @@ A DVC that was killed may leave the one half-written and the others stale; both 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -100,20 +99,15 @@ def remove_stale_notes(root: Path) -> bool:
     if not path.exists():
         return False
     try:
-        processes = list(_processes(json.loads(path.read_text(encoding="utf-8"))))
+        notes = json.loads(path.read_text(encoding="utf-8"))
+        processes = [writer["pid"] for writer in notes.get("write", {}).values()]
+        processes += [reader["pid"] for readers in notes.get("read", {}).values() for reader in readers]
     except ValueError:  # cut off while they were written, which DVC refuses to read
         processes = [-1]
     if not processes or any(map(_is_dvc, processes)):
         return False
     path.unlink(missing_ok=True)
     return True
-
-
-def _processes(notes: dict[str, dict]) -> Iterator[int]:
-    for writer in notes.get("write", {}).values():
-        yield writer["pid"]
-    for readers in notes.get("read", {}).values():
-        yield from (reader["pid"] for reader in readers)
 
 
 def _is_dvc(pid: int) -> bool:

@@ -24,7 +24,6 @@ from model_code.ledger.events import Position
 from model_code.settings import require
 from orchestration.pipeline.runs import (
     KEY,
-    KIND,
     OWNER,
     PARENT,
     STAGE,
@@ -282,19 +281,6 @@ def delete(project: Project, version: Version) -> None:
         registry.client.delete_model_version(registry.model, version.version)
     if not version.is_foreign(project):
         forget(project, [version.run_id])
-
-
-def orphans(project: Project) -> list[str]:
-    """The runs of registrations that have no version; one that goes on now holds the registry, and is waited for."""
-    with open_registry(project) as registry:
-        known = {version.run_id for version in registry.versions()}
-        return [run for run in registry.runs(f"attributes.run_name LIKE '{RUN_NAME}%'") if run not in known]
-
-
-def pilots(project: Project) -> list[str]:
-    """The runs of pilots and of their stages."""
-    with open_registry(project) as registry:
-        return registry.runs(f"tags.`{KIND}` = 'pilot'")
 
 
 def forget(project: Project, runs: Sequence[str]) -> None:

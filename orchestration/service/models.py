@@ -19,10 +19,14 @@ FILTERS = """Only documents that fit: an object such as {"package": ["numpy", "s
 of texts such as ["package=numpy", "year>=2020"]; see docs/application.md."""
 
 
-class Options(BaseModel):
-    """The options of `freshet search`."""
+class Strict(BaseModel):
+    """A request, of which nothing is passed over."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class Options(Strict):
+    """The options of `freshet search`."""
 
     k: int = Field(default=10, ge=1, description="How many documents.")
     filters: Filters = Field(default=[], description=FILTERS)
@@ -69,10 +73,8 @@ class BatchResponse(BaseModel):
     results: list[SearchResult]
 
 
-class AddRequest(BaseModel):
+class AddRequest(Strict):
     """Documents to add; those whose id is known already are updated."""
-
-    model_config = ConfigDict(extra="forbid")
 
     documents: list[dict[str, Any]] = Field(
         min_length=1,
@@ -90,28 +92,22 @@ def _text(value: Any) -> str:
     return value
 
 
-class DeleteRequest(BaseModel):
+class DeleteRequest(Strict):
     """Documents to delete."""
-
-    model_config = ConfigDict(extra="forbid")
 
     ids: list[Annotated[Any, AfterValidator(_text), WithJsonSchema({"type": "string"})]] = Field(min_length=1)
     source: str = Field(default="service", max_length=1000, description="Who deletes them, for the ledger.")
 
 
-class SyncRequest(BaseModel):
+class SyncRequest(Strict):
     """How the index is to follow the project's source."""
-
-    model_config = ConfigDict(extra="forbid")
 
     force: bool = Field(default=False, description="Delete even if much of the source is gone.")
     dry_run: bool = Field(default=False, description="Only say what would come of it.")
 
 
-class FeedbackRequest(BaseModel):
+class FeedbackRequest(Strict):
     """What a person says of a hit."""
-
-    model_config = ConfigDict(extra="forbid")
 
     query: str = Field(min_length=1, max_length=1000, description="The text that was searched.")
     document_id: str = Field(max_length=1000, description="A document that it found.")

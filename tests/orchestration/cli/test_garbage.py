@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -112,8 +113,8 @@ def test_a_version_frees_what_lies_in_the_project_s_own_store_and_no_more(projec
     monkeypatch.setattr(versions, "holder", lambda project, alias: None)
     own = {"1": [store / "own"], "2": []}
     monkeypatch.setattr(versions, "run_folders", lambda project, runs: own[runs[0]])
-    monkeypatch.setattr(versions, "orphans", lambda project: [])
-    monkeypatch.setattr(versions, "pilots", lambda project: [])
+    registry = SimpleNamespace(versions=lambda: known, runs=lambda wanted: [])
+    monkeypatch.setattr(versions, "open_registry", lambda project: nullcontext(registry))
     found = [(one.what, one.megabytes) for one in garbage.find_garbage(project, keep=1) if "version" in one.what]
     elsewhere = "its files lie in another store than the project's, and stay there"
     assert found == [("model version 1 (hce)", 2.0), (f"model version 2 (hce); {elsewhere}", 0.0)]
