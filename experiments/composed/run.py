@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from experiments.tables import write_tables
+from model_code.evaluation.scores import averaged_over_seeds, load_scores, without_seed
+from model_code.evaluation.significance import bootstrap_over_seeds, paired_randomisation_test
 from model_code.files import read_json, write_json
 from orchestration.cli.build import load_comparison
 from orchestration.project import Project
 
 HERE = Path(__file__).parent
+PAIR, SAMPLES, DRAWS = ("fused", "hce"), 2000, 10_000
 METRICS = ("nDCG@10", "hit@1", "R@100")
 
 
@@ -25,25 +28,60 @@ def measured(project: Path) -> dict[str, Any]:
     found = load_comparison(Project(project))
     systems = {name: {metric: own[metric] for metric in METRICS} for name, own in found["systems"].items()}
     kept = [row for row in found["differences"] if row["metric"] == METRICS[0]]
+    kept.append(less_its_part(project / "artifacts" / "evaluate"))
     return {
         "queries": found["queries"],
         "seeds": dict.fromkeys(systems, 1) | found["seeds"],
         "systems": systems,
         "differences": kept,
+        "groups": {name: _group(own) for name, own in found["groups"].items()},
     }
+
+
+def _group(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept of the queries that ask for documents of training queries, `seen`, and of the others."""
+    gains = {(row["system"], row["reference"], row["metric"]): row for row in found["differences"]}
+    means = {name: own[METRICS[0]]["value"] for name, own in found["systems"].items()}
+    queries = next(iter(found["systems"].values()))[METRICS[0]]["queries"]
+    return {"queries": queries, "systems": means, "fused less untrained": gains["fused", "untrained", METRICS[0]]}
+
+
+def less_its_part(evaluations: Path) -> dict[str, Any]:
+    """`fused` less its trained part `hce`, paired over queries and seeds, which no report compares."""
+    folders = [folder for folder in sorted(evaluations.iterdir()) if without_seed(folder.name) in PAIR]
+    systems = {one.system: one for one in averaged_over_seeds(load_scores(folder, "test") for folder in folders)}
+    fused, part = (systems[name] for name in PAIR)
+    low, high = bootstrap_over_seeds(fused.runs(METRICS[:1]), part.runs(METRICS[:1]), SAMPLES, 0.95, 0)
+    gains = (fused.values - part.values)[[METRICS[0]]].to_numpy()
+    p = paired_randomisation_test(gains, DRAWS, 0)[0]
+    stated = {"difference": gains.mean(), "low": low[0], "high": high[0], "p": p, "p_holm": p}
+    rounded = {name: round(float(value), 6) for name, value in stated.items()}
+    return {"metric": METRICS[0], "system": PAIR[0], "reference": PAIR[1]} | rounded
 
 
 def tables(result: Mapping[str, Any]) -> str:
     """The page's tables: a corpus each, then all differences from the untrained fusion."""
     blocks = [_corpus(name, own) for name, own in sorted(result.items())]
     rows = [
-        f"| {name} | {row['system']} | {_difference(row)} | {row['p_holm']:.4f} |"
+        f"| {name} | {row['system']} | {row['reference']} | {_difference(row)} | {row['p']:.4f} | {row['p_holm']:.4f} |"
         for name, own in sorted(result.items())
-        for row in sorted(own["differences"], key=lambda row: row["difference"])
-        if row["reference"] == "untrained" and row["system"] not in ("bm25", "zero_shot")
+        for row in sorted(own["differences"], key=lambda row: (row["reference"], row["difference"]))
+        if row["reference"] in ("untrained", PAIR[1]) and row["system"] not in ("bm25", "zero_shot")
     ]
-    head = "| corpus | system less `untrained` | nDCG@10 | p (Holm) |\n|---|---|---|---|\n"
-    return "\n".join([*blocks, head + "\n".join(rows) + "\n"])
+    head = "| corpus | system | less | nDCG@10 | p | p (Holm) |\n|---|---|---|---|---|---|\n"
+    return "\n".join([*blocks, head + "\n".join(rows) + "\n", _groups(result)])
+
+
+def _groups(result: Mapping[str, Any]) -> str:
+    rows = [
+        f"| {name} | {group}, {own['queries']:,} | "
+        f"{_short(own['systems']['untrained'])} | {_short(own['systems']['fused'])} | "
+        f"{_difference(own['fused less untrained'])} | {own['fused less untrained']['p']:.4f} |"
+        for name, build in sorted(result.items())
+        for group, own in sorted(build.get("groups", {}).items())
+    ]
+    head = "| corpus | queries | untrained | fused | difference | p |\n|---|---|---|---|---|---|\n"
+    return head + "\n".join(rows) + "\n"
 
 
 def _corpus(name: str, own: Mapping[str, Any]) -> str:
