@@ -61,10 +61,9 @@ REMOVED = {  # by the pattern of a key's full path: what to do in its place, tol
     "retrievers.*.lexical.in_training_.*": "a second query in a negative's place was better (experiments/svdr_loss)",
     "retrievers.*.lexical.head": "a checkpoint's own head is taken where it has one, else one in closed form",
     "retrievers.*.lexical.embeddings": "the index holds what its search reads: embeddings for full and alpha",
-    "retrievers.*.(layers.regulariser|document_vectors.logit_scale)": DEFAULT,
+    "retrievers.*.(layers.regulariser|document_vectors.(logit_scale|learning_rate))": DEFAULT,
     "retrievers.*.document_vectors.start": "vectors start as the mean of their passages: random ones reached little "
     "more than half",
-    "retrievers.*.document_vectors.learning_rate": DEFAULT,
     "retrievers.*.document_vectors.epochs": "steps says how long to train",
     "live.follow": "every live retriever gets what arrives; delete the folder live/NAME of one that shall not",
     "live.collect_every": "old generations go as soon as ten can",

@@ -15,7 +15,7 @@ from torch import nn
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.encoding.base_models import Prompts
 from model_code.progress import Progress, silent
-from model_code.training.data import DevQueries, Pairs, Passages, TrainingData
+from model_code.training.data import Pairs, Passages, TrainingData
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator
 
@@ -77,7 +77,7 @@ def learn(
 
 
 def _evaluator(passages: Passages, dev: Asking, seed: int) -> DevEvaluator:
-    judged = DevQueries([str(row) for row in range(len(dev))], [{int(target): 1} for target in dev.targets])
+    judged = [(str(row), {int(target): 1}) for row, target in enumerate(dev.targets)]
     return DevEvaluator(passages, judged, "nDCG@10", seed, DEV_QUERIES)
 
 

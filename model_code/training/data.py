@@ -12,7 +12,6 @@ import string
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -125,13 +124,6 @@ class TrainingData:
     def answers(self) -> Answers:
         """Which passages hold an answer of a query, as far as their strings tell."""
         return Answers(self.passages.texts, self.pairs.answers)
-
-
-class DevQueries(NamedTuple):
-    """Queries that choose the best checkpoint, and {document number: relevance} for each."""
-
-    texts: Sequence[str]
-    relevant: Sequence[Mapping[int, int]]
 
 
 def normalised(text: str) -> str:

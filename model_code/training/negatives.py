@@ -180,8 +180,6 @@ class MinedNegatives(Negatives):
 
     def candidates(self, pair: int) -> np.ndarray:
         """See `Negatives.candidates`."""
-        if not len(self.passages):
-            raise FreshetError(f"negatives: {self.settings.negatives} are mined by `refresh`, before the first draw")
         passages = self.passages[self.row[pair]]
         return passages[passages >= 0].astype(np.int64)
 

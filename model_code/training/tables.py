@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from model_code.evaluation.metrics import evaluate_run, parse_metric
 from model_code.evaluation.significance import interval_of_means
 from model_code.index.top_k import top_k
 from model_code.retriever import Ranking
-from model_code.training.data import DevQueries, Passages, TrainingData, make_pairs
+from model_code.training.data import Passages, TrainingData, make_pairs
 from model_code.training.settings import TrainingSettings
 
 DEPTH = 100  # documents ranked for a metric without a cutoff
@@ -32,19 +32,20 @@ class DevEvaluator:
     def __init__(
         self,
         passages: Passages,
-        dev: DevQueries,
+        dev: Sequence[tuple[str, Mapping[int, int]]],
         metric: str,
         seed: int,
         most_queries: int,
         most_passages: int | None = None,
     ) -> None:
+        """dev: queries, and {document number: relevance} for each."""
         rng = np.random.default_rng(seed)
-        queries = np.sort(rng.permutation(len(dev.texts))[:most_queries])
+        queries = [dev[query] for query in np.sort(rng.permutation(len(dev))[:most_queries])]
         self.metric, self.passages = metric, passages
-        self.queries = [dev.texts[query] for query in queries]
-        named = [{str(document): grade for document, grade in judged.items()} for judged in dev.relevant]
-        self.qrels = {str(row): named[query] for row, query in enumerate(queries)}
-        wanted = {document for query in queries for document in dev.relevant[query]}
+        self.queries = [text for text, _ in queries]
+        named = ({str(document): grade for document, grade in judged.items()} for _, judged in queries)
+        self.qrels = {str(row): judged for row, judged in enumerate(named)}
+        wanted = {document for _, judged in queries for document in judged}
         self.rows = _rows(passages, wanted, most_passages, rng)
         self.texts = [passages.texts[row] for row in self.rows]
         self.interval: list[float] | None = None  # of the last mean over queries, at 95 %
@@ -125,11 +126,10 @@ class TrainingTables:
         """Equal for all retrievers of equal dev settings; None if the corpus has nothing to evaluate on."""
         if not self.dev.queries:
             return None
-        relevant = [
-            {self.number[document]: relevance for document, relevance in self.dev.qrels[query].items()}
-            for query in self.dev.queries
+        queries = [
+            (text, {self.number[document]: relevance for document, relevance in self.dev.qrels[query].items()})
+            for query, text in self.dev.queries.items()
         ]
-        queries = DevQueries(list(self.dev.queries.values()), relevant)
         return DevEvaluator(
             self.passages, queries, settings.dev_metric, seed, settings.dev_queries, settings.dev_passages
         )

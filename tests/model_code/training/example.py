@@ -9,7 +9,7 @@ import numpy as np
 
 from model_code.encoding.encoder import Encoder
 from model_code.hierarchy.tree import Hierarchy
-from model_code.training.data import Answers, DevQueries, Passages, TrainingData, make_pairs
+from model_code.training.data import Answers, Passages, TrainingData, make_pairs
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator
 from tests.tiny_encoder import make_tiny_encoder
@@ -48,7 +48,7 @@ def held(answers: Answers, queries: Sequence[str], passages: Sequence[int]) -> l
 
 def make_dev(passages: Passages, **options: int) -> DevEvaluator:
     """Words 2, 3 and 4 of each document ask for it."""
-    queries = DevQueries([" ".join(ask(text)[1:4]) for text in passages.texts], [{i: 1} for i in range(len(LEAVES))])
+    queries = [(" ".join(ask(text)[1:4]), {i: 1}) for i, text in enumerate(passages.texts)]
     return DevEvaluator(
         passages,
         queries,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from model_code.corpus.tables import Corpus, frame
-from model_code.training.data import DevQueries, Passages
+from model_code.training.data import Passages
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator, TrainingTables
 from tests.model_code.training.example import held
@@ -66,19 +66,19 @@ PASSAGES = Passages(["a1", "b", "a2", "c"], np.array([0, 1, 0, 2]))
 @pytest.mark.parametrize(("metric", "value"), [("hit@1", 0.5), ("MRR@10", 0.75), ("MAP", 0.75), ("R@1", 0.5)])
 def test_documents_are_ranked_by_their_best_passage(metric: str, value: float):
     """x is nearest to a2, so document 0 is first; y is nearest to b, and its document 2 second."""
-    dev = DevEvaluator(PASSAGES, DevQueries(["x", "y"], [{0: 1}, {2: 1}]), metric, seed=0, most_queries=10)
+    dev = DevEvaluator(PASSAGES, [("x", {0: 1}), ("y", {2: 1})], metric, seed=0, most_queries=10)
     encoder = Lookup(VECTORS)
     assert dev.score(encoder.encode(dev.queries), dev.encode_passages(encoder)) == pytest.approx(value)
 
 
 def test_all_passages_unless_told_otherwise():
-    dev = DevEvaluator(PASSAGES, DevQueries(["x"], [{0: 1}]), "hit@1", seed=0, most_queries=10)
+    dev = DevEvaluator(PASSAGES, [("x", {0: 1})], "hit@1", seed=0, most_queries=10)
     assert dev.rows.tolist() == [0, 1, 2, 3]
 
 
 def test_a_sample_of_passages_keeps_the_relevant_ones():
     passages = Passages([str(i) for i in range(100)], np.arange(100) // 2)
-    queries = DevQueries(["q", "r"], [{7: 1}, {20: 2, 21: 1}])
+    queries = [("q", {7: 1}), ("r", {20: 2, 21: 1})]
     for seed in range(5):
         dev = DevEvaluator(passages, queries, "hit@1", seed=seed, most_queries=10, most_passages=30)
         assert len(dev.rows) == 30
@@ -86,7 +86,7 @@ def test_a_sample_of_passages_keeps_the_relevant_ones():
 
 
 def test_queries_are_a_fixed_sample():
-    many = DevQueries([f"q{i}" for i in range(50)], [{i: 1} for i in range(50)])
+    many = [(f"q{i}", {i: 1}) for i in range(50)]
     passages = Passages(["text"] * 50, np.arange(50))
     chosen = [DevEvaluator(passages, many, "hit@1", seed=seed, most_queries=7).queries for seed in (0, 0, 1)]
     assert len(set(chosen[0])) == 7
