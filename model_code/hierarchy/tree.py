@@ -72,15 +72,6 @@ class Hierarchy:
         """The path of each passage: (N, depth) int32."""
         return self._ancestors[self.leaves]
 
-    def children(self, level: int, node: int) -> np.ndarray:
-        """The nodes at `level + 1` below a node at `level` (0 is the root's), ascending."""
-        return np.arange(*np.searchsorted(self.parents[level], [node, node + 1]))
-
-    def siblings(self, level: int, node: int) -> np.ndarray:
-        """The other nodes at `level` (1 to `depth`) under the same parent, ascending; the node itself is left out."""
-        family = self.children(level - 1, self.parents[level - 1][node])
-        return family[family != node]
-
     def documents_under(self, level: int, node: int) -> np.ndarray:
         """The passages below a node at `level` (1 to `depth`), leaf by leaf: a view of `order`."""
         leaves = np.searchsorted(self._ancestors[:, level - 1], [node, node + 1])

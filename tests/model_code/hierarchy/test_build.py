@@ -89,7 +89,7 @@ def test_a_centroid_is_the_unweighted_mean_of_its_children(topics: np.ndarray) -
     assert [len(parents) for parents in tree.parents] == [2, 9, 60]
     for level in (1, 2):
         for node, centroid in enumerate(tree.centroids[level - 1]):
-            mean = tree.centroids[level][tree.children(level, node)].sum(0)
+            mean = tree.centroids[level][tree.parents[level] == node].sum(0)
             np.testing.assert_allclose(centroid, mean / np.linalg.norm(mean), atol=1e-5)
 
 
@@ -112,7 +112,7 @@ def test_greedy_descent_finds_every_passage(topics: np.ndarray) -> None:
     for vector, path in zip(topics, tree.paths(), strict=True):
         node = 0
         for level in (1, 2):
-            family = tree.children(level - 1, node)
+            family = np.flatnonzero(tree.parents[level - 1] == node)
             node = family[np.argmax(tree.centroids[level - 1][family] @ vector)]
             assert node == path[level - 1]
 
@@ -127,7 +127,7 @@ def test_a_lone_passage_is_a_chain_to_the_last_level() -> None:
     tree = top_down(vectors, [2, 3], KMeans(HierarchySettings(), seed=0))
     lone = tree.path(3)
     assert tree.documents_under(1, lone[0]).tolist() == [3]
-    assert tree.children(1, lone[0]).tolist() == [lone[1]]
+    assert np.flatnonzero(tree.parents[1] == lone[0]).tolist() == [lone[1]]
 
 
 def test_apportioned_children_are_fair() -> None:

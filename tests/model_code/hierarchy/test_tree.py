@@ -30,14 +30,6 @@ def test_paths_lead_from_level_1_to_the_leaf_node(tree: Hierarchy) -> None:
     assert [tree.path(passage) for passage in range(9)] == [tuple(path) for path in tree.paths().tolist()]
 
 
-def test_families(tree: Hierarchy) -> None:
-    assert tree.children(0, 0).tolist() == [0, 1]
-    assert tree.children(1, 0).tolist() == [0, 1, 2]
-    assert tree.siblings(1, 0).tolist() == [1]
-    assert tree.siblings(2, 1).tolist() == [0, 2]
-    assert tree.siblings(2, 3).tolist() == []
-
-
 def test_every_level_holds_every_passage_once(tree: Hierarchy) -> None:
     for level in (1, 2):
         nodes = range(len(tree.parents[level - 1]))
