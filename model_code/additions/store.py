@@ -68,7 +68,7 @@ def representatives(part: Part, spans: int, folder: Path) -> dict[str, np.ndarra
     """
     ids = part.dense.index.document_ids
     if isinstance(part, Base) and isinstance(part.dense, DsiRetriever):
-        return dict(zip(ids, part.dense.representatives.vectors, strict=True))
+        return dict(zip(ids, part.dense.representatives, strict=True))
     known = Refined.load(part.folder).queries
     lacking = [key for key, alone in zip(ids, has_one(ids), strict=True) if alone and key not in known]
     if not lacking:

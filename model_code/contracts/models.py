@@ -33,7 +33,7 @@ from model_code.lexical.settings import EMBEDDED
 from model_code.manifest import MANIFEST, verify
 from model_code.retrievers.kinds import Kind
 
-LEARNED = ("vectors.npy", "representatives.npy", "query_counts.npy")
+LEARNED = ("vectors.npy", "representatives.npy")
 Facts = Mapping[str, Any]
 TRANSFORMER = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 LAYOUT = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
@@ -82,7 +82,6 @@ def _dsi(folder: Path, facts: Facts, documents: list[str]) -> None:
         array = _array(folder, name)
         require(len(array) == len(ids), f"{folder.name}/{name} must have {len(ids):,} rows, not {len(array):,}")
         require_finite(f"{folder.name}/{name}", array)
-    require(bool((array >= 0).all()), f"{folder.name}/{name} must not be negative")  # the counts, which come last
     require(facts["encoding_scale"] > 0, f"{folder.name}/{MANIFEST} must state an encoding_scale above 0")
 
 

@@ -18,7 +18,7 @@ import torch
 from model_code.context import StageContext
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.trainer import DocumentTrainer, QueryVectors, loop_settings, pooled
-from model_code.dsi.vectors import Representatives, document_means
+from model_code.dsi.vectors import complete, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
@@ -83,7 +83,7 @@ def _save(
     means[counts == 0] = vectors[counts == 0]
     folder, exact = context.output / "document_vectors", IndexSettings(flat_below=ALWAYS_EXACT)
     DenseIndex.build(vectors, list(tables.number), fingerprint, exact).save(folder)
-    Representatives(means, counts).complete(folder, scale)
+    complete(folder, means, scale)
     return {"documents": len(vectors), "documents_without_queries": int((counts == 0).sum())}
 
 

@@ -2,13 +2,11 @@
 
 In the folder of a `DenseIndex` of one learned vector per document lie the representatives of IncDSI, which protect what
 is indexed from what is added: z_j in `representatives.npy`, the mean vector of the queries that document j was trained
-on (unscaled, so not of unit norm), and their number in `query_counts.npy`. A document without any has number 0, and its
-own vector is z_j.
+on (unscaled, so not of unit norm). Of a document without any it is the document's own vector.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,28 +14,14 @@ import numpy as np
 from model_code.files import replacing
 from model_code.manifest import add_facts
 
-KIND = "dsi"
-REPRESENTATIVES, QUERY_COUNTS = "representatives.npy", "query_counts.npy"
+KIND, REPRESENTATIVES = "dsi", "representatives.npy"
 
 
-@dataclass(frozen=True, eq=False)
-class Representatives:
-    """What stands for the queries of each of n documents."""
-
-    vectors: np.ndarray  # (n, H) float32
-    counts: np.ndarray  # (n,) int64
-
-    def complete(self, folder: Path, encoding_scale: float) -> None:
-        """Make a dense index's folder one of this kind; encoding_scale: of vectors that are added later."""
-        for name, array in ((REPRESENTATIVES, self.vectors), (QUERY_COUNTS, self.counts)):
-            with replacing(folder / name) as aside, aside.open("wb") as stream:
-                np.save(stream, array)
-        add_facts(folder, {"kind": KIND, "encoding_scale": encoding_scale})
-
-    @classmethod
-    def load(cls, folder: Path) -> Representatives:
-        """Read them, vectors memory-mapped."""
-        return cls(np.load(folder / REPRESENTATIVES, mmap_mode="r"), np.load(folder / QUERY_COUNTS))
+def complete(folder: Path, representatives: np.ndarray, encoding_scale: float) -> None:
+    """Make a dense index's folder one of this kind: Z (n, H), and the scale of vectors that are added later."""
+    with replacing(folder / REPRESENTATIVES) as aside, aside.open("wb") as stream:
+        np.save(stream, representatives)
+    add_facts(folder, {"kind": KIND, "encoding_scale": encoding_scale})
 
 
 def sums_of(vectors: np.ndarray, owners: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

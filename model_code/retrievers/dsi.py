@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from model_code.context import StageContext
-from model_code.dsi.vectors import KIND, Representatives, document_means
+from model_code.dsi.vectors import KIND, REPRESENTATIVES, complete, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.files import read_json
@@ -39,9 +39,9 @@ class DsiRetriever(DenseRetriever):
         self.folder, self.encoding_scale = folder, scale
 
     @cached_property
-    def representatives(self) -> Representatives:
-        """What stands for the queries of the documents that were trained; those of a segment have none."""
-        return Representatives.load(self.folder)
+    def representatives(self) -> np.ndarray:
+        """Z (n, H) of the documents that were trained, memory-mapped; those of a segment have none."""
+        return np.load(self.folder / REPRESENTATIVES, mmap_mode="r")
 
     @classmethod
     def of(cls, plain: DenseRetriever, folder: Path) -> Self:
@@ -104,7 +104,7 @@ def index(context: StageContext) -> dict[str, Any]:
     _check_documents(trained.document_ids, set(load_corpus(context.inputs["corpus"]).passages["document_id"]))
     built = DenseIndex.build(trained.vectors, trained.document_ids, trained.fingerprint, context.settings["index"])
     report = save_index(built, context)
-    Representatives.load(folder).complete(context.output / "index", scale)
+    complete(context.output / "index", np.load(folder / REPRESENTATIVES), scale)
     return report
 
 

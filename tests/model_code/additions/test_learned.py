@@ -67,7 +67,7 @@ def test_additions_to_learned_vectors(roots: list[Path]) -> None:
     base = writers[0].searcher.base.retriever
     for key in state.ids[:-2]:
         row = base.index.document_ids.index(key)
-        np.testing.assert_array_equal(state.queries.view[state.row(key)], base.representatives.vectors[row])
+        np.testing.assert_array_equal(state.queries.view[state.row(key)], base.representatives[row])
     encode = base.encoder.encode
     asked = encode(["ask1 ask2.", "ask3 ask4 ask5 ask6", "ask1 ask7"]).mean(axis=0)
     told = statuses(writers[0].searcher.generation)

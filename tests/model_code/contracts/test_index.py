@@ -11,7 +11,7 @@ import pytest
 
 from model_code.context import StageContext
 from model_code.contracts.registry import check
-from model_code.dsi.vectors import Representatives
+from model_code.dsi.vectors import complete
 from model_code.files import read_json
 from model_code.index.dense_index import DenseIndex
 from model_code.index.id_map import IdMap
@@ -52,7 +52,7 @@ def dense(root, each=1):
 def dsi(root):
     place = context(root, "dsi")
     DenseIndex.build(2 * UNIT[:3], ["c", "a", "b"], "f").save(place.output / "index")
-    Representatives(UNIT[:3], np.arange(3)).complete(place.output / "index", 1.5)
+    complete(place.output / "index", UNIT[:3], 1.5)
     return place
 
 
@@ -108,9 +108,7 @@ def embedded(damage):
         ("dsi", array_with("vectors.npy", (2, 0), np.inf), "vectors.npy must be finite"),
         ("dsi", array_cut("representatives.npy"), "representatives.npy must have 3 rows, not 2"),
         ("dsi", array_with("representatives.npy", (0, 0), np.nan), "representatives.npy must be finite"),
-        ("dsi", array_cut("query_counts.npy"), "query_counts.npy must have 3 rows, not 2"),
-        ("dsi", array_with("query_counts.npy", 0, -1), "query_counts.npy must not be negative"),
-        ("dsi", removed("query_counts.npy"), "must hold query_counts.npy"),
+        ("dsi", removed("representatives.npy"), "must hold representatives.npy"),
         ("dsi", json_with(MANIFEST, encoding_scale=-1.0), "must state an encoding_scale above 0"),
         ("lexical", json_with(MANIFEST, search="beta"), "index/embeddings/ must not be there, as search is beta"),
         ("lexical", lambda folder: shutil.rmtree(folder / "tokens"), "index/tokens/ must be there"),

@@ -12,7 +12,7 @@ import pytest
 
 from model_code.context import StageContext
 from model_code.contracts.registry import check
-from model_code.dsi.vectors import Representatives
+from model_code.dsi.vectors import complete
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
@@ -132,7 +132,7 @@ def save(output, encoder, name):
     if name == "dsi":
         vectors = np.eye(4, dtype=np.float32)[:2]
         DenseIndex.build(vectors, ["b", "a"], "f").save(output / "document_vectors")
-        Representatives(vectors, np.array([0, 3])).complete(output / "document_vectors", 1.0)
+        complete(output / "document_vectors", vectors, 1.0)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pandas as pd
 
 from benchmarks.opened_build import open_generation_zero
 from model_code.documents import Document, canonical_fields
-from model_code.dsi.vectors import Representatives, document_means
+from model_code.dsi.vectors import complete, document_means
 from model_code.encoding.encoder import Encoder, represent_documents
 from model_code.encoding.settings import EncoderSettings, LayerSettings
 from model_code.files import write_json
@@ -145,7 +145,7 @@ def _index(kind: str, encoder: Encoder, bodies: list[str], ids: list[str], folde
     rows = [name for name in ids for _ in range(per)]
     DenseIndex.build(vectors, rows, encoder.fingerprint(), settings or IndexSettings(), per).save(folder)
     if kind == "dsi":
-        Representatives(vectors, np.zeros(len(ids), np.int64)).complete(folder, ENCODING_SCALE)
+        complete(folder, vectors, ENCODING_SCALE)
 
 
 def _write_tree(folder: Path, ids: list[str]) -> None:
