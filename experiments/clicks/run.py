@@ -2,7 +2,7 @@
 
 `python -m experiments.clicks.run PROJECT` after `freshet demo` in the folder PROJECT; writes `result.json` and the
 tables of `README.md` here. The untrained fusion begins with its default weights. The product's own code makes
-judgements of what people said, splits them, and learns weights from those that are not for testing; the gate compares.
+judgements of what people said, splits them, and learns weights from those of training and dev; the gate compares.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pandas as pd
 
 from experiments.tables import write_tables
 from model_code.corpus.build import split_queries
-from model_code.corpus.settings import QuerySplitSettings
+from model_code.corpus.settings import GATE, QuerySplitSettings
 from model_code.corpus.tables import Judgements, judged, load_corpus
 from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.promotion import Verdict, judge_promotion
@@ -40,7 +40,7 @@ from orchestration.freshness.workspace import query_id
 HERE = Path(__file__).parent
 SAID, ASKED, SHOWN, DEPTH = 500, 300, 10, 100  # clicks or thumbs; queries that people ask; hits on a page; of a run
 SEEDS, NOISE = range(10), (0.0, 0.1, 0.3, 0.5, 1.0)
-TEST, GATE, FAVOURITES = 3000, 200, 50  # judged queries; those that the gate sees; documents of a promoter
+TEST, SEEN, FAVOURITES = 3000, 200, 50  # judged queries; those that the gate sees; documents of a promoter
 SIZES, DRAWS = (50, 200, 1000), 50  # gates of so many judged queries, each drawn so often
 RULES = PromotionSettings()
 METRIC = RULES.metric
@@ -178,8 +178,8 @@ def life(bench: Bench, behaviour: str, seed: int, asked: Asked) -> dict[str, Any
     """What comes of one behaviour: the weight that is learned, its gain on other queries, and what gates say."""
     said = judgements(asked, simulated(BEHAVIOURS[behaviour], asked, random.Random(f"{seed} {behaviour}")))
     splits = split_queries({query: None for query in said.queries}, QuerySplitSettings())
-    taught = _only(said, [query for query, split in splits.items() if split != "test"])
-    tested = _only(said, [query for query, split in splits.items() if split == "test"])
+    taught = _only(said, [query for query, split in splits.items() if split in ("dev", "train")])
+    tested = _only(said, [query for query, split in splits.items() if split == GATE])
     weight = bench.learned(taught)
     pairs = [(query, document) for query, own in said.qrels.items() for document in own]
     true = {query_id(text): asked.queries.qrels[query] for query, text in asked.queries.queries.items()}
@@ -194,7 +194,7 @@ def life(bench: Bench, behaviour: str, seed: int, asked: Asked) -> dict[str, Any
     }
     if weight == bench.first:
         return row | {"gain": 0.0, "low": 0.0, "high": 0.0, "promoted": {}}
-    seen, unseen = gate_draw(bench, GATE, seed)
+    seen, unseen = gate_draw(bench, SEEN, seed)
     ours, theirs = bench.scores(weight), bench.scores(bench.first)
     own = [scored(bench.run(value, tested), tested) for value in (weight, bench.first)]
     people = [scores.only(seen) for scores in (ours, theirs)]
@@ -308,7 +308,7 @@ def _behaviours(lives: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _verdicts(lives: Sequence[Mapping[str, Any]]) -> str:
-    names = {"people": f"{GATE} queries that people judged", "both": "these and what users said"}
+    names = {"people": f"{SEEN} queries that people judged", "both": "these and what users said"}
     names["users"] = "what users said alone"
     lines = ["| the gate judges by | harm held back | gains held back |", "|---|---|---|"]
     for gate, name in names.items():
