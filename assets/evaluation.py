@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 
@@ -13,22 +12,12 @@ from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
 
 
-def preview_evaluation(folder: Path) -> Preview:
-    """The metrics of one system and of its variants, a row each."""
-    return {"metrics": table(metric_rows([folder, *sorted(folder.glob("variants/*"))]))}
-
-
-def preview_baselines(folder: Path) -> Preview:
-    """The metrics of each baseline and its variants, a row each."""
-    systems = sorted(path.parent for path in folder.glob("*/metrics.json"))
-    return {"metrics": table(metric_rows([*systems, *sorted(folder.glob("*/variants/*"))]))}
-
-
-def metric_rows(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """The metrics that lie in evaluation folders: test first, systems in the order given."""
-    found = [read_json(folder / "metrics.json") for folder in folders]
-    splits = ("test", "gate", "dev")
-    return [{"system": each["system"], "split": split, **each[split]} for split in splits for each in found]
+def preview_metrics(folder: Path) -> Preview:
+    """The metrics of each system that lies in the folder and then of variants, a row each, those of test first."""
+    paths = sorted(folder.rglob("metrics.json"), key=lambda path: (len(path.parts), path))
+    found, splits = [read_json(path) for path in paths], ("test", "gate", "dev")
+    return {"metrics": table([{"system": each["system"], "split": split, **each[split]}
+                              for split in splits for each in found])}  # fmt: skip
 
 
 def preview_comparison(folder: Path) -> Preview:
@@ -51,9 +40,9 @@ def preview_comparison(folder: Path) -> Preview:
 
 
 FIRST = 1  # before training: what it makes can be searched at once
-BASELINES = Page("evaluation", frozenset({"bm25"}), preview_baselines, priority=FIRST)
-EVALUATE = Page("retriever", frozenset({"trec"}), preview_evaluation)
-FUSE = Page("retriever", frozenset({"trec"}), preview_evaluation)
+BASELINES = Page("evaluation", frozenset({"bm25"}), preview_metrics, priority=FIRST)
+EVALUATE = Page("retriever", frozenset({"trec"}), preview_metrics)
+FUSE = Page("retriever", frozenset({"trec"}), preview_metrics)
 COMPARISON = Page("evaluation", frozenset({"trec"}), preview_comparison)
 
 

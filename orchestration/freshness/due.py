@@ -10,7 +10,7 @@ import shutil
 import smtplib
 import socket
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from email.message import EmailMessage
 from typing import Any
@@ -157,22 +157,19 @@ def _drifted(name: str, drift: Mapping[str, Any] | None) -> dict[str, str]:
     return {f"drift {name} {drift['recorded']}": f"{name}: drift of {', '.join(over)}"} if drift and over else {}
 
 
-def tell(project: Project, texts: Iterable[str]) -> bool:
-    """Post `texts` to `live.webhook` as JSON, {"text": ...}, which chat systems take, or mail them to it; whether there
-    is an address.
+def tell(project: Project, texts: Sequence[str]) -> None:
+    """Post `texts` to `live.webhook` as JSON, {"text": ...}, which chat systems take, or mail them to it, if there is
+    an address.
 
     OSError if nobody answers there, or with an error.
     """
     address = parameters.load(project.params_file).live.webhook
-    if address is None:
-        return False
-    if address.startswith("mailto:"):
-        _mail(address, list(texts))
-        return True
-    body = json.dumps({"text": "\n".join(texts)}).encode()
-    headers = {"Content-Type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=TIMEOUT):
-        return True
+    if address is not None and address.startswith("mailto:"):
+        _mail(address, texts)
+    elif address is not None:
+        body = json.dumps({"text": "\n".join(texts)}).encode()
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(request, timeout=TIMEOUT).close()
 
 
 def _mail(address: str, texts: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assets.evaluation import preview_baselines, preview_comparison, preview_evaluation
+from assets.evaluation import preview_comparison, preview_metrics
 from model_code.files import write_json
 
 
@@ -10,11 +10,11 @@ def test_a_page_shows_each_system_and_variant_as_a_row_of_each_split(tmp_path):
     metrics = {"dev": {"queries": 0}, "gate": {"queries": 0}, "test": {"queries": 4, "hit@1": 0.75}}
     for name, folder in {"zero_shot": "zero_shot", "zero_shot.rrf": "zero_shot/variants/rrf", "bm25": "bm25"}.items():
         write_json(tmp_path / folder / "metrics.json", metrics | {"system": name})
-    rows = [row.data for row in preview_evaluation(tmp_path / "zero_shot")["metrics"].records]
+    rows = [row.data for row in preview_metrics(tmp_path / "zero_shot")["metrics"].records]
     assert rows[0] == {"system": "zero_shot", "split": "test", "queries": 4, "hit@1": 0.75}
     assert [row["split"] for row in rows] == ["test"] * 2 + ["gate"] * 2 + ["dev"] * 2
     assert rows[4] == {"system": "zero_shot", "split": "dev", "queries": 0, "hit@1": ""}
-    shown = [(row.data["system"], row.data["split"]) for row in preview_baselines(tmp_path)["metrics"].records]
+    shown = [(row.data["system"], row.data["split"]) for row in preview_metrics(tmp_path)["metrics"].records]
     assert shown[:3] == [(name, "test") for name in ("bm25", "zero_shot", "zero_shot.rrf")]
 
 

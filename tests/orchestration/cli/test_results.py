@@ -24,7 +24,6 @@ def project(tmp_path, monkeypatch):
     write_text(tmp_path / "params.yaml", "retrievers: {}\n")
     write_text(tmp_path / "dvc.yaml", "")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
     return Project(tmp_path)
 
 

@@ -67,7 +67,7 @@ def test_an_address_of_mail_is_mailed_to(project):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         host = f"127.0.0.1:{server.server_address[1]}"
         parameters.assign(project.params_file, [f"live.webhook='mailto:me@example.org?server={host}'"])
-        assert due.tell(project, ["the disk is full", "hce: drift of topics"])
+        due.tell(project, ["the disk is full", "hce: drift of topics"])
         server.shutdown()
     (mail,) = server.mails
     assert "To: me@example.org" in mail
@@ -129,4 +129,3 @@ def test_without_an_address_the_page_alone_says_it(project, monkeypatch):
     go_wrong(project, monkeypatch)
     with dg.DagsterInstance.ephemeral() as instance:
         assert "drift of topics" in _notices(project)(dg.build_sensor_context(instance)).skip_message
-    assert not due.tell(project, ["anything"])

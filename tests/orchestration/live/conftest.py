@@ -36,9 +36,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 @pytest.fixture
-def own(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def own(project: Project, tmp_path: Path) -> Project:
     """A copy of it in which nothing was tuned or arrived."""
-    for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
-        monkeypatch.delenv(name, raising=False)
     ignored = shutil.ignore_patterns(".freshet", "ledger*")
     return Project(Path(shutil.copytree(project.root, tmp_path / "own", ignore=ignored)))

@@ -30,8 +30,7 @@ from tests.orchestration.live_example import BASE, collection_of, make_project, 
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
+def project(tmp_path):
     return make_project(tmp_path)
 
 
@@ -395,7 +394,7 @@ def lost(project, collection, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["gone", "older", "older, written to", "another"])
-def test_a_lost_log_is_refused_at_every_write_until_it_is_repaired(lost, monkeypatch, tmp_path, kind):
+def test_a_lost_log_is_refused_at_every_write_until_it_is_repaired(lost, tmp_path, kind):
     file = lost.live / "ledger.sqlite"
     for path in lost.live.glob("ledger.sqlite*"):
         path.unlink()

@@ -23,8 +23,6 @@ from tests.orchestration.live_example import BASE, StandInWriter, collection_of,
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
-        monkeypatch.delenv(name, raising=False)
     writer = property(lambda self: StandInWriter(self.project.live, self.retriever))
     monkeypatch.setattr(LiveCollection, "writer", writer)
     monkeypatch.chdir(tmp_path)

@@ -20,9 +20,8 @@ from tests.orchestration.live_example import BASE, make_project, open_build
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
+def project(tmp_path):
     """Two builds of hce are there, additions to both are remembered, and what `freshet tools tune` found."""
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
     project = make_project(tmp_path)
     open_build(project, BASE | {"a": "about a"})
     for generation in Collection(project.live, "hce").generations():

@@ -358,8 +358,6 @@ def telling(history: History, patch: pytest.MonkeyPatch) -> None:
 
 
 def live(root, monkeypatch, seed: int, steps: int) -> None:
-    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
     monkeypatch.setattr("os.fsync", lambda handle: None)
     history = History(root, seed)
     with pytest.MonkeyPatch.context() as patch:

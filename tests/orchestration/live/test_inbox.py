@@ -16,8 +16,7 @@ LINE = '{{"_id": "{0}", "title": "{0}", "text": "{1}"}}\n'
 
 
 @pytest.fixture
-def collection(tmp_path, monkeypatch):
-    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
+def collection(tmp_path):
     (tmp_path / "inbox").mkdir()
     return collection_of(make_project(tmp_path))
 
@@ -101,7 +100,7 @@ def test_a_file_whose_documents_were_rolled_back_is_received_again(collection):
     assert (again.receipt.events, again.receipt.unchanged) == ((), 1)
 
 
-def test_a_file_that_was_refused_as_a_whole_is_received_again(collection, monkeypatch):
+def test_a_file_that_was_refused_as_a_whole_is_received_again(collection):
     content = '{"_id": "a", "title": "a", "text": "%s"}\n' % ("long " * 9)
     parameters = collection.project.params_file
     parameters.write_text("{retrievers: {hce: {}}, corpus: {max_characters: 10}}\n")

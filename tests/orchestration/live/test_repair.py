@@ -128,7 +128,7 @@ def test_a_torn_file_is_told_in_one_line_and_mended_by_the_command_that_it_names
     assert run(capsys, monkeypatch, "add more.jsonl")[0] == 0
 
 
-def test_what_waits_in_a_torn_ledger_is_read_out_of_it(live, capsys, monkeypatch):
+def test_what_waits_in_a_torn_ledger_is_read_out_of_it(live, capsys):
     collection, said = LiveCollection(live), Feedback("what is word1", "d03", "up", 2, "me", 5.0)
     collection.ledger.judge(said, said.received)
     collection.receive([row("n1", "word1")], "sync notes")
@@ -156,9 +156,8 @@ def test_where_nothing_is_whole_the_message_says_what_opens_the_build_again(live
 
 
 @pytest.fixture
-def two(tmp_path, monkeypatch):
+def two(tmp_path):
     """Two live retrievers; the second lags three documents behind, and holds one that the first never had."""
-    monkeypatch.delenv("FRESHET_LEDGER", raising=False)
     project = make_project(tmp_path)
     open_build(project, BASE | {"only.here": "in one corpus"}, retriever="other")
     first, other = collection_of(project), collection_of(project, "other")

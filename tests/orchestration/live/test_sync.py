@@ -28,9 +28,7 @@ WORDS = ["moss", "fern", "oak", "bark", "root", "leaf", "seed", "stem", "bud", "
 
 
 @pytest.fixture
-def live(tmp_path, monkeypatch):
-    for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
-        monkeypatch.delenv(name, raising=False)
+def live(tmp_path):
     project = make_project(tmp_path)
     (tmp_path / "params.yaml").write_text("{corpus: {path: notes}, retrievers: {hce: {}}}\n")
     (tmp_path / "notes").mkdir()
@@ -62,7 +60,7 @@ def test_the_index_follows_the_source_and_a_second_sync_does_nothing(live, monke
     assert (changes(again), again.generation) == (([], [], [], 3), done.generation)
 
 
-def test_what_cannot_be_read_is_named_and_its_document_stays(live, monkeypatch):
+def test_what_cannot_be_read_is_named_and_its_document_stays(live):
     write(live, a="one", b="two")
     sync(live)
     write(live, a=b"caf\xe9")

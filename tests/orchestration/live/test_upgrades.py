@@ -41,8 +41,6 @@ def unpacked(root: Path, version: str) -> Project:
 
 @pytest.fixture(autouse=True)
 def _own(monkeypatch):
-    for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.fsync", lambda handle: None)
 
 

@@ -29,8 +29,6 @@ from tests.orchestration.live_example import (
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """Two retrievers are live, "hce" by default."""
-    for name in ("FRESHET_LEDGER", "FRESHET_STATE"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.fsync", lambda handle: None)
     monkeypatch.setattr(
         freshening.LiveCollection, "writer", property(lambda self: StandInWriter(self.project.live, self.retriever))

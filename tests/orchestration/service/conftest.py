@@ -162,9 +162,8 @@ def live() -> FakeLive:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(tmp_path: Path) -> Project:
     """A project with a live retriever "hce", as far as its pointers say so."""
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
     (tmp_path / "live" / "hce").mkdir(parents=True)
     (tmp_path / "live" / "hce" / "current").write_text("0\n")
     (tmp_path / "live" / "current").write_text("hce\n")

@@ -69,8 +69,7 @@ def test_a_service_that_only_starts_is_not_found_yet(tmp_path):
         assert running(tmp_path) is None
 
 
-def test_no_service_no_client(tmp_path, monkeypatch):
-    monkeypatch.delenv("FRESHET_STATE", raising=False)
+def test_no_service_no_client(tmp_path):
     assert client_of(Project(tmp_path)) is None
     assert not (tmp_path / ".freshet").exists()
 
