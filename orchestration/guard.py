@@ -145,25 +145,17 @@ class Guard:
         host, origin, site = headers.get("host", ""), headers.get("origin"), headers.get("sec-fetch-site")
         if self.hosts is not None and re.sub(r":\d+$", "", host) not in self.hosts:
             return "this address is not one of this machine's own; open the page as http://127.0.0.1:PORT"
-        if (
-            scope["type"] == "http"
-            and scope["method"] == "GET"
-            and scope["path"].endswith("/graphql")
-            and scope["query_string"]
-        ):
+        reads = scope["type"] == "http" and scope["method"] == "GET"
+        if reads and scope["path"].endswith("/graphql") and scope["query_string"]:
             return "GraphQL is asked by POST here: a GET could be made by any page's image"
         if origin is not None and origin in self.origins:
             return None
-        if origin is not None and origin.partition("://")[2] != host:
-            return "a page of another site asked for this; nothing was done"
-        if site is not None and site not in OF_THIS_PAGE and not self._is_link(scope, headers):
-            return "a page of another site asked for this; nothing was done"
-        return None
-
-    def _is_link(self, scope: Scope, headers: dict[str, str]) -> bool:
-        """Whether a person followed a link to a page that only shows something."""
         opened = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")) == ("navigate", "document")
-        return scope["type"] == "http" and scope["method"] == "GET" and opened and self.page(scope["path"])
+        link = reads and opened and self.page(scope["path"])  # a person followed one, to what only shows something
+        own = site is None or site in OF_THIS_PAGE or link
+        if own and (origin is None or origin.partition("://")[2] == host):
+            return None
+        return "a page of another site asked for this; nothing was done"
 
 
 def _password(encoded: str) -> str:

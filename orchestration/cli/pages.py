@@ -104,21 +104,15 @@ def run_together(commands: Sequence[Sequence[str]], folder: Path, variables: Map
                 processes.append(subprocess.Popen(
                     command, cwd=folder, env=variables, start_new_session=True, stdout=output, stderr=output
                 ))  # fmt: skip
-            _wait_for_first(processes, log)
+            while not (ended := [process for process in processes if process.poll() is not None]):
+                time.sleep(0.2)
+            name = Path(ended[0].args[0]).name if ended[0].args[1:2] != ["-m"] else ended[0].args[2]
+            raise FreshetError(f"{name} ended by itself (exit code {ended[0].returncode}): see {log}")
         except KeyboardInterrupt:
             pass  # that is how it is to end
         finally:
             _stop_all(processes)
     print("stopped", file=sys.stderr)
-
-
-def _wait_for_first(processes: Sequence[subprocess.Popen[bytes]], log: Path) -> None:
-    while True:
-        for process in processes:
-            if process.poll() is not None:
-                name = Path(process.args[0]).name if process.args[1:2] != ["-m"] else process.args[2]
-                raise FreshetError(f"{name} ended by itself (exit code {process.returncode}): see {log}")
-        time.sleep(0.2)
 
 
 def _stop_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:

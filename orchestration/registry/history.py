@@ -16,11 +16,15 @@ MOVES = ("promote", "rollback", "moved by hand")  # the actions after which anot
 def append(
     project: Project, action: str, before: str | None, after: str | None, verdict: dict[str, Any] | None
 ) -> None:
-    """Add one line and wait until it is on the disk.
+    """Add one line and wait until it is on the disk; of a move, unless the last line says the same: that one was cut
+    off between its line and the alias.
 
     `action` is promote, refuse or rollback, or of an alias that was moved in MLflow `moved by hand` or `put back`;
     `before` and `after` are the versions that it goes from and to; `verdict` is the gate's, with its intervals.
     """
+    last = (read(project) or [{}])[-1]
+    if action in MOVES and [last.get(name) for name in ("action", "from", "to")] == [action, before, after]:
+        return
     now = datetime.now(UTC).isoformat(timespec="seconds")
     line = {"when": now, "action": action, "from": before, "to": after, "verdict": verdict}
     path = project.promotions
@@ -31,15 +35,6 @@ def append(
         stream.write((json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n").encode())
         stream.flush()
         os.fsync(stream.fileno())
-
-
-def append_once(
-    project: Project, action: str, before: str | None, after: str | None, verdict: dict[str, Any] | None
-) -> None:
-    """Add a line, unless the last one says the same: that move was cut off between its line and the alias."""
-    last = (read(project) or [{}])[-1]
-    if [last.get(name) for name in ("action", "from", "to")] != [action, before, after]:
-        append(project, action, before, after, verdict)
 
 
 def _is_cut_off(stream: BinaryIO) -> bool:

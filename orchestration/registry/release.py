@@ -130,7 +130,7 @@ def _make_champion(
     project: Project, registry: Registry, wanted: Version, champion: Version | None, verdict: Verdict, action: str
 ) -> None:
     registry.record_predecessor(wanted, champion)
-    history.append_once(project, action, champion and champion.version, wanted.version, verdict.as_dict())
+    history.append(project, action, champion and champion.version, wanted.version, verdict.as_dict())
     registry.note_verdict(wanted, verdict)
     registry.set_champion(wanted)
     registry.end_challenge(wanted)
@@ -221,7 +221,7 @@ def rollback(project: Project) -> Move:
         if champion is None or previous is None:
             raise FreshetError("there is no previous champion to go back to; `freshet status` shows the versions")
         open_version(project, previous)
-        history.append_once(project, "rollback", champion.version, previous.version, None)
+        history.append(project, "rollback", champion.version, previous.version, None)
         registry.set_champion(previous)
         return Move(previous, True, f"{previous} is the champion again, in place of {champion}")
 

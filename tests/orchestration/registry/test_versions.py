@@ -390,7 +390,7 @@ def test_a_rollback_that_was_cut_off_anywhere_is_finished_by_the_same_call(three
     def die(*_):
         raise Killed
 
-    for place in ((history, "append_once"), (MlflowClient, "set_registered_model_alias")):
+    for place in ((history, "append"), (MlflowClient, "set_registered_model_alias")):
         with monkeypatch.context() as patch:
             patch.setattr(*place, die)
             with pytest.raises(Killed):
