@@ -113,12 +113,14 @@ class Fusion:
 class FusedQueries:
     """n queries, encoded for each part: as they find candidates, and as these are scored.
 
-    found: the best documents of all, by each part that had to be asked before any search.
+    found: the best documents of all, by each part that had to be asked before any search. words: by each part that
+    matches words the scores that it has given, to the same query whatever feedback does.
     """
 
     parts: Mapping[str, Any]
     scoring: Mapping[str, Any]
     found: Mapping[str, Sequence[Ranking]]
+    words: Mapping[str, list[dict[str, float]]]
 
     def __len__(self) -> int:
         """n."""
@@ -126,7 +128,7 @@ class FusedQueries:
 
     def __getitem__(self, rows: slice) -> FusedQueries:
         """Some of the queries."""
-        groups = (self.parts, self.scoring, self.found)
+        groups = (self.parts, self.scoring, self.found, self.words)
         return FusedQueries(*({name: queries[rows] for name, queries in group.items()} for group in groups))
 
     def highest(self, part: str, i: int) -> float:
@@ -155,7 +157,8 @@ class FusedSearch(Retriever[FusedQueries]):
         parts = {name: part.encode_queries(texts) for name, part in self.parts.items()}
         early = [name for name in parts if self.fusion.feedback or name not in self.fusion.scales]
         found = {name: self.parts[name].find(parts[name], self.fusion.depth) for name in early}
-        queries = FusedQueries(parts, parts, found)
+        words = {name: list(map(dict, found[name])) for name in parts if name not in self.fusion.scales}
+        queries = FusedQueries(parts, parts, found, words)
         return self._fed_back(queries) if self.fusion.feedback and len(texts) else queries
 
     def _fed_back(self, queries: FusedQueries) -> FusedQueries:
@@ -191,17 +194,30 @@ class FusedSearch(Retriever[FusedQueries]):
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> Iterator[dict[str, np.ndarray]]:
         """For each query f_p(s_p) of its candidates (n), (n,) float64 for every part p."""
-        found = {name: part.rerank_encoded(queries.scoring[name], candidates) for name, part in self.parts.items()}
+        found = {name: self._tables(name, queries, candidates) for name in self.parts}
         for i, documents in enumerate(candidates):
             scores = {}
-            for name, rankings in found.items():
-                table = dict(rankings[i])
+            for name, tables in found.items():
+                table = tables[i]
                 own = np.array([table[document] for document in documents], np.float64)
                 if name in self.fusion.scales:
                     scores[name] = self.fusion.scales[name].standardised(queries.scoring[name][i], own)
                 else:
                     scores[name] = own / queries.highest(name, i)
             yield scores
+
+    def _tables(
+        self, name: str, queries: FusedQueries, candidates: Sequence[Sequence[str]]
+    ) -> Sequence[Mapping[str, float]]:
+        """For each query the scores of its candidates, perhaps among others, by a part, which gives none twice."""
+        part, known = self.parts[name], queries.words.get(name)
+        if known is None:
+            return list(map(dict, part.rerank_encoded(queries.scoring[name], candidates)))
+        missing = [[one for one in own if one not in table] for own, table in zip(candidates, known, strict=True)]
+        if any(missing):
+            for table, ranking in zip(known, part.rerank_encoded(queries.scoring[name], missing), strict=True):
+                table.update(ranking)
+        return known
 
     def best_passage_encoded(self, query: FusedQueries, document_id: str) -> int:
         """The best passage as the part with the largest weight says."""
