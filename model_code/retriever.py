@@ -131,6 +131,6 @@ class Retriever(ABC, Generic[Queries]):
         """What the score is made of, the heaviest first; FreshetError: most kinds do not score by token."""
         raise FreshetError("this retriever does not score by token; --explain needs a lexical or a fused one")
 
-    def explain_all(self, text: str, document_ids: Sequence[str]) -> list[list[TokenMatch]]:
-        """The same of several documents."""
+    def explain_all(self, text: str, query: Queries, document_ids: Sequence[str]) -> list[list[TokenMatch]]:
+        """The same of several documents; query: the text, encoded."""
         return [self.explain(text, document_id) for document_id in document_ids]

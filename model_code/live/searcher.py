@@ -71,15 +71,17 @@ class Searcher:
     def _parts(self) -> dict[int, Part]:
         return {view.part.number: view.part for view in self.views}
 
-    def search(self, text: str, k: int = 10, filters: Filters = ()) -> list[Hit]:
+    def search(self, text: str, k: int = 10, filters: Filters = (), explain: bool = False) -> list[Hit]:
         """The k best documents for a text, best first; fewer if the collection holds fewer.
 
-        filters: an object or texts, see `model_code.live.filters`.
+        filters: an object or texts, see `model_code.live.filters`. explain: the hits say what their scores are made of.
         SettingsError if the text is empty, FreshetError if no document has the fields that the filters name.
         """
-        return self.search_batch([text], k, filters)[0]
+        return self.search_batch([text], k, filters, explain)[0]
 
-    def search_batch(self, texts: Sequence[str], k: int = 10, filters: Filters = ()) -> list[list[Hit]]:
+    def search_batch(
+        self, texts: Sequence[str], k: int = 10, filters: Filters = (), explain: bool = False
+    ) -> list[list[Hit]]:
         """The hits of several texts at once, in their order. Each is encoded once. SettingsError if one is empty."""
         require_queries(texts)
         with Intact(self.generation):
@@ -92,17 +94,12 @@ class Searcher:
                     return [[] for _ in texts]
             queries = self.retriever.encode_queries(texts)
             rankings = self.retriever.find(queries, k, allowed)
-            return [self._hits(text, queries[i : i + 1], rankings[i]) for i, text in enumerate(texts)]
+            return [self._hits(text, queries[i : i + 1], rankings[i], explain) for i, text in enumerate(texts)]
 
     @property
     def explains(self) -> bool:
-        """Whether `explain` can say what a score is made of."""
+        """Whether a search can `explain` what a score is made of."""
         return self.retriever.explains
-
-    def explained(self, text: str, hits: Sequence[Hit]) -> list[Hit]:
-        """The hits of a text with what their scores are made of."""
-        shares = self.retriever.explain_all(text, [hit.document_id for hit in hits])
-        return [replace(hit, tokens=tuple(own)) for hit, own in zip(hits, shares, strict=True)]
 
     def view_of(self, document_id: str) -> PartView:
         """The part that has a document; FreshetError if none has."""
@@ -139,12 +136,17 @@ class Searcher:
         """The next `limit` documents that can be found, by ascending id."""
         return list(islice(merge(*(view.ids_after(after) for view in self.views)), limit))
 
-    def _hits(self, text: str, query: Any, ranking: Ranking) -> list[Hit]:
-        documents = self.documents([document for document, _ in ranking])
-        return [
+    def _hits(self, text: str, query: Any, ranking: Ranking, explain: bool) -> list[Hit]:
+        names = [document for document, _ in ranking]
+        documents = self.documents(names)
+        hits = [
             self._hit(rank, score, documents[document], text, query)
             for rank, (document, score) in enumerate(ranking, start=1)
         ]
+        if not explain:
+            return hits
+        shares = self.retriever.explain_all(text, query, names)
+        return [replace(hit, tokens=tuple(own)) for hit, own in zip(hits, shares, strict=True)]
 
     def _hit(self, rank: int, score: float, document: Document, text: str, query: Any) -> Hit:
         """query: the encoded `text`, which the best passage is found and the snippet is cut by."""

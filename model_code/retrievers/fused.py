@@ -226,11 +226,11 @@ class FusedSearch(Retriever[FusedQueries]):
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
         """Each part's share of a document's score, the largest first; they sum to it."""
-        return self.explain_all(text, [document_id])[0]
+        return self.explain_all(text, self.encode_queries([text]), [document_id])[0]
 
-    def explain_all(self, text: str, document_ids: Sequence[str]) -> list[list[TokenMatch]]:
-        """The same of several documents: the text is encoded once."""
-        (scores,) = self.part_scores(self.encode_queries([text]), [document_ids])
+    def explain_all(self, text: str, query: FusedQueries, document_ids: Sequence[str]) -> list[list[TokenMatch]]:
+        """The same of several documents."""
+        (scores,) = self.part_scores(query, [document_ids])
         shares = [
             [TokenMatch(part, self.fusion.weights[part] * float(own[i])) for part, own in scores.items()]
             for i in range(len(document_ids))

@@ -55,9 +55,7 @@ def search(
     if service is None:
         from model_code.live.searcher import Searcher
 
-        searcher = Searcher.open(project.live, retriever)
-        hits = searcher.search(text, k, filters)
-        hits = searcher.explained(text, hits) if explain else hits
+        hits = Searcher.open(project.live, retriever).search(text, k, filters, explain)
     else:
         hits = service.search(text, k, retriever=retriever, filters=filters, explain=explain).hits
     say(json.dumps([plain(hit) for hit in hits], indent=2, ensure_ascii=False) if as_json else hits_text(hits))

@@ -165,9 +165,7 @@ def answers(service: Service, wanted: BatchRequest, texts: Sequence[str]) -> lis
     """Search `texts` as is `wanted`, in this thread: one searcher is taken once, and all answers come from it."""
     searcher = service.searchers.current(wanted.retriever)
     started = time.perf_counter()
-    rankings = searcher.search_batch(texts, wanted.k, wanted.filters)
-    if wanted.explain:
-        rankings = [searcher.explained(text, hits) for text, hits in zip(texts, rankings, strict=True)]
+    rankings = searcher.search_batch(texts, wanted.k, wanted.filters, wanted.explain)
     service.metrics.search.observe(time.perf_counter() - started)
     generation = searcher.generation
     return [SearchResult(generation.retriever, generation.number, hits) for hits in rankings]

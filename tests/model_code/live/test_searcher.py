@@ -124,7 +124,7 @@ def test_a_filter_merges_the_field_that_is_asked_for_alone() -> None:
 
 def test_a_dense_retriever_explains_why_it_cannot(searcher: Searcher) -> None:
     with pytest.raises(FreshetError, match="does not score by token"):
-        searcher.explained("read", searcher.search("read", 1))
+        searcher.search("read", 1, explain=True)
 
 
 def test_a_cold_search_imports_nothing_slow_that_it_does_not_need(searcher: Searcher) -> None:

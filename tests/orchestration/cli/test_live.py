@@ -25,11 +25,7 @@ class FakeSearcher:
 
     def search(self, *asked):
         self.asked = asked
-        return [HIT]
-
-    def explained(self, text, hits):
-        assert (text, hits) == ("split", [HIT])
-        return [replace(HIT, tokens=tuple(TOKENS))]
+        return [replace(HIT, tokens=tuple(TOKENS)) if asked[3] else HIT]
 
 
 @pytest.fixture
@@ -51,7 +47,7 @@ def run(monkeypatch, tmp_path):
 
 def test_a_plain_search_asks_for_nothing_more(run):
     printed, asked = run("-k", "3")
-    assert asked == ("split", 3, [])
+    assert asked == ("split", 3, [], False)
     assert printed.splitlines()[0] == "  1  0.500  str.split"
     assert "tokens" not in json.loads(run("--json")[0])[0]
 
@@ -78,10 +74,10 @@ def test_a_search_for_nothing_is_a_usage_error(run, monkeypatch):
 
 
 def test_what_a_retriever_cannot_explain_is_an_error(run, monkeypatch):
-    def refuse(self, text, hits):
+    def refuse(self, *asked):
         raise FreshetError("a dense retriever does not score by token")
 
-    monkeypatch.setattr(FakeSearcher, "explained", refuse)
+    monkeypatch.setattr(FakeSearcher, "search", refuse)
     with pytest.raises(FreshetError, match="does not score by token"):
         run("--explain")
 

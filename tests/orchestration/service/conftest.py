@@ -66,7 +66,9 @@ class FakeSearcher:
             raise FreshetError("generation is damaged")
         return FakeSearcher(self.live, self.retriever)
 
-    def search_batch(self, texts, k=10, filters=()):
+    def search_batch(self, texts, k=10, filters=(), explain=False):
+        if explain:
+            raise FreshetError("a dense retriever does not score by token")
         return [self.search(text, k, filters) for text in texts]
 
     def search(self, text, k=10, filters=()):
@@ -104,9 +106,6 @@ class FakeSearcher:
 
     def ids_after(self, after, limit):
         return sorted(name for name in self.live.generations[self.number] if name > after)[:limit]
-
-    def explained(self, text, hits):
-        raise FreshetError("a dense retriever does not score by token")
 
 
 class FakeCollection:

@@ -71,7 +71,9 @@ def test_an_address_is_read_as_strictly_as_a_body(serve, query, message):
 
 def test_filters_in_an_address_go_by_both_names(serve, monkeypatch):
     client, asked = serve(), []
-    monkeypatch.setattr(FakeSearcher, "search_batch", lambda self, texts, k, filters: asked.append(filters) or [[]])
+    monkeypatch.setattr(
+        FakeSearcher, "search_batch", lambda self, texts, k, filters, explain: asked.append(filters) or [[]]
+    )
     assert client.get("/search?text=a&filters=x=1&filter=y=2&filter=y=3").status_code == 200
     assert asked == [["x=1", "y=2", "y=3"]]
 
