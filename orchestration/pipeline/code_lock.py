@@ -42,6 +42,7 @@ def write(root: Path, new: bool = False) -> None:
                 f"the package {name!r} that Python finds is not Freshet's ({where}): install Freshet in an environment "
                 "of its own, or rename the other one"
             )
+    hash_once.cache_clear()  # what lies there now, however long this process has run
     hashes = {stage.name: code_hash(stage) for stage in TABLE}
     path = root / NAME
     if not path.is_file() or path.read_text(encoding="utf-8") != canonical_json(hashes):
@@ -55,6 +56,7 @@ def code_hash(stage: Stage) -> str:
 
 def require_current(stage: Stage, root: Path) -> None:
     """FreshetError if the lock that DVC read is of other code than what runs now; nothing in a clone."""
+    hash_once.cache_clear()
     if (root / NAME).is_file() and read_json(root / NAME).get(stage.name) != code_hash(stage):
         raise FreshetError(f"{NAME} is of another version of Freshet than this one: `freshet run` writes it anew")
 
