@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.tables import write_tables
+from experiments.tables import measure_projects
 from model_code.evaluation.scores import averaged_over_seeds, load_scores, without_seed
 from model_code.evaluation.significance import bootstrap_over_seeds, paired_randomisation_test
-from model_code.files import read_json, write_json
 from orchestration.cli.build import load_comparison
 from orchestration.project import Project
 
@@ -107,10 +106,4 @@ def _short(value: float) -> str:
 
 
 if __name__ == "__main__":
-    known = read_json(HERE / "result.json") if (HERE / "result.json").is_file() else {}
-    for argument in sys.argv[1:]:
-        corpus, _, project = argument.partition("=")
-        known[corpus] = measured(Path(project).resolve())
-    write_json(HERE / "result.json", known)
-    write_tables(HERE, tables(known))
-    print(tables(known))
+    measure_projects(HERE, sys.argv[1:], measured, tables)

@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from experiments.tables import write_tables
+from experiments.tables import measure_projects
 from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, judged_corpus, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder, token_batches
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
-from model_code.files import read_json, write_json
 from model_code.hierarchy.tree import Hierarchy
 from model_code.retrievers.base import IndexedRetriever
 from model_code.retrievers.fused import FusedSearch, Fusion, Scale, sorted_candidates
@@ -225,10 +224,4 @@ def _table(result: Mapping[str, Any], corpus: str) -> str:
 
 
 if __name__ == "__main__":
-    known = read_json(HERE / "result.json") if (HERE / "result.json").is_file() else {}
-    for argument in sys.argv[1:]:
-        name, _, folder = argument.partition("=")
-        known[name] = measured(Path(folder).resolve())
-    write_json(HERE / "result.json", known)
-    write_tables(HERE, tables(known))
-    print(tables(known))
+    measure_projects(HERE, sys.argv[1:], measured, tables)
