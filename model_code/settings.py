@@ -78,7 +78,7 @@ REMOVED = {  # by the pattern of a key's full path: what to do in its place, tol
     f"{TRAINED}.negatives_skip": "negatives come from the first negatives_depth ranks",
     f"{TRAINED}.negatives_(margin|outside_leaf)": "what is known to answer, or holds one of the query's answers, is "
     "never drawn",
-    f"{TRAINED}.negatives_refresh": "negatives: mined, searched once, was measured to help as much as searching again",
+    f"{TRAINED}.negatives_refresh": "negatives: bm25 ranks passages once, before the first step",
 }
 CONSTANT = {"constant": True}
 WORDS = {  # a bound's attribute: how it is said

@@ -226,7 +226,6 @@ def loop_settings(own: DocumentVectorSettings, training: TrainingSettings, pairs
         epochs=own.epochs,
         batch_size=own.batch_size,
         batches="random",
-        negatives="random",
         negatives_per_query=0,
         evaluate_every=every,
         patience=own.patience,

@@ -48,11 +48,6 @@ class RetrieverSettings(settings.Settings):
             "start names a dense encoder to go on from, and a lexical one has a head beside it; leave start out",
         )
         settings.require(
-            training.negatives != "mined" or training.negatives_per_query == 0,
-            f"negatives is {training.negatives}, but a lexical retriever is searched by tokens; set negatives: bm25 or "
-            "random",
-        )
-        settings.require(
             not (training.cotraining and training.needs_hierarchy),
             "cotraining clusters vectors of passages, and a lexical retriever has none; set cotraining: false",
         )

@@ -13,16 +13,13 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from safetensors.numpy import load_file as load_arrays
-from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -33,7 +30,7 @@ from model_code.progress import Progress
 from model_code.training.optimisation import learning_rate_factor
 
 Row = dict[str, Any]
-STATE, BEST, HIERARCHY, NEGATIVES = "state.json", "best.safetensors", "hierarchy", "negatives.safetensors"
+STATE, BEST, HIERARCHY = "state.json", "best.safetensors", "hierarchy"
 
 
 @dataclass
@@ -97,17 +94,8 @@ class TrainingState:
         return {key: value for key, value in asdict(self).items() if key not in ("best_weights", "window")}
 
 
-def save_checkpoint(
-    folder: Path,
-    accelerator: Any,
-    state: TrainingState,
-    hierarchy: Hierarchy | None = None,
-    negatives: Mapping[str, np.ndarray] | None = None,
-) -> None:
-    """Write `folder/step-N`, then remove older ones. Every process calls it; `state.window` must be empty.
-
-    negatives: what `Negatives.state` gives.
-    """
+def save_checkpoint(folder: Path, accelerator: Any, state: TrainingState, hierarchy: Hierarchy | None = None) -> None:
+    """Write `folder/step-N`, then remove older ones. Every process calls it; `state.window` must be empty."""
     aside, target = folder / f".step-{state.step}", folder / f"step-{state.step}"
     if accelerator.is_main_process:
         shutil.rmtree(aside, ignore_errors=True)
@@ -121,8 +109,6 @@ def save_checkpoint(
     write_json(aside / STATE, state.to_json())
     if hierarchy is not None:
         hierarchy.save(aside / HIERARCHY)
-    if negatives:
-        save_arrays(dict(negatives), aside / NEGATIVES)
     fsync_tree(aside)
     aside.rename(target)
     fsync(folder)
@@ -141,13 +127,12 @@ def latest_checkpoint(folder: Path | None) -> Path | None:
     return checkpoints[max(checkpoints)] if checkpoints else None
 
 
-def load_training_state(checkpoint: Path) -> tuple[TrainingState, Hierarchy | None, dict[str, np.ndarray]]:
-    """The training state of a checkpoint, its hierarchy if training had re-clustered, and what `Negatives` kept."""
+def load_training_state(checkpoint: Path) -> tuple[TrainingState, Hierarchy | None]:
+    """The training state of a checkpoint, and its hierarchy if training had re-clustered."""
     state = TrainingState(**read_json(checkpoint / STATE))
     state.best_weights = load_file(checkpoint / BEST)
-    folder, negatives = checkpoint / HIERARCHY, checkpoint / NEGATIVES
-    hierarchy = Hierarchy.load(folder) if folder.is_dir() else None
-    return state, hierarchy, load_arrays(negatives) if negatives.is_file() else {}
+    folder = checkpoint / HIERARCHY
+    return state, Hierarchy.load(folder) if folder.is_dir() else None
 
 
 @dataclass(frozen=True)

@@ -56,10 +56,10 @@ class TrainingSettings(Settings):
     )
     hierarchy_weight: float = Field(0.2, ge=0, description="of the hierarchy loss; 0 is plain contrastive training")
     hierarchy_levels: int | None = Field(None, ge=1, description="levels that it covers, from the root; null: all")
-    negatives: Literal["siblings", "random", "bm25", "mined"] = Field(
+    negatives: Literal["siblings", "bm25"] = Field(
         "siblings",
-        description="extra ones, from below its document's ancestors; the whole corpus; or what BM25 or the encoder "
-        "before training rank high; none that holds one of the query's answers",
+        description="extra ones, from below its document's ancestors, or what BM25 ranks high; none that holds one of "
+        "the query's answers",
     )
     negatives_per_query: int = Field(1, ge=0, description="each costs one more document to encode")
     negatives_depth: int = Field(50, ge=1, description="ranks that they are drawn from")

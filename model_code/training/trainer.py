@@ -155,8 +155,7 @@ class Trainer(TrainingLoop):
         freeze(encoder.backbone, settings.frozen_layers)
         checkpoint = latest_checkpoint(checkpoints)
         if checkpoint is not None:
-            self.state, latest, kept = load_training_state(checkpoint)
-            self.negatives.restore(kept)
+            self.state, latest = load_training_state(checkpoint)
             hierarchy = latest or hierarchy
         objective = self._make_objective(hierarchy)
         self._prepare(objective, self._make_optimizer(objective), hierarchy)
@@ -198,8 +197,6 @@ class Trainer(TrainingLoop):
     def take_step(self) -> None:
         """One step of the optimiser: forward and backward through its batches, and the update."""
         accelerator = self.accelerator
-        if self.state.step == 0:
-            self.negatives.refresh(self.encoder, self.start_vectors)
         set_learning_rate(self.optimizer, self._rate_factor(self.state.step))
         first = self.state.step * self.schedule.per_step
         numbers = range(first + accelerator.process_index, first + self.schedule.per_step, accelerator.num_processes)
@@ -215,7 +212,7 @@ class Trainer(TrainingLoop):
 
     def _save(self, folder: Path) -> None:
         changed = self.hierarchy if self.state.reclustered_at else None
-        save_checkpoint(folder, self.accelerator, self.state, changed, self.negatives.state())
+        save_checkpoint(folder, self.accelerator, self.state, changed)
 
     def _evaluate(self) -> None:
         """Note the dev metric; if it is the best so far, keep the weights and, in co-training, re-cluster."""
@@ -261,7 +258,7 @@ def _check(
     if not len(data.pairs):
         raise FreshetError("there is no training pair; give the corpus qrels for train, or make pseudo-queries")
     if settings.needs_hierarchy and hierarchy is None:
-        raise FreshetError("these settings need a hierarchy; build one, or set hierarchy_weight 0 and negatives random")
+        raise FreshetError("these settings need a hierarchy; build one, or set hierarchy_weight 0 and negatives bm25")
     if hierarchy is not None and len(hierarchy.leaves) != len(data.passages.texts):
         raise FreshetError(
             f"the hierarchy has {len(hierarchy.leaves)} passages, the corpus {len(data.passages.texts)}; build it again"

@@ -231,7 +231,7 @@ def test_a_signal_at_any_moment_ends_the_pages_in_one_line(copy_of_build, until_
 
 KILLS = 5  # of each command
 SETTINGS = (
-    "retrievers={weak: {steps: 1, evaluate_every: 1, hierarchy_weight: 0.0, batches: random, negatives: random}}",
+    "retrievers={weak: {steps: 1, evaluate_every: 1, hierarchy_weight: 0.0, batches: random, negatives: bm25}}",
     "promotion.alpha=0.49",
     "promotion.margin=0.99",
     "drift.minimum_batch=10",

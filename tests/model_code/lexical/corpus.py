@@ -22,7 +22,7 @@ from tests.tiny_encoder import make_tiny_encoder
 WORDS = [f"word{i}" for i in range(40)]
 TRAINING = TrainingSettings(
     min_judged_queries=0,
-    steps=4, batch_size=4, frozen_layers=1, learning_rate=1e-3, hierarchy_weight=0.0, negatives="random",
+    steps=4, batch_size=4, frozen_layers=1, learning_rate=1e-3, hierarchy_weight=0.0, negatives="bm25",
     evaluate_every=2, log_every=2, checkpoint_every=2, supervision="supervised",
     document_max_tokens=64,
 )  # fmt: skip

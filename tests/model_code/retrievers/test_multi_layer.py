@@ -94,7 +94,7 @@ def test_a_layer_that_is_not_there_is_refused_before_training(tmp_path: Path) ->
         build(tmp_path, LayerSettings(numbers=(2, 6)))
 
 
-@pytest.mark.parametrize("changes", [{"negatives": "mined"}, {"hierarchy_weight": 0.0, "negatives": "random"}])
+@pytest.mark.parametrize("changes", [{"negatives": "bm25"}, {"hierarchy_weight": 0.0, "negatives": "bm25"}])
 def test_it_composes_with_hard_negatives_and_without_a_hierarchy(tmp_path: Path, changes: dict) -> None:
     _, trained, _ = build(tmp_path, LayerSettings(numbers=(1,), pooling="multi_vector"), **changes)
     assert trained["steps"] == 4

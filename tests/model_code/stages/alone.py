@@ -36,7 +36,7 @@ def run_all(root: Path) -> dict[str, Any]:
     base = make_tiny_encoder(root / "base", TEXTS.values())
     training = TrainingSettings(
         steps=6, batch_size=8, learning_rate=1e-2, evaluate_every=2, checkpoint_every=2, min_judged_queries=0,
-        document_max_tokens=16, frozen_layers=None, negatives="mined",
+        document_max_tokens=16, frozen_layers=None, negatives="bm25",
     )  # fmt: skip
     settings = {
         "encoder": EncoderSettings(

@@ -218,7 +218,7 @@ def test_training_goes_on_from_a_trained_encoder(tmp_path: Path):
 
 
 def test_plain_contrastive_training_reads_no_hierarchy(tmp_path: Path):
-    context = make_context(tmp_path, hierarchy_weight=0.0, negatives="random")
+    context = make_context(tmp_path, hierarchy_weight=0.0, negatives="bm25")
     (tmp_path / "hierarchy").rename(tmp_path / "gone")
     assert train.run(context)["steps"] == 4
 

@@ -181,9 +181,8 @@ def test_relevant_marks_every_known_pair(number: int):
     assert batch.relevant.tolist() == expected
 
 
-@pytest.mark.parametrize("negatives", ["siblings", "random"])
-def test_own_negatives_are_the_querys_only(negatives: str):
-    batch, pairs = make_batch(negatives=negatives)
+def test_own_negatives_are_the_querys_only():
+    batch, pairs = make_batch()
     assert batch.allowed.sum(dim=1).max() <= 2
     assert batch.allowed.sum(dim=0).min() >= 1  # no document is encoded for nothing
     assert len(texts_of(batch.documents)) == len(pairs) + batch.allowed.shape[1]
@@ -241,7 +240,7 @@ def test_kinds_are_marked():
 
 
 def test_a_batch_depends_on_its_number_only():
-    data, settings = make_data(), make_settings(negatives="random")
+    data, settings = make_data(), make_settings()
     schedule = BatchSchedule(data, settings, seed=1)
     one, other = (Collator(data, settings, tokenize, 1, TREE) for _ in range(2))
     for number in (0, 1, 2):

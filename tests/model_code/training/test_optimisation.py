@@ -28,7 +28,7 @@ from tests.model_code.training.example import ASKS, WORDS, make_data, make_encod
 from tests.tiny_encoder import make_tiny_encoder, make_tiny_model
 
 TEXTS = ["open a file", "sort", "read a table of comma separated values and sort its rows"]
-PLAIN = {"hierarchy_weight": 0.0, "negatives": "random"}
+PLAIN = {"hierarchy_weight": 0.0, "negatives": "bm25"}
 
 
 def learning(backbone) -> set[str]:
@@ -159,7 +159,7 @@ def test_what_has_no_fused_attention_trains(tmp_path: Path, kind: str) -> None:
     make_tiny_model(tmp_path / "base", kind, WORDS + ASKS, max_position_embeddings=66)
     encoder = Encoder.load(tmp_path / "base", 16, precision="bfloat16", device="cpu")
     before = encoder.fingerprint()
-    settings = make_settings(hierarchy_weight=0.0, negatives="random", steps=2, evaluate_every=None)
+    settings = make_settings(hierarchy_weight=0.0, negatives="bm25", steps=2, evaluate_every=None)
     result = Trainer(encoder, make_data(), settings, seed=0).fit()
     assert result.steps == 2
     assert encoder.fingerprint() != before
