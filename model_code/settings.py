@@ -28,6 +28,7 @@ JUDGED = "only people's judgements judge: corpus.splits parts them"
 TRAINED = "(training|retrievers.[^.]*)"
 REMOVED = {  # by the pattern of a key's full path: what to do in its place, told for one release
     "hierarchy.initialisation": "k-means always starts by k-means++ in rounds, the best of three that were measured",
+    "hierarchy.method": "trees are built bottom up, as in the paper",
     "hierarchy.tolerance": "k-means ends when no passage moves, or after hierarchy.max_iterations",
     "bm25.stopwords": "words that most passages have weigh next to nothing",
     "live.retrain_from": "a retrain begins as a training does; retrievers.NAME.start names a folder of other weights, "

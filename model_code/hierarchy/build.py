@@ -1,4 +1,4 @@
-"""From passage vectors to a hierarchy, bottom up as in the paper (HCE, Algorithm 1) or top down."""
+"""From passage vectors to a hierarchy, bottom up as in the paper (HCE, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def build_hierarchy(
     unit = unit_vectors(vectors, settings.device)
     sizes = level_sizes(len(unit), settings.branching or default_branching(len(unit)))
     with torch.inference_mode():
-        method = top_down if settings.method == "top_down" else bottom_up
-        return method(unit, sizes, KMeans(settings, seed, progress, make_lloyd))
+        return bottom_up(unit, sizes, KMeans(settings, seed, progress, make_lloyd))
 
 
 def unit_vectors(vectors: np.ndarray, device: str) -> torch.Tensor:
@@ -64,42 +63,6 @@ def bottom_up(vectors: torch.Tensor, sizes: list[int], kmeans: KMeans) -> Hierar
         links.insert(0, clustering.labels)
     root = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
     return arrange(centroids, [root, *links[:-1]], links[-1])
-
-
-def top_down(vectors: torch.Tensor, sizes: list[int], kmeans: KMeans) -> Hierarchy:
-    """Split unit vectors (N, H) into `sizes[0]` nodes, the passages of these into `sizes[1]` altogether, and so on.
-
-    A node gets children in proportion to its passages, b on average, so a level costs O(N b H) per iteration and a
-    tree O(N b H log N). Every level has as many nodes as in the bottom-up tree, and every passage the same depth: a
-    node of a single passage has a single child.
-    """
-    centroids, parents = [], []
-    labels = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
-    for size in sizes:
-        clustering = kmeans.split(vectors, labels, apportion(torch.bincount(labels), size))
-        centroids.append(clustering.centroids)
-        parents.append(clustering.groups)
-        labels = clustering.labels
-    return arrange(centroids, parents, labels)
-
-
-def apportion(sizes: torch.Tensor, total: int) -> torch.Tensor:
-    """Divide `total` children among nodes in proportion to their `sizes` (G,): (G,) int64, by largest remainder.
-
-    Each node gets at least one child and at most one per passage, so `total` must lie between G and the sum of `sizes`.
-
-    >>> apportion(torch.tensor([60, 30, 9, 1]), 10).tolist()
-    [5, 3, 1, 1]
-    """
-    share = sizes.double() * total / sizes.sum()
-    counts = torch.minimum(share.long().clamp(min=1), sizes)
-    while missing := total - int(counts.sum()):
-        sign = 1 if missing > 0 else -1
-        free = counts < sizes if missing > 0 else counts > 1
-        wish = torch.where(free, sign * (share - counts), -torch.inf)
-        chosen = torch.argsort(wish, descending=True, stable=True)[: min(abs(missing), int(free.sum()))]
-        counts[chosen] += sign
-    return counts
 
 
 def arrange(centroids: list[torch.Tensor], parents: list[torch.Tensor], leaves: torch.Tensor) -> Hierarchy:

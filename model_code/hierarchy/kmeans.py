@@ -1,4 +1,4 @@
-"""Spherical k-means (HCE, Algorithm 2; Dhillon and Modha, 2001), flat or within the groups of a tree's level."""
+"""Spherical k-means (HCE, Algorithm 2; Dhillon and Modha, 2001)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class Clustering:
     """Clusters without empty ones: the outcome of k-means."""
 
     centroids: torch.Tensor  # (K, H), unit norm
-    groups: torch.Tensor  # (K,) int64, ascending: the group whose points a cluster divides
     labels: torch.Tensor  # (N,) int64: each point's cluster
     objective: float  # sum of the points' cosines to their centroids
 
@@ -44,30 +43,19 @@ class KMeans:
         >>> KMeans(HierarchySettings(), seed=0).divide(torch.eye(4)[[0, 0, 1, 2, 2]], 4).objective
         5.0
         """
-        groups = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
-        counts = groups.new_tensor([min(clusters, len(vectors))])
-        others = range(1, STARTS if len(vectors) * int(counts) <= SMALL else 1)
+        count = min(clusters, len(vectors))
+        others = range(1, STARTS if len(vectors) * count <= SMALL else 1)
         starts = [self, *(replace(self, seed=self.seed + APART * i, progress=silent) for i in others)]
-        runs = (start._cluster(vectors, groups, counts) for start in starts)
+        runs = (start._cluster(vectors, count) for start in starts)
         return max(runs, key=lambda clustering: clustering.objective)
 
-    def split(self, vectors: torch.Tensor, groups: torch.Tensor, counts: torch.Tensor) -> Clustering:
-        """Divide the points of each group g, one of `groups` (N,), into at most `counts[g]` clusters, all at once."""
-        order = torch.argsort(groups, stable=True)
-        counts = torch.minimum(counts, torch.bincount(groups, minlength=len(counts)))
-        sorted_ = self._cluster(vectors[order], groups[order], counts)
-        labels = torch.empty_like(order)
-        labels[order] = sorted_.labels
-        return replace(sorted_, labels=labels)
-
-    def _cluster(self, vectors: torch.Tensor, groups: torch.Tensor, counts: torch.Tensor) -> Clustering:
-        """`split` for `groups` that ascend, of which none has fewer points than `counts` asks for clusters."""
-        run = self.make_lloyd(vectors, groups, counts)
+    def _cluster(self, vectors: torch.Tensor, count: int) -> Clustering:
+        run = self.make_lloyd(vectors, count)
         initialise(run, self.seed)
         self._iterate(run)
         kept = run.sizes() > 0
         labels = (torch.cumsum(kept, 0) - 1)[run.labels]
-        return Clustering(run.centroids[kept], run.group_of[kept], labels, run.objective)
+        return Clustering(run.centroids[kept], labels, run.objective)
 
     def _iterate(self, run: Lloyd) -> None:
         """Step until no point moves, rounding lowers the objective, or the cap."""
@@ -90,32 +78,22 @@ def initialise(run: Lloyd, seed: int) -> None:
     one assignment of the points, and are one. Random numbers are drawn on the CPU: equal seeds start equally anywhere.
     """
     generator = torch.Generator().manual_seed(seed)
-    counts = torch.bincount(run.group_of)
-    rounds = min(ROUNDS, int(counts.max()))
-    first, drawn = counts.cumsum(0) - counts, torch.zeros_like(counts)
+    count, drawn = len(run.centroids), 0
+    rounds = min(ROUNDS, count)
     weights = torch.ones_like(run.score)
     for done in range(1, rounds + 1):
-        quota = (counts * done + rounds - 1) // rounds - drawn  # rounded up, so that the first round serves every group
-        points, rank = _sample(weights, run.groups, quota, generator)
-        run.place((first + drawn)[run.groups[points]] + rank, run.vectors[points])
+        quota = -(-count * done // rounds) - drawn
+        points = _sample(weights, quota, generator)
+        run.place(torch.arange(drawn, drawn + quota, device=points.device), run.vectors[points])
         drawn += quota
         weights = torch.where(weights > 0, (1 - run.score).clamp(min=1e-9), 0.0)
         weights[points] = 0
 
 
-def _sample(
-    weights: torch.Tensor, groups: torch.Tensor, quota: torch.Tensor, generator: torch.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw `quota[g]` points of each group g without replacement, by weight: their numbers and ranks in the group.
+def _sample(weights: torch.Tensor, quota: int, generator: torch.Generator) -> torch.Tensor:
+    """The numbers of `quota` points that are drawn without replacement, by weight.
 
     The smallest of exponential variables with rates w_i is the i-th with probability w_i / sum w.
     """
     uniform = torch.rand(len(weights), generator=generator, dtype=torch.float64).to(weights.device)
-    order = torch.argsort(-torch.log1p(-uniform) / weights)
-    if len(quota) == 1:
-        return order[: int(quota)], torch.arange(int(quota), device=order.device)
-    order = order[torch.argsort(groups[order], stable=True)]
-    sizes = torch.bincount(groups, minlength=len(quota))
-    rank = torch.arange(len(order), device=order.device) - (sizes.cumsum(0) - sizes)[groups[order]]
-    chosen = rank < quota[groups[order]]
-    return order[chosen], rank[chosen]
+    return torch.argsort(-torch.log1p(-uniform) / weights)[:quota]

@@ -1,12 +1,9 @@
 """Lloyd's iteration for spherical k-means (HCE, Algorithm 2): the same assignments with few of the inner products.
 
-Clusters may be divided into groups, and a point then competes only for the clusters of its own group: one group is
-flat k-means, one group per node of a tree is the next level of a top-down tree.
-
 Each point keeps its cosine s to its own centroid and a bound u on its cosine to any rival, as of the last look at each.
 After an update of the centroids, each point is compared with those that moved, which also gives s anew, and
     s >= u: only these can win the point, and after a few iterations they are few;
-    s <  u: the point is compared with every centroid of its group, which makes u exact.
+    s <  u: the point is compared with every centroid, which makes u exact.
 This is Hamerly's bound ("Making k-means even faster", 2010) with moved rivals looked at instead of estimated: small
 clusters move seldom but far, and then one distant move would spoil every point's estimate."""
 
@@ -21,27 +18,22 @@ from torch.nn.functional import normalize
 ROUNDING = 1e-6  # cosines closer than this are equal: float32 inner products of unit vectors are no more exact
 MANY = 0.75  # when more centroids than this share moved, the bound saves less than it costs
 POINTS, SCORES = 8192, 2**20  # largest number of points and of inner products in a block: 12 MiB and 4 MiB, in cache
-WIDTH = 64  # small groups are looked at together, this many clusters at once, though most products are then in vain
-GPU_FACTOR, GPU_WIDTH = 256, 512  # larger blocks on a GPU, which many small ones would leave idle
+GPU_FACTOR = 256  # larger blocks on a GPU, which many small ones would leave idle
 
 
 class Lloyd:
     """The state of one run of k-means.
 
-    Per cluster (K): `centroids` (K, H), the group `group_of`, and whether it `moved` in the last update. Per point (N):
-    its cluster `labels` (-1: none yet), its cosine `score` to that centroid, and the bound `rival`.
+    Per cluster (K): `centroids` (K, H), and whether it `moved` in the last update. Per point (N): its cluster `labels`
+    (-1: none yet), its cosine `score` to that centroid, and the bound `rival`.
     """
 
-    def __init__(self, vectors: torch.Tensor, groups: torch.Tensor, counts: torch.Tensor) -> None:
-        """Hold unit `vectors` (N, H) of the groups `groups` (N,), ascending; group g gets `counts[g]` clusters."""
-        self.vectors, self.groups = vectors, groups
-        self.group_of = torch.repeat_interleave(torch.arange(len(counts), device=groups.device), counts)
-        self.part = (counts.cumsum(0) - counts) // (
-            GPU_WIDTH if vectors.is_cuda else WIDTH
-        )  # per group (G,), ascending
-        self.centroids = vectors.new_zeros(len(self.group_of), vectors.shape[1])
-        self.moved = torch.zeros_like(self.group_of, dtype=torch.bool)
-        self.labels = torch.full_like(groups, -1)
+    def __init__(self, vectors: torch.Tensor, clusters: int) -> None:
+        """Hold unit `vectors` (N, H), to be divided into `clusters` K."""
+        self.vectors = vectors
+        self.centroids = vectors.new_zeros(clusters, vectors.shape[1])
+        self.moved = torch.zeros(clusters, dtype=torch.bool, device=vectors.device)
+        self.labels = torch.full((len(vectors),), -1, device=vectors.device)
         self.updated = self.labels.clone()  # the labels that the centroids are the means of
         self.score = vectors.new_full((len(vectors),), -torch.inf)
         self.rival = self.score.clone()
@@ -96,10 +88,10 @@ class Lloyd:
         self._compare(lost, torch.ones_like(self.moved))
 
     def _fill(self) -> None:
-        """Give each empty cluster the point of its group that is farthest from its centroid.
+        """Give each empty cluster the point that is farthest from its centroid.
 
         The nearest member of each cluster stays, so none is emptied, and so does a point that lies on its centroid:
-        a group with fewer distinct points than clusters keeps empty ones.
+        where there are fewer distinct points than clusters, empty ones are kept.
         """
         empty = torch.nonzero(self.sizes() == 0)[:, 0]
         if not len(empty):
@@ -110,13 +102,10 @@ class Lloyd:
         nearest[1:] = torch.diff(self.labels[order]) > 0
         free = self.score < 1 - ROUNDING
         free[order[nearest]] = False
-        for group in self.group_of[empty].unique():
-            candidates = torch.nonzero(free & (self.groups == group))[:, 0]
-            farthest = candidates[torch.argsort(self.score[candidates], stable=True)]
-            clusters = empty[self.group_of[empty] == group]
-            count = min(len(clusters), len(farthest))
-            self.labels[farthest[:count]] = clusters[:count]
-            self.rival[farthest[:count]] = torch.inf
+        candidates = torch.nonzero(free)[:, 0]
+        farthest = candidates[torch.argsort(self.score[candidates], stable=True)][: len(empty)]
+        self.labels[farthest] = empty[: len(farthest)]
+        self.rival[farthest] = torch.inf
 
     def _compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
         """Compare the points in the mask `rows` (N,) with the centroids in the mask `columns` (K,).
@@ -125,21 +114,21 @@ class Lloyd:
         """
         position = torch.where(columns, torch.cumsum(columns, 0) - 1, -1)  # of a centroid among the columns
         position = torch.cat([position, position.new_tensor([-1])])  # the label of a point without a cluster is -1
-        for points, rivals in self._parts(torch.nonzero(rows)[:, 0], torch.nonzero(columns)[:, 0]):
-            centroids = some_rows(self.centroids, rivals)
-            for some in _blocks(points, min(self._room(POINTS), max(1, self._room(SCORES) // len(rivals)))):
-                self._compare_block(some, rivals, centroids, position)
+        points, rivals = torch.nonzero(rows)[:, 0], torch.nonzero(columns)[:, 0]
+        if not len(points) or not len(rivals):
+            return
+        centroids = some_rows(self.centroids, rivals)
+        for some in _blocks(points, min(self._room(POINTS), max(1, self._room(SCORES) // len(rivals)))):
+            self._compare_block(some, rivals, centroids, position)
 
     def _compare_block(
         self, some: slice | torch.Tensor, rivals: torch.Tensor, centroids: torch.Tensor, position: torch.Tensor
     ) -> None:
         labels, score, rival = self.labels[some], self.score[some], self.rival[some]
         scores = inner_products(self.vectors[some], centroids)
-        if len(self.part) > 1:
-            scores[self.groups[some][:, None] != self.group_of[rivals]] = -torch.inf
         column = position[labels]
         here = torch.nonzero(column >= 0)[:, 0]
-        cells = here, column[here] - position[rivals[0]]
+        cells = here, column[here]
         score[here] = scores[cells]
         scores[cells] = -torch.inf
         best, where = largest(scores)
@@ -149,29 +138,20 @@ class Lloyd:
         labels[won], score[won] = rivals[where[won]], best[won]
         self.labels[some], self.score[some], self.rival[some] = labels, score, rival
 
-    def _parts(self, rows: torch.Tensor, columns: torch.Tensor) -> Iterator[tuple[slice | torch.Tensor, torch.Tensor]]:
-        """Each part's `rows` and `columns`, if it has both; consecutive rows as a slice, which spares a copy."""
-        ends = torch.arange(1, int(self.part[-1]) + 1, device=rows.device)
-        row_parts = torch.tensor_split(rows, torch.searchsorted(self.part[self.groups[rows]], ends).cpu())
-        column_parts = torch.tensor_split(columns, torch.searchsorted(self.part[self.group_of[columns]], ends).cpu())
-        for some, rivals in zip(row_parts, column_parts, strict=True):
-            if len(some) and len(rivals):
-                first, last = int(some[0]), int(some[-1])
-                yield (slice(first, last + 1) if last - first + 1 == len(some) else some), rivals
-
     def _room(self, size: int) -> int:
         return size * GPU_FACTOR if self.vectors.is_cuda else size
 
 
-MakeLloyd = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Lloyd]  # (vectors, groups, counts), as `Lloyd` takes
+MakeLloyd = Callable[[torch.Tensor, int], Lloyd]  # (vectors, clusters), as `Lloyd` takes
 
 
-def _blocks(rows: slice | torch.Tensor, size: int) -> Iterator[slice | torch.Tensor]:
-    """`rows` in blocks of at most `size`."""
-    if isinstance(rows, torch.Tensor):
+def _blocks(rows: torch.Tensor, size: int) -> Iterator[slice | torch.Tensor]:
+    """Ascending `rows` in blocks of at most `size`; consecutive ones as slices, which spares a copy."""
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 != len(rows):
         yield from rows.split(size)
     else:
-        yield from (slice(start, min(start + size, rows.stop)) for start in range(rows.start, rows.stop, size))
+        yield from (slice(start, min(start + size, last + 1)) for start in range(first, last + 1, size))
 
 
 def inner_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

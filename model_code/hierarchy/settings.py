@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from model_code.settings import Constant, Field, Settings
 
 
 class HierarchySettings(Settings):
     """The `hierarchy` group of `params.yaml`."""
 
-    method: Literal["bottom_up", "top_down"] = Field(
-        "bottom_up", description="agglomerative (HCE, Algorithms 1 and 2), or recursive splits in O(N n b log N)"
-    )
     branching: int | None = Field(
         None, ge=2, description="mean number of children; null: the smallest power of two that gives two levels"
     )

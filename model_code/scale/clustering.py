@@ -15,11 +15,11 @@ from model_code.scale.engine import ScaleSettings
 STATE = ("labels", "score", "rival")  # what comparing changes, per point
 
 
-def make_lloyd(vectors: torch.Tensor, groups: torch.Tensor, counts: torch.Tensor) -> Lloyd:
+def make_lloyd(vectors: torch.Tensor, clusters: int) -> Lloyd:
     """The run of k-means, as the engine in use runs it."""
     settings = engine.current()
     kind = Lloyd if settings.engine == "local" else DistributedLloyd
-    return kind(vectors, groups, counts)
+    return kind(vectors, clusters)
 
 
 class DistributedLloyd(Lloyd):
@@ -30,18 +30,17 @@ class DistributedLloyd(Lloyd):
     A task is a pure function: Ray repeats one whose worker died.
     """
 
-    def __init__(self, vectors: torch.Tensor, groups: torch.Tensor, counts: torch.Tensor) -> None:
-        super().__init__(vectors, groups, counts)
+    def __init__(self, vectors: torch.Tensor, clusters: int) -> None:
+        super().__init__(vectors, clusters)
         self._settings, ray = engine.current(), engine.ray()
         edges = np.linspace(0, len(vectors), min(self._settings.workers, len(vectors)) + 1).astype(int).tolist()
         self._slices = [slice(*pair) for pair in zip(edges[:-1], edges[1:], strict=True)]
-        self._held = [ray.put((vectors[part].cpu().numpy(), groups[part].cpu().numpy())) for part in self._slices]
-        self._counts = counts.cpu().numpy()
+        self._held = [ray.put(vectors[part].cpu().numpy()) for part in self._slices]
         self._task = _task(self._settings)
 
     def _compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
         ray = engine.ray()
-        shared = ray.put((self._counts, self.centroids.cpu().numpy(), columns.cpu().numpy()))
+        shared = ray.put((self.centroids.cpu().numpy(), columns.cpu().numpy()))
         calls = []
         for part, held in zip(self._slices, self._held, strict=True):
             state = {name: getattr(self, name)[part].cpu().numpy() for name in STATE}
@@ -58,19 +57,19 @@ def _task(settings: ScaleSettings) -> Any:
 
 
 def compare_slice(
-    held: tuple[np.ndarray, np.ndarray],
-    shared: tuple[np.ndarray, np.ndarray, np.ndarray],
+    held: np.ndarray,
+    shared: tuple[np.ndarray, np.ndarray],
     rows: np.ndarray,
     state: dict[str, np.ndarray],
     device: str,
 ) -> dict[str, np.ndarray]:
     """`Lloyd._compare` for a slice of n points.
 
-    held: vectors (n, H) and groups (n,); shared: clusters per group (G,), centroids (K, H) and the mask of those that
-    are compared with (K,); rows: the mask of the points that are (n,); state: `STATE` before, returned as it is then.
+    held: vectors (n, H); shared: centroids (K, H) and the mask of those that are compared with (K,); rows: the mask of
+    the points that are (n,); state: `STATE` before, returned as it is then.
     """
-    vectors, groups, counts, centroids, columns = (_unwritten(array, device) for array in (*held, *shared))
-    part = Lloyd(vectors, groups, counts)
+    vectors, centroids, columns = (_unwritten(array, device) for array in (held, *shared))
+    part = Lloyd(vectors, len(centroids))
     part.centroids = centroids
     for name in STATE:
         setattr(part, name, torch.tensor(state[name], device=device))

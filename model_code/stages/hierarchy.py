@@ -42,7 +42,7 @@ def run(context: StageContext) -> dict[str, Any]:
     topics = topic_names(tree, [f"{title} {text}" for title, text in zip(titles, texts, strict=True)])
     write_json(context.output / TOPICS, topics)
     draw_hierarchy(tree, unit, context.output / "hierarchy.png", topics)
-    report = {"method": settings.method, "passages": len(tree.leaves), "depth": tree.depth}
+    report = {"passages": len(tree.leaves), "depth": tree.depth}
     for level in levels:
         report |= {f"level_{level['level']}_{key}": level[key] for key in ("nodes", "passages_max", "cosine_mean")}
     return report

@@ -66,7 +66,7 @@ REFUSED: dict[tuple[str, type[Settings]], list[tuple[dict[str, Any], str]]] = {
     ("hierarchy", HierarchySettings): [
         ({"branching": 1}, "branching"),
         ({"max_iterations": 0}, "max_iterations"),
-        ({"method": "sideways"}, "method"),
+        ({"method": "top_down"}, "hierarchy.method is no longer a setting: trees are built bottom up"),
     ],
     ("drift", DriftSettings): [
         ({"alpha": 0.0}, r"^drift.alpha is 0.0, but must be above 0, at most 0.5: chance"),

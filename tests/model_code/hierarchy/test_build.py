@@ -1,4 +1,4 @@
-"""Guards the building of a hierarchy by either method: deterministic, every passage once per level, sound on the
+"""Guards the building of a hierarchy: deterministic, every passage once per level, sound on the
 smallest and most degenerate corpora, clear about vectors that cannot be clustered; and the index that it gives away."""
 
 from __future__ import annotations
@@ -8,23 +8,20 @@ import pytest
 import torch
 
 from model_code.errors import FreshetError
-from model_code.hierarchy.build import apportion, arrange, bottom_up, build_hierarchy, top_down
+from model_code.hierarchy.build import arrange, bottom_up, build_hierarchy
 from model_code.hierarchy.kmeans import KMeans
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import Hierarchy
 
-METHODS = ("bottom_up", "top_down")
 
-
-def build(vectors: np.ndarray, method: str, branching: int | None = None) -> Hierarchy:
+def build(vectors: np.ndarray, branching: int | None = None) -> Hierarchy:
     """The hierarchy of seed 0."""
-    return build_hierarchy(vectors, HierarchySettings(method=method, branching=branching), seed=0)
+    return build_hierarchy(vectors, HierarchySettings(branching=branching), seed=0)
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("branching", "nodes"), [(None, [5, 38]), (3, [2, 4, 12, 34, 100]), (299, [2]), (400, [1])])
-def test_levels_and_their_sizes(topics: np.ndarray, method: str, branching: int | None, nodes: list[int]) -> None:
-    tree = build(topics, method, branching)
+def test_levels_and_their_sizes(topics: np.ndarray, branching: int | None, nodes: list[int]) -> None:
+    tree = build(topics, branching)
     found = [len(parents) for parents in tree.parents]
     assert found == nodes
     for level, centroids in enumerate(tree.centroids, start=1):
@@ -36,31 +33,27 @@ def test_levels_and_their_sizes(topics: np.ndarray, method: str, branching: int 
         np.testing.assert_array_equal(tree.parents[level][tree.paths()[:, level]], tree.paths()[:, level - 1])
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_only_directions_count(topics: np.ndarray, method: str) -> None:
+def test_only_directions_count(topics: np.ndarray) -> None:
     scaled = topics * 2.0 ** np.arange(300)[:, None].astype(np.float32).clip(0, 20)
-    np.testing.assert_array_equal(build(topics, method).leaves, build(scaled, method).leaves)
+    np.testing.assert_array_equal(build(topics).leaves, build(scaled).leaves)
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("passages", [1, 2, 3, 5, 9])
-def test_the_smallest_corpora(method: str, passages: int) -> None:
+def test_the_smallest_corpora(passages: int) -> None:
     vectors = np.random.default_rng(0).standard_normal((passages, 4)).astype(np.float32)
-    tree = build(vectors, method)
+    tree = build(vectors)
     assert tree.depth >= 1
     assert tree.paths().shape == (passages, tree.depth)
     assert tree.place(vectors).shape == (passages, tree.depth)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_equal_vectors_share_one_node_at_every_level(method: str) -> None:
-    tree = build(np.ones((100, 4), np.float32), method)
+def test_equal_vectors_share_one_node_at_every_level() -> None:
+    tree = build(np.ones((100, 4), np.float32))
     assert [len(parents) for parents in tree.parents] == [1, 1]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_duplicates_share_a_leaf_node(topics: np.ndarray, method: str) -> None:
-    tree = build(np.concatenate([topics[:40]] * 3), method, branching=2)
+def test_duplicates_share_a_leaf_node(topics: np.ndarray) -> None:
+    tree = build(np.concatenate([topics[:40]] * 3), branching=2)
     np.testing.assert_array_equal(tree.leaves[:40], tree.leaves[40:80])
     assert len(tree.parents[-1]) == 40
 
@@ -69,12 +62,12 @@ def test_duplicates_share_a_leaf_node(topics: np.ndarray, method: str) -> None:
 def test_vectors_without_direction_are_named(topics: np.ndarray, value: float) -> None:
     topics[[7, 9]] = value
     with pytest.raises(FreshetError, match=r"vector 7 \(and 1 more\) has norm"):
-        build(topics, "bottom_up")
+        build(topics)
 
 
 def test_no_vectors_are_refused() -> None:
     with pytest.raises(FreshetError, match="is the corpus empty"):
-        build(np.empty((0, 4), np.float32), "bottom_up")
+        build(np.empty((0, 4), np.float32))
 
 
 def test_the_last_level_is_flat_kmeans(topics: np.ndarray) -> None:
@@ -96,51 +89,6 @@ def test_a_centroid_is_the_unweighted_mean_of_its_children(topics: np.ndarray) -
 def test_members_are_placed_where_they_are(topics: np.ndarray) -> None:
     tree = bottom_up(torch.from_numpy(topics), [5, 38], KMeans(HierarchySettings(), seed=1))
     np.testing.assert_array_equal(tree.place(topics), tree.paths())
-
-
-def test_a_centroid_is_the_mean_of_its_passages(topics: np.ndarray) -> None:
-    tree = top_down(torch.from_numpy(topics), [2, 9, 60], KMeans(HierarchySettings(), seed=1))
-    assert [len(parents) for parents in tree.parents] == [2, 9, 60]
-    for level in (1, 2, 3):
-        for node, centroid in enumerate(tree.centroids[level - 1]):
-            mean = topics[tree.documents_under(level, node)].sum(0)
-            np.testing.assert_allclose(centroid, mean / np.linalg.norm(mean), atol=1e-5)
-
-
-def test_greedy_descent_finds_every_passage(topics: np.ndarray) -> None:
-    tree = top_down(torch.from_numpy(topics), [4, 40], KMeans(HierarchySettings(), seed=1))
-    for vector, path in zip(topics, tree.paths(), strict=True):
-        node = 0
-        for level in (1, 2):
-            family = np.flatnonzero(tree.parents[level - 1] == node)
-            node = family[np.argmax(tree.centroids[level - 1][family] @ vector)]
-            assert node == path[level - 1]
-
-
-def test_members_are_mostly_placed_where_they_are(topics: np.ndarray) -> None:
-    tree = top_down(torch.from_numpy(topics), [5, 38], KMeans(HierarchySettings(), seed=1))
-    assert (tree.place(topics) == tree.paths()).all(axis=1).mean() > 0.75
-
-
-def test_a_lone_passage_is_a_chain_to_the_last_level() -> None:
-    vectors = torch.nn.functional.normalize(torch.tensor([[1.0, 0], [1, 0.1], [1, 0.2], [-1, 0]]), dim=1)
-    tree = top_down(vectors, [2, 3], KMeans(HierarchySettings(), seed=0))
-    lone = tree.path(3)
-    assert tree.documents_under(1, lone[0]).tolist() == [3]
-    assert np.flatnonzero(tree.parents[1] == lone[0]).tolist() == [lone[1]]
-
-
-def test_apportioned_children_are_fair() -> None:
-    draw = np.random.default_rng(0)
-    for _ in range(50):
-        sizes = torch.from_numpy(draw.integers(1, 40, 12))
-        total = int(draw.integers(12, int(sizes.sum()) + 1))
-        counts = apportion(sizes, total)
-        assert counts.sum() == total
-        assert (counts >= 1).all()
-        assert (counts <= sizes).all()
-        order = torch.argsort(sizes, stable=True)
-        assert (torch.diff(counts[order])[torch.diff(sizes[order]) > 0] >= 0).all()
 
 
 def test_arranged_nodes_keep_their_meaning() -> None:

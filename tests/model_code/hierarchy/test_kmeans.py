@@ -1,5 +1,5 @@
 """Guards k-means as a whole: as good as faiss.Kmeans on the same data, deterministic, sound on degenerate data, and
-started from distinct points of the right group, far-off ones preferred."""
+started from distinct points, far-off ones preferred."""
 
 from __future__ import annotations
 
@@ -56,16 +56,6 @@ def test_duplicates_and_more_clusters_than_points(distinct: int, copies: int, wa
         assert clustering.objective == pytest.approx(len(vectors))
 
 
-def test_splitting_groups_is_clustering_each(topics: np.ndarray) -> None:
-    groups = torch.from_numpy(np.random.default_rng(0).integers(0, 3, 300))
-    clustering = KMeans(HierarchySettings(), seed=0).split(torch.from_numpy(topics), groups, torch.tensor([1, 4, 500]))
-    assert torch.equal(clustering.groups[clustering.labels], groups)
-    sizes = torch.bincount(groups)
-    assert torch.bincount(clustering.groups).tolist() == [1, 4, int(sizes[2])]
-    mean = topics[groups == 0].sum(0, dtype=np.float64)
-    np.testing.assert_allclose(clustering.centroids[0].numpy(), mean / np.linalg.norm(mean), atol=1e-6)
-
-
 def test_a_small_run_is_the_best_of_some_starts(noise: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, settings = torch.from_numpy(noise), HierarchySettings()
 
@@ -92,36 +82,26 @@ def test_stops_at_the_cap(noise: np.ndarray) -> None:
     assert 3 < len(iterations()) < 100
 
 
-def run_over(vectors: np.ndarray, groups: torch.Tensor, counts: list[int]) -> Lloyd:
-    """A run that has not started."""
-    return Lloyd(torch.from_numpy(vectors), groups, torch.tensor(counts))
-
-
-def test_every_point_has_a_cluster_of_its_group(topics: np.ndarray) -> None:
-    groups = torch.arange(300) // 100
-    run = run_over(topics, groups, [1, 9, 100])
+def test_every_point_has_a_cluster(topics: np.ndarray) -> None:
+    run = Lloyd(torch.from_numpy(topics), 9)
     initialise(run, seed=1)
-    assert torch.equal(run.group_of[run.labels], groups)
+    assert set(run.labels.tolist()) == set(range(9))
 
 
 @pytest.mark.parametrize("rounds", [1, ROUNDS])
-def test_drawn_centroids_are_distinct_points_of_their_group(
-    topics: np.ndarray, rounds: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drawn_centroids_are_distinct_points(topics: np.ndarray, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kmeans, "ROUNDS", rounds)
-    groups = torch.arange(300) // 100
-    run = run_over(topics, groups, [1, 9, 100])
+    run = Lloyd(torch.from_numpy(topics), 110)
     initialise(run, seed=0)
     points = [int(np.flatnonzero((topics == centroid).all(1))[0]) for centroid in run.centroids.numpy()]
     assert len(set(points)) == 110
-    assert groups[points].tolist() == run.group_of.tolist()
 
 
 def test_more_rounds_draw_from_more_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = np.eye(8, dtype=np.float32)[[0] * 93 + list(range(1, 8))]
 
     def topics_hit(rounds: int, seed: int) -> int:
-        run = run_over(vectors, torch.zeros(100, dtype=torch.long), [8])
+        run = Lloyd(torch.from_numpy(vectors), 8)
         monkeypatch.setattr(kmeans, "ROUNDS", rounds)
         initialise(run, seed)
         return len(torch.unique(run.centroids, dim=0))

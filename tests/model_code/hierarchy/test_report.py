@@ -13,9 +13,8 @@ from model_code.hierarchy.settings import HierarchySettings
 from model_code.stages.hierarchy import draw_hierarchy, level_statistics
 
 
-@pytest.mark.parametrize("method", ["bottom_up", "top_down"])
-def test_level_statistics_equal_loops(topics: np.ndarray, method: str) -> None:
-    tree = build_hierarchy(topics, HierarchySettings(method=method, branching=5), seed=0)
+def test_level_statistics_equal_loops(topics: np.ndarray) -> None:
+    tree = build_hierarchy(topics, HierarchySettings(branching=5), seed=0)
     for row in level_statistics(tree, topics):
         level = row["level"]
         counts: dict[int, int] = {}

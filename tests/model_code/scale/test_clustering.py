@@ -1,4 +1,4 @@
-"""Guards k-means on Ray: the clusters of k-means here, flat and in groups, by 1 and 2 workers, and after a death."""
+"""Guards k-means on Ray: the clusters of k-means here, by 1 and 2 workers, and after a death."""
 
 from __future__ import annotations
 
@@ -26,11 +26,6 @@ def flat(vectors: torch.Tensor) -> Clustering:
     return KMeans(SETTINGS, seed=1, make_lloyd=clustering.make_lloyd).divide(vectors, 40)
 
 
-def grouped(vectors: torch.Tensor) -> Clustering:
-    groups = torch.arange(len(vectors)) % 7
-    return KMeans(SETTINGS, seed=3, make_lloyd=clustering.make_lloyd).split(vectors, groups, torch.arange(7) + 2)
-
-
 def agree(found: Clustering, expected: Clustering) -> None:
     """The same clusters; cosines may differ in their last bits, as matrix products of other shapes do."""
     assert torch.equal(found.labels, expected.labels)
@@ -39,10 +34,9 @@ def agree(found: Clustering, expected: Clustering) -> None:
 
 
 def test_workers_find_the_clusters_that_one_process_finds(workers, vectors):
-    expected, parts = flat(vectors), grouped(vectors)
+    expected = flat(vectors)
     with engine.using(workers):
         agree(flat(vectors), expected)
-        agree(grouped(vectors), parts)
 
 
 def test_a_worker_that_dies_changes_nothing(ray, vectors, tmp_path: Path, monkeypatch):
@@ -54,9 +48,8 @@ def test_a_worker_that_dies_changes_nothing(ray, vectors, tmp_path: Path, monkey
     agree(found, expected)
 
 
-@pytest.mark.parametrize("method", ["bottom_up", "top_down"])
-def test_a_whole_tree_of_more_workers_than_some_levels_have_nodes(ray, vectors, method):
-    settings = HierarchySettings(method=method, max_iterations=3, device="cpu")
+def test_a_whole_tree_of_more_workers_than_some_levels_have_nodes(ray, vectors):
+    settings = HierarchySettings(max_iterations=3, device="cpu")
     few = vectors[:60].numpy()
     expected = build_hierarchy(few, settings, seed=0)
     with engine.using(ScaleSettings(engine="ray", workers=2)):

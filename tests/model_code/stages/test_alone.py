@@ -1,5 +1,5 @@
 """Guards that the science needs no more than its own libraries: without FAISS, Dagster, MLflow, DVC and datasets a
-retriever is trained with mined negatives, indexed and evaluated, beside both baselines."""
+retriever is trained with negatives of BM25, indexed and evaluated, beside both baselines."""
 
 from __future__ import annotations
 

@@ -35,9 +35,8 @@ def context(folder: Path, passages: int, vectors: int, **settings: object) -> St
     )
 
 
-@pytest.mark.parametrize("method", ["bottom_up", "top_down"])
-def test_output_is_complete_and_pure(method: str, tmp_path: Path) -> None:
-    reports = [run(context(tmp_path / name, 120, 120, method=method)) for name in ("a", "b")]
+def test_output_is_complete_and_pure(tmp_path: Path) -> None:
+    reports = [run(context(tmp_path / name, 120, 120)) for name in ("a", "b")]
     files = {path.name for path in (tmp_path / "a" / "output").iterdir()}
     assert files == {
         "hierarchy.safetensors",
