@@ -92,8 +92,11 @@ class Retriever(ABC, Generic[Queries]):
         """`find`, or where `proposed` is set the cheaper search alone."""
 
     @abstractmethod
-    def rerank_encoded(self, queries: Queries, candidates: Sequence[Collection[str]]) -> list[Ranking]:
-        """`rerank` for encoded queries."""
+    def scores_encoded(self, queries: Queries, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """For each query the scores (n,) of its n candidates, all different, in their order.
+
+        FreshetError if one is unknown.
+        """
 
     @abstractmethod
     def best_passage_encoded(self, query: Queries, document_id: str) -> int:
@@ -102,6 +105,11 @@ class Retriever(ABC, Generic[Queries]):
     def nearest_vector(self, query: np.ndarray, document_id: str) -> np.ndarray:
         """Of a document's vectors (H,) the nearest to a query (H,): TypeError, as most kinds have none."""
         raise TypeError(f"{type(self).__name__} has no vectors of documents")
+
+    def rerank_encoded(self, queries: Queries, candidates: Sequence[Collection[str]]) -> list[Ranking]:
+        """`rerank` for encoded queries; equal scores go by ascending id."""
+        names = list(map(sorted, map(set, candidates)))
+        return [best(*own) for own in zip(names, self.scores_encoded(queries, names), strict=True)]
 
     def find(self, queries: Queries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """`search` for encoded queries."""
@@ -134,3 +142,9 @@ class Retriever(ABC, Generic[Queries]):
     def explain_all(self, text: str, query: Queries, document_ids: Sequence[str]) -> list[list[TokenMatch]]:
         """The same of several documents; query: the text, encoded."""
         return [self.explain(text, document_id) for document_id in document_ids]
+
+
+def best(document_ids: Sequence[str], scores: np.ndarray, k: int | None = None) -> Ranking:
+    """The k best of documents in ascending order, whose scores (n,) are these; None: all of them."""
+    order = (-scores).argsort(kind="stable")[:k]
+    return [(document_ids[i], score) for i, score in zip(order.tolist(), scores[order].tolist(), strict=True)]

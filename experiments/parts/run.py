@@ -26,7 +26,7 @@ from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.significance import bootstrap_interval, holm, paired_randomisation_test
 from model_code.hierarchy.tree import Hierarchy
 from model_code.retrievers.base import IndexedRetriever
-from model_code.retrievers.fused import FusedSearch, Fusion, Scale, sorted_candidates
+from model_code.retrievers.fused import FusedSearch, Fusion, Scale
 from model_code.retrievers.kinds import open_retriever
 from model_code.stages.evaluate import Bench
 from model_code.stages.fuse import GRID
@@ -86,7 +86,7 @@ class Build:
         judged = self.bench.judgements[split]
         texts = list(judged.queries.values())
         encoded = self.fused.encode_queries(texts)
-        documents = sorted_candidates(self.fused.candidates(encoded, DEPTH))
+        documents = self.fused.candidates(encoded, DEPTH)
         late, levels = self._late(texts, documents), self._levels(texts, documents)
         scored = zip(judged.queries, documents, self.fused.part_scores(encoded, documents), late, levels, strict=True)
         return [

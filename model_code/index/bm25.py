@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -26,7 +26,7 @@ from model_code.files import canonical_json, hash_text, read_json, replacing, wr
 from model_code.index.id_map import IdMap, numbering
 from model_code.index.settings import Bm25Settings
 from model_code.index.terms import terms_of
-from model_code.index.top_k import top_k
+from model_code.index.top_k import best_passages, top_k
 from model_code.manifest import read_manifest, seal, verify
 from model_code.retriever import Ranking, Retriever, TokenMatch
 
@@ -133,12 +133,12 @@ class Bm25Query:
 
 
 class _Counted(NamedTuple):
-    """Of all segments in turn: which passages can be found, and how many; postings' weights without idf (P,); the
-    document of each passage, and the first passage of each segment."""
+    """Of all segments in turn: which passages can be found, and how many; k1 (1 - b + b |d| / mean |d|) of each passage
+    (n,); the document of each passage, and the first passage of each segment."""
 
     alive: list[np.ndarray | slice]
     passages: int
-    weights: list[np.ndarray]
+    norms: list[np.ndarray]
     ids: list[str]
     first: list[int]
 
@@ -159,6 +159,7 @@ class Bm25(Retriever[list[Bm25Query]]):
         """segments: each with the ids of its documents that are removed; no other document is in two of them."""
         self.segments, self.removed = [one for one, _ in segments], [gone for _, gone in segments]
         self.settings, self.language = settings, settings.language
+        self._weights: dict[tuple[int, int], np.ndarray] = {}
         self.fingerprint = hash_text(f"bm25 {canonical_json(settings.model_dump())}")
 
     @classmethod
@@ -175,13 +176,9 @@ class Bm25(Retriever[list[Bm25Query]]):
         mean = max(1, sum(int(own.sum(dtype=np.int64)) for own in lengths)) / max(1, passages)
         k1, b = self.settings.k1, self.settings.b
         norms = [k1 * (1 - b + b * segment.lengths / mean) for segment in self.segments]
-        weights = [
-            segment.frequencies / (segment.frequencies + own[segment.rows])
-            for segment, own in zip(self.segments, norms, strict=True)
-        ]
         ids = [name for segment in self.segments for name in segment.ids.document_ids]
         first = np.cumsum([0, *(len(segment.ids) for segment in self.segments)]).tolist()
-        return _Counted(alive, passages, weights, ids, first)
+        return _Counted(alive, passages, norms, ids, first)
 
     def encode_queries(self, texts: Sequence[str]) -> list[Bm25Query]:
         """The terms of texts."""
@@ -201,14 +198,15 @@ class Bm25(Retriever[list[Bm25Query]]):
             rankings.append(top_k(scores[rows], self._counted.ids, k, rows) if len(rows) else [])
         return rankings
 
-    def rerank_encoded(self, queries: list[Bm25Query], candidates: Sequence[Collection[str]]) -> list[Ranking]:
-        """All candidates of each query, 0 for those that share no term with it; FreshetError if one is unknown."""
-        rankings = []
+    def scores_encoded(self, queries: list[Bm25Query], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """Of every candidate, 0 for those that share no term with the query; FreshetError if one is unknown."""
+        found = []
         for query, documents in zip(queries, candidates, strict=True):
-            rows = self._rows(documents)
-            scores = self._scores(query)[rows]
-            rankings.append(top_k(scores, self._counted.ids, len(rows), rows) if len(rows) else [])
-        return rankings
+            scores, table = self._scores(query), {}
+            for own, rows, starts in self._by_segment(documents):
+                table.update(zip(own, best_passages(scores[rows], starts).tolist(), strict=True))
+            found.append(np.array([table[document] for document in documents], np.float64))
+        return found
 
     def best_passage_encoded(self, query: list[Bm25Query], document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) scores highest; the first of equals."""
@@ -228,14 +226,20 @@ class Bm25(Retriever[list[Bm25Query]]):
 
     def _rows(self, document_ids: Collection[str]) -> np.ndarray:
         """The rows of documents that can be found, counted through all segments."""
-        found, missing = [], set(document_ids)
+        return np.concatenate([np.empty(0, np.int64), *(rows for _, rows, _ in self._by_segment(document_ids))])
+
+    def _by_segment(self, document_ids: Collection[str]) -> Iterator[tuple[list[str], np.ndarray, np.ndarray]]:
+        """Of each segment those of the documents that it has, their rows, counted through all segments, one document
+        after the other, and where in these each begins. FreshetError at the end if one is in no segment.
+        """
+        missing = set(document_ids)
         for segment, gone, first in zip(self.segments, self.removed, self._counted.first, strict=False):
-            own = [document for document in missing if document in segment.ids and document not in gone]
+            own = list(segment.ids.among(missing) - gone)
             missing.difference_update(own)
-            found.append(segment.ids.rows_of(own) + first)
+            rows, starts = segment.ids.grouped(own)
+            yield own, rows + first, starts
         if missing:
             raise FreshetError(f"the index holds no document {min(missing)!r}")
-        return np.concatenate(found) if found else np.empty(0, np.int64)
 
     def _scores(self, query: Bm25Query) -> np.ndarray:
         if id(self) not in query.scores:
@@ -248,12 +252,20 @@ class Bm25(Retriever[list[Bm25Query]]):
         for term, times in terms.items():
             places = [segment.postings(term) for segment in self.segments]
             idf = self._idf(places)
-            for segment, weights, own, place in zip(self.segments, self._counted.weights, scores, places, strict=True):
-                own[segment.rows[place]] += times * idf * weights[place]
+            for number, (segment, own, place) in enumerate(zip(self.segments, scores, places, strict=True)):
+                own[segment.rows[place]] += times * idf * self._weights_of(number, place)
         for own, alive in zip(scores, self._counted.alive, strict=True):
             if not isinstance(alive, slice):
                 own[~alive] = 0
         return np.concatenate(scores).astype(np.float32)
+
+    def _weights_of(self, number: int, place: slice) -> np.ndarray:
+        """Without idf, of the postings of a term in a segment; made when the term is first asked for."""
+        if (number, place.stop) not in self._weights:
+            segment, norms = self.segments[number], self._counted.norms[number]
+            frequencies = segment.frequencies[place]
+            self._weights[number, place.stop] = frequencies / (frequencies + norms[segment.rows[place]])
+        return self._weights[number, place.stop]
 
     def _idf(self, places: Sequence[slice]) -> float:
         found = 0

@@ -9,7 +9,7 @@ are fetched until rounding cannot hide a better one.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json, replacing, write_text
 from model_code.index.id_map import IdMap
 from model_code.index.settings import IndexSettings
-from model_code.index.top_k import SPARE, nearest, search_kept, top_k
+from model_code.index.top_k import SPARE, best_passages, nearest, search_kept, top_k
 from model_code.manifest import read_manifest, seal, verify
 from model_code.retriever import Ranking
 
@@ -116,16 +116,16 @@ class DenseIndex:
             waiting, count = waiting[~settled], 2 * count
         return rankings
 
-    def rank(self, queries: np.ndarray, candidates: Sequence[Iterable[str]], fingerprint: str) -> list[Ranking]:
-        """For each of `queries` (q, H) all of its candidate documents, best first, scored as `search` does.
+    def scores(self, queries: np.ndarray, candidates: Sequence[Sequence[str]], fingerprint: str) -> list[np.ndarray]:
+        """For each of `queries` (q, H) the scores (n,) of its n candidate documents, in their order, as in `search`.
 
         FreshetError if a candidate is unknown.
         """
-        rankings = []
+        found = []
         for query, documents in zip(self._accepted(queries, fingerprint), candidates, strict=True):
-            rows = self.ids.rows_of(documents)
-            rankings.append(self._rank(query, rows, len(rows)) if len(rows) else [])
-        return rankings
+            rows, starts = self.ids.grouped(documents)
+            found.append(best_passages(self._scores(query, rows), starts))
+        return found
 
     def search_among(self, queries: np.ndarray, k: int, allowed: Collection[str], fingerprint: str) -> list[Ranking]:
         """The k best of the `allowed` documents for each of `queries` (q, H), scored as `search` does.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -47,11 +48,27 @@ class IdMap:
         self.require_known(wanted)
         return np.array(sorted(row for document in wanted for row in self._rows[document]), dtype=np.int64)
 
+    def grouped(self, document_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of these different documents, one document after the other, and where in them each begins (n,).
+
+        FreshetError if one is unknown.
+
+        >>> IdMap(["a", "b", "a"]).grouped(["b", "a"])
+        (array([1, 0, 2]), array([0, 1]))
+        """
+        self.require_known(set(document_ids))
+        own = [self._rows[document] for document in document_ids]
+        rows = np.fromiter(chain.from_iterable(own), np.int64)
+        return rows, np.cumsum([0, *map(len, own)])[:-1]
+
+    def among(self, document_ids: Set[str]) -> set[str]:
+        """Those of the documents that have a row."""
+        return self._rows.keys() & document_ids
+
     def require_known(self, document_ids: Set[str]) -> None:
         """FreshetError if one of the documents has no row."""
-        unknown = sorted(document for document in document_ids if document not in self._rows)
-        if unknown:
-            raise FreshetError(f"the index holds no document {unknown[0]!r} ({len(unknown)} unknown in all)")
+        if unknown := document_ids - self._rows.keys():
+            raise FreshetError(f"the index holds no document {min(unknown)!r} ({len(unknown)} unknown in all)")
 
 
 def numbering() -> defaultdict[str, int]:

@@ -297,9 +297,11 @@ class LexicalSearch(Retriever[list[Sparse]]):
             raise FreshetError("this search reads embeddings of passages, and there are none; build the index for it")
         return index
 
-    def rerank_encoded(self, queries: list[Sparse], candidates: Sequence[Collection[str]]) -> list[Ranking]:
-        """Each query's candidates, scored and sorted as the search does."""
-        return self.scored_by.rank(queries, candidates)
+    def scores_encoded(self, queries: list[Sparse], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The scores of each query's candidates, as the search gives them."""
+        tables = map(dict, self.scored_by.rank(queries, candidates))
+        each = zip(candidates, tables, strict=True)
+        return [np.array([table[document] for document in documents], np.float64) for documents, table in each]
 
     def best_passage_encoded(self, query: list[Sparse], document_id: str) -> int:
         """Which of the document's passages (0, 1, ...) answers the query best."""

@@ -104,7 +104,7 @@ def _is_found(searcher: Searcher, one: str, query: np.ndarray, ranking: Ranking,
     square = float(query.astype(np.float64) @ query)  # its own score, but for rounding
     if alone and best < square - CLEARLY * abs(square):
         return True
-    own = owner.part.dense.rerank_encoded(query[None], [[one]])[0][0][1]
+    own = float(owner.part.dense.scores_encoded(query[None], [[one]])[0][0])
     if own > best:
         return alone or owner.part.dense.index.approximate is not None
     index = searcher.view_of(winner).part.dense.index
@@ -115,7 +115,7 @@ def _is_found(searcher: Searcher, one: str, query: np.ndarray, ranking: Ranking,
 def _by_words(searcher: Searcher, changed: Sequence[str]) -> None:
     for one in changed:
         query: Any = searcher.retriever.encode_queries([one])
-        score = searcher.retriever.rerank_encoded(query, [[one]])[0][0][1]
+        score = searcher.retriever.scores_encoded(query, [[one]])[0][0]
         _refuse([] if np.isfinite(score) else [one], "without a score")
 
 

@@ -125,14 +125,15 @@ class SegmentedRetriever(Retriever[Any]):
         rankings = [segment.retriever.search_encoded(queries, k, own) for segment, own in shares.items()]
         return _merged(rankings, len(queries), k)
 
-    def rerank_encoded(self, queries: Any, candidates: Sequence[Collection[str]]) -> list[Ranking]:
-        """All candidates of each query, best first; FreshetError if one is unknown."""
-        rankings = []
-        for i, documents in enumerate(candidates):
-            shares = _shares(self.segments, documents)
-            own = [segment.retriever.rerank_encoded(queries[i : i + 1], [share]) for segment, share in shares.items()]
-            rankings += _merged(own, 1, max(1, len(documents)))
-        return rankings
+    def scores_encoded(self, queries: Any, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """Every candidate's score by the segment that has it; FreshetError if none has one."""
+        return [self._scores(queries[i : i + 1], documents) for i, documents in enumerate(candidates)]
+
+    def _scores(self, query: Any, documents: Sequence[str]) -> np.ndarray:
+        table: dict[str, float] = {}
+        for segment, share in _shares(self.segments, documents).items():
+            table.update(zip(share, segment.retriever.scores_encoded(query, [share])[0].tolist(), strict=True))
+        return np.array([table[document] for document in documents], np.float64)
 
     def best_passage_encoded(self, query: Any, document_id: str) -> int:
         """Which of the document's passages answers the query best."""
@@ -168,10 +169,15 @@ def owner(segments: Sequence[Segment], document_id: str) -> Segment:
 
 
 def _shares(segments: Sequence[Segment], document_ids: Collection[str]) -> dict[Segment, list[str]]:
-    """The documents by the segment that has them."""
+    """The documents by the segment that has them; FreshetError if one is in none."""
     shares: dict[Segment, list[str]] = {}
-    for document_id in set(document_ids):
-        shares.setdefault(owner(segments, document_id), []).append(document_id)
+    missing = set(document_ids)
+    for segment in reversed(segments):
+        if own := segment.rows.among(missing) - segment.removed:
+            shares[segment] = list(own)
+            missing -= own
+    if missing:
+        owner(segments, min(missing))  # which says so
     return shares
 
 

@@ -51,9 +51,9 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
             return self.index.search(queries, k, self.fingerprint)
         return self.index.search_among(queries, k, allowed, self.fingerprint)
 
-    def rerank_encoded(self, queries: np.ndarray, candidates: Sequence[Collection[str]]) -> list[Ranking]:
-        """`rerank` for queries (q, H)."""
-        return self.index.rank(queries, candidates, self.fingerprint)
+    def scores_encoded(self, queries: np.ndarray, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The inner products of queries (q, H) with their candidates."""
+        return self.index.scores(queries, candidates, self.fingerprint)
 
     def best_passage_encoded(self, query: np.ndarray, document_id: str) -> int:
         """`best_passage` for a query (1, H)."""

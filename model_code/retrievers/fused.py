@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,7 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
 from model_code.index.terms import AUTO
 from model_code.manifest import MANIFEST, read_manifest, seal
-from model_code.retriever import Ranking, Retriever, TokenMatch
+from model_code.retriever import Ranking, Retriever, TokenMatch, best
 from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
 from model_code.retrievers.dense import DenseRetriever
 
@@ -113,14 +113,15 @@ class Fusion:
 class FusedQueries:
     """n queries, encoded for each part: as they find candidates, and as these are scored.
 
-    found: the best documents of all, by each part that had to be asked before any search. words: by each part that
-    matches words the scores that it has given, to the same query whatever feedback does.
+    candidates: each query's, of all documents, ascending. words: by each part that matches words its scores of these,
+    whatever feedback does, and `highest` that of its best document, 1 where none matches.
     """
 
     parts: Mapping[str, Any]
     scoring: Mapping[str, Any]
-    found: Mapping[str, Sequence[Ranking]]
-    words: Mapping[str, list[dict[str, float]]]
+    highest: Mapping[str, Sequence[float]]
+    words: Mapping[str, Sequence[np.ndarray]]
+    candidates: Sequence[list[str]]
 
     def __len__(self) -> int:
         """n."""
@@ -128,13 +129,9 @@ class FusedQueries:
 
     def __getitem__(self, rows: slice) -> FusedQueries:
         """Some of the queries."""
-        groups = (self.parts, self.scoring, self.found, self.words)
-        return FusedQueries(*({name: queries[rows] for name, queries in group.items()} for group in groups))
-
-    def highest(self, part: str, i: int) -> float:
-        """The highest score of any document for query i, as a part scores; 1 where none matches."""
-        ranking = self.found[part][i]
-        return ranking[0][1] if ranking and ranking[0][1] > 0 else 1.0
+        groups = (self.parts, self.scoring, self.highest, self.words)
+        own = ({name: queries[rows] for name, queries in group.items()} for group in groups)
+        return FusedQueries(*own, self.candidates[rows])
 
 
 class FusedSearch(Retriever[FusedQueries]):
@@ -155,69 +152,58 @@ class FusedSearch(Retriever[FusedQueries]):
     def encode_queries(self, texts: Sequence[str]) -> FusedQueries:
         """Each text, encoded by every part; dense parts score by it as its best documents change it."""
         parts = {name: part.encode_queries(texts) for name, part in self.parts.items()}
-        early = [name for name in parts if self.fusion.feedback or name not in self.fusion.scales]
-        found = {name: self.parts[name].find(parts[name], self.fusion.depth) for name in early}
-        words = {name: list(map(dict, found[name])) for name in parts if name not in self.fusion.scales}
-        queries = FusedQueries(parts, parts, found, words)
+        found = {name: part.find(parts[name], self.fusion.depth) for name, part in self.parts.items()}
+        candidates, by_words = _union(found.values()), [name for name in parts if name not in self.fusion.scales]
+        highest = {name: [_highest(ranking) for ranking in found[name]] for name in by_words}
+        words = {name: self.parts[name].scores_encoded(parts[name], candidates) for name in by_words}
+        queries = FusedQueries(parts, parts, highest, words, candidates)
         return self._fed_back(queries) if self.fusion.feedback and len(texts) else queries
 
     def _fed_back(self, queries: FusedQueries) -> FusedQueries:
-        best = [[document for document, _ in ranking] for ranking in self.search_encoded(queries, BEST)]
         moved = {name: queries.parts[name].copy() for name in self.fusion.scales}
+        rankings = self.search_encoded(queries, BEST)
         for name, vectors in moved.items():
-            for i, documents in enumerate(best):
-                near = [self.parts[name].nearest_vector(queries.parts[name][i], document) for document in documents]
+            for i, ranking in enumerate(rankings):
+                near = [self.parts[name].nearest_vector(queries.parts[name][i], document) for document, _ in ranking]
                 vectors[i] += np.float32(self.fusion.feedback) * np.mean(near, axis=0, dtype=np.float32)
         return replace(queries, scoring={**queries.parts, **moved})
 
     def search_encoded(self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """The k best of the documents that any part has among its best."""
-        return [ranking[:k] for ranking in self.rerank_encoded(queries, self.candidates(queries, k, allowed))]
+        candidates = self.candidates(queries, k, allowed)
+        scores = self.scores_encoded(queries, candidates)
+        return [best(documents, own, k) for documents, own in zip(candidates, scores, strict=True)]
 
-    def candidates(self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None) -> list[list[str]]:
-        """For each query the documents that any part has among its best, in no particular order."""
-        depth, rankings = max(k, self.fusion.depth), []
-        for name, part in self.parts.items():
-            known = name in queries.found and allowed is None and depth == self.fusion.depth
-            rankings.append(queries.found[name] if known else part.find(queries.parts[name], depth, allowed))
-        return [list({document for ranking in own for document, _ in ranking}) for own in zip(*rankings, strict=True)]
+    def candidates(self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None) -> Sequence[list[str]]:
+        """For each query the documents that any part has among its best, ascending."""
+        if allowed is None and k <= self.fusion.depth:
+            return queries.candidates
+        depth = max(k, self.fusion.depth)
+        return _union([part.find(queries.parts[name], depth, allowed) for name, part in self.parts.items()])
 
-    def rerank_encoded(self, queries: FusedQueries, candidates: Sequence[Collection[str]]) -> list[Ranking]:
-        """Each query's candidates, scored and sorted."""
-        names, rankings = sorted_candidates(candidates), []
-        for documents, scores in zip(names, self.part_scores(queries, names), strict=True):
-            total = sum(self.fusion.weights[part] * own for part, own in scores.items())
-            rankings.append([(documents[i], float(total[i])) for i in np.argsort(-total, kind="stable").tolist()])
-        return rankings
+    def scores_encoded(self, queries: FusedQueries, candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """The weighed sum of the parts' scores of each query's candidates."""
+        weights = self.fusion.weights
+        each = self.part_scores(queries, candidates)
+        return [sum(weights[part] * own for part, own in scores.items()) for scores in each]
 
     def part_scores(
         self, queries: FusedQueries, candidates: Sequence[Sequence[str]]
     ) -> Iterator[dict[str, np.ndarray]]:
         """For each query f_p(s_p) of its candidates (n), (n,) float64 for every part p."""
-        found = {name: self._tables(name, queries, candidates) for name in self.parts}
-        for i, documents in enumerate(candidates):
-            scores = {}
-            for name, tables in found.items():
-                table = tables[i]
-                own = np.array([table[document] for document in documents], np.float64)
-                if name in self.fusion.scales:
-                    scores[name] = self.fusion.scales[name].standardised(queries.scoring[name][i], own)
-                else:
-                    scores[name] = own / queries.highest(name, i)
-            yield scores
+        known: Mapping[str, Any] = queries.words if candidates is queries.candidates else {}
+        found = {
+            name: known.get(name) or part.scores_encoded(queries.scoring[name], candidates)
+            for name, part in self.parts.items()
+        }
+        for i in range(len(candidates)):
+            yield {name: self._fused(name, queries, i, scores[i]) for name, scores in found.items()}
 
-    def _tables(
-        self, name: str, queries: FusedQueries, candidates: Sequence[Sequence[str]]
-    ) -> Sequence[Mapping[str, float]]:
-        """For each query the scores of its candidates, perhaps among others, by a part, which gives none twice."""
-        part, known = self.parts[name], queries.words.get(name)
-        if known is None:
-            return list(map(dict, part.rerank_encoded(queries.scoring[name], candidates)))
-        missing = [[one for one in own if one not in table] for own, table in zip(candidates, known, strict=True)]
-        if any(missing):
-            for table, ranking in zip(known, part.rerank_encoded(queries.scoring[name], missing), strict=True):
-                table.update(ranking)
-        return known
+    def _fused(self, name: str, queries: FusedQueries, i: int, scores: np.ndarray) -> np.ndarray:
+        """f_p of a part's scores (n,) for query i, float64."""
+        if name in self.fusion.scales:
+            return self.fusion.scales[name].standardised(queries.scoring[name][i], scores.astype(np.float64))
+        return scores.astype(np.float64) / queries.highest[name][i]
 
     def best_passage_encoded(self, query: FusedQueries, document_id: str) -> int:
         """The best passage as the part with the largest weight says."""
@@ -238,9 +224,14 @@ class FusedSearch(Retriever[FusedQueries]):
         return [sorted(own, key=lambda share: -share.weight) for own in shares]
 
 
-def sorted_candidates(candidates: Sequence[Collection[str]]) -> list[list[str]]:
-    """Each query's different candidates, ascending: equal scores then go by id."""
-    return [sorted(set(documents)) for documents in candidates]
+def _union(rankings: Iterable[Sequence[Ranking]]) -> list[list[str]]:
+    """For each query the different documents of all parts' rankings, ascending: equal scores then go by id."""
+    each = zip(*rankings, strict=True)
+    return [sorted({document for ranking in own for document, _ in ranking}) for own in each]
+
+
+def _highest(ranking: Ranking) -> float:
+    return ranking[0][1] if ranking and ranking[0][1] > 0 else 1.0
 
 
 class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):

@@ -33,7 +33,6 @@ from model_code.retrievers.fused import (
     Fusion,
     Scale,
     build_folders,
-    sorted_candidates,
 )
 from model_code.retrievers.kinds import PRECISION, open_retriever
 from model_code.retrievers.settings import FusionSettings
@@ -188,8 +187,8 @@ Scored = tuple[str, list[str], dict[str, np.ndarray]]
 
 def _scored(search: FusedSearch, dev: Judgements) -> Iterator[Scored]:
     queries = search.encode_queries(list(dev.queries.values()))
-    names = sorted_candidates(search.candidates(queries, search.fusion.depth))
-    yield from zip(dev.queries, names, search.part_scores(queries, names), strict=True)
+    scores = search.part_scores(queries, queries.candidates)
+    yield from zip(dev.queries, queries.candidates, scores, strict=True)
 
 
 def _mean(scored: list[Scored], weights: Mapping[str, float], dev: Judgements, metric: str) -> float:

@@ -102,7 +102,7 @@ def test_another_encoder_is_refused_everywhere(vectors: np.ndarray, document_ids
     index = build(vectors, document_ids)
     for use in (
         lambda: index.search(vectors[:1], 1, "other"),
-        lambda: index.rank(vectors[:1], [["doc-00"]], "other"),
+        lambda: index.scores(vectors[:1], [["doc-00"]], "other"),
         lambda: index.search_among(vectors[:1], 1, ["doc-00"], "other"),
     ):
         with pytest.raises(FingerprintMismatch, match="built with encoder f, these vectors come from other"):
@@ -112,7 +112,7 @@ def test_another_encoder_is_refused_everywhere(vectors: np.ndarray, document_ids
 def test_what_makes_no_sense_is_refused(vectors: np.ndarray, document_ids: list[str]) -> None:
     index = build(vectors, document_ids)
     for message, use in (
-        ("no document 'nobody' .2 unknown", lambda: index.rank(vectors[:1], [["doc-00", "x", "nobody"]], "f")),
+        ("no document 'nobody' .2 unknown", lambda: index.scores(vectors[:1], [["doc-00", "x", "nobody"]], "f")),
         ("do not fit 1 passages of 24", lambda: index.search(vectors[:1, :8], 1, "f")),
         ("do not fit 1 passages of 24", lambda: build(vectors[:2], ["doc-00"])),
         ("NaN", lambda: build(np.full((1, 24), np.nan, np.float32), ["new"])),

@@ -36,11 +36,9 @@ class Table(Retriever[list[str]]):
             for query in queries
         ]
 
-    def rerank_encoded(self, queries: list[str], candidates: Sequence[Collection[str]]) -> list[Ranking]:
-        return [
-            sorted(((d, self.scores[query].get(d, 0.0)) for d in documents), key=_order)
-            for query, documents in zip(queries, candidates, strict=True)
-        ]
+    def scores_encoded(self, queries: list[str], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        pairs = zip(queries, candidates, strict=True)
+        return [np.array([self.scores[query].get(d, 0.0) for d in documents]) for query, documents in pairs]
 
     def best_passage_encoded(self, query: list[str], document_id: str) -> int:
         return 0
