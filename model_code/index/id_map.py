@@ -56,7 +56,7 @@ class IdMap:
         >>> IdMap(["a", "b", "a"]).grouped(["b", "a"])
         (array([1, 0, 2]), array([0, 1]))
         """
-        self.require_known(set(document_ids))
+        self.require_known(document_ids)
         own = [self._rows[document] for document in document_ids]
         rows = np.fromiter(chain.from_iterable(own), np.int64)
         return rows, np.cumsum([0, *map(len, own)])[:-1]
@@ -65,9 +65,9 @@ class IdMap:
         """Those of the documents that have a row."""
         return self._rows.keys() & document_ids
 
-    def require_known(self, document_ids: Set[str]) -> None:
+    def require_known(self, document_ids: Iterable[str]) -> None:
         """FreshetError if one of the documents has no row."""
-        if unknown := document_ids - self._rows.keys():
+        if unknown := set(document_ids).difference(self._rows):
             raise FreshetError(f"the index holds no document {min(unknown)!r} ({len(unknown)} unknown in all)")
 
 
