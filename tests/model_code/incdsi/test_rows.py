@@ -1,4 +1,5 @@
-"""Guards rows that grow (equal to a list after any changes), the error bound of float32 scores, and sets of rows."""
+"""Guards rows that grow (equal to a list after any changes), the error bounds of float32 and of coarse scores whatever
+happened to the rows, and sets of rows."""
 
 from __future__ import annotations
 
@@ -8,7 +9,16 @@ import numpy as np
 import pytest
 
 from model_code.incdsi import rows as rows_of
-from model_code.incdsi.rows import GrowingRows, ScannedRows, float32_error, highest, joined, minus
+from model_code.incdsi.rows import (
+    COARSEST,
+    GrowingRows,
+    Int8Rows,
+    ScannedRows,
+    float32_error,
+    highest,
+    joined,
+    minus,
+)
 from model_code.incdsi.state import IncDsiState
 from tests.model_code.incdsi.small import make
 
@@ -91,6 +101,68 @@ def test_sets_of_rows_are_equal_to_numpys(sizes: tuple[int, int], seed: int) -> 
     rest = minus(rows, others)
     assert rest.tolist() == np.setdiff1d(rows, others).tolist()
     assert joined(rest, random.permutation(others)).tolist() == np.union1d(rows, others).tolist()
+
+
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_of, "LARGE", 1)
+    monkeypatch.setattr(rows_of, "PATIENCE", 2)
+
+
+def require_bounded(rows: ScannedRows, vectors: np.ndarray) -> None:
+    for vector, seen in zip(vectors, rows.scan(vectors), strict=True):
+        exact = rows.view.astype(np.float64)
+        assert (np.abs(seen.scores - exact @ vector) <= seen.uncertainty * np.linalg.norm(exact, axis=1)).all()
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize("width", [3, 16, 100, 384])
+def test_scores_lie_within_the_bound_after_every_change(width: int) -> None:
+    random = np.random.default_rng(width)
+    first = random.normal(size=(50, width)).astype(np.float32)
+    first[3], first[4] = 0, first[4] * 1e-20
+    rows = ScannedRows(first)
+    changes = [
+        lambda: rows.append(random.normal(size=(7, width)).astype(np.float32)),
+        lambda: rows.delete(np.unique(random.integers(len(rows), size=3))),
+        lambda: rows.truncate(len(rows) - 2),
+    ]
+    for step in range(40):
+        changes[step % 3]()
+        require_bounded(rows, random.normal(size=(int(random.integers(1, 7)), width)))
+    require_bounded(rows, np.zeros((1, width)))
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_rows_are_copied_once_that_pays_and_changed_ones_again() -> None:
+    rows = ScannedRows(np.random.default_rng(0).normal(size=(40, 32)).astype(np.float32))
+    vector = np.ones((1, 32))
+    fine = [rows.scan(vector)[0].uncertainty for _ in range(2)][-1]
+    assert rows.scan(vector)[0].uncertainty > 100 * fine, "the third one reads the copy"
+    assert len(rows._copy) == 40
+    rows.delete(np.array([10]))
+    assert len(rows._copy) == 10
+
+
+@pytest.mark.usefixtures("_impatient")
+def test_rows_that_int8_keeps_badly_are_read_in_float32() -> None:
+    kept, spike = Int8Rows(384), np.full((1, 384), 0.1, np.float32)
+    spike[0, 0] = 40.0
+    kept.extend(spike)
+    assert kept.worst > COARSEST
+    rows = ScannedRows(spike)
+    bounds = {rows.scan(np.ones((1, 384)))[0].uncertainty for _ in range(5)}
+    assert len(bounds) == 1
+
+
+def test_the_worst_loss_is_that_of_the_rows() -> None:
+    rows = np.random.default_rng(1).normal(size=(200, 64)).astype(np.float32)
+    kept = Int8Rows(64)
+    kept.extend(rows)
+    told = kept._codes.view[:, :64] * kept._scales.view[:, None].astype(np.float64)
+    lost = np.linalg.norm(rows - told, axis=1) / np.linalg.norm(rows, axis=1)
+    assert kept.worst == pytest.approx(lost.max())
+    assert 0.001 < kept.worst < 0.02
 
 
 def test_what_follows_from_the_rows_does_not_depend_on_how_many_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
