@@ -56,6 +56,11 @@ def refusal(project: Project) -> str | None:
 def settle_settings(project: Project) -> None:
     """Do what each refusal of the settings says, one line after the other."""
     while said := refusal(project):
+        if "negatives is 'random', but must be one of 'siblings', 'bm25'" in said:
+            text = project.params_file.read_text()
+            assert "negatives: random" in text
+            project.params_file.write_text(text.replace("negatives: random", "negatives: siblings"))
+            continue
         key = re.fullmatch(r"([\w.]+) is no longer a setting: .*; delete the key", said)
         assert key, said
         settings = project.params_file.read_text()
