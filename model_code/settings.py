@@ -65,7 +65,6 @@ REMOVED = {  # by the pattern of a key's full path: what to do in its place, tol
     "retrievers.*.(layers.regulariser|document_vectors.(logit_scale|learning_rate))": DEFAULT,
     "retrievers.*.document_vectors.start": "vectors start as the mean of their passages: random ones reached little "
     "more than half",
-    "retrievers.*.document_vectors.train_encoder": "the encoder stays as it is; train one as kind: dense",
     "retrievers.*.document_vectors.epochs": "steps says how long to train",
     "live.follow": "every live retriever gets what arrives; delete the folder live/NAME of one that shall not",
     "live.collect_every": "old generations go as soon as ten can",

@@ -1,7 +1,7 @@
-"""Train an atomic DSI: one vector per document; and how long a vector that comes later should be.
+"""Train an atomic DSI: a query encoder and one vector per document; and how long a vector that comes later should be.
 
-Writes `encoder/`, which is the base encoder as it came, `history.json`, the rows of the training curve, and
-`document_vectors/`, a dense index with what `vectors.py` puts beside it.
+Writes `encoder/`, which is the base encoder as it came unless it is trained too, `history.json`, the rows of the
+training curve, and `document_vectors/`, a dense index with what `vectors.py` puts beside it.
 
 Learning moves a document's vector away from queries of others. An encoding was not moved, so it wins more of them:
 added as it is, a document costs older ones more than if it had been there from the start. Made shorter, it wins fewer.
@@ -22,6 +22,7 @@ from model_code.dsi.vectors import complete, document_means
 from model_code.encoding.encoder import Encoder
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import ALWAYS_EXACT, IndexSettings
+from model_code.progress import Progress
 from model_code.scale.encoding import encode_resumably
 from model_code.training.data import TrainingData
 from model_code.training.fit import finish, make_trainer, start_encoder, start_vectors
@@ -52,10 +53,11 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
         dev,
         own=own,
         vectors=torch.nn.Parameter(torch.from_numpy(start.copy())),
-        query_vectors=_query_vectors(context, encoder, pool),
+        query_vectors=None if own.train_encoder else _query_vectors(context, encoder, pool, "queries"),
     )
     result = trainer.fit()
-    scale = measured_scale(trainer, start, seed)
+    encodings = None if own.train_encoder else start
+    scale = measured_scale(trainer, encodings, seed, context.progress("encode a sample"))
     encoder.save(context.output / "encoder")
     report = {"fingerprint": encoder.fingerprint(), "encoding_scale": scale}
     report |= _save(context, tables, trainer, report["fingerprint"], 1.0 if scale is None else scale)
@@ -75,8 +77,9 @@ def _save(
     context: StageContext, tables: TrainingTables, trainer: DocumentTrainer, fingerprint: str, scale: float
 ) -> dict[str, Any]:
     """Write what the finished trainer learned, and the mean query of each document under its encoder; report both."""
+    queries = trainer.query_vectors or _query_vectors(context, trainer.encoder, trainer.data, "trained_queries")
     vectors, data = trainer.vectors.detach().cpu().numpy(), trainer.data
-    means, counts = trainer.query_vectors.means(data.passages.documents[data.pairs.passages], len(vectors))
+    means, counts = queries.means(data.passages.documents[data.pairs.passages], len(vectors))
     means[counts == 0] = vectors[counts == 0]
     folder, exact = context.output / "document_vectors", IndexSettings(flat_below=ALWAYS_EXACT)
     DenseIndex.build(vectors, list(tables.number), fingerprint, exact).save(folder)
@@ -84,8 +87,8 @@ def _save(
     return {"documents": len(vectors), "documents_without_queries": int((counts == 0).sum())}
 
 
-def _query_vectors(context: StageContext, encoder: Encoder, pool: TrainingData) -> QueryVectors:
-    return QueryVectors.encode(pool.pairs, encoder, context.checkpoints / "queries", context.progress("encode queries"))
+def _query_vectors(context: StageContext, encoder: Encoder, pool: TrainingData, folder: str) -> QueryVectors:
+    return QueryVectors.encode(pool.pairs, encoder, context.checkpoints / folder, context.progress("encode queries"))
 
 
 def encoding_scale(
@@ -143,15 +146,24 @@ def _best_scores(
     return np.stack([answers, learned.max(axis=1), in_sample, encoded.max(axis=1, initial=-np.inf)])
 
 
-def measured_scale(trainer: DocumentTrainer, encodings: np.ndarray, seed: int) -> float | None:
+def measured_scale(
+    trainer: DocumentTrainer, encodings: np.ndarray | None, seed: int, progress: Progress
+) -> float | None:
     """See `encoding_scale`, of what a finished trainer learned; None without dev queries too.
 
-    encodings: (n, H) of all documents by its encoder.
+    encodings: (n, H) of all documents by its encoder, or None: those needed are made.
     """
     dev, vectors = trainer.dev, trainer.vectors.detach().cpu().numpy()
     count = min(len(vectors) // 2, SAMPLE)
     if dev is None or count == 0:
         return None
     sample = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:count])
+    if encodings is None:
+        rows = [dev.passages.of(document) for document in sample.tolist()]
+        texts = [dev.passages.texts[row] for own in rows for row in own.tolist()]
+        owners = np.repeat(np.arange(count), [len(own) for own in rows])
+        chosen = document_means(trainer.encoder.encode_passages(texts, progress), owners, count)
+    else:
+        chosen = encodings[sample]
     relevant = [[int(document) for document in judged] for judged in dev.qrels.values()]
-    return encoding_scale(vectors, sample, encodings[sample], trainer.dev_queries, relevant)
+    return encoding_scale(vectors, sample, chosen, trainer.dev_queries(dev), relevant)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from model_code.settings import Constant, Settings
+from model_code.settings import Constant, Field, Settings
 
 
 class DocumentVectorSettings(Settings):
@@ -10,8 +10,8 @@ class DocumentVectorSettings(Settings):
 
     The pairs that `supervision` asks for are one pool, shuffled anew in each epoch: a query of the corpus's own counts
     as much as a pseudo-query. Of training, these keys are read besides: dev_metric, dev_queries, warmup_share, steps
-    (overrides epochs), accumulation, log_every, seed_offset. The encoder stays as it is, so that each query is encoded
-    once and an epoch takes seconds.
+    (overrides epochs), accumulation, log_every, seed_offset; with train_encoder also query_max_tokens,
+    learning_rate, frozen_layers and weight_decay (of the encoder), checkpoint_every, and those of the hierarchy loss.
     The dev metric is that of the whole corpus, whatever dev_passages says: nothing has to be encoded for it.
     """
 
@@ -19,6 +19,9 @@ class DocumentVectorSettings(Settings):
         20.0,
         gt=0,
         description="multiplies q.v in the softmax; published: 1, on vectors of any norm; search ranks by q.v",
+    )
+    train_encoder: bool = Field(
+        False, description="train the query encoder with V; false: queries are encoded once, an epoch takes seconds"
     )
     learning_rate: float = Constant(5e-4, gt=0, description="of V, by Adam")
     epochs: float = Constant(5.0, gt=0, description="passes over all pairs")

@@ -1,13 +1,12 @@
-"""Training of document vectors: the one trainer, with another loss and other batches.
+"""Training of document vectors, alone or with the query encoder: the one trainer, with another loss and other batches.
 
-A query classifies its document among all documents (IncDSI, section 3, stage 1), and no document is ever encoded. The
-encoder stays as it is and encodes each query once; the means of their vectors stand for their documents.
+A query classifies its document among all documents (IncDSI, section 3, stage 1), and no document is ever encoded. A
+frozen encoder encodes each query once; the means of their vectors stand for their documents.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,14 +17,17 @@ from torch.nn.functional import cross_entropy
 
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.dsi.vectors import sums_of
-from model_code.encoding.encoder import Encoder
+from model_code.encoding.encoder import Buckets, Encoder, encode
 from model_code.hierarchy.tree import Hierarchy
+from model_code.losses.hierarchy import hce_losses, level_means
 from model_code.progress import Progress, silent
 from model_code.scale.encoding import encode_resumably
+from model_code.training.batches import Collator
 from model_code.training.data import Pairs, TrainingData
+from model_code.training.optimisation import make_optimizer
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator
-from model_code.training.trainer import Trainer
+from model_code.training.trainer import Objective, Trainer
 
 VECTORS = "document_vectors"
 
@@ -60,26 +62,37 @@ class QueryVectors:
 class DocumentBatch(NamedTuple):
     """B queries and their documents as tensors."""
 
-    queries: Tensor  # (B, H)
+    queries: Buckets  # tokenised; if the encoder is frozen one part, their vectors (B, H)
     documents: Tensor  # (B,) int64
     known: Tensor  # (2, m) int64: rows of the batch, and documents known to answer them
+    paths: Tensor | None  # (B, M) int64: ancestors of each pair's passage; None without a hierarchy loss
+    excluded: list[Tensor | None] | None  # per level None or (B, K_t) bool: nodes above other relevant passages
 
 
-@dataclass(frozen=True)
-class DocumentCollator:
-    """Makes batch after batch; equal pairs give equal batches."""
+class DocumentCollator(Collator):
+    """Makes batch after batch; equal numbers give equal batches, whatever was made before."""
 
-    data: TrainingData
-    query_vectors: QueryVectors
+    def __init__(self, *arguments: Any, query_vectors: QueryVectors | None = None, **more: Any) -> None:
+        """query_vectors: those of a frozen encoder, looked up instead of tokenised; the rest is `Collator`'s."""
+        super().__init__(*arguments, **more)
+        self.query_vectors = query_vectors
 
-    def __call__(self, number: int, pairs: np.ndarray) -> DocumentBatch:
+    def __call__(self, number: int, pairs: np.ndarray) -> DocumentBatch:  # type: ignore[override]
         """Batch `number` of the run, made of `pairs` (B,)."""
-        relevant = [self.data.pairs.relevant[pair] for pair in pairs]
+        every, passages = self.data.pairs, self.data.passages
+        own = every.passages[pairs]
+        relevant = [every.relevant[pair] for pair in pairs]
         return DocumentBatch(
-            queries=torch.from_numpy(self.query_vectors.of(pairs)),
-            documents=torch.from_numpy(self.data.passages.documents[self.data.pairs.passages[pairs]]),
+            queries=self._queries(pairs),
+            documents=torch.from_numpy(passages.documents[own]),
             known=torch.tensor([(row, one) for row, known in enumerate(relevant) for one in sorted(known)]).T,
+            **self.above(own, list(map(passages.of_all, relevant))),
         )
+
+    def _queries(self, pairs: np.ndarray) -> Buckets:
+        if self.query_vectors is not None:
+            return Buckets([torch.from_numpy(self.query_vectors.of(pairs))], torch.arange(len(pairs)))  # type: ignore[list-item]
+        return self.query_features([self.data.pairs.queries[pair] for pair in pairs])
 
 
 def document_losses(
@@ -115,31 +128,38 @@ def _others(known: Tensor, documents: Tensor, scores: Tensor) -> Tensor:
     return others.scatter_(1, documents[:, None], False)
 
 
-class DocumentObjective(nn.Module):
-    """What training document vectors minimises: `vectors`, V (n, H), is its parameter."""
+class DocumentObjective(Objective):
+    """What training document vectors minimises: everything that learns is a parameter of it."""
 
-    def __init__(self, vectors: nn.Parameter, logit_scale: float) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        encoder: nn.Module,
+        vectors: nn.Parameter,
+        logit_scale: float,
+        settings: TrainingSettings,
+        hierarchy: Hierarchy | None = None,
+    ) -> None:
+        """encoder: maps the parts of `DocumentBatch.queries` to vectors (b, H); vectors: V, (n, H)."""
+        super().__init__(encoder, settings, hierarchy)
         self.vectors, self.logit_scale = vectors, logit_scale
 
-    def forward(self, batch: DocumentBatch) -> dict[str, Tensor]:
-        """`loss`, to be minimised, and the same without gradient as `cross_entropy`: batch means."""
-        with torch.autocast(batch.queries.device.type, enabled=False):  # scaled scores are too coarse in bfloat16
-            losses = document_losses(
-                batch.queries.float(), self.vectors, batch.documents, self.logit_scale, batch.known
-            )
-            loss = losses.mean()
-        return {"loss": loss, "cross_entropy": loss.detach()}
+    def forward(self, batch: DocumentBatch) -> dict[str, Tensor]:  # type: ignore[override]
+        """`loss`, to be minimised, and without gradient its parts `cross_entropy`, `hierarchy_1`, ...: batch means."""
+        queries = encode(self.encoder, batch.queries)
+        with torch.autocast(queries.device.type, enabled=False):  # scaled scores are too coarse in bfloat16
+            queries = queries.float()
+            losses = document_losses(queries, self.vectors, batch.documents, self.logit_scale, batch.known)
+            hierarchy = None if self.hierarchy is None else self.hierarchy(queries, batch.paths, batch.excluded)
+            total = hce_losses(losses, hierarchy, self.settings.hierarchy_weight).mean()
+        return {"loss": total, "cross_entropy": losses.detach().mean()} | level_means(hierarchy)
 
 
 class DocumentTrainer(Trainer):
-    """Trains `vectors` (n, H) in place; the encoder, which made `query_vectors`, stays as it is.
+    """Trains `vectors` (n, H) in place, and `encoder` too unless there are `query_vectors` of it: then it is frozen.
 
     data: what `pooled` returns; settings: what `loop_settings` returns; dev: of the whole corpus, or None. The rest is
-    `Trainer`'s, and so is `fit`, which leaves vectors as the best evaluated step had them.
+    `Trainer`'s, and so is `fit`, which leaves vectors and encoder as the best evaluated step had them.
     """
-
-    cut_by = ()
 
     def __init__(
         self,
@@ -147,38 +167,49 @@ class DocumentTrainer(Trainer):
         *arguments: Any,
         own: DocumentVectorSettings,
         vectors: nn.Parameter,
-        query_vectors: QueryVectors,
+        query_vectors: QueryVectors | None,
         **rest: Any,
     ) -> None:
         self.own, self.vectors, self.query_vectors = own, vectors, query_vectors
+        self.cut_by = ("query_max_tokens",) if query_vectors is None else ()
+        self._dev_queries: np.ndarray | None = None
         super().__init__(encoder, *arguments, **rest)
 
-    @cached_property
-    def dev_queries(self) -> np.ndarray:
-        """The vectors of the dev queries."""
-        return self.encoder.encode(self.dev.queries)  # type: ignore[union-attr]
+    def dev_queries(self, dev: DevEvaluator) -> np.ndarray:
+        """The vectors of the dev queries; encoded only once where the encoder does not learn."""
+        if self._dev_queries is None or self.query_vectors is None:
+            self._dev_queries = self.encoder.encode(dev.queries)
+        return self._dev_queries
 
     def _ranked(self, dev: DevEvaluator) -> np.ndarray:
         """Every passage has its document's row of the vectors as they are now."""
         return self.vectors.detach().cpu().numpy()[dev.passages.documents[dev.rows]]
 
     def _score(self, dev: DevEvaluator, ranked: np.ndarray) -> float:
-        return dev.score(self.dev_queries, ranked)
+        return dev.score(self.dev_queries(dev), ranked)
 
     def _make_objective(self, hierarchy: Hierarchy | None) -> DocumentObjective:
-        self.encoder.requires_grad_(False)
-        return DocumentObjective(self.vectors, self.own.logit_scale)
+        encoder: nn.Module = self.encoder
+        if self.query_vectors is not None:
+            encoder.requires_grad_(False)
+            encoder = nn.Identity()  # the batches hold vectors
+        return DocumentObjective(encoder, self.vectors, self.own.logit_scale, self.settings, hierarchy)
 
     def _make_optimizer(self, objective: DocumentObjective) -> torch.optim.AdamW:
         rate = self.own.learning_rate
         group = {"params": [self.vectors], "weight_decay": 0.0, "lr": rate, "peak": rate}
-        return torch.optim.AdamW([group], fused=True)
+        if self.query_vectors is not None:
+            return torch.optim.AdamW([group], fused=True)
+        optimizer = make_optimizer(objective, self.settings)
+        optimizer.add_param_group(group)
+        return optimizer
 
     def _make_collator(self, hierarchy: Hierarchy | None, batch_tokens: int) -> DocumentCollator:
-        return DocumentCollator(self.data, self.query_vectors)
+        tokenize, more = self.encoder.tokenize, {"query_vectors": self.query_vectors, "prompts": self.encoder.prompts}
+        return DocumentCollator(self.data, self.settings, tokenize, self.seed, hierarchy, batch_tokens, **more)
 
     def _trained_weights(self) -> dict[str, Tensor]:
-        return {VECTORS: self.vectors}
+        return {**super()._trained_weights(), VECTORS: self.vectors}
 
 
 def loop_settings(own: DocumentVectorSettings, training: TrainingSettings, pairs: int) -> TrainingSettings:
@@ -190,7 +221,7 @@ def loop_settings(own: DocumentVectorSettings, training: TrainingSettings, pairs
     """
     per_epoch = pairs // min(own.batch_size, max(1, pairs)) / training.accumulation
     every = max(1, round(per_epoch))
-    return training.replace(
+    joint = training.replace(
         supervision="supervised",  # of one pool: a batch has no two kinds of pairs
         epochs=own.epochs,
         batch_size=own.batch_size,
@@ -198,10 +229,10 @@ def loop_settings(own: DocumentVectorSettings, training: TrainingSettings, pairs
         negatives_per_query=0,
         evaluate_every=every,
         patience=own.patience,
-        learning_rate=own.learning_rate,
-        frozen_layers=None,
-        checkpoint_every=every,
     )
+    if own.train_encoder:
+        return joint
+    return joint.replace(learning_rate=own.learning_rate, frozen_layers=None, checkpoint_every=every)
 
 
 def pooled(data: TrainingData) -> TrainingData:

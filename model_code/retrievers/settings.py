@@ -54,10 +54,15 @@ class RetrieverSettings(settings.Settings):
 
     def _check_dsi(self) -> None:
         """Refuse what would not change any vector."""
+        trains = self.document_vectors.train_encoder
         settings.require(
-            self.training.hierarchy_weight == 0,
+            trains or self.training.hierarchy_weight == 0,
             f"hierarchy_weight is {self.training.hierarchy_weight}, but the hierarchy loss teaches the query encoder, "
-            "which a dsi keeps; set hierarchy_weight: 0",
+            "which train_encoder: false keeps; set hierarchy_weight: 0, or document_vectors.train_encoder: true",
+        )
+        settings.require(
+            not self.training.cotraining or self.training.hierarchy_weight == 0,
+            "cotraining clusters passages that the encoder encodes, and a dsi encodes none; set cotraining: false",
         )
 
 

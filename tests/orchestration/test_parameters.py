@@ -66,10 +66,7 @@ def test_a_retriever_inherits_training_and_overrides_it(params):
         ("seed=-1", "seed is -1, but must be at least 0"),
         ("seed=true", "seed must be of type int, not True"),
         ("training.temperature=.inf", "training.temperature is inf, but must be a finite number"),
-        (
-            "retrievers.dsi.document_vectors={train_encoder: 1}",
-            "train_encoder is no longer a setting: the encoder",
-        ),
+        ("retrievers.dsi.document_vectors={train_encoder: 1}", "document_vectors.train_encoder must be "),
         ("retrievers.current.steps=1", "retrievers.current: this name belongs to the folder of what is live"),
         ("seed.x=1", "is a value, not a group"),
         ("temperature", "write it as group.key=value"),

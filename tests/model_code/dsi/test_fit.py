@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from tests.model_code.dsi.small_corpus import ENCODER, IDS, LONG, QUIET, make_co
 
 FAST = DocumentVectorSettings(epochs=8, batch_size=16, learning_rate=2e-2, patience=None)
 Run = tuple[StageContext, dict]
+JOINT = DocumentVectorSettings(epochs=3, batch_size=16, learning_rate=2e-2, train_encoder=True)
 
 
 class Killed(Exception):
@@ -36,6 +38,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def frozen(root: Path) -> Run:
     return run(make_context(root, FAST))
+
+
+@pytest.fixture(scope="module")
+def joint(root: Path) -> Run:
+    return run(make_context(root, JOINT))
 
 
 def run(context: StageContext) -> Run:
@@ -89,6 +96,28 @@ def test_what_only_gets_worse_is_returned_as_it_started(root: Path, monkeypatch:
     np.testing.assert_allclose(trained(context).vectors[0], base.vectors[0], atol=1e-6)
 
 
+def test_joint_training_changes_the_encoder_and_answers_to_it(root: Path, joint: Run):
+    context, report = joint
+    assert report["best_step"] > 0
+    assert report["best_dev"] > report["start_dev"]
+    assert report["trained_parameters"] > 24 * 32
+    encoder = Encoder.load(context.output / "encoder", **ENCODER)
+    assert encoder.fingerprint() == report["fingerprint"] != Encoder.load(root / "base", **ENCODER).fingerprint()
+    queries = TrainingTables.load(context).dev.queries
+    index = DenseIndex.build(trained(context).vectors, IDS, report["fingerprint"])
+    rankings = index.search(encoder.encode(list(queries.values())), 10, report["fingerprint"])
+    assert ndcg(context, dict(zip(queries, rankings, strict=True))) == pytest.approx(report["best_dev"])
+
+
+def test_the_hierarchy_joins_in(root: Path):
+    context = make_context(root, JOINT, hierarchy_weight=0.5)
+    train.run(context)
+    row = next(row for row in read_json(context.output / "history.json") if "loss" in row)
+    hierarchy = [value for name, value in row.items() if name.startswith("hierarchy_")]
+    assert len(hierarchy) >= 1
+    assert row["loss"] == pytest.approx(row["cross_entropy"] + 0.5 * sum(hierarchy), rel=1e-5)
+
+
 @pytest.mark.parametrize(("supervision", "silent"), [("joint", 1), ("unsupervised", 4)])
 def test_representatives_are_mean_training_queries(root: Path, supervision: str, silent: int):
     context, report = run(make_context(root, FAST, supervision=supervision, steps=4))
@@ -109,18 +138,19 @@ def test_representatives_are_mean_training_queries(root: Path, supervision: str,
     assert counts[QUIET] == 0
 
 
-def test_resumed_equals_uninterrupted(root: Path, frozen: Run):
+@pytest.mark.parametrize(("name", "own"), [("frozen", FAST), ("joint", JOINT)])
+def test_resumed_equals_uninterrupted(root: Path, request: pytest.FixtureRequest, name: str, own: Any):
     def kill(done: int, total: int, note: str = "") -> None:
         if done == 7:
             raise Killed
 
-    killed = make_context(root, FAST, progress=kill)
+    killed = make_context(root, own, progress=kill)
     with pytest.raises(Killed):
         train.run(killed)
     seen: list[int] = []
     train.run(replace(killed, progress=lambda label: lambda done, total, note="": seen.append(done)))
     assert 1 not in seen[1:]  # the first is of the encoded queries
-    assert hash_path(killed.output) == hash_path(frozen[0].output)
+    assert hash_path(killed.output) == hash_path(request.getfixturevalue(name)[0].output)
 
 
 def test_equal_inputs_give_equal_bytes_and_other_seeds_do_not(root: Path, frozen: Run):
@@ -151,3 +181,11 @@ def test_vectors_of_another_encoder_are_not_taken(root: Path, tmp_path: Path, fr
 def test_what_would_have_no_effect_is_refused(root: Path):
     with pytest.raises(SettingsError, match="teaches the query encoder.*set hierarchy_weight: 0"):
         train.run(make_context(root, FAST, hierarchy_weight=0.2))
+    with pytest.raises(SettingsError, match="a dsi encodes none"):
+        train.run(make_context(root, JOINT, cotraining=True, evaluate_every=2, hierarchy_weight=0.2))
+
+
+def test_queries_longer_than_the_positions_are_refused_and_documents_are_not_cut(root: Path):
+    train.run(make_context(root, JOINT, query_max_tokens=64, document_max_tokens=65, steps=1))
+    with pytest.raises(SettingsError, match="query_max_tokens is 65, but the encoder has positions for 64"):
+        train.run(make_context(root, JOINT, query_max_tokens=65))

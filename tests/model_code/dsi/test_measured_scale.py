@@ -113,9 +113,12 @@ def by_hand(context: StageContext) -> float | None:
     return fit.encoding_scale(found.vectors, sample, encodings[sample], queries, relevant)
 
 
-def test_the_scale_is_measured_with_what_training_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("train_encoder", [False, True])
+def test_the_scale_is_measured_with_what_training_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train_encoder: bool
+):
     monkeypatch.setattr(fit, "ENOUGH", 3)
-    context, report = trained(tmp_path)
+    context, report = trained(tmp_path, train_encoder=train_encoder)
     assert report["encoding_scale"] is not None
     assert report["encoding_scale"] == pytest.approx(by_hand(context), rel=1e-4)
     assert read_json(context.output / "document_vectors" / MANIFEST)["encoding_scale"] == report["encoding_scale"]

@@ -62,7 +62,8 @@ def test_the_loop_reads_its_own_epochs_and_no_negatives():
     loop = loop_settings(DocumentVectorSettings(epochs=2, batch_size=10), shared, pairs=105)
     assert (loop.epochs, loop.batch_size, loop.evaluate_every, loop.checkpoint_every) == (2, 10, 10, 10)
     assert (loop.learning_rate, loop.frozen_layers, loop.needs_hierarchy) == (5e-4, None, False)
-    assert loop_settings(DocumentVectorSettings(), shared, pairs=1).evaluate_every == 1
+    joint = loop_settings(DocumentVectorSettings(train_encoder=True), shared, pairs=1)
+    assert (joint.learning_rate, joint.frozen_layers, joint.checkpoint_every, joint.evaluate_every) == (1e-5, 3, 50, 1)
 
 
 def test_document_means_against_a_loop():
