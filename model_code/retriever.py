@@ -109,7 +109,7 @@ class Retriever(ABC, Generic[Queries]):
     def rerank_encoded(self, queries: Queries, candidates: Sequence[Collection[str]]) -> list[Ranking]:
         """`rerank` for encoded queries; equal scores go by ascending id."""
         names = list(map(sorted, map(set, candidates)))
-        return [best(*own) for own in zip(names, self.scores_encoded(queries, names), strict=True)]
+        return [ranked(*own) for own in zip(names, self.scores_encoded(queries, names), strict=True)]
 
     def find(self, queries: Queries, k: int, allowed: Collection[str] | None = None) -> list[Ranking]:
         """`search` for encoded queries."""
@@ -144,7 +144,7 @@ class Retriever(ABC, Generic[Queries]):
         return [self.explain(text, document_id) for document_id in document_ids]
 
 
-def best(document_ids: Sequence[str], scores: np.ndarray, k: int | None = None) -> Ranking:
-    """The k best of documents in ascending order, whose scores (n,) are these; None: all of them."""
+def ranked(document_ids: Sequence[str], scores: np.ndarray, k: int | None = None) -> Ranking:
+    """The k best of documents with `scores` (n,), which ascend by id, so that equal scores do; k None: all."""
     order = (-scores).argsort(kind="stable")[:k]
     return [(document_ids[i], score) for i, score in zip(order.tolist(), scores[order].tolist(), strict=True)]

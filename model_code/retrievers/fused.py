@@ -31,7 +31,7 @@ from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_text, read_json, write_json
 from model_code.index.terms import AUTO
 from model_code.manifest import MANIFEST, read_manifest, seal
-from model_code.retriever import Ranking, Retriever, TokenMatch, best
+from model_code.retriever import Ranking, Retriever, TokenMatch, ranked
 from model_code.retrievers.base import IndexedRetriever, NewPassages, Segment
 from model_code.retrievers.dense import DenseRetriever
 
@@ -172,7 +172,7 @@ class FusedSearch(Retriever[FusedQueries]):
         """The k best of the documents that any part has among its best."""
         candidates = self.candidates(queries, k, allowed)
         scores = self.scores_encoded(queries, candidates)
-        return [best(documents, own, k) for documents, own in zip(candidates, scores, strict=True)]
+        return [ranked(documents, own, k) for documents, own in zip(candidates, scores, strict=True)]
 
     def candidates(self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None) -> Sequence[list[str]]:
         """For each query the documents that any part has among its best, ascending."""
