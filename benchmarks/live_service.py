@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,8 +23,13 @@ CLONE = Path(__file__).parents[1]
 RETRIEVER, LEAVES = "contrastive", 64
 
 
-def make_project(root: Path, base: str | Path, passages: int) -> Project:
-    """A project under `root` with so many documents of one passage live; `base`: the encoder that queries meet."""
+def make_project(
+    root: Path, base: str | Path, passages: int, texts: Sequence[str] | None = None, feedback: float | None = None
+) -> Project:
+    """A project under `root` with so many documents of one passage live; `base`: the encoder that queries meet.
+
+    texts: the documents'; feedback: they are searched by a fusion with BM25 that feeds back so much.
+    """
     from benchmarks.opened_build import open_generation_zero
     from model_code.encoding.encoder import Encoder
     from model_code.index.dense_index import DenseIndex
@@ -38,10 +43,13 @@ def make_project(root: Path, base: str | Path, passages: int) -> Project:
     encoder.save(build / "encoder")
     vectors = random_vectors(passages, encoder.dimension)
     DenseIndex.build(vectors, ids, encoder.fingerprint(), IndexSettings(flat_below=ALWAYS_EXACT)).save(build / "index")
-    _write_documents(build / "documents.parquet", ids)
+    texts = texts or [f"Document {i} of the base." for i in range(passages)]
+    _write_documents(build / "documents.parquet", ids, texts)
     _write_hierarchy(build / "hierarchy", vectors, ids)
     folders = {name: build / name for name in ("encoder", "index", "hierarchy")}
-    rules = TextRules(include_title=True, words=180, stride=150)
+    if feedback is not None:
+        folders |= _fused(build, vectors, ids, texts, feedback)
+    rules = TextRules(include_title=True, words=0, stride=1)  # a passage each
     open_generation_zero(
         root, RETRIEVER, **folders, documents=build / "documents.parquet", provenance={"made by": "bench"}, text=rules
     )
@@ -54,13 +62,24 @@ def random_vectors(count: int, dimension: int) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def _write_documents(path: Path, ids: list[str]) -> None:
+def _fused(build: Path, vectors: np.ndarray, ids: list[str], texts: Sequence[str], feedback: float) -> dict[str, Path]:
+    from model_code.index.settings import Bm25Settings
+    from model_code.retrievers import bm25
+    from model_code.retrievers.fused import Fusion, Scale, build_folders
+
+    words, made = (build / "bm25_encoder", build / "bm25_index"), (build / "fused_encoder", build / "fused_index")
+    bm25.build_folders(texts, ids, Bm25Settings(), *words)
+    fusion = Fusion({"dense": 1.0, "bm25": 3.0}, {"dense": Scale.of(vectors)}, feedback=feedback)
+    build_folders({"dense": (build / "encoder", build / "index"), "bm25": words}, fusion, *made)
+    return dict(zip(("encoder", "index"), made, strict=True))
+
+
+def _write_documents(path: Path, ids: list[str], texts: Sequence[str]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    texts = [f"Document {i} of the base." for i in range(len(ids))]
-    rows = {"document_id": ids, "title": ids, "text": texts, "fields": ["{}"] * len(ids), "date": [None] * len(ids)}
-    pq.write_table(pa.table(rows), path)
+    rows = {"document_id": ids, "title": ids, "text": list(texts), "fields": ["{}"] * len(ids)}
+    pq.write_table(pa.table(rows | {"date": [None] * len(ids)}), path)
 
 
 def _write_hierarchy(folder: Path, vectors: np.ndarray, ids: list[str]) -> None:

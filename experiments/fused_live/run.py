@@ -1,0 +1,129 @@
+"""Fused search beside dense search, both over HTTP: nothing else to do, and while documents arrive.
+
+`python -m experiments.fused_live.run` writes `result.json` and the table of `README.md`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.encoding import mixed_texts
+from benchmarks.live_service import make_project, served
+from experiments.tables import write_tables
+from freshet.client import Client
+from model_code.files import write_json
+
+HERE = Path(__file__).parent
+BASE, DOCUMENTS, FEEDBACK = "sentence-transformers/all-MiniLM-L6-v2", 10_000, 0.3
+ROUNDS, WARM, IDLE, ARRIVING = 4, 2.0, 8.0, 15.0  # seconds of each kind in a round
+TOGETHER, EVERY, WORDS = 5, 0.25, 40  # documents of a request, seconds from one to the next, words of a document
+KINDS = {"dense": None, "fused": FEEDBACK}
+COLUMNS, QUANTILES = ("idle", "arriving", "added"), {"p50": 0.5, "p99": 0.99}
+
+
+def read(client: Client, texts: Sequence[str], seconds: float) -> list[float]:
+    """Search one after the other for so long; the milliseconds of each search."""
+    took, end = [], time.monotonic() + seconds
+    for text in cycle(texts):
+        started = time.perf_counter()
+        client.search(text, 10)
+        took.append(1000 * (time.perf_counter() - started))
+        if time.monotonic() > end:
+            return took
+    raise ValueError("there is nothing to search for")
+
+
+class Arrivals(threading.Thread):
+    """Adds documents at a steady pace until `stop`; `took`: milliseconds of each request, after which all are found."""
+
+    def __init__(self, client: Client, texts: Sequence[str], first: int) -> None:
+        super().__init__()
+        self.client, self.texts, self.next, self.took = client, texts, first, list[float]()
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        """Of the thread."""
+        due = time.monotonic()
+        while not self.stop.wait(max(0.0, due - time.monotonic())):
+            numbers = range(self.next, self.next + TOGETHER)
+            started = time.perf_counter()
+            self.client.add([self._document(number) for number in numbers])
+            self.took.append(1000 * (time.perf_counter() - started))
+            self.next, due = numbers.stop, due + EVERY
+
+    def _document(self, number: int) -> dict[str, str]:
+        text = " ".join(self.texts[number % len(self.texts)].split()[:WORDS])
+        return {"_id": f"new.{number}", "title": f"new {number}", "text": text}
+
+
+def one_round(client: Client, texts: Sequence[str], first: int) -> dict[str, list[float]]:
+    """Search alone, then beside arrivals; the first addition of a process, which loads what it needs, is left out."""
+    asked = [" ".join(text.split()[:8]) for text in texts[:400]]
+    read(client, asked, WARM)
+    idle = read(client, asked, IDLE)
+    client.add([{"_id": f"first.{first}", "title": "first", "text": texts[0]}])
+    arrivals = Arrivals(client, texts, first)
+    arrivals.start()
+    try:
+        arriving = read(client, asked, ARRIVING)
+    finally:
+        arrivals.stop.set()
+        arrivals.join()
+    return {"idle": idle, "arriving": arriving, "added": arrivals.took}
+
+
+def measure() -> dict[str, Any]:
+    """Rounds of both kinds in turns, each by a service of its own; p50 and p99 in milliseconds."""
+    texts = mixed_texts(DOCUMENTS)
+    rounds: dict[str, list[dict[str, list[float]]]] = {kind: [] for kind in KINDS}
+    with tempfile.TemporaryDirectory() as folder:
+        projects = {
+            kind: make_project(Path(folder) / kind, BASE, DOCUMENTS, texts, feedback)
+            for kind, feedback in KINDS.items()
+        }
+        for number in range(ROUNDS):
+            for kind, project in projects.items():
+                with served(project) as client:
+                    rounds[kind].append(one_round(client, texts, 100_000 * number))
+    return {kind: {column: _stated(own, column) for column in COLUMNS} for kind, own in rounds.items()}
+
+
+def _stated(rounds: Sequence[Mapping[str, list[float]]], column: str) -> dict[str, Any]:
+    """The quantiles of all rounds together, and each round's."""
+    together = [milliseconds for own in rounds for milliseconds in own[column]]
+    each = {f"{name} of each round": [_quantile(own[column], q) for own in rounds] for name, q in QUANTILES.items()}
+    return {"n": len(together)} | {name: _quantile(together, q) for name, q in QUANTILES.items()} | each
+
+
+def _quantile(milliseconds: Sequence[float], quantile: float) -> float:
+    return round(float(np.quantile(milliseconds, quantile)), 1)
+
+
+def tables(result: Mapping[str, Any]) -> str:
+    """The page's table: all rounds together, and the ratio of the two kinds, with the least and the largest round's."""
+    rows = []
+    for column, quantile in [(column, quantile) for column in COLUMNS for quantile in QUANTILES]:
+        dense, fused = (result[kind][column] for kind in KINDS)
+        pairs = zip(fused[f"{quantile} of each round"], dense[f"{quantile} of each round"], strict=True)
+        ratios = [above / below for above, below in pairs]
+        rows.append(
+            f"| {column} | {quantile} | {dense[quantile]} ms | {fused[quantile]} ms | "
+            f"{fused[quantile] / dense[quantile]:.2f} ({min(ratios):.2f} to {max(ratios):.2f}) |"
+        )
+    head = "| | | dense | fused | ratio (of rounds) |\n|---|---|---|---|---|\n"
+    return head + "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    found = measure()
+    write_json(HERE / "result.json", found)
+    write_tables(HERE, tables(found))
+    print(tables(found))
