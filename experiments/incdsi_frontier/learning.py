@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from model_code.dsi.settings import DocumentVectorSettings
+from model_code.encoding.base_models import Prompts
 from model_code.progress import Progress, silent
 from model_code.training.data import Pairs, Passages, TrainingData
 from model_code.training.settings import TrainingSettings
@@ -43,6 +44,9 @@ class KnownQueries(nn.Module):
     def encode(self, texts: Sequence[str], progress: Progress = silent) -> np.ndarray:
         """The vectors of the rows named by `texts`."""
         return self.vectors[[int(text) for text in texts]]
+
+    tokenize = encode  # of nothing: the trainer looks vectors up
+    prompts = Prompts()
 
 
 def learn(
