@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sqlite3
-import tarfile
 from contextlib import closing
 from pathlib import Path
 
@@ -34,8 +34,7 @@ QUERY = "the array of a string"
 
 
 def unpacked(root: Path, version: str) -> Project:
-    with tarfile.open(MADE / f"{version}.tar.gz") as packed:
-        packed.extractall(root, filter="data")
+    shutil.unpack_archive(MADE / f"{version}.tar.gz", root)
     return Project(root)
 
 
