@@ -8,7 +8,7 @@ import dagster as dg
 from assets.pages import Preview, index_page, picture, table
 from assets.stage_assets import Page, stage_assets
 from model_code.files import read_json
-from model_code.hierarchy.topics import TOPICS
+from model_code.hierarchy.tree import TOPICS
 from orchestration.pipeline.stages import Stage
 from orchestration.project import Project
 

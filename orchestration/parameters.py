@@ -16,7 +16,6 @@ from model_code.additions.settings import AdditionSettings
 from model_code.corpus.settings import AcceptanceSettings, CorpusSettings, PassageSettings
 from model_code.drift.settings import DriftSettings
 from model_code.encoding.settings import EncoderSettings
-from model_code.errors import SettingsError
 from model_code.evaluation.settings import EvaluationSettings, PromotionSettings
 from model_code.files import write_text
 from model_code.hierarchy.settings import HierarchySettings
@@ -26,8 +25,8 @@ from model_code.retrievers.settings import FusionSettings, RetrieverSettings, pa
 from model_code.scale.engine import ScaleSettings
 from model_code.settings import Described, Field, Settings, describe, require
 from model_code.training.settings import TrainingSettings
+from orchestration.params_file import NAME, load_yaml, mapping_in, mapping_of, plain_yaml, text_of
 
-NAME = "params.yaml"
 BASELINES = ("bm25", "zero_shot", "untrained")  # the last one is the fusion of the others
 PARTS = BASELINES[:2]  # that a fusion may name beside retrievers
 BM25_GENERATED = "bm25_generated"  # a baseline where a model writes queries: BM25 over documents and their queries
@@ -195,17 +194,17 @@ def _check_name(name: Any, where: str) -> None:
 
 def load(path: Path) -> Parameters:
     """Parse the file `path`; once, for as long as its text stays the same."""
-    return _parse_text(_text(path))
+    return _parse_text(text_of(path))
 
 
 def read(path: Path) -> dict[str, Any]:
     """The plain mapping in `path`."""
-    return _mapping(_text(path))
+    return mapping_of(text_of(path))
 
 
 @lru_cache(maxsize=4)
 def _parse_text(text: str) -> Parameters:
-    return parse(_mapping(text))
+    return parse(mapping_of(text))
 
 
 def flatten(mapping: Any, prefix: str = "") -> dict[str, Any]:
@@ -227,10 +226,10 @@ def edited(path: Path, assignments: Sequence[str]) -> tuple[str, Parameters]:
 
     The file stays as it is. Raises `SettingsError` if the result is not valid as a whole.
     """
-    text = _text(path)
+    text = text_of(path)
     if assignments:
         yaml, stream = _editor(), io.StringIO()
-        document = _mapping_in(yaml, text)
+        document = mapping_in(yaml, text)
         for assignment in assignments:
             _assign(document, assignment)
         yaml.dump(document, stream)
@@ -241,32 +240,8 @@ def edited(path: Path, assignments: Sequence[str]) -> tuple[str, Parameters]:
 def assign(path: Path, assignments: Sequence[str]) -> None:
     """Make what `edited` gives the content of the file; one that has it already is not touched."""
     text, _ = edited(path, assignments)
-    if text != _text(path):
+    if text != text_of(path):
         write_text(path, text)
-
-
-def _text(path: Path) -> str:
-    """The text of the file `path`; `SettingsError` if it is not UTF-8."""
-    content = path.read_bytes()
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        byte = f"{content[error.start]:#04x}"
-        raise SettingsError(f"{NAME} is not UTF-8 (byte {byte} in line {line}): save it as UTF-8") from None
-
-
-@lru_cache(maxsize=4)
-def _mapping(text: str) -> dict[str, Any]:
-    """What the text says, as plain values."""
-    return _mapping_in(_plain(), text)
-
-
-def _mapping_in(yaml: Any, text: str) -> Any:
-    """What `yaml` makes of the text; `SettingsError` if that is no YAML, or no mapping."""
-    groups = _load(yaml, text, NAME)
-    require(isinstance(groups, Mapping), f"{NAME} must hold groups of settings")
-    return groups
 
 
 def _assign(document: Any, assignment: str) -> None:
@@ -280,28 +255,7 @@ def _assign(document: Any, assignment: str) -> None:
         group = group[parent]
         require(isinstance(group, Mapping), f"--set {assignment}: {parent} is a value, not a group")
     quoted = f"""text goes between quotes, --set '{key}="..."'"""
-    group[last] = _load(_plain(), value, f"--set {assignment}: the value", remedy=f"; {quoted}")
-
-
-def _load(yaml: Any, text: str, what: str, remedy: str = "") -> Any:
-    """What the YAML `text` holds; `SettingsError` with `what` and `remedy` if it is none."""
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
-    try:
-        return yaml.load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        reason = f"{error.problem}{place}"
-    except (YAMLError, ValueError) as error:  # a control character; a day such as 2025-02-30
-        reason = str(error).splitlines()[0]
-    raise SettingsError(f"{what} is not valid YAML: {reason}{remedy}")
-
-
-def _plain() -> Any:
-    from ruamel.yaml import YAML
-
-    return YAML(typ="safe", pure=True)
+    group[last] = load_yaml(plain_yaml(), value, f"--set {assignment}: the value", remedy=f"; {quoted}")
 
 
 def _editor() -> Any:

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from model_code.errors import FreshetError
-from model_code.ledger import tables as schema
+from model_code.ledger import database as schema
 from model_code.ledger.database import existing_database, open_database
 from orchestration.instance import DATABASE, open_instance
 from orchestration.pipeline.runs import StageRecord, run_store

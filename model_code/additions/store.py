@@ -24,8 +24,7 @@ from model_code.encoding.encoder import Encoder
 from model_code.files import canonical_json, hash_text, read_json, replacing
 from model_code.incdsi.adder import NewDocument
 from model_code.incdsi.state import IncDsiState, deviation
-from model_code.live.documents import read_columns
-from model_code.live.generation import DOCUMENTS, Generation, removed_by_part
+from model_code.live.generation import DOCUMENTS, Generation, read_columns, removed_by_part
 from model_code.live.part import Base, Part, Refined
 from model_code.live.searcher import Searcher
 from model_code.live.writer import new_passages

@@ -27,8 +27,7 @@ from model_code.contracts.rules import (
 )
 from model_code.evaluation.metrics import metrics_among
 from model_code.files import read_json
-from model_code.hierarchy.topics import TOPICS
-from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, Hierarchy
+from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, TOPICS, Hierarchy
 from model_code.lexical.settings import EMBEDDED
 from model_code.manifest import MANIFEST, verify
 from model_code.retrievers.kinds import Kind

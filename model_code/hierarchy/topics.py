@@ -13,7 +13,6 @@ from scipy.sparse import csr_matrix
 from model_code.hierarchy.tree import Hierarchy
 from model_code.words import UNSPACED, words
 
-TOPICS = "topics.json"
 WORDS = 3  # of a name
 RARE = 2  # texts with one of a pair's characters alone that are thought to be there beside those that are
 SAME = 5  # letters at the beginning that make two words one: sort, sorted

@@ -20,6 +20,7 @@ from model_code.files import read_json, replacing, write_json
 FORMAT = 1
 TENSORS, SUMMARY = "hierarchy.safetensors", "hierarchy.json"
 DOCUMENT_IDS = "document_ids.json"  # beside them in a build: the document of each passage
+TOPICS = "topics.json"  # the names of its nodes, level by level
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,13 @@
-"""Open the ledger's database, and give each method its one transaction."""
+"""The ledger's database: its tables, opening it, and one transaction for each method.
+
+Events are facts: a row is added, and never changed.
+
+log            the identity of this log, and the version of its tables
+events         what arrived, in order; and what a revert appended
+batches        files that were received, by name
+rejections     rows that were refused
+feedback       what people said of documents that a search found, their latest word
+"""
 
 from __future__ import annotations
 
@@ -10,16 +19,88 @@ from typing import Any
 from uuid import uuid4
 
 import sqlalchemy as sa
+from sqlalchemy import JSON, BigInteger, Column, Float, Index, Integer, MetaData, String, Table, Text, literal_column
 from sqlalchemy.dialects import postgresql, sqlite
 
 from model_code.errors import Damaged, FreshetError
-from model_code.ledger import tables
 
 BUSY_SECONDS = 60  # how long a writer waits for another one
 WRITER_BYTE = 120  # of the file beside a write-ahead log: SQLite locks it for whoever writes
 FIRST = 0x46726573  # number of PostgreSQL's lock for whoever makes the tables, which are not there to be locked
 DAMAGE = ("malformed", "not a database", "disk I/O error: short read")  # in what SQLite says of a torn file
 CHUNK = 500  # values in one IN (...): SQLite once took no more than 999
+VERSION = 3
+metadata = MetaData()
+Number = BigInteger().with_variant(Integer, "sqlite")  # of an event; SQLite's integers are of 64 bits anyway
+
+log = Table(
+    "ledger_version",  # where an older Freshet looks, which then says that it cannot read this one
+    metadata,
+    Column("version", Integer, primary_key=True),
+    Column("log", String),
+)
+
+events = Table(
+    "ledger_events",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("kind", String, nullable=False),
+    Column("document_id", String, nullable=False),
+    Column("content_hash", String, nullable=False),
+    Column("payload", JSON(none_as_null=True)),
+    Column("source", String, nullable=False),
+    Column("received", Float(53), nullable=False),
+    Column("again", Number),
+    sqlite_autoincrement=True,  # an id is a position: it must never be given out twice
+)
+IS_REVERT = events.c.kind == literal_column("'revert'")  # literally, as the partial index is only used for this text
+IS_AGAIN = events.c.again.is_not(None)
+Index("ledger_events_document", events.c.document_id, events.c.id)
+Index("ledger_events_revert", events.c.id, sqlite_where=IS_REVERT, postgresql_where=IS_REVERT)
+Index("ledger_events_again", events.c.again, sqlite_where=IS_AGAIN, postgresql_where=IS_AGAIN)
+
+batches = Table(
+    "ledger_batches",
+    metadata,
+    Column("batch", String, primary_key=True),
+    Column("source", String, nullable=False),
+    Column("received", Float(53), nullable=False),
+)
+
+rejections = Table(
+    "ledger_rejections",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("hash", String, nullable=False, unique=True),
+    Column("document_id", String),
+    Column("row", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("source", String, nullable=False),
+    Column("received", Float(53), nullable=False),
+)
+
+feedback = Table(
+    "ledger_feedback",
+    metadata,
+    Column("hash", String, primary_key=True),  # of person, query and document, of which one verdict counts
+    Column("who", String, nullable=False),
+    Column("query", Text, nullable=False),
+    Column("document_id", String, nullable=False),
+    Column("verdict", String, nullable=False),
+    Column("rank", Integer, nullable=False),
+    Column("received", Float(53), nullable=False),
+)
+
+drift_reports = Table(
+    "ledger_drift_reports",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("retriever", String, nullable=False),
+    Column("first_event", Number, nullable=False),
+    Column("last_event", Number, nullable=False),
+    Column("recorded", Float(53), nullable=False),
+    Column("report", JSON, nullable=False),
+)
 
 
 class Database:
@@ -44,14 +125,14 @@ class Database:
         """One transaction that has the ledger to itself: all of it happens, or nothing."""
         with self._writing.begin() as connection:
             if connection.dialect.name == "postgresql":  # SQLite's `BEGIN IMMEDIATE` does so by itself
-                connection.exec_driver_sql(f"LOCK TABLE {tables.events.name} IN EXCLUSIVE MODE")
+                connection.exec_driver_sql(f"LOCK TABLE {events.name} IN EXCLUSIVE MODE")
             yield connection
 
     def forget(self) -> None:
         """Write the database anew, without what rows held before they changed; FreshetError while others read it."""
         if self._engine.dialect.name != "sqlite":
             with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-                connection.exec_driver_sql(f"VACUUM FULL {tables.events.name}")
+                connection.exec_driver_sql(f"VACUUM FULL {events.name}")
             return
         with closing(self._engine.raw_connection()) as pooled:
             cursor = pooled.cursor()  # of the driver, which begins no transaction here
@@ -92,8 +173,8 @@ def connect(url: str) -> Database:
 def version_of(database: Database, url: str) -> int | None:
     """The version of a ledger's tables; None if there are none. FreshetError if the database does not answer."""
     with _answering(url), database.read() as connection:
-        ready = sa.inspect(connection).has_table(tables.log.name)
-        return connection.scalar(sa.select(tables.log.c.version)) if ready else None
+        ready = sa.inspect(connection).has_table(log.name)
+        return connection.scalar(sa.select(log.c.version)) if ready else None
 
 
 def open_database(url: str, migrate: Callable[[Database], None] | None = None) -> Database:
@@ -108,21 +189,21 @@ def open_database(url: str, migrate: Callable[[Database], None] | None = None) -
 
 
 def existing_database(url: str, migrate: Callable[[Database], None] | None = None) -> Database | None:
-    """The same, or None if there are no tables."""
+    """The same, or None if there are no"""
     file = sqlite_file(url)
     if file is not None and not file.exists():
         return None
     database = Database(_engine(url))
     version = version_of(database, url)
-    if migrate is not None and version is not None and version < tables.VERSION:
+    if migrate is not None and version is not None and version < VERSION:
         migrate(database)
         version = version_of(database, url)
-    if version == tables.VERSION:
+    if version == VERSION:
         return database
     database.close()
     if version is not None:
         raise FreshetError(
-            f"{_shown(url)} is a ledger of version {version}, but this Freshet reads {tables.VERSION}; update it"
+            f"{_shown(url)} is a ledger of version {version}, but this Freshet reads {VERSION}; update it"
         )
     return None
 
@@ -133,9 +214,9 @@ def _create(url: str) -> None:
     with _answering(url), database._writing.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(FIRST)))
-        tables.metadata.create_all(connection)
-        if connection.scalar(sa.select(tables.log.c.version)) is None:
-            connection.execute(sa.insert(tables.log).values(version=tables.VERSION, log=uuid4().hex))
+        metadata.create_all(connection)
+        if connection.scalar(sa.select(log.c.version)) is None:
+            connection.execute(sa.insert(log).values(version=VERSION, log=uuid4().hex))
     database.close()
 
 

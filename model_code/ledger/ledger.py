@@ -13,7 +13,18 @@ import sqlalchemy as sa
 from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.files import hash_text
-from model_code.ledger.database import Database, chunks, open_database, upsert
+from model_code.ledger.database import (
+    Database,
+    batches,
+    chunks,
+    drift_reports,
+    events,
+    feedback,
+    log,
+    open_database,
+    rejections,
+    upsert,
+)
 from model_code.ledger.events import (
     ANOTHER,
     Event,
@@ -26,10 +37,11 @@ from model_code.ledger.events import (
     Rejection,
     Standing,
 )
-from model_code.ledger.history import Revert, contains
 from model_code.ledger.states import (
     IS_CHANGE,
     LogView,
+    Revert,
+    contains,
     head_of,
     history_of,
     in_intervals,
@@ -39,8 +51,7 @@ from model_code.ledger.states import (
     repeats_of,
     stated,
 )
-from model_code.ledger.tables import batches, drift_reports, events, feedback, log, rejections
-from model_code.ledger.work_table import WorkTable
+from model_code.ledger.work import WorkTable
 
 Contents = Mapping[str, tuple[str, Document]]
 """By id, the content hash of a document in a generation's files, and the document as these tell it"""

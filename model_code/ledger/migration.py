@@ -22,11 +22,9 @@ import sqlalchemy as sa
 
 from model_code.documents import Change, Document, Remove
 from model_code.errors import FreshetError
-from model_code.ledger import tables
-from model_code.ledger.database import Database, chunks
+from model_code.ledger.database import VERSION, Database, chunks, events, feedback, log, metadata
 from model_code.ledger.events import EventKind, Feedback
 from model_code.ledger.ledger import Contents, insert_events, put_row, removal_row
-from model_code.ledger.tables import events, feedback, log
 
 PIECE = 1000  # events that are held in memory at a time
 UNDONE = "SELECT event_id FROM ledger_outcomes WHERE retriever = :default AND state = 'rolled_back'"
@@ -54,9 +52,9 @@ def migrate(database: Database, default: str | None, current: int, held: Callabl
             _hash_anew(connection)
             _forget(connection, undone, held)
             connection.execute(sa.update(log).values(log=uuid4().hex))
-        if version < tables.VERSION:
-            tables.metadata.create_all(connection)  # of version 2 only the feedback is missing
-            connection.execute(sa.update(log).values(version=tables.VERSION))
+        if version < VERSION:
+            metadata.create_all(connection)  # of version 2 only the feedback is missing
+            connection.execute(sa.update(log).values(version=VERSION))
 
 
 def _back_up(connection: sa.Connection) -> None:
@@ -74,7 +72,7 @@ def _make_tables(connection: sa.Connection) -> None:
     number = "BIGINT" if connection.dialect.name == "postgresql" else "INTEGER"
     connection.execute(sa.text(f"ALTER TABLE ledger_events ADD COLUMN again {number}"))
     connection.execute(sa.text("ALTER TABLE ledger_version ADD COLUMN log VARCHAR"))
-    tables.metadata.create_all(connection)
+    metadata.create_all(connection)
     for index in events.indexes:
         index.create(connection, checkfirst=True)
 

@@ -1,25 +1,100 @@
-"""What became of events in one generation. Nothing of it is stored: it follows from where the generation stands."""
+"""What became of events in one generation. Nothing of it is stored: it follows from where the generation stands.
+
+A revert appends a block: compensations, then the event of the revert itself. So history only grows, and what counts at
+a position, or leads from there to the end, is a list of a few intervals.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
 from model_code.documents import Document
-from model_code.ledger.database import Database, chunks
+from model_code.ledger.database import IS_AGAIN, IS_REVERT, Database, chunks, events, log, rejections
 from model_code.ledger.events import Event, EventKind, EventState, Position, Standing, mark
-from model_code.ledger.history import History, Interval, Revert, contains
-from model_code.ledger.tables import IS_AGAIN, IS_REVERT, events, log, rejections
 
 REVERTS = sa.select(events.c.id, events.c.payload).where(IS_REVERT).order_by(events.c.id)
 IS_CHANGE = events.c.kind != EventKind.REVERT
 PLACE = (events.c.id, events.c.document_id)
 ROWS = 1000  # contents that are held in memory at a time
+Interval = tuple[int, int]
+"""The events after the first number, up to the second."""
+
+
+@dataclass(frozen=True)
+class Revert:
+    """The block of the events `first` to `id` that took the log back to what counted at the event `to`.
+
+    files: the contents that it restored are those of a generation's files, as no event says where that stood: nobody
+    may pass the block over.
+    retriever, generation: what was searched again; current: the generation in whose place.
+    """
+
+    id: int
+    first: int
+    to: int
+    files: bool = False
+    retriever: str = ""
+    generation: int = 0
+    current: int = 0
+
+
+class History:
+    """All reverts of a log, oldest first."""
+
+    def __init__(self, reverts: Sequence[Revert]) -> None:
+        self.reverts = tuple(reverts)
+
+    @property
+    def blocks(self) -> list[Interval]:
+        """The events that reverts appended to compensate others, and their own."""
+        return [(revert.first - 1, revert.id) for revert in self.reverts]
+
+    def effective(self, event: int) -> list[Interval]:
+        """The events that count at a position, ascending: those that nobody took back by then.
+
+        >>> History([Revert(id=6, first=5, to=2)]).effective(8)
+        [(0, 2), (6, 8)]
+        """
+        return self._without_detours(0, event, over_files=True)
+
+    def path(self, event: int, head: int, replay: bool = False) -> list[Interval]:
+        """The events that lead from a position to that of `head`, ascending, without detours; with all if `replay`.
+
+        A position that was taken back itself gets the compensations like any change.
+
+        >>> history = History([Revert(id=6, first=5, to=2)])
+        >>> history.path(1, 8), history.path(3, 8)
+        ([(1, 2), (6, 8)], [(3, 8)])
+        """
+        return [(event, head)] if replay else self._without_detours(event, head, over_files=False)
+
+    def _without_detours(self, start: int, top: int, over_files: bool) -> list[Interval]:
+        """What leads from an event to another one, the blocks of reverts in place of what they took back."""
+        kept: list[Interval] = []
+        for revert in reversed(self.reverts):
+            if start < revert.id <= top and revert.to >= start and (over_files or not revert.files):
+                kept.append((revert.id, top))
+                top = revert.to
+        return [(first, last) for first, last in [(start, top), *reversed(kept)] if first < last]
+
+    def end_of_block(self, event: int) -> int:
+        """The end of the block that an event lies in, where a position may be; the event itself outside of them all.
+
+        >>> History([Revert(id=6, first=4, to=2)]).end_of_block(5)
+        6
+        """
+        return next((revert.id for revert in self.reverts if revert.first <= event <= revert.id), event)
+
+
+def contains(intervals: Iterable[Interval], event: int) -> bool:
+    """Whether an event is in one of the intervals."""
+    return any(start < event <= end for start, end in intervals)
 
 
 @dataclass(frozen=True)

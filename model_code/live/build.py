@@ -13,13 +13,20 @@ import numpy as np
 
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import read_json
-from model_code.hierarchy.topics import TOPICS
-from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, Hierarchy
+from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, TOPICS, Hierarchy
 from model_code.index.id_map import IdMap
 from model_code.ledger.events import Standing
 from model_code.live.collection import Collection
-from model_code.live.documents import read_columns, write_documents
-from model_code.live.generation import DOCUMENTS, ENCODER, HIERARCHY, INDEX, PASSAGES, Generation
+from model_code.live.generation import (
+    DOCUMENTS,
+    ENCODER,
+    HIERARCHY,
+    INDEX,
+    PASSAGES,
+    Generation,
+    read_columns,
+    write_documents,
+)
 from model_code.live.part import Placements, recentred
 from model_code.live.texts import TextRules
 from model_code.manifest import MANIFEST

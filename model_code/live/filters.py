@@ -16,7 +16,7 @@ from typing import Any
 
 from model_code.documents import parse_date
 from model_code.errors import FreshetError, SettingsError
-from model_code.live.documents import read_columns
+from model_code.live.generation import read_columns
 from model_code.settings import require
 
 Index = Mapping[str, Mapping[str, set[str]]]  # field -> value, as text -> documents that have it

@@ -1,19 +1,23 @@
-"""A generation of a live collection: an immutable folder with what it added, and a manifest that names the rest."""
+"""A generation of a live collection: an immutable folder with what it added, and a manifest that names the rest.
+
+Titles, texts and fields of documents stay on disk: they are read for the few documents of a result.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model_code.documents import Document, canonical_fields
 from model_code.errors import Damaged, FreshetError
-from model_code.files import read_json, write_text
+from model_code.files import read_json, replacing, write_text
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.ledger.events import Position, Standing
-from model_code.live.documents import COLUMNS, DocumentFile, read_columns
 from model_code.live.texts import TextRules
 from model_code.manifest import MANIFEST, read_manifest, verify, verify_file
 
@@ -23,6 +27,11 @@ ENCODER, INDEX, DOCUMENTS, HIERARCHY = "encoder", "index", "documents.parquet", 
 PASSAGES = f"{HIERARCHY}/{DOCUMENT_IDS}"
 REMOVED = "removed.json"
 REPAIR = "mend it: freshet repair"
+SOURCE = ("document_id", "title", "text", "fields")
+LATER = {"queries": "[]", "date": None}  # columns that files of earlier versions lack, and what they then mean
+COLUMNS = (*SOURCE, "content_hash", *LATER)
+ROW_GROUP = 64  # documents; a lookup reads whole row groups, found by their first ids
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -217,3 +226,89 @@ def live_rows(generation: Generation, *columns: str) -> Iterator[tuple[Any, ...]
         for row in zip(*read_columns(generation.sibling(number) / DOCUMENTS, *columns), strict=True):
             if row[0] not in gone:
                 yield row
+
+
+def document_of(row: Row) -> Document:
+    """The document that a row tells; one of an earlier version tells neither queries nor date."""
+    queries = tuple(json.loads(row.get("queries", "[]")))
+    fields = json.loads(row["fields"])
+    return Document(row["document_id"], row["title"], row["text"], fields, queries, row.get("date"))
+
+
+def write_documents(source: Path, target: Path, document_ids: Collection[str]) -> None:
+    """Write id, title, text, fields (a JSON object) and content hash of documents from a corpus's `documents.parquet`.
+
+    Rows ascend by id. FreshetError if the corpus lacks one of them.
+    """
+    import pyarrow.parquet as pq
+
+    dated = (*SOURCE, "date")
+    table = pq.read_table(source, columns=list(dated), filters=[("document_id", "in", sorted(document_ids))])
+    columns = [table[name].to_pylist() for name in dated]
+    missing = sorted(set(document_ids) - set(columns[0]))
+    if missing:
+        raise FreshetError(f"{source} lacks {len(missing)} documents that the index holds, first {missing[0]!r}")
+    rows = zip(*columns, strict=True)
+    documents = (Document(id_, title, text, json.loads(fields), date=date) for id_, title, text, fields, date in rows)
+    write_rows(map(document_row, documents), target)
+
+
+def document_row(document: Document) -> Row:
+    """A document as it is kept."""
+    queries, fields = json.dumps(list(document.queries), ensure_ascii=False), canonical_fields(document.fields)
+    told = (document.document_id, document.title, document.text, fields, document.content_hash, queries, document.date)
+    return dict(zip(COLUMNS, told, strict=True))
+
+
+def write_rows(rows: Iterable[Row], target: Path) -> None:
+    """Write rows that `document_row` made, by ascending id."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([(name, pa.string()) for name in COLUMNS])
+    table = pa.Table.from_pylist(sorted(rows, key=lambda row: row["document_id"]), schema)
+    with replacing(target) as aside:
+        pq.write_table(table, aside, row_group_size=ROW_GROUP)
+
+
+class DocumentFile:
+    """Looks documents up in a file that `write_rows` wrote, whose footer it reads once; any thread may ask.
+
+    Rows are chosen by hand, since pyarrow's own filters and selections import pandas: a second of a cold search.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self.path, self._footer = path, pq.read_metadata(path)
+        groups = (self._footer.row_group(group) for group in range(self._footer.num_row_groups))
+        self._first: list[str] = [group.column(0).statistics.min for group in groups if group.num_rows]
+
+    def read(self, document_ids: Collection[str], columns: Sequence[str] = COLUMNS) -> dict[str, dict[str, Any]]:
+        """Those of `document_ids` that the file has, by id; the columns, of which `document_id` is always one."""
+        import pyarrow.parquet as pq
+
+        wanted = set(document_ids)
+        groups = sorted({bisect_right(self._first, document) - 1 for document in wanted} - {-1})
+        known = self._footer.schema.names
+        named = [name for name in dict.fromkeys(("document_id", *columns)) if name in known]
+        with pq.ParquetFile(self.path, metadata=self._footer) as file:
+            table = file.read_row_groups(groups, named, use_threads=False)
+        ids = table["document_id"].to_pylist()
+        return {ids[row]: table.slice(row, 1).to_pylist()[0] for row in range(len(ids)) if ids[row] in wanted}
+
+
+def read_columns(path: Path, *columns: str) -> list[list[str]]:
+    """Whole columns of a file that `write_rows` wrote, each in the order of the documents' ids.
+
+    FreshetError if the file has been written by a version that did not keep one of them.
+    """
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        known = set(file.schema_arrow.names)
+        missing = sorted(set(columns) - known - LATER.keys())
+        if missing:
+            raise FreshetError(f"{path} has no column {missing[0]!r}: an older version wrote it; freshet promote again")
+        table = file.read(columns=[name for name in columns if name in known])
+    return [table[name].to_pylist() if name in known else [LATER[name]] * len(table) for name in columns]

@@ -15,8 +15,7 @@ from model_code.corpus.passages import Place, section_at
 from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.live.collection import Collection, default_retriever
-from model_code.live.documents import document_of
-from model_code.live.generation import Generation, Intact, removed_by_part
+from model_code.live.generation import Generation, Intact, document_of, removed_by_part
 from model_code.live.part import Base, Part, PartView, open_segment
 from model_code.live.texts import marks, require_queries, snippet
 from model_code.retriever import Hit, Ranking

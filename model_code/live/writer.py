@@ -15,8 +15,19 @@ from model_code.documents import Change, Document
 from model_code.files import read_json, write_text
 from model_code.ledger.events import Standing
 from model_code.live.collection import OF_BUILD, Collection
-from model_code.live.documents import COLUMNS, document_row, read_columns, write_rows
-from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES, Generation, Intact, Removed, write_removed
+from model_code.live.generation import (
+    COLUMNS,
+    DOCUMENTS,
+    INDEX,
+    PASSAGES,
+    Generation,
+    Intact,
+    Removed,
+    document_row,
+    read_columns,
+    write_removed,
+    write_rows,
+)
 from model_code.live.part import Base, Part, PartView, Placements, Refined, open_segment
 from model_code.live.searcher import Searcher
 from model_code.live.texts import TextRules

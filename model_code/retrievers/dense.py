@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from model_code.context import StageContext
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import ALWAYS_EXACT
 from model_code.retriever import Ranking
 from model_code.retrievers.base import IndexedRetriever, NewPassages
-from model_code.retrievers.settings import RetrieverSettings
 
 if TYPE_CHECKING:
+    from model_code.context import StageContext
+    from model_code.retrievers.settings import RetrieverSettings
     from model_code.training.tables import TrainingTables
 
 

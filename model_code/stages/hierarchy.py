@@ -13,8 +13,8 @@ from model_code.context import StageContext
 from model_code.errors import FreshetError
 from model_code.files import replacing, write_json
 from model_code.hierarchy.build import build_hierarchy, unit_vectors
-from model_code.hierarchy.topics import TOPICS, topic_names
-from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
+from model_code.hierarchy.topics import topic_names
+from model_code.hierarchy.tree import DOCUMENT_IDS, TOPICS, Hierarchy
 from model_code.scale.clustering import make_lloyd
 
 if TYPE_CHECKING:

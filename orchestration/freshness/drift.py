@@ -22,8 +22,14 @@ from model_code.drift.reference import FORMAT, DriftReference, Question, Questio
 from model_code.drift.report import Arrivals, Report, make_report
 from model_code.files import canonical_json, hash_text
 from model_code.ledger.work import EventRange, WorkKind, WorkState
-from model_code.live.documents import DocumentFile, read_columns
-from model_code.live.generation import DOCUMENTS, Generation, added_since_training, trained_documents
+from model_code.live.generation import (
+    DOCUMENTS,
+    DocumentFile,
+    Generation,
+    added_since_training,
+    read_columns,
+    trained_documents,
+)
 from model_code.live.searcher import Searcher
 from model_code.manifest import MANIFEST
 from orchestration import parameters

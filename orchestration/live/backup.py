@@ -17,12 +17,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import fsync, fsync_tree
 from model_code.live.collection import CURRENT, GENERATIONS, Collection, retrievers
-from model_code.live.documents import COLUMNS, document_of
-from model_code.live.generation import live_rows
-from orchestration import parameters
+from model_code.live.generation import COLUMNS, document_of, live_rows
+from orchestration import params_file
 from orchestration.live.ledger import WRITER_LOCK, ledger_file
 from orchestration.live.repair import problems
 from orchestration.live.rows import as_row
@@ -34,7 +34,7 @@ SETTINGS = ("params.yaml", "dvc.yaml", "dvc.lock", "corpus.lock.json")
 
 def export(project: Project, retriever: str) -> Iterator[dict[str, Any]]:
     """Every document that is live, as `freshet add` takes it; Damaged if a file of texts is."""
-    settings = parameters.load(project.params_file).corpus
+    settings = params_file.group(project.params_file, "corpus", CorpusSettings)
     generation = Collection(project.live, retriever).current()
     generation.verify_documents()
     for row in live_rows(generation, *COLUMNS):

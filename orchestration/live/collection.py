@@ -16,14 +16,16 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from model_code.additions.settings import AdditionSettings
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.rows import printable
+from model_code.corpus.settings import CorpusSettings
 from model_code.documents import Change, Document
 from model_code.errors import FreshetError
 from model_code.ledger.events import EventKind, Position, Receipt, Rejection, Standing
 from model_code.live.collection import Collection, default_retriever, retrievers, set_default_retriever
 from model_code.live.generation import Generation
-from orchestration import parameters
+from orchestration import params_file
 from orchestration.live.ledger import (
     WRITER_LOCK,
     contents,
@@ -39,7 +41,6 @@ from orchestration.live.rows import CleanRows, RawRow, clean
 from orchestration.project import Project, file_lock
 
 if TYPE_CHECKING:
-    from model_code.corpus.settings import CorpusSettings
     from model_code.ledger.ledger import Ledger
     from model_code.ledger.states import LogView, Pending
     from model_code.live.build import Parts
@@ -91,7 +92,7 @@ class LiveCollection:
     @property
     def settings(self) -> CorpusSettings:
         """The rules by which rows are read and cleaned, as `params.yaml` states them now."""
-        return parameters.load(self.project.params_file).corpus
+        return params_file.group(self.project.params_file, "corpus", CorpusSettings)
 
     def receive(
         self, rows: Iterable[RawRow] | CleanRows, source: str, batch: str | None = None, only_known: bool = False
@@ -238,7 +239,7 @@ def writer_of(project: Project, retriever: str) -> LiveWriter:
     """The writer of a retriever's live collection; plain where the settings leave encodings as they are."""
     from model_code.live.writer import LiveWriter
 
-    chosen = parameters.load(project.params_file).additions
+    chosen = params_file.group(project.params_file, "additions", AdditionSettings)
     if not chosen.refine:
         return LiveWriter(project.live, retriever)
     from model_code.additions.writer import RefiningWriter  # with all of IncDSI

@@ -20,8 +20,7 @@ from model_code.documents import Remove
 from model_code.errors import FreshetError
 from model_code.ledger.events import Receipt, Rejection
 from model_code.live.collection import default_retriever, retrievers
-from model_code.live.documents import read_columns
-from model_code.live.generation import DOCUMENTS
+from model_code.live.generation import DOCUMENTS, read_columns
 from orchestration.live.client import client_of
 from orchestration.live.collection import LiveCollection, forecast
 from orchestration.live.ledger import DAMAGED, ledger_file

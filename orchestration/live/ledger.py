@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from model_code.errors import FreshetError
 from model_code.ledger.events import ANOTHER, Feedback, Standing
 from model_code.live.collection import CURRENT, Collection, default_retriever
-from model_code.live.documents import document_of
-from model_code.live.generation import Generation, held
+from model_code.live.generation import Generation, document_of, held
 from orchestration.project import Project, file_lock, sqlite_url
 
 if TYPE_CHECKING:

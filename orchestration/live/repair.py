@@ -22,8 +22,16 @@ from model_code.errors import Damaged, FreshetError
 from model_code.files import read_json, write_text
 from model_code.ledger.events import ANOTHER, Standing
 from model_code.live.collection import CURRENT, GENERATIONS, Collection, default_retriever, set_default_retriever
-from model_code.live.documents import read_columns
-from model_code.live.generation import DOCUMENTS, INDEX, PASSAGES, REPAIR, Generation, document_hashes, removed_by_part
+from model_code.live.generation import (
+    DOCUMENTS,
+    INDEX,
+    PASSAGES,
+    REPAIR,
+    Generation,
+    document_hashes,
+    read_columns,
+    removed_by_part,
+)
 from model_code.manifest import MANIFEST
 from orchestration.live.collection import LiveCollection
 from orchestration.live.ledger import (

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from model_code.errors import FreshetError
 from model_code.live.collection import Collection
-from orchestration import parameters
 from orchestration.live.collection import LiveCollection, opened_builds, subscribers
 from orchestration.project import Project
 
@@ -76,9 +75,11 @@ class Upkeep:
         collection = Collection(self.project.live, name)
         if collection.next_number() < COLLECTED:
             return False
+        from orchestration import parameters
+        from orchestration.live.retrain_plan import planned
+
         if (keep := parameters.load(self.project.params_file).live.keep_generations) is None:
             return False
-        from orchestration.live.retrain_plan import planned
 
         kept = {build.number for build in opened_builds(collection)} | planned(self.project, name)
         if len(collection.unneeded(keep, kept)) < COLLECTED:

@@ -11,8 +11,16 @@ from pathlib import Path
 from model_code.documents import Change, Document
 from model_code.ledger.events import Position, Standing
 from model_code.live.collection import Collection, set_default_retriever
-from model_code.live.documents import COLUMNS, document_row, read_columns, write_rows
-from model_code.live.generation import DOCUMENTS, Generation, read_removed, write_removed
+from model_code.live.generation import (
+    COLUMNS,
+    DOCUMENTS,
+    Generation,
+    document_row,
+    read_columns,
+    read_removed,
+    write_removed,
+    write_rows,
+)
 from model_code.live.writer import Applied, net_effect
 from orchestration.live.collection import LiveCollection, held
 from orchestration.live.ledger import open_ledger

@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql
 
 from model_code.documents import Document
 from model_code.errors import FreshetError
-from model_code.ledger import tables as schema
+from model_code.ledger import database as schema
 from model_code.ledger.database import existing_database, open_database
 from model_code.ledger.events import Feedback, Standing
 from model_code.ledger.ledger import Ledger

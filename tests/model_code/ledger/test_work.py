@@ -12,8 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from model_code.ledger.database import open_database
-from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind, WorkState
-from model_code.ledger.work_table import WorkTable, table
+from model_code.ledger.work import ATTEMPTS, EventRange, WorkKind, WorkState, WorkTable, table
 
 NUMBERS = itertools.count()
 BATCH, LATER = EventRange(1, 24), EventRange(25, 48)

@@ -14,8 +14,7 @@ import pytest
 from benchmarks.opened_build import open_generation_zero
 from model_code.encoding.encoder import Encoder
 from model_code.files import write_json
-from model_code.hierarchy.topics import TOPICS
-from model_code.hierarchy.tree import DOCUMENT_IDS, Hierarchy
+from model_code.hierarchy.tree import DOCUMENT_IDS, TOPICS, Hierarchy
 from model_code.index.dense_index import DenseIndex
 from model_code.live.generation import Generation
 from model_code.live.texts import TextRules

@@ -13,8 +13,7 @@ from model_code.files import hash_path, read_json, write_json
 from model_code.ledger.events import Standing
 from model_code.live import collection
 from model_code.live.collection import Collection, default_retriever, retrievers, set_default_retriever
-from model_code.live.documents import DocumentFile
-from model_code.live.generation import DOCUMENTS, Generation
+from model_code.live.generation import DOCUMENTS, DocumentFile, Generation
 from model_code.live.searcher import Searcher
 from tests.model_code.live.conftest import Build
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from model_code.documents import Document
-from model_code.live.documents import COLUMNS, ROW_GROUP, DocumentFile, document_row, write_rows
+from model_code.live.generation import COLUMNS, ROW_GROUP, DocumentFile, document_row, write_rows
 
 IDS = [f"package.module{number % 7}.näme{number}" for number in range(5 * ROW_GROUP + 3)]
 

@@ -15,8 +15,7 @@ from model_code.drift.ladder import Past
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.ledger.events import Position, Standing
-from model_code.ledger.work import WorkKind
-from model_code.ledger.work_table import WorkTable
+from model_code.ledger.work import WorkKind, WorkTable
 from orchestration.freshness import retrain
 from orchestration.freshness.drift import past
 from orchestration.freshness.retrain import finish, prepare, prepared

@@ -27,7 +27,7 @@ import pytest
 from model_code.documents import Document
 from model_code.errors import FreshetError
 from model_code.live.collection import default_retriever
-from model_code.live.documents import document_row
+from model_code.live.generation import document_row
 from orchestration.live.collection import LiveCollection
 from orchestration.live.collection import open_build as release_build
 from orchestration.live.commands import erase_documents

@@ -19,7 +19,7 @@ import pytest
 
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
-from model_code.ledger import tables
+from model_code.ledger import database as tables
 from model_code.live.generation import FORMAT
 from model_code.live.searcher import Searcher
 from model_code.manifest import MANIFEST
