@@ -50,7 +50,7 @@ def in_order(systems: Sequence[SystemScores], references: Sequence[str]) -> list
 def is_variant(system: str) -> bool:
     """Whether a system is another search of one that is compared, too; no retriever's own name holds a dot.
 
-    >>> is_variant("hce"), is_variant("hce.rrf")
+    >>> is_variant("svdr"), is_variant("svdr.alpha")
     (False, True)
     """
     return "." in system
