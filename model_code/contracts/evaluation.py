@@ -26,7 +26,7 @@ from model_code.contracts.rules import (
 from model_code.corpus.tables import Corpus, Judgements
 from model_code.evaluation.comparison import is_variant
 from model_code.evaluation.runs import escape, read_frame
-from model_code.evaluation.scores import DIGITS, SPLITS, VARIANTS, without_seed
+from model_code.evaluation.scores import DIGITS, RRF, SPLITS, VARIANTS, without_seed
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.evaluation.system_evaluation import sampled
 from model_code.files import read_json
@@ -88,26 +88,26 @@ def _scores_fall(frame: pd.DataFrame) -> pd.Series:
 def check_evaluate(context: StageContext) -> None:
     """The folder of the retriever `context.name`, and those of its variants."""
     bench = _Bench.load(context)
-    bench.check(str(context.name), context.output)
-    for folder in sorted(context.output.glob(f"{VARIANTS}/*")):
-        bench.check(f"{context.name}.{folder.name}", folder)
+    bench.check(str(context.name), context.output, bench.of_retrievers)
 
 
 def check_baselines(context: StageContext) -> None:
-    """A folder per baseline, and the retriever in those that can be registered."""
+    """A folder per baseline; the untrained encoder has variants as a retriever has."""
     generated = "sequence_to_sequence" in context.settings["pseudo_queries.generators"]
     names = {"bm25", "zero_shot", "untrained", *(["bm25_generated"] if generated else [])}
     require_same("one folder per baseline", [path.parent.name for path in context.output.glob("*/metrics.json")], names)
     bench = _Bench.load(context)
     for name in sorted(names):
-        bench.check(name, context.output / name)
+        bench.check(name, context.output / name, bench.of_retrievers if name == "zero_shot" else frozenset())
         if name != "bm25_generated":
             check_build(context.output / name / "build")
 
 
 def check_fuse(context: StageContext) -> None:
-    """The folder of the fusion `context.name`, and the retriever in it."""
-    _Bench.load(context).check(str(context.name), context.output)
+    """The folder of the fusion `context.name`, the retriever in it, and of three parts or more each one's share."""
+    bench, parts = _Bench.load(context), context.settings["fusion"].of
+    shared = parts if len(parts) > 2 and bench.settings.variants else ()
+    bench.check(str(context.name), context.output, frozenset(f"without_{part}" for part in shared))
     check_build(context.output / "build")
 
 
@@ -133,7 +133,20 @@ class _Bench:
         corpus = Corpus(documents=documents, passages=documents.iloc[:0], **tables)
         return cls(sampled(corpus, settings), frozenset(passage_documents(folder)), settings)
 
-    def check(self, system: str, folder: Path) -> None:
+    @property
+    def of_retrievers(self) -> frozenset[str]:
+        """The variants that each retriever has, if the settings ask for any."""
+        return frozenset({RRF} if self.settings.variants else ())
+
+    def check(self, system: str, folder: Path, variants: frozenset[str]) -> None:
+        """The system's own folder and those of its variants, `variants` among them; none where that is empty."""
+        self.check_system(system, folder)
+        found = {path.name for path in folder.glob(f"{VARIANTS}/*")}
+        require_same(f"{system}: {VARIANTS}/", found & variants if variants else found, variants)
+        for name in sorted(found):
+            self.check_system(f"{system}.{name}", folder / VARIANTS / name)
+
+    def check_system(self, system: str, folder: Path) -> None:
         """The run of each split, the score of each query, and means that are means of these."""
         try:
             require_files(folder, ["metrics.json", "scores.parquet"])

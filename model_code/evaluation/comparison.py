@@ -50,7 +50,7 @@ def in_order(systems: Sequence[SystemScores], references: Sequence[str]) -> list
 def is_variant(system: str) -> bool:
     """Whether a system is another search of one that is compared, too; no retriever's own name holds a dot.
 
-    >>> is_variant("svdr"), is_variant("svdr.alpha")
+    >>> is_variant("hce"), is_variant("hce.rrf")
     (False, True)
     """
     return "." in system

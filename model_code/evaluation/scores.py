@@ -16,6 +16,7 @@ from model_code.files import read_json
 
 DIGITS = 6  # of values that are written down; far below any interval, far above the rounding of sums
 SPLITS = ("dev", GATE, "test")
+RRF = "rrf"  # the variant that fuses a retriever's run with BM25's by reciprocal ranks
 VARIANTS = "variants"  # the folder, in a system's evaluation folder, that holds those of its variants
 
 
@@ -90,8 +91,8 @@ SEED = re.compile(r"_seed\d+(?=\.|$)")  # before the dot that a variant's name f
 def without_seed(system: str) -> str:
     """What a system is whatever its training seed.
 
-    >>> without_seed("svdr_seed1.alpha"), without_seed("hce")
-    ('svdr.alpha', 'hce')
+    >>> without_seed("hce_seed1.rrf"), without_seed("hce")
+    ('hce.rrf', 'hce')
     """
     return SEED.sub("", system)
 

@@ -24,6 +24,8 @@ class EvaluationSettings(Settings):
     bootstrap_samples: int = Constant(2000, ge=100, description="behind every interval")
     permutations: int = Constant(10_000, ge=100, description="behind every p-value")
     confidence: float = Constant(0.95, ge=0.5, lt=1, description="of every interval")
+    variants: bool = Field(True, description="also evaluate other searches of the same build and hybrids with BM25")
+    fusion_constant: int = Constant(60, ge=0)  # of reciprocal-rank fusion; the larger, the less a first rank counts
 
     def check(self) -> None:
         """Refuse metrics that a run of this depth cannot give."""

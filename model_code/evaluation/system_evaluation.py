@@ -7,7 +7,8 @@ The folder holds `run.{dev,gate,test}.trec` (the rankings), `scores.parquet` (qu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from model_code.evaluation.runs import write_run
 from model_code.evaluation.scores import DIGITS, SPLITS
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import write_json
-from model_code.retriever import Search
+from model_code.retriever import Ranking, Search
 
 
 def evaluate_system(
@@ -71,3 +72,19 @@ def sample_queries(judged: Judgements, limit: int | None) -> Judgements:
         qrels={query_id: relevant for query_id, relevant in judged.qrels.items() if query_id in kept},
         source=judged.source,
     )
+
+
+def reciprocal_rank_fusion(rankings: Iterable[Ranking], k: int, constant: int = 60) -> Ranking:
+    """The k best documents by RRF(d) = sum over rankings of 1 / (constant + rank of d) (Cormack et al. 2009, eq. 1).
+
+    By ranks alone, so that scores of any scale go together. Ranks count from 1, and a ranking without d adds nothing.
+    Ties go to the smaller document id.
+
+    >>> reciprocal_rank_fusion([[("a", 9.0), ("b", 8.0)], [("b", 0.5), ("c", 0.4)]], k=2)
+    [('b', 0.0325), ('a', 0.0164)]
+    """
+    scores: defaultdict[str, float] = defaultdict(float)
+    for ranking in rankings:
+        for rank, (document, _) in enumerate(ranking, start=1):
+            scores[document] += 1 / (constant + rank)
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]

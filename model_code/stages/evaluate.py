@@ -5,15 +5,23 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from model_code.context import StageContext, leave_out, left_out
 from model_code.corpus.tables import Corpus, Judgements, judged, judged_corpus, load_corpus, own_queries, passage_texts
+from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run
-from model_code.evaluation.scores import SPLITS, VARIANTS
+from model_code.evaluation.runs import read_run
+from model_code.evaluation.scores import RRF, SPLITS, VARIANTS
 from model_code.evaluation.settings import EvaluationSettings
-from model_code.evaluation.system_evaluation import evaluate_system, sampled, search_splits
+from model_code.evaluation.system_evaluation import (
+    evaluate_system,
+    reciprocal_rank_fusion,
+    sampled,
+    search_splits,
+)
 from model_code.files import hash_text, replace_folder
 from model_code.index.id_map import IdMap
 from model_code.queries.pseudo_queries import expanded_texts
@@ -26,20 +34,16 @@ from model_code.retrievers.kinds import open_retriever
 def run(context: StageContext) -> dict[str, Any]:
     """Open what lies in `inputs["trained"]` and `inputs["index"]`, evaluate it, return the means of each split.
 
-    Writes the evaluation folder and, below `variants/`, one for each other search of the same build, which is the
-    system `R.NAME` beside the retriever R.
+    Writes the evaluation folder and, below `variants/`, one per variant; the hybrid among them takes BM25's runs from
+    `inputs["baselines"]`.
     """
     if reason := left_out(context.inputs["trained"]):
         return leave_out(context.output, reason)
-    bench, name = Bench.load(context), str(context.name)
+    bench = Bench.load(context)
     folders = context.inputs["trained"] / "encoder", context.inputs["index"]
     retriever = bench.held_out(open_retriever(*folders, settings=context.settings["encoder"]))
-    report = bench.evaluate(name, bench.search(retriever.search), context.output)
-    variants = {
-        variant: bench.evaluate(f"{name}.{variant}", bench.search(search), context.output / VARIANTS / variant)
-        for variant, search in retriever.variants().items()
-    }
-    return report | ({"variants": variants} if variants else {})
+    bm25 = bench.read_runs(context.inputs["baselines"] / "bm25")
+    return bench.evaluate_retriever(str(context.name), retriever, bm25, context.output)
 
 
 @dataclass(frozen=True)
@@ -138,3 +142,37 @@ class Bench:
         """Write an evaluation folder; returns the content of its metrics.json."""
         output.mkdir(parents=True, exist_ok=True)
         return evaluate_system(system, runs, self.judgements, self.settings, output)
+
+    def evaluate_retriever(
+        self, system: str, retriever: Retriever, bm25: Mapping[str, Run], output: Path
+    ) -> dict[str, Any]:
+        """`evaluate` for a retriever and, unless the settings say no, its variants, which the result has beside it.
+
+        They are what one build finds without another training: by its kind's other searches, and fused with BM25's run.
+        A variant of the system R is the system `R.NAME`, and its evaluation folder is `variants/NAME/` in that of R.
+        """
+        runs = self.search(retriever.search)
+        report = self.evaluate(system, runs, output)
+        if not self.settings.variants:
+            return report
+        variants = {name: self.search(search) for name, search in retriever.variants().items()}
+        fuse = partial(reciprocal_rank_fusion, k=self.settings.depth, constant=self.settings.fusion_constant)
+        variants[RRF] = {
+            split: {query: fuse([list(own), list(bm25[split][query])]) for query, own in run.items()}
+            for split, run in runs.items()
+        }
+        evaluated = {
+            name: self.evaluate(f"{system}.{name}", own, output / VARIANTS / name) for name, own in variants.items()
+        }
+        return report | {"variants": evaluated}
+
+    def read_runs(self, folder: Path) -> dict[str, Run]:
+        """The runs of an evaluation folder; FreshetError if they are on other queries."""
+        runs = {}
+        for split, judged_queries in self.judgements.items():
+            run = read_run(folder / f"run.{split}.trec")
+            unknown = sorted(run.keys() - judged_queries.queries.keys())
+            if unknown:
+                raise FreshetError(f"{folder} was made on other {split} queries, such as {unknown[0]!r}; run it again")
+            runs[split] = {query: run.get(query, []) for query in judged_queries.queries}
+        return runs

@@ -4,23 +4,25 @@ Weights are learned on dev queries that people judged. Where there are too few, 
 sentence and are asked for by it, which chose about the best weight on five of five judged sets. It chooses nothing
 else: of trainings it praised what made real queries worse.
 
-Output: an evaluation folder like that of `evaluate`, and below `build/` the retriever that was evaluated.
+Output: an evaluation folder like that of `evaluate`, and below `build/` the retriever that was evaluated. Where there
+are three parts or more, `variants/` tells each one's share: the fusion without it, with weights of its own.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from model_code.context import StageContext, leave_out, left_out
 from model_code.corpus.tables import Corpus, Judgements, load_corpus, passage_texts
 from model_code.evaluation.metrics import Run, evaluate_run
+from model_code.evaluation.scores import VARIANTS
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
 from model_code.manifest import add_facts
@@ -43,6 +45,7 @@ WORDS = 3.0  # weight of all parts that match words, where dense ones together w
 LEAST, MOST = 30, 1000  # queries that weights are learned from
 SHORTEST = 2  # words of a title that asks for its document
 Folders = tuple[Path, Path]  # of an encoder and an index
+Part = TypeVar("Part")
 
 
 def run(context: StageContext) -> dict[str, Any]:
@@ -65,7 +68,7 @@ def _folders(context: StageContext, part: str) -> Folders:
 def fuse(
     bench: Bench, name: str, parts: Mapping[str, Folders], settings: FusionSettings, context: StageContext, output: Path
 ) -> dict[str, Any]:
-    """Build the fusion of `parts` below `output`, evaluate it there, and return its report."""
+    """Build the fusion of `parts` below `output`, evaluate it there and without each part, and return its report."""
     opened = {part: open_retriever(*folders, settings=context.settings["encoder"]) for part, folders in parts.items()}
     judged = {part: bench.held_out(retriever) for part, retriever in opened.items()}
     fusion, learned_by = _weighed(bench, opened, judged, settings, context)
@@ -73,7 +76,27 @@ def fuse(
     build_folders(parts, fusion, encoder, index)
     add_facts(index, {PRECISION: context.settings["encoder"].precision})
     report = bench.evaluate(name, bench.search(FusedSearch(judged, fusion).search), output)
-    return report | {"weights": dict(fusion.weights), "learned_by": learned_by}
+    report |= {"weights": dict(fusion.weights), "learned_by": learned_by}
+    if len(parts) == 2 or not bench.settings.variants:  # without one of two, the other is a system of its own
+        return report
+    variants = {}
+    for part in parts:
+        rest, without = _rest(settings, part), f"without_{part}"
+        fusion, _ = _weighed(bench, _only(opened, rest.of), _only(judged, rest.of), rest, context)
+        runs = bench.search(FusedSearch(_only(judged, rest.of), fusion).search)
+        variants[without] = bench.evaluate(f"{name}.{without}", runs, output / VARIANTS / without)
+    return report | {"variants": variants}
+
+
+def _rest(settings: FusionSettings, part: str) -> FusionSettings:
+    """The fusion of the other parts, with the weights that they were given, if those leave any."""
+    weights = {name: weight for name, weight in settings.weights.items() if name != part}
+    others = tuple(name for name in settings.of if name != part)
+    return settings.replace(of=others, weights=weights if any(weights.values()) else {})
+
+
+def _only(parts: Mapping[str, Part], names: Sequence[str]) -> dict[str, Part]:
+    return {name: parts[name] for name in names}
 
 
 def _weighed(

@@ -165,7 +165,9 @@ EVALUATE = Stage(
     name="evaluate",
     description="Ranking of every dev and test query by this retriever, with per-query scores.",
     groups=("encoder", "evaluation"),
-    inputs=_read("corpus", trained="artifacts/train/{retriever}", index="artifacts/index/{retriever}/index"),
+    inputs=_read(
+        "corpus", "baselines", trained="artifacts/train/{retriever}", index="artifacts/index/{retriever}/index"
+    ),
     output="artifacts/evaluate/{retriever}",
     code=RETRIEVER_CODE,
     each="retrievers",

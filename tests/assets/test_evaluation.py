@@ -8,15 +8,14 @@ from model_code.files import write_json
 
 def test_a_page_shows_each_system_and_variant_as_a_row_of_each_split(tmp_path):
     metrics = {"dev": {"queries": 0}, "gate": {"queries": 0}, "test": {"queries": 4, "hit@1": 0.75}}
-    places = {"zero_shot": "zero_shot", "zero_shot.alpha": "zero_shot/variants/alpha", "bm25": "bm25"}
-    for name, folder in places.items():
+    for name, folder in {"zero_shot": "zero_shot", "zero_shot.rrf": "zero_shot/variants/rrf", "bm25": "bm25"}.items():
         write_json(tmp_path / folder / "metrics.json", metrics | {"system": name})
     rows = [row.data for row in preview_metrics(tmp_path / "zero_shot")["metrics"].records]
     assert rows[0] == {"system": "zero_shot", "split": "test", "queries": 4, "hit@1": 0.75}
     assert [row["split"] for row in rows] == ["test"] * 2 + ["gate"] * 2 + ["dev"] * 2
     assert rows[4] == {"system": "zero_shot", "split": "dev", "queries": 0, "hit@1": ""}
     shown = [(row.data["system"], row.data["split"]) for row in preview_metrics(tmp_path)["metrics"].records]
-    assert shown[:3] == [(name, "test") for name in ("bm25", "zero_shot", "zero_shot.alpha")]
+    assert shown[:3] == [(name, "test") for name in ("bm25", "zero_shot", "zero_shot.rrf")]
 
 
 def test_the_comparison_s_page_has_the_systems_best_first_and_their_picture(tmp_path):

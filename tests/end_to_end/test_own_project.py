@@ -20,6 +20,7 @@ SETTINGS = (
     "encoder.base=encoder",
     "encoder.max_tokens=32",
     "pseudo_queries.inverse_cloze={per_document: 2, min_words: 3, max_words: 6}",
+    "evaluation.variants=false",
     "fusions={}",
 )
 OTHER_SCRIPTS = {

@@ -55,8 +55,7 @@ REFUSED: dict[tuple[str, type[Settings]], list[tuple[dict[str, Any], str]]] = {
         ({"metrics": ["accuracy"]}, "write one of nDCG@k"),
         ({"metrics": ["MAP", "MAP"], "main_metric": "MAP"}, "names a metric twice"),
         ({"max_queries": 0}, "at least 1, or null"),
-        ({"rerank_depth": 50}, "a fusion with bm25"),
-        ({"variants": False}, "every search that its index allows"),
+        ({"rerank_depth": 50}, "there is rrf"),
     ],
     ("promotion", PromotionSettings): [
         ({"protected": ["hits"]}, "not a metric"),

@@ -111,11 +111,12 @@ def test_a_hundred_thousand_lines_take_hardly_a_second(tmp_path):
 
 
 SETTINGS = EvaluationSettings(depth=100)
-NAMES = {"": "hce", "variants/alpha": "hce.alpha"}
+NAMES = {"": "hce", "variants/rrf": "hce.rrf"}
 BASELINES = {
     "bm25": "bm25",
     "zero_shot": "zero_shot",
     "untrained": "untrained",
+    "zero_shot/variants/rrf": "zero_shot.rrf",
 }
 
 
@@ -181,9 +182,9 @@ def first_value(value):
         (written("scores.parquet"), "must hold scores.parquet: missing or empty"),
         (removed("run.dev.trec"), "run.dev.trec is missing"),
         (written("run.dev.trec", "q Q0 d 1 1 hce\n"), "run.dev.trec breaks its contract"),
-        (written("variants/alpha/run.test.trec", "q\n"), "in the evaluation of hce.alpha: .*is no TREC run"),
+        (written("variants/rrf/run.test.trec", "q\n"), "in the evaluation of hce.rrf: .*is no TREC run"),
         (json_with("metrics.json", system="mlr"), "must be of 'hce', not of 'mlr'"),
-        (json_with("variants/alpha/metrics.json", system="hce"), "hce.alpha: metrics.json must be of 'hce.alpha'"),
+        (json_with("variants/rrf/metrics.json", system="hce"), "hce.rrf: metrics.json must be of 'hce.rrf'"),
         (json_edited("metrics.json", lambda value: value["dev"].update(queries=7)), "dev: queries must be the mean"),
         (json_edited("metrics.json", lambda value: value["test"].update(MAP=0.5)), "test: MAP must be the mean"),
         (
@@ -197,10 +198,17 @@ def first_value(value):
         (table_with("scores.parquet", lambda table: table[table["metric"] != "MAP"]), "MAP"),
         (table_with("scores.parquet", lambda table: pd.concat([table, table[:1]])), "must be unique"),
         (table_with("scores.parquet", lambda table: table.assign(split="train")), "split breaks isin"),
+        (lambda folder: shutil.rmtree(folder / "variants" / "rrf"), "hce: variants/: 1 missing, such as 'rrf'"),
     ],
 )
 def test_each_broken_rule_of_a_retriever_is_named(evaluated, tmp_path, damage, message):
     assert_refused("evaluate", evaluated, tmp_path, damage, message)
+
+
+def test_without_variants_there_must_be_none(evaluated):
+    settings = evaluated.settings | {"evaluation": EvaluationSettings(variants=False)}
+    with pytest.raises(FreshetError, match="variants/: 1 unknown, such as 'rrf'"):
+        check("evaluate", replace(evaluated, settings=settings))
 
 
 def test_every_metric_of_the_settings_must_be_scored(evaluated):
@@ -215,6 +223,8 @@ def test_every_metric_of_the_settings_must_be_scored(evaluated):
         (lambda folder: shutil.rmtree(folder / "bm25"), "one folder per baseline: 1 missing, such as 'bm25'"),
         (lambda folder: shutil.copytree(folder / "bm25", folder / "bm25_generated"), "1 unknown, such as 'bm25_gen"),
         (written("bm25/run.test.trec", "q Q0 d 1 1 bm25\n"), "in the evaluation of bm25: the table run.test.trec"),
+        (written("bm25/variants/rrf/x", "x"), "bm25: variants/: 1 unknown"),
+        (lambda folder: shutil.rmtree(folder / "zero_shot" / "variants"), "zero_shot: variants/: 1 missing"),
     ],
 )
 def test_each_broken_rule_of_the_baselines_is_named(baselines, tmp_path, damage, message):
@@ -257,7 +267,7 @@ def test_a_whole_comparison_passes(compared):
         (written("comparison.json", "{"), "it cannot be read: JSONDecodeError"),
         (json_with("metrics.json", hce={}), "metrics.json must hold the means"),
         (json_with("comparison.json", queries=0), "no system may be compared"),
-        (in_comparison(lambda value: value["systems"].pop("hce.alpha")), "1 missing, such as 'hce.alpha'"),
+        (in_comparison(lambda value: value["systems"].pop("hce.rrf")), "1 missing, such as 'hce.rrf'"),
         (in_comparison(lambda value: value["groups"]["seen"]["systems"].pop("bm25")), "queries 'seen': .*'bm25'"),
         (in_comparison(lambda value: value["systems"]["hce"].pop("nDCG@10")), "hce must have the main metric"),
         (in_comparison(lambda value: cell(value, low=0.99, high=1.0)), "hce: MAP must lie within its interval"),

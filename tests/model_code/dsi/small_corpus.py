@@ -60,7 +60,7 @@ def make_context(
         "encoder": EncoderSettings(base=str(root / "base"), **ENCODER),
         "retriever": RetrieverSettings(training=TRAINING.replace(**changes), kind="dsi", document_vectors=own),
         "index": IndexSettings(),
-        "evaluation": EvaluationSettings(),
+        "evaluation": EvaluationSettings(variants=False),
         "seed": 3,
     }
     show: Callable[[str], Progress] = lambda label: progress if label == "train" else silent  # noqa: E731

@@ -49,8 +49,8 @@ def test_each_system_is_tested_once_against_each_reference_before_it():
 
 
 def test_variants_have_a_row_and_no_tests():
-    result = compare_systems([system("hce.alpha", 0.72, seed=1), *SYSTEMS], SETTINGS, seed=0)
-    assert list(result["systems"])[-1] == "hce.alpha"
+    result = compare_systems([system("hce.rrf", 0.72, seed=1), *SYSTEMS], SETTINGS, seed=0)
+    assert list(result["systems"])[-1] == "hce.rrf"
     assert result["differences"] == compare_systems(SYSTEMS, SETTINGS, seed=0)["differences"]
 
 

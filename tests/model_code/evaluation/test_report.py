@@ -18,7 +18,7 @@ SETTINGS = EvaluationSettings(metrics=("nDCG@10", "hit@1", "MAP"), bootstrap_sam
 EXAMPLE = {"query": "how?", "difference": 0.5, "first": {"a": [["d1", True], ["d2", False]], "b": [["<d3>", False]]}}
 
 
-def comparison(names=("bm25", "zero_shot", "hce<1>|x", "zero_shot.alpha")):
+def comparison(names=("bm25", "zero_shot", "hce<1>|x", "zero_shot.rrf")):
     generator = np.random.default_rng(0)
     index = [f"q{i:02}" for i in range(50)]
     systems = [
@@ -55,7 +55,7 @@ def test_what_was_left_out_and_that_nobody_judged_is_said_before_all_numbers():
 def test_tables_hold_the_comparisons_numbers_variants_last_and_seeds_named():
     found = comparison() | {"seeds": {"bm25": 3}}
     table = systems_table(found)
-    assert table["system"].tolist() == ["bm25 (3 seeds)", "zero_shot", "hce<1>|x", "zero_shot.alpha"]
+    assert table["system"].tolist() == ["bm25 (3 seeds)", "zero_shot", "hce<1>|x", "zero_shot.rrf"]
     assert list(table.columns)[1:] == ["nDCG@10 [95 % interval]", "hit@1 [95 % interval]"]
     cell = found["systems"]["bm25"]["hit@1"]
     assert table.iloc[0, 2] == f"{cell['value']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]"

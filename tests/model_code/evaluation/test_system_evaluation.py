@@ -83,6 +83,6 @@ def test_a_sample_ignores_the_other_queries_names(tmp_path):
 
 
 def test_the_sample_limits_both_splits(tmp_path):
-    settings = EvaluationSettings(metrics=("hit@1",), main_metric="hit@1", depth=10, max_queries=1)
+    settings = EvaluationSettings(metrics=("hit@1",), main_metric="hit@1", depth=10, max_queries=1, variants=False)
     summary = evaluate(tmp_path / "dense", settings=settings)
     assert (summary["dev"]["queries"], summary["test"]["queries"]) == (1, 1)

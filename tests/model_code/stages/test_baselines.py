@@ -13,7 +13,7 @@ from model_code.contracts.evaluation import check_fuse
 from model_code.corpus.tables import Corpus, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
-from model_code.evaluation.scores import check_comparable, load_scores
+from model_code.evaluation.scores import check_comparable, load_all_scores, load_scores
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import hash_path, read_json
 from model_code.index.dense_index import DenseIndex
@@ -51,10 +51,35 @@ def test_all_are_evaluated_on_the_same_queries(inputs, tmp_path):
     report = run_stage(inputs, tmp_path / "baselines")
     assert sorted(path.name for path in (tmp_path / "baselines").iterdir()) == ["bm25", "untrained", "zero_shot"]
     for name in report:
-        found = {key: value for key, value in report[name].items() if key not in ("weights", "learned_by")}
+        found = {key: value for key, value in report[name].items() if key not in ("variants", "weights", "learned_by")}
         assert found == read_json(tmp_path / "baselines" / name / "metrics.json")
         assert report[name]["test"]["queries"] == 48
     check_comparable([load_scores(tmp_path / "baselines" / name, "test") for name in report])
+
+
+def test_the_untrained_encoder_has_a_hybrid_and_bm25_has_none(inputs, tmp_path):
+    report = run_stage(inputs, tmp_path / "baselines")
+    names = ["nearest_query", "rrf"]
+    assert sorted(report["zero_shot"]["variants"]) == names
+    assert "variants" not in report["bm25"]
+    scores = load_all_scores(tmp_path / "baselines" / "zero_shot", "test")
+    assert [system.system for system in scores] == ["zero_shot", *(f"zero_shot.{name}" for name in names)]
+
+
+def test_the_nearest_training_query_finds_what_it_asks_for_and_nothing_else(inputs, tmp_path):
+    """Each of 18 training queries is asked again by a test query, and 30 documents have none."""
+    found = run_stage(inputs, tmp_path / "baselines")["zero_shot"]["variants"]["nearest_query"]["test"]
+    assert found["hit@1"] == found["R@100"] == pytest.approx(18 / 48)
+
+
+def test_without_documents_in_common_there_is_no_nearest_training_query(inputs, tmp_path):
+    shutil.copytree(inputs["corpus"], tmp_path / "corpus")
+    qrels = pd.read_parquet(tmp_path / "corpus" / "qrels.parquet")
+    train = set(qrels.loc[qrels["split"] == "train", "document_id"])
+    kept = qrels[(qrels["split"] == "train") | ~qrels["document_id"].isin(train)]
+    kept.to_parquet(tmp_path / "corpus" / "qrels.parquet")
+    report = run_stage(inputs | {"corpus": tmp_path / "corpus"}, tmp_path / "baselines")
+    assert "nearest_query" not in report["zero_shot"]["variants"]
 
 
 def test_bm25_finds_documents_by_their_own_words(inputs, tmp_path):
@@ -149,8 +174,24 @@ def test_a_fusion_of_the_same_parts_is_the_untrained_one_whatever_they_are_calle
     found = run(tmp_path / "fused", of=("hce", "bm25"))
     assert found["test"] == report["untrained"]["test"]
     assert found["weights"] == {"hce": 1.0, "bm25": 3.0}
+    assert "variants" not in found
     given = run(tmp_path / "given", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 0.0})
     assert given["test"]["nDCG@10"] == report["zero_shot"]["test"]["nDCG@10"]
+
+
+def test_the_share_of_each_of_three_parts_is_told_by_leaving_it_out(fused_by, tmp_path):
+    _, run = fused_by
+    weights = {"hce": 1.0, "zero_shot": 0.0, "bm25": 0.5}
+    variants = run(tmp_path / "three", of=tuple(weights), weights=weights)["variants"]
+    assert list(variants) == ["without_hce", "without_zero_shot", "without_bm25"]
+    pair = run(tmp_path / "pair", of=("hce", "bm25"), weights={"hce": 1.0, "bm25": 0.5})
+    assert variants["without_zero_shot"]["test"] == pair["test"]
+    scores = load_all_scores(tmp_path / "three", "test")
+    assert [system.system for system in scores[1:]] == [
+        "fused.without_bm25",
+        "fused.without_hce",
+        "fused.without_zero_shot",
+    ]
 
 
 def test_equal_inputs_give_equal_bytes(inputs, tmp_path):

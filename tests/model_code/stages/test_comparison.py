@@ -43,8 +43,7 @@ def write_inputs(root, with_qrels=True, splits=("dev", "test")):
         judgements[split].qrels.clear()
     places = {
         "bm25": "baselines/bm25", "zero_shot": "baselines/zero_shot",
-        "contrastive": "evaluations/contrastive", "hce": "evaluations/hce",
-        "hce.alpha": "evaluations/hce/variants/alpha",
+        "contrastive": "evaluations/contrastive", "hce": "evaluations/hce", "hce.rrf": "evaluations/hce/variants/rrf",
     }  # fmt: skip
     for wrong, (name, place) in enumerate(places.items(), start=2):
         folder = root / place
@@ -109,7 +108,7 @@ def test_of_few_queries_no_interval_pretends_to_know():
 def test_the_json_is_the_contract_of_results(result):
     report, output = result
     content = read_json(output / "comparison.json")
-    assert list(content["systems"]) == sorted(["bm25", "zero_shot", "contrastive", "hce", "hce.alpha"])
+    assert list(content["systems"]) == sorted(["bm25", "zero_shot", "contrastive", "hce", "hce.rrf"])
     for metrics in content["systems"].values():
         assert set(metrics) == set(SETTINGS.metrics)
         for cell in metrics.values():
@@ -121,7 +120,7 @@ def test_the_json_is_the_contract_of_results(result):
     assert ("hce", "contrastive") in pairs
     assert len(pairs) == 6
     assert (content["split"], content["queries"]) == ("test", 48)
-    assert report["best"] == "hce.alpha"
+    assert report["best"] == "hce.rrf"
     assert report["values"]["hce"] == content["systems"]["hce"]["nDCG@10"]["value"]
 
 
@@ -147,18 +146,18 @@ def test_trainings_that_differ_in_their_seed_are_one_row_with_its_variants(tmp_p
     inputs = write_inputs(tmp_path)
     seeded = context(inputs, tmp_path / "output")
     seeded.output.mkdir()
-    for place in ("", "variants/alpha"):
+    for place in ("", "variants/rrf"):
         target = tmp_path / "evaluations" / "hce_seed1" / place
         shutil.copytree(tmp_path / "evaluations" / "contrastive", target, dirs_exist_ok=True)
-        name = "hce_seed1.alpha" if place else "hce_seed1"
+        name = "hce_seed1.rrf" if place else "hce_seed1"
         write_json(target / "metrics.json", {"system": name})
     retrievers = dict.fromkeys(("contrastive", "hce", "hce_seed1"))
     seeded = replace(seeded, settings=seeded.settings | {"retrievers": retrievers})
     comparison.run(seeded)
     check("comparison", seeded)
     content = read_json(seeded.output / "comparison.json")
-    assert content["seeds"] == {"hce": 2, "hce.alpha": 2}
-    assert list(content["systems"]) == ["bm25", "contrastive", "hce", "hce.alpha", "zero_shot"]
+    assert content["seeds"] == {"hce": 2, "hce.rrf": 2}
+    assert list(content["systems"]) == ["bm25", "contrastive", "hce", "hce.rrf", "zero_shot"]
     means = [1 - 10 / 48, 1 - 12 / 48]
     assert content["systems"]["hce"]["hit@1"]["value"] == pytest.approx(sum(means) / 2, abs=1e-6)
 

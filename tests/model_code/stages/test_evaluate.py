@@ -1,5 +1,5 @@
 """Guards the stage `evaluate`: a tiny encoder and its own index, the judge it uses, the refusal of another index, and
-other searches of the same build beside the main one.
+variants beside the main system whose hybrids are what BM25's run and the retriever give.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from model_code.context import StageContext
 from model_code.corpus.tables import judged_corpus, load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
-from model_code.errors import FingerprintMismatch
-from model_code.evaluation.runs import read_run
+from model_code.errors import FingerprintMismatch, FreshetError
+from model_code.evaluation.runs import read_run, write_run
 from model_code.evaluation.scores import check_comparable, load_all_scores
 from model_code.evaluation.settings import EvaluationSettings
+from model_code.evaluation.system_evaluation import reciprocal_rank_fusion
 from model_code.files import hash_path, read_json
 from model_code.index.dense_index import DenseIndex
 from model_code.index.settings import Bm25Settings
@@ -38,7 +39,18 @@ def inputs(tmp_path_factory):
     write_corpus(root / "corpus")
     make_tiny_encoder(root / "trained" / "encoder", TEXTS.values())
     write_index(root, root / "trained" / "encoder", root / "index")
-    return {name: root / name for name in ("corpus", "trained", "index")}
+    write_bm25_runs(root / "baselines" / "bm25")
+    names = ("corpus", "trained", "index", "baselines")
+    return {name: root / name for name in names}
+
+
+def write_bm25_runs(folder, splits=("dev", "test")):
+    """A run that ranks a query's own document second; the first test query finds nothing."""
+    folder.mkdir(parents=True)
+    for split in ("dev", "gate", "test"):  # the gate has none
+        names = DOCUMENTS[18:24] if split == "dev" else DOCUMENTS[1:]
+        run = {f"{split}:{name}": [(DOCUMENTS[(DOCUMENTS.index(name) + 1) % 48], 2.0), (name, 1.0)] for name in names}
+        write_run(folder / f"run.{split}.trec", run if split in splits else {}, "bm25")
 
 
 def write_index(root, encoder_folder, target):
@@ -60,8 +72,7 @@ def run_stage(inputs, output, **changes):
 
 def test_the_folder_and_the_report(inputs, tmp_path):
     report = run_stage(inputs, tmp_path / "hce")
-    assert report == read_json(tmp_path / "hce" / "metrics.json")
-    assert not (tmp_path / "hce" / "variants").exists()
+    assert {key: report[key] for key in report if key != "variants"} == read_json(tmp_path / "hce" / "metrics.json")
     assert (report["dev"]["queries"], report["test"]["queries"]) == (6, 48)
     assert report["test"]["hit@10"] > 0.5
     run = read_run(tmp_path / "hce" / "run.test.trec")
@@ -76,22 +87,53 @@ def test_equal_inputs_give_equal_bytes(inputs, tmp_path):
 
 
 def test_of_a_corpus_that_nobody_judged_nothing_is_scored(inputs, tmp_path):
-    bare = inputs | {"corpus": write_corpus(tmp_path / "corpus", with_qrels=False)}
+    write_bm25_runs(tmp_path / "baselines" / "bm25", splits=())
+    changed = {"corpus": write_corpus(tmp_path / "corpus", with_qrels=False), "baselines": tmp_path / "baselines"}
+    bare = inputs | changed
     report = run_stage(bare, tmp_path / "hce")
     assert (report["dev"], report["test"]) == ({"queries": 0}, {"queries": 0})
 
 
-def test_other_searches_of_the_build_have_evaluation_folders_of_the_same_form(inputs, tmp_path, monkeypatch):
+def test_variants_have_evaluation_folders_of_the_same_form(inputs, tmp_path):
+    report = run_stage(inputs, tmp_path / "hce")
+    assert sorted(report["variants"]) == ["rrf"]
+    for name, variant in report["variants"].items():
+        folder = tmp_path / "hce" / "variants" / name
+        assert variant == read_json(folder / "metrics.json")
+        assert variant["system"] == f"hce.{name}"
+        assert {path.name for path in folder.iterdir()} == {
+            path.name for path in (tmp_path / "hce").iterdir() if path.is_file()
+        }
+    check_comparable(load_all_scores(tmp_path / "hce", "test"))
+
+
+def test_the_hybrid_is_made_of_bm25s_run_and_the_retrievers(inputs, tmp_path):
+    run_stage(inputs, tmp_path / "hce", fusion_constant=5)
+    folder, bm25 = tmp_path / "hce", inputs["baselines"] / "bm25"
+    own, lexical = read_run(folder / "run.test.trec"), read_run(bm25 / "run.test.trec")
+    fused = read_run(folder / "variants" / "rrf" / "run.test.trec")
+    for query, ranking in own.items():
+        expected = reciprocal_rank_fusion([ranking, lexical.get(query, [])], 100, constant=5)
+        assert [document for document, _ in fused[query]] == [document for document, _ in expected]
+
+
+def test_variants_of_the_retriever_itself_are_evaluated(inputs, tmp_path, monkeypatch):
     backwards = lambda self: {"backwards": lambda texts, k: [r[::-1] for r in self.search(texts, k)]}  # noqa: E731
     monkeypatch.setattr("model_code.retrievers.dense.DenseRetriever.variants", backwards)
     report = run_stage(inputs, tmp_path / "hce")
-    (variant,), folder = report["variants"].values(), tmp_path / "hce" / "variants" / "backwards"
-    assert variant == read_json(folder / "metrics.json")
-    assert variant["system"] == "hce.backwards"
-    assert variant["test"]["nDCG@10"] < report["test"]["nDCG@10"]
-    own = {path.name for path in (tmp_path / "hce").iterdir() if path.is_file()}
-    assert {path.name for path in folder.iterdir()} == own
-    check_comparable(load_all_scores(tmp_path / "hce", "test"))
+    assert sorted(report["variants"]) == ["backwards", "rrf"]
+    assert report["variants"]["backwards"]["test"]["nDCG@10"] < report["test"]["nDCG@10"]
+
+
+def test_variants_can_be_left_out(inputs, tmp_path):
+    assert "variants" not in run_stage(inputs, tmp_path / "hce", variants=False)
+    assert not (tmp_path / "hce" / "variants").exists()
+
+
+def test_bm25s_run_on_other_queries_is_refused(inputs, tmp_path):
+    bare = inputs | {"corpus": write_corpus(tmp_path / "corpus", with_qrels=False)}
+    with pytest.raises(FreshetError, match="made on other dev queries"):
+        run_stage(bare, tmp_path / "hce")
 
 
 def test_another_encoders_index_is_refused(inputs, tmp_path):

@@ -100,11 +100,11 @@ def test_stages_and_the_systems_that_they_evaluated_lie_below_the_run_of_their_b
 
 def test_every_system_in_a_report_is_found_and_its_metrics_have_one_name():
     scores = {"dev": {"queries": 0}, "gate": {"queries": 0}, "test": {"nDCG@10": 0.5}}
-    report = {"system": "hce", **scores, "variants": {"alpha": {"system": "hce.alpha", **scores}}}
+    report = {"system": "hce", **scores, "variants": {"rrf": {"system": "hce.rrf", **scores}}}
     for shape in (report, {"baseline": report}):
         found = {system: run_stage._numbers(rows) for system, rows in run_stage._evaluated(shape)}
         assert found == dict.fromkeys(
-            ("hce", "hce.alpha"), {"dev.queries": 0.0, "gate.queries": 0.0, "test.nDCG@10": 0.5}
+            ("hce", "hce.rrf"), {"dev.queries": 0.0, "gate.queries": 0.0, "test.nDCG@10": 0.5}
         )
 
 
