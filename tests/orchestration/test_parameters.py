@@ -45,7 +45,7 @@ def test_a_retriever_inherits_training_and_overrides_it(params):
 def test_a_group_alone_is_what_it_is_in_the_whole_and_does_not_suffer_from_another(params):
     parameters.assign(params, ["corpus.max_characters=7"])
     assert params_file.group(params, "corpus", CorpusSettings) == parameters.load(params).corpus
-    params.write_text(params.read_text().replace("training:", "training:\n  wrong: 1"))
+    params.write_text(params.read_text().replace("\ntraining:", "\ntraining:\n  wrong: 1"))
     assert params_file.group(params, "corpus", CorpusSettings).max_characters == 7
     params.write_text(params.read_text().replace("max_characters", "max_charcters"))
     with pytest.raises(SettingsError, match="corpus.max_charcters is not a setting; did you mean 'max_characters'"):
